@@ -1,0 +1,46 @@
+"""resident_proto_library: C++ messages and gRPC stubs of one .proto file.
+
+Uses the system's protoc and grpc_cpp_plugin, so that generated code matches
+the system's libraries.
+"""
+
+def resident_proto_library(name, src, deps = [], grpc = False, visibility = None):
+    """Generates and compiles one .proto.
+
+    Args:
+      name: the cc_library's name.
+      src: the .proto file, in this package.
+      deps: other resident_proto_library targets that src imports.
+      grpc: whether to generate service stubs as well.
+      visibility: as usual.
+    """
+    stem = src[:-len(".proto")]
+    package = native.package_name()
+    outs = [stem + ".pb.h", stem + ".pb.cc"]
+    # Imports and includes are relative to proto/: "resident/v1/types.proto".
+    root = "$(GENDIR)/" + package
+    command = "protoc -Iproto --cpp_out=" + root
+    if grpc:
+        outs += [stem + ".grpc.pb.h", stem + ".grpc.pb.cc"]
+        command += " --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=" + root
+    native.filegroup(
+        name = name + "_src",
+        srcs = [src] + [dep + "_src" for dep in deps],
+        visibility = ["//visibility:public"],
+    )
+    native.genrule(
+        name = name + "_gen",
+        srcs = [":" + name + "_src"],
+        outs = outs,
+        cmd = command + " {}/{}".format(package, src),
+        message = "Generating",
+    )
+    native.cc_library(
+        name = name,
+        srcs = [out for out in outs if out.endswith(".cc")],
+        hdrs = [out for out in outs if out.endswith(".h")],
+        copts = ["-w"],
+        includes = ["."],
+        visibility = visibility,
+        deps = deps + (["@system//:grpc"] if grpc else ["@system//:protobuf"]),
+    )

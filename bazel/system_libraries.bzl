@@ -1,0 +1,76 @@
+"""System libraries as Bazel targets: flags come from pkg-config.
+
+Each entry of _LIBRARIES becomes @system//:NAME.
+"""
+
+# name -> (pkg-config modules, extra link flags)
+_LIBRARIES = {
+    "absl": ([
+        "absl_base",
+        "absl_cleanup",
+        "absl_flags",
+        "absl_flags_parse",
+        "absl_flags_usage",
+        "absl_flat_hash_map",
+        "absl_flat_hash_set",
+        "absl_hash",
+        "absl_inlined_vector",
+        "absl_random_random",
+        "absl_span",
+        "absl_status",
+        "absl_statusor",
+        "absl_str_format",
+        "absl_strings",
+        "absl_synchronization",
+        "absl_time",
+    ], []),
+    "benchmark": (["benchmark"], []),
+    "gmock": (["gmock"], []),
+    "grpc": (["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lgrpcpp_channelz"]),
+    "gtest": (["gtest"], []),
+    "gtest_main": (["gtest_main"], []),
+    "json": (["nlohmann_json"], []),
+    "prometheus": (["prometheus-cpp-pull", "prometheus-cpp-core"], []),
+    "protobuf": (["protobuf"], []),
+}
+
+def _pkg_config(ctx, args):
+    result = ctx.execute(["pkg-config"] + args)
+    if result.return_code != 0:
+        fail("pkg-config {}: {}Fix: run deploy/setup-debian.sh".format(
+            " ".join(args),
+            result.stderr,
+        ))
+    return [flag for flag in result.stdout.strip().split(" ") if flag]
+
+def _last_of_each(flags):
+    """Keeps the last of equal link flags: pkg-config repeats a library hundreds of times."""
+    kept = []
+    for flag in reversed(flags):
+        if flag.startswith("-l") and flag in kept:
+            continue
+        kept.append(flag)
+    return reversed(kept)
+
+def _system_libraries_impl(ctx):
+    build = ["package(default_visibility = [\"//visibility:public\"])"]
+    for name, (modules, extra) in _LIBRARIES.items():
+        copts = [
+            flag
+            for flag in _pkg_config(ctx, ["--cflags"] + modules)
+            if flag.startswith("-D") or flag.startswith("-I") and not flag.startswith("-I/usr/include")
+        ]
+        links = extra + _last_of_each(_pkg_config(ctx, ["--libs"] + modules))
+        build.append("cc_library(name = {}, defines = {}, linkopts = {})".format(
+            repr(name),
+            repr([flag[2:] for flag in copts if flag.startswith("-D")]),
+            repr(links),
+        ))
+    ctx.file("WORKSPACE", "workspace(name = \"system\")\n")
+    ctx.file("BUILD.bazel", "\n".join(build) + "\n")
+
+system_libraries = repository_rule(
+    implementation = _system_libraries_impl,
+    configure = True,
+    local = True,
+)

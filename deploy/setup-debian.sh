@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what residentd needs to build and test on Debian 12, from the
+# distribution's own packages. Idempotent; prints nothing when there is nothing
+# to do. Run as root, or with sudo available.
+#
+#   deploy/setup-debian.sh            build and test dependencies
+#   deploy/setup-debian.sh --check    only say what is missing; exit 1 if anything is
+set -euo pipefail
+
+packages=(
+  # Toolchain and build.
+  bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+  ca-certificates clang clang-format file g++ libclang-rt-14-dev make patchelf pkg-config python3
+  # Libraries.
+  libabsl-dev libbenchmark-dev libc-ares-dev libgmock-dev libgrpc++-dev libgtest-dev
+  libprotobuf-dev libre2-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
+  # Code generators.
+  protobuf-compiler protobuf-compiler-grpc
+  # The real Prometheus server and promtool, for the metrics tests.
+  prometheus
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ "$status" == installed ]] || missing+=("$package")
+done
+[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+if [[ "${1:-}" == --check ]]; then
+  echo "missing packages: ${missing[*]}" >&2
+  echo "Fix: run deploy/setup-debian.sh as root" >&2
+  exit 1
+fi
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  command -v sudo >/dev/null || { echo "setup: not root and no sudo. Fix: run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+
+# A build machine should not gain running services (the prometheus package
+# would start one): deny service starts while the packages are installed.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+fi
+
+echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
+log=$(mktemp)
+run() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1 || {
+    cat "$log" >&2
+    echo "setup: '$*' failed (output above)" >&2
+    exit 1
+  }
+}
+run apt-get update -qq
+run apt-get install -y -qq --no-install-recommends "${missing[@]}"
+rm -f "$log"
+echo "setup: done"
