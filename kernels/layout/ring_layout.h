@@ -1,0 +1,160 @@
+// The shared region: the memory that the front end, the engine and the device have
+// in common. docs/ring.md draws it. Nothing in it is allocated after start.
+//
+//   control | breadcrumbs | submission slots | completion slots | argument blocks | window
+//
+// Sequence numbers are 64 bits and start at 0. Task s uses submission slot,
+// completion slot and argument block s % slots, from its reservation until the
+// host has consumed its completion.
+//
+// A slot is four 16-byte chunks, each 12 bytes of payload and a 4-byte stamp. Task
+// s is ready when all four stamps equal Stamp(s), so that one read fetches payload
+// and readiness together. Completions use the same form.
+//
+// Memory ordering:
+//   * Submission: what the host wrote before it stored the stamps (argument block,
+//     window, buffers in host memory) is visible to the device once it has read
+//     them: the host stores each chunk whole, after a release fence, and the device
+//     reads each chunk whole.
+//   * Completion: what every thread of every block of a task wrote is visible to
+//     the host once it has read four equal stamps: the device fences to the system
+//     before it stores the chunks.
+//   * A chunk is 16 bytes, aligned, and is written and read by one instruction on
+//     both sides; no torn chunk can be seen. Chunks of one slot may become visible
+//     in any order, which is why each has a stamp.
+//
+// Invariants:
+//   1. At most `slots` tasks are in flight; s is reserved only when s - slots was
+//      completed and consumed. A slot whose task is still running when the ring
+//      comes around is passed over: its neighbour's submission carries on after it
+//      (host_ring.h).
+//   2. The device reads submission slots in sequence order.
+//   3. The host writes submission slots, argument blocks and the window; the device
+//      writes completion slots and breadcrumbs.
+#ifndef RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
+#define RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
+
+#include "kernels/layout/task.h"
+#include "kernels/sdk/platform.h"
+
+namespace resident {
+
+inline constexpr u32 kChunksPerSlot = 4;
+inline constexpr u32 kChunkPayloadBytes = 12;
+inline constexpr u32 kMaxWorkers = 2048;
+inline constexpr u32 kMaxOperatorSlots = 1024;
+
+struct alignas(16) StampedChunk {
+  u32 payload[3];
+  u32 stamp;
+};
+static_assert(sizeof(StampedChunk) == 16, "");
+
+struct alignas(64) RingSlot {
+  StampedChunk chunks[kChunksPerSlot];
+};
+static_assert(sizeof(RingSlot) == 64, "");
+static_assert(sizeof(TaskDescriptor) == kChunksPerSlot * kChunkPayloadBytes, "");
+static_assert(sizeof(TaskCompletion) == kChunksPerSlot * kChunkPayloadBytes, "");
+
+// The stamp of sequence number s. Fresh memory (0) is never a stamp of the first lap.
+RESIDENT_HOST_DEVICE constexpr u32 Stamp(u64 sequence) { return static_cast<u32>(sequence) + 1; }
+
+// What a worker block is doing: written by the device when it takes a task, read by
+// the front end when an engine faults or a task runs too long.
+struct alignas(16) Breadcrumb {
+  // Stamp of the task that the worker took last; 0: none yet.
+  u32 stamp;
+  u32 operator_slot;
+  // Detail of a fault that the CPU engine's signal handler caught: the signal.
+  u32 fault_signal;
+  u32 reserved;
+};
+static_assert(sizeof(Breadcrumb) == 16, "");
+
+struct alignas(64) ControlBlock {
+  u64 magic;
+  u64 layout_hash;
+  u32 slots;
+  u32 worker_count;
+  u64 window_bytes;
+  u8 pad0[32];
+
+  // Rises while the engine process lives (every 50 ms). Written by the engine.
+  alignas(64) u64 heartbeat;
+
+  // CPU engine: workers that find nothing sleep on `doorbell` (futex). The front
+  // end rings it after a publication if `sleepers` is not 0.
+  alignas(64) u32 doorbell;
+  u32 sleepers;
+
+  // The front end sleeps on `completion_event` (futex) for a bounded time when it
+  // has seen nothing for a while; the CPU engine rings it if `completion_waiters`
+  // is not 0. A GPU cannot, hence the bound.
+  alignas(64) u32 completion_event;
+  u32 completion_waiters;
+
+  // Sequence number at which the next kernel starts: every task before it has
+  // completed. Written by the kernel when it leaves.
+  alignas(64) u64 resume_sequence;
+};
+static_assert(sizeof(ControlBlock) == 5 * 64, "");
+
+inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
+
+// Where things stand in a region, in bytes from its start.
+struct RegionLayout {
+  u64 control;
+  u64 breadcrumbs;
+  u64 submissions;
+  u64 completions;
+  u64 argument_blocks;
+  u64 window;
+  u64 window_bytes;
+  u64 total_bytes;
+  u32 slots;
+};
+
+RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 window_bytes) {
+  RegionLayout layout{};
+  layout.slots = slots;
+  layout.control = 0;
+  layout.breadcrumbs = 4096;
+  layout.submissions = layout.breadcrumbs + kMaxWorkers * sizeof(Breadcrumb);
+  layout.completions = layout.submissions + u64{slots} * sizeof(RingSlot);
+  layout.argument_blocks = layout.completions + u64{slots} * sizeof(RingSlot);
+  const u64 window = layout.argument_blocks + u64{slots} * sizeof(ArgumentBlock);
+  layout.window = (window + 4095) / 4096 * 4096;
+  layout.window_bytes = window_bytes;
+  layout.total_bytes = layout.window + window_bytes;
+  return layout;
+}
+
+// Changes whenever two builds could disagree about the region. The engine reports
+// it when it starts, and the front end refuses one that differs.
+RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
+  constexpr u64 kFields[] = {
+      2,  // Version: raise it when a field changes its meaning and no size does.
+      sizeof(RingSlot),
+      sizeof(TaskDescriptor),
+      sizeof(TensorArgument),
+      sizeof(ArgumentBlock),
+      sizeof(TaskCompletion),
+      sizeof(ControlBlock),
+      sizeof(Breadcrumb),
+      kMaxRank,
+      kMaxArguments,
+      kTaskWords,
+      kMaxWorkers,
+      kMaxOperatorSlots,
+  };
+  u64 hash = 14695981039346656037ULL;  // FNV-1a.
+  for (u64 field : kFields) {
+    hash = (hash ^ field) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_

@@ -1,0 +1,141 @@
+// A task as it travels: the 48 bytes of a submission slot, and the argument block
+// beside it. Shared by host and device; every size and offset is asserted.
+//
+// A task calls one operator. Its arguments come in one of two forms:
+//
+//   compact   All tensors are dense float32 vectors of one length n; the arguments
+//             fit in the slot itself. words[0] = n, words[1 + i] = argument i (a
+//             device address, or a scalar's bits). A lone small task then costs a
+//             single read of host memory.
+//   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
+//             holds a TensorArgument or a scalar for each argument. words[0] = the
+//             number of arguments; words[1] = chunks of a wide task (0: not wide);
+//             words[2] = most blocks that may work on it.
+//
+// Memory ordering: the stamps of the slot publish the slot; the argument block is
+// written before the slot is published (see ring_layout.h).
+#ifndef RESIDENT_KERNELS_LAYOUT_TASK_H_
+#define RESIDENT_KERNELS_LAYOUT_TASK_H_
+
+#include "kernels/sdk/platform.h"
+
+namespace resident {
+
+enum class DType : u8 {
+  kInvalid = 0,
+  kF32 = 1,
+  kF16 = 2,
+  kBF16 = 3,
+  kF64 = 4,
+  kI32 = 5,
+  kI64 = 6,
+  kU8 = 7,
+  kI8 = 8,
+  kU32 = 9,
+};
+
+// Bytes of one element; 0 for kInvalid.
+RESIDENT_HOST_DEVICE constexpr u32 SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64:
+      return 8;
+    case DType::kF32:
+    case DType::kI32:
+    case DType::kU32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kU8:
+    case DType::kI8:
+      return 1;
+    case DType::kInvalid:
+      break;
+  }
+  return 0;
+}
+
+inline constexpr u32 kMaxRank = 8;
+inline constexpr u32 kMaxArguments = 14;
+inline constexpr u32 kTaskWords = 5;
+inline constexpr u32 kCompactArguments = kTaskWords - 1;
+
+enum TaskFlags : u8 {
+  // Arguments are in the slot (compact form); otherwise in the argument block.
+  kTaskCompact = 1,
+  // Not a task: the poller passes over this slot.
+  kTaskSkip = 2,
+  // Not a task: the kernel finishes what was submitted before and leaves.
+  kTaskPark = 4,
+};
+
+struct TaskDescriptor {
+  // Low 32 bits of the task's sequence number.
+  u32 token;
+  // Jump-table slot of the operator's version.
+  u16 operator_slot;
+  u8 flags;
+  u8 reserved;
+  u64 words[kTaskWords];
+};
+static_assert(sizeof(TaskDescriptor) == 48, "a descriptor is the payload of one slot");
+
+// One tensor in an argument block. Shape and strides in elements, outermost
+// first; entries past `rank` are unused.
+struct TensorArgument {
+  u64 address;
+  DType dtype;
+  u8 rank;
+  u8 reserved[6];
+  i64 shape[kMaxRank];
+  i64 strides[kMaxRank];
+};
+static_assert(sizeof(TensorArgument) == 144, "");
+
+// A scalar, in the place of a TensorArgument's address: the value's bits, in the
+// low bytes.
+union Argument {
+  TensorArgument tensor;
+  u64 scalar_bits;
+};
+static_assert(sizeof(Argument) == 144, "");
+
+inline constexpr u32 kArgumentBlockBytes = 2048;
+
+struct alignas(64) ArgumentBlock {
+  Argument arguments[kMaxArguments];
+  u8 reserved[kArgumentBlockBytes - kMaxArguments * sizeof(Argument)];
+};
+static_assert(sizeof(ArgumentBlock) == kArgumentBlockBytes, "");
+
+// How a task ended, as the device reports it.
+enum class CompletionStatus : u16 {
+  kOk = 0,
+  kInvalidArgument = 1,
+  kInternal = 2,
+  // A bounds-checked build caught an access outside a tensor.
+  kOutOfBounds = 3,
+  // No operator is in the task's slot.
+  kNoOperator = 4,
+};
+
+inline constexpr u32 kResultBytes = 32;
+
+// The payload of a completion record.
+struct TaskCompletion {
+  // Device clock when a block took the task, nanoseconds.
+  u64 start_ns;
+  // From then until its last block finished.
+  u32 duration_ns;
+  CompletionStatus status;
+  // The operator's own detail: e.g. the argument or index that was refused.
+  u16 detail;
+  // What the operator returned by value.
+  u8 result[kResultBytes];
+};
+static_assert(sizeof(TaskCompletion) == 48, "a completion is the payload of one record");
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_LAYOUT_TASK_H_

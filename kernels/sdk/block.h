@@ -1,0 +1,210 @@
+// Block: what an operator knows of the threads that run it.
+//
+// An operator is called by every thread of one block (a *block task*), or, for a
+// wide task, once for each of its chunks, by whichever blocks claim them. On a GPU
+// a block is kThreads threads; on the CPU engine it is one, so loops written as
+//
+//   for (i64 i = block.thread(); i < n; i += block.threads()) ...
+//
+// mean the same on both.
+//
+// Thread safety: a Block belongs to the thread that holds it; members marked
+// (collective) must be called by all threads of the block, in the same order.
+//
+// Memory ordering: what any thread wrote before barrier() is visible to all threads
+// of the block after it. Chunks of one wide task are not ordered among themselves;
+// use atomics. What a task wrote is visible to tasks submitted after its completion.
+#ifndef RESIDENT_KERNELS_SDK_BLOCK_H_
+#define RESIDENT_KERNELS_SDK_BLOCK_H_
+
+#include "kernels/layout/task.h"
+#include "kernels/sdk/platform.h"
+#include "kernels/sdk/tensor.h"
+
+namespace resident {
+
+// Bytes of fast memory (a GPU's shared memory) that an operator may use.
+inline constexpr u32 kBlockMemoryBytes = 24 * 1024;
+// Bytes of device memory that each block has for scratch use. Contents do not
+// survive the task.
+inline constexpr u64 kScratchBytes = 512 * 1024;
+
+// A half-open range of work items.
+struct Range {
+  i64 begin;
+  i64 end;
+  RESIDENT_HOST_DEVICE i64 size() const { return end - begin; }
+};
+
+// What the threads of a block share while a task runs: filled in by the kernel (or
+// a CPU worker) before it calls the operator. On a GPU it stands in shared memory.
+struct alignas(128) BlockState {
+  TaskDescriptor descriptor;
+  ArgumentBlock arguments;
+  u64 chunk;
+  u64 chunk_count;
+  unsigned char* scratch;
+  u32 status_and_detail;  // CompletionStatus | detail << 16; the first failure wins.
+  u32 reserved;
+  u8 result[kResultBytes];
+  u64 reduce[34];  // Scratch of the reductions: one word for each warp, and the result.
+  alignas(128) unsigned char memory[kBlockMemoryBytes];
+};
+
+class Block {
+ public:
+#if RESIDENT_GPU
+  // Threads that run an operator; the kernel has a control warp beside them.
+  static constexpr u32 kThreads = 256;
+#else
+  static constexpr u32 kThreads = 1;
+#endif
+
+  RESIDENT_HOST_DEVICE explicit Block(BlockState* state) : state_(state) {}
+
+  // Index of the calling thread, and the number of threads.
+  RESIDENT_HOST_DEVICE u32 thread() const {
+#if defined(__CUDA_ARCH__)
+    return threadIdx.x;
+#else
+    return 0;
+#endif
+  }
+  static constexpr RESIDENT_HOST_DEVICE u32 threads() { return kThreads; }
+
+  // Index of this chunk of a wide task, and their number: 0 and 1 for a block task.
+  RESIDENT_HOST_DEVICE i64 chunk() const { return static_cast<i64>(state_->chunk); }
+  RESIDENT_HOST_DEVICE i64 chunk_count() const { return static_cast<i64>(state_->chunk_count); }
+
+  // This chunk's share of n work items: all of them for a block task. Shares start
+  // at multiples of `align` items.
+  RESIDENT_HOST_DEVICE Range share(i64 n, i64 align = 1) const {
+    const i64 units = (n + align - 1) / align;
+    const i64 base = units / chunk_count();
+    const i64 more = units % chunk_count();
+    const i64 c = chunk();
+    const i64 begin = (c * base + (c < more ? c : more)) * align;
+    const i64 end = begin + (base + (c < more ? 1 : 0)) * align;
+    return {begin < n ? begin : n, end < n ? end : n};
+  }
+
+  // Calls f(i) for each i of the range, spread over the block's threads.
+  template <typename F>
+  RESIDENT_HOST_DEVICE void for_each(Range range, F f) const {
+    for (i64 i = range.begin + thread(); i < range.end; i += threads()) f(i);
+  }
+
+  // (collective) Waits for all threads of the block.
+  RESIDENT_HOST_DEVICE void barrier() const {
+#if defined(__CUDA_ARCH__)
+    asm volatile("barrier.sync 1, %0;" ::"n"(kThreads) : "memory");
+#endif
+  }
+
+  // (collective) Combines one value of each thread; every thread gets the result.
+  // The order is fixed: the same inputs give the same bits.
+  template <typename T>
+  RESIDENT_HOST_DEVICE T reduce_sum(T value) const {
+    return reduce(value, [](T a, T b) { return a + b; });
+  }
+  template <typename T>
+  RESIDENT_HOST_DEVICE T reduce_max(T value) const {
+    return reduce(value, [](T a, T b) { return a > b || a != a ? a : b; });
+  }
+  // (collective) The same with any associative, commutative function. sizeof(T) <= 8.
+  template <typename T, typename F>
+  RESIDENT_HOST_DEVICE T reduce(T value, F combine) const {
+    static_assert(sizeof(T) <= 8, "reduce takes values of at most 8 bytes");
+#if defined(__CUDA_ARCH__)
+    for (int delta = 16; delta > 0; delta /= 2) {
+      value = combine(value, __shfl_xor_sync(0xffffffffu, value, delta));
+    }
+    T* partial = reinterpret_cast<T*>(state_->reduce);
+    const u32 warp = threadIdx.x / 32;
+    constexpr u32 kWarps = kThreads / 32;
+    barrier();  // The previous reduction's reads are over.
+    if (threadIdx.x % 32 == 0) partial[warp] = value;
+    barrier();
+    T total = partial[0];
+    for (u32 i = 1; i < kWarps; ++i) total = combine(total, partial[i]);
+    return total;
+#else
+    return value;
+#endif
+  }
+
+  // Fast memory of the block, `count` elements from byte offset `offset`. Not
+  // initialised. offset + count * sizeof(T) <= kBlockMemoryBytes.
+  template <typename T>
+  RESIDENT_HOST_DEVICE T* memory(u32 offset = 0) const {
+    return reinterpret_cast<T*>(state_->memory + offset);
+  }
+
+  // Device memory of the block, kScratchBytes. Not initialised.
+  template <typename T>
+  RESIDENT_HOST_DEVICE T* scratch(u64 offset = 0) const {
+    return reinterpret_cast<T*>(state_->scratch + offset);
+  }
+
+  // Ends the task with a status other than OK (the first one reported is kept).
+  // The operator returns by itself. Any thread may call it.
+  RESIDENT_HOST_DEVICE void fail(CompletionStatus status, u16 detail = 0) const {
+    const u32 packed = static_cast<u32>(status) | static_cast<u32>(detail) << 16;
+#if defined(__CUDA_ARCH__)
+    atomicCAS(&state_->status_and_detail, 0u, packed);
+#else
+    if (state_->status_and_detail == 0) state_->status_and_detail = packed;
+#endif
+  }
+
+  // Returns up to kResultBytes by value with the completion, in place of an output
+  // that would have to be copied. One thread calls it, of a block task.
+  template <typename T>
+  RESIDENT_HOST_DEVICE void set_result(const T& value, u32 offset = 0) const {
+    static_assert(sizeof(T) <= kResultBytes, "a result is at most 32 bytes");
+    const unsigned char* bytes = reinterpret_cast<const unsigned char*>(&value);
+    for (u32 i = 0; i < sizeof(T); ++i) state_->result[offset + i] = bytes[i];
+  }
+
+ private:
+  BlockState* state_;
+};
+
+// The arguments of a task, in the order of the operator's signature.
+class Args {
+ public:
+  RESIDENT_HOST_DEVICE explicit Args(const BlockState* state) : state_(state) {}
+
+  RESIDENT_HOST_DEVICE bool compact() const { return state_->descriptor.flags & kTaskCompact; }
+
+  // Argument i as a tensor. T is const for inputs.
+  template <typename T>
+  RESIDENT_HOST_DEVICE Tensor<T> tensor(u32 i) const {
+    if (compact()) {
+      return Tensor<T>(state_->descriptor.words[1 + i],
+                       static_cast<i64>(state_->descriptor.words[0]));
+    }
+    return Tensor<T>(state_->arguments.arguments[i].tensor);
+  }
+
+  // Argument i as a scalar of exactly the signature's type.
+  template <typename T>
+  RESIDENT_HOST_DEVICE T scalar(u32 i) const {
+    const u64 bits = compact() ? state_->descriptor.words[1 + i]
+                               : state_->arguments.arguments[i].scalar_bits;
+    T value;
+    const unsigned char* from = reinterpret_cast<const unsigned char*>(&bits);
+    unsigned char* to = reinterpret_cast<unsigned char*>(&value);
+    for (u32 b = 0; b < sizeof(T); ++b) to[b] = from[b];
+    return value;
+  }
+
+ private:
+  const BlockState* state_;
+};
+
+using OperatorFunction = void (*)(Block& block, const Args& args);
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_SDK_BLOCK_H_
