@@ -43,6 +43,7 @@ inline constexpr u32 kChunksPerSlot = 4;
 inline constexpr u32 kChunkPayloadBytes = 12;
 inline constexpr u32 kMaxWorkers = 2048;
 inline constexpr u32 kMaxOperatorSlots = 1024;
+inline constexpr u32 kLastWordsBytes = 512;
 
 struct alignas(16) StampedChunk {
   u32 payload[3];
@@ -97,8 +98,12 @@ struct alignas(64) ControlBlock {
   // Sequence number at which the next kernel starts: every task before it has
   // completed. Written by the kernel when it leaves.
   alignas(64) u64 resume_sequence;
+
+  // What ended the engine, as it saw it itself: zero-terminated text, written just
+  // before it exits because of a fault. Empty when it was killed.
+  alignas(64) char last_words[kLastWordsBytes];
 };
-static_assert(sizeof(ControlBlock) == 5 * 64, "");
+static_assert(sizeof(ControlBlock) == 5 * 64 + kLastWordsBytes, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 

@@ -1,0 +1,106 @@
+// Engine: what runs the resident kernel, in the engine process.
+//
+// Two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
+// sources on worker threads). What differs between them is behind this interface
+// and nowhere else.
+//
+//   created ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
+//
+// The front end parks a kernel through the ring (kTaskPark), behind all the work
+// before it; AwaitPark waits for the kernel to have left.
+//
+// Thread safety: calls are made one at a time; Health() from any thread, any time.
+#ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
+#define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+struct EngineOptions {
+  // CUDA device ordinal; ignored by the CPU engine.
+  int ordinal = 0;
+  // Memory for buffers, bytes; 0: the engine's default (DeviceLimits).
+  uint64_t memory_bytes = 0;
+  // GPU: blocks of the resident kernel on each SM; 0: as many as fit, at most 3.
+  // CPU: ignored.
+  uint32_t blocks_per_sm = 0;
+  // GPU: SMs left to others.
+  uint32_t sms_free = 0;
+  // CPU: worker threads; 0: one for each processor, at most 16.
+  uint32_t cpu_workers = 0;
+  // Load the operators that exist to go wrong (tests).
+  bool test_operators = false;
+};
+
+struct OperatorResources {
+  uint32_t operator_slot;
+  uint32_t registers;
+  uint32_t stack_bytes;
+  uint32_t shared_bytes;
+  uint32_t code_bytes;
+};
+
+struct EngineInfo {
+  std::string kind;  // "cpu" or "cuda".
+  std::string name;  // "cpu", or the GPU's name.
+  std::string detail;  // Driver and toolkit versions, for people.
+  uint64_t layout_hash = 0;
+  uint64_t generation = 0;
+  // Where operators see the shared region and the buffer memory.
+  uint64_t region_address = 0;
+  uint64_t memory_address = 0;
+  uint64_t memory_bytes = 0;
+  uint32_t workers = 0;            // Blocks, or threads.
+  uint32_t threads_per_block = 0;  // 1 for the CPU.
+  std::vector<OperatorResources> operators;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Brings the device up, loads the first generation and starts the kernel at
+  // sequence number control->resume_sequence. Errors: UNAVAILABLE (no driver, no
+  // device: the message says why), RESOURCE_EXHAUSTED (memory),
+  // INVALID_ARGUMENT (a launch configuration that does not fit: with the numbers).
+  virtual absl::StatusOr<EngineInfo> Start(const SharedRegion& region) = 0;
+
+  // Waits until the kernel has left after a park marker. DEADLINE_EXCEEDED: it has
+  // not within `most`.
+  virtual absl::Status AwaitPark(std::chrono::nanoseconds most) = 0;
+
+  // Starts the kernel again. REQUIRES: parked.
+  virtual absl::Status Resume() = 0;
+
+  // Makes `bytes` of a shared-memory object (from fd, which is only read during the
+  // call) part of what operators can reach; returns where they see it.
+  virtual absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) = 0;
+  // May be put off until the kernel is parked.
+  virtual absl::Status UnmapShared(uint64_t address) = 0;
+
+  // OK, or the fault that has ended the device's context.
+  virtual absl::Status Health() = 0;
+};
+
+// The engines. CreateCudaEngine: UNAVAILABLE, with the reason, where there is no
+// usable GPU or the build has no CUDA.
+std::unique_ptr<Engine> CreateCpuEngine(const EngineOptions& options);
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions& options);
+
+// CUDA devices of this machine by name; UNAVAILABLE with the reason when there are
+// none. Loads the driver into the calling process but creates no context; call it
+// in a child if the process must stay free of it.
+absl::StatusOr<std::vector<std::string>> ListCudaDevices();
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_ENGINE_H_

@@ -1,0 +1,139 @@
+// DeviceQueue: fair admission of many clients' batches to one device's ring.
+//
+// Each client has a bounded queue of batches. The queues are served in turn, a
+// quantum of tasks at a time, so that a client with a million tasks queued does not
+// delay another's one. Tasks go into the ring while it has room; completions are
+// consumed in batches and recorded in their Batch.
+//
+// One thread (the pump) does this work while there is any, and sleeps otherwise. A
+// caller that waits for a small batch may lend its own thread (Assist), which saves
+// two thread switches for a lone task.
+//
+// The queue outlives engines. SetRing() gives it the ring of a new engine; LoseRing()
+// ends what was in flight in the old one:
+//
+//                  SetRing                    Park
+//     (no ring) ────────────▶ running ────────────────▶ parked ──┐
+//         ▲                      │  ▲        Resume               │
+//         └──────────────────────┴──┴─────────────────────────────┘
+//                  LoseRing
+//
+// Thread safety: all members may be called from any thread.
+//
+//   queue.AddClient(id);
+//   RETURN_IF_ERROR(queue.Enqueue(id, batch));   // batch->done follows.
+//   queue.Assist(*batch, kAssistTime);           // Optional.
+#ifndef RESIDENT_RUNTIME_EXECUTOR_DEVICE_QUEUE_H_
+#define RESIDENT_RUNTIME_EXECUTOR_DEVICE_QUEUE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/executor/batch.h"
+
+namespace resident {
+
+class HostRing;  // runtime/ring/host_ring.h
+
+using ClientId = uint64_t;
+
+// A task found running for longer than the limit.
+struct OverdueTask {
+  uint64_t sequence;
+  uint32_t operator_slot;
+  std::chrono::nanoseconds running;
+};
+
+class DeviceQueue {
+ public:
+  struct Options {
+    // Tasks that one client may have queued; see Limits::max_queued_tasks.
+    uint64_t max_queued_tasks = 8u << 20;
+    // Tasks that a client may submit before the next one's turn.
+    uint32_t quantum_tasks = 256;
+    // How long the pump looks for completions without a pause before it sleeps in
+    // short naps. Longer costs processor time, shorter costs latency.
+    std::chrono::microseconds spin{50};
+  };
+
+  struct Counters {
+    uint64_t queued_tasks = 0;     // Not yet in the ring.
+    uint64_t completed_tasks = 0;  // With an outcome, ever.
+    uint32_t in_flight = 0;
+    uint64_t next_sequence = 0;
+    uint32_t ring_slots = 0;
+  };
+  struct ClientCounters {
+    uint64_t queued_tasks = 0;
+    uint64_t completed_tasks = 0;
+  };
+
+  explicit DeviceQueue(const Options& options);
+  // Ends everything queued or in flight as UNAVAILABLE.
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  void AddClient(ClientId client);
+  // Cancels what the client has queued (tasks in the ring still complete) and
+  // forgets it once its last batch is done.
+  void RemoveClient(ClientId client);
+
+  // Takes a batch. Errors: RESOURCE_EXHAUSTED (the client's queue is full),
+  // UNAVAILABLE (no engine, stopped, or batch->epoch is not the present one),
+  // NOT_FOUND (client). On an error `done` is not called.
+  absl::Status Enqueue(ClientId client, std::shared_ptr<Batch> batch);
+
+  // Tells the queue that batch->cancelled was set, so that its tasks are skipped
+  // at once and not when their turn comes.
+  void NoteCancelled();
+
+  // Does the pump's work on the calling thread until the batch is done or `most`
+  // has passed. Returns at once if another thread is doing it.
+  void Assist(const Batch& batch, std::chrono::nanoseconds most);
+
+  // A new engine's ring; returns its epoch. REQUIRES: no ring.
+  uint64_t SetRing(std::shared_ptr<HostRing> ring);
+  uint64_t epoch() const;
+
+  // The engine has ended. Tasks in flight of the operator slots in `suspects` end
+  // ABORTED, the others UNAVAILABLE, all with `cause`; so do queued ones of this
+  // epoch, which did not run.
+  void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects);
+
+  // Stops submitting, and submits the park marker behind what is in flight. The
+  // kernel leaves once that is done; the caller waits for the engine to say so.
+  // Tasks queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
+  absl::Status BeginPark();
+  // The kernel is back.
+  void EndPark();
+  // Called from the pump, when a task arrives while parked by idleness (see
+  // BeginPark): the owner resumes the engine and calls EndPark.
+  void OnWorkWhileParked(std::function<void()> callback);
+
+  // Since when there has been nothing queued and nothing in flight;
+  // time_point::max() while there is.
+  Clock::time_point idle_since() const;
+
+  // Tasks that a worker has been running for longer than `limit`, by breadcrumb.
+  std::vector<OverdueTask> FindOverdue(std::chrono::nanoseconds limit);
+  // Operator slots of the tasks that workers were running, by breadcrumb: the
+  // suspects when an engine faults.
+  std::vector<uint32_t> RunningSlots();
+
+  Counters counters() const;
+  ClientCounters client_counters(ClientId client) const;
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_EXECUTOR_DEVICE_QUEUE_H_

@@ -1,0 +1,72 @@
+// Counters and latency histograms of one operator version on one device.
+//
+// Written by the device's queue for each task or batch of completions; read by the
+// metrics collector at any time. A reader may see a task in one counter and not yet
+// in another; each counter by itself only rises.
+//
+// Thread safety: all members may be called from any thread. Counters are relaxed
+// atomics: they order nothing.
+#ifndef RESIDENT_RUNTIME_EXECUTOR_OPERATOR_STATS_H_
+#define RESIDENT_RUNTIME_EXECUTOR_OPERATOR_STATS_H_
+
+#include <array>
+#include <atomic>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <string>
+
+namespace resident {
+
+// A histogram of durations: bucket b counts values of at most 2^b * 256 ns; the last
+// one takes the rest.
+class DurationHistogram {
+ public:
+  static constexpr int kBuckets = 24;  // 256 ns ... 2.1 s, then the rest.
+
+  static constexpr uint64_t UpperBoundNs(int bucket) { return uint64_t{256} << bucket; }
+
+  void Observe(uint64_t ns, uint64_t count = 1) {
+    const uint64_t units = ns == 0 ? 0 : (ns - 1) / 256;
+    const int bucket = units == 0 ? 0 : std::min<int>(64 - std::countl_zero(units), kBuckets - 1);
+    counts_[bucket].fetch_add(count, std::memory_order_relaxed);
+    sum_ns_.fetch_add(ns * count, std::memory_order_relaxed);
+  }
+
+  uint64_t count(int bucket) const { return counts_[bucket].load(std::memory_order_relaxed); }
+  uint64_t sum_ns() const { return sum_ns_.load(std::memory_order_relaxed); }
+
+ private:
+  std::array<std::atomic<uint64_t>, kBuckets> counts_{};
+  std::atomic<uint64_t> sum_ns_{0};
+};
+
+class OperatorStats {
+ public:
+  static constexpr int kStatuses = 7;  // Values of TaskStatus.
+
+  OperatorStats(std::string name, uint32_t version) : name_(std::move(name)), version_(version) {}
+
+  const std::string& name() const { return name_; }
+  uint32_t version() const { return version_; }
+
+  void CountTasks(int status, uint64_t count) {
+    tasks_[status].fetch_add(count, std::memory_order_relaxed);
+  }
+  uint64_t tasks(int status) const { return tasks_[status].load(std::memory_order_relaxed); }
+
+  // Time of a task on the device; of a batch from admission to the ring; of a batch
+  // from admission to its last outcome.
+  DurationHistogram device;
+  DurationHistogram queued;
+  DurationHistogram whole;
+
+ private:
+  const std::string name_;
+  const uint32_t version_;
+  std::array<std::atomic<uint64_t>, kStatuses> tasks_{};
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_EXECUTOR_OPERATOR_STATS_H_

@@ -1,0 +1,54 @@
+// Every limit of residentd, with its default. A limit that can be set has a flag of
+// the same name (server/flags.h). Messages that refuse something over a limit name
+// the value, the limit and the flag.
+#ifndef RESIDENT_RUNTIME_LIMITS_H_
+#define RESIDENT_RUNTIME_LIMITS_H_
+
+#include <cstdint>
+
+namespace resident {
+
+struct Limits {
+  // --max_message_mib: largest gRPC message taken.
+  uint32_t max_message_mib = 64;
+  // --max_batch_tasks: tasks, or program runs, in one batch.
+  uint32_t max_batch_tasks = 4u << 20;
+  // --max_queued_tasks: tasks that one client may have queued on a device. A
+  // stream is not read from meanwhile; Run is refused.
+  uint64_t max_queued_tasks = 8u << 20;
+  // --max_stream_batches: batches of one stream that are admitted and not yet
+  // answered. A client that does not read its results stops being read from here.
+  uint32_t max_stream_batches = 64;
+  // --max_sessions: open sessions.
+  uint32_t max_sessions = 1024;
+  // --max_buffers: buffers of one session, and of all durable ones.
+  uint32_t max_buffers = 65536;
+  // --max_client_memory_mib: device memory that one session's buffers may take.
+  // 0: as much as there is.
+  uint64_t max_client_memory_mib = 0;
+  // --flux_max_cycles: most instructions that one FLUX run may be allowed.
+  uint64_t flux_max_cycles = 100'000'000;
+};
+
+// Sizes of one device, fixed when its engine starts.
+struct DeviceLimits {
+  // --ring_slots: tasks in flight; a power of two, 64 to 65536.
+  uint32_t ring_slots = 8192;
+  // --window_mib: pinned host memory for what batches carry inline, and for
+  // uploads and downloads.
+  uint64_t window_mib = 256;
+  // --device_memory_mib: memory for buffers. 0: a quarter of a GPU's free memory,
+  // 1 GiB for the CPU.
+  uint64_t device_memory_mib = 0;
+};
+
+// Fixed limits.
+inline constexpr uint32_t kMaxClientNameBytes = 64;
+inline constexpr uint32_t kMaxBufferNameBytes = 128;
+inline constexpr uint32_t kMaxTaskErrors = 16;
+inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
+inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_LIMITS_H_
