@@ -1,0 +1,141 @@
+// Device: one GPU (or the CPU) with its supervised engine process, and what batches
+// for it need: a queue, buffer memory, window memory.
+//
+// The supervisor starts the engine, watches it, and replaces it when it dies, faults,
+// stops its heartbeat or runs a task past the limit. Every engine's life is an
+// EngineSession, with an epoch: addresses belong to a session and die with it.
+//
+//            ┌────────────────────────── backoff ◀──────────────┐
+//            ▼                                                  │
+//   starting ──▶ resident ◀──▶ idle parked / parked ──▶ restarting ──▶ unhealthy
+//                   └────────────── engine ended ───────────▲     (5 failures a minute)
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_RUNTIME_DEVICE_DEVICE_H_
+#define RESIDENT_RUNTIME_DEVICE_DEVICE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/engine/engine.h"
+#include "runtime/executor/batch.h"
+#include "runtime/executor/device_queue.h"
+#include "runtime/executor/operator_stats.h"
+#include "runtime/limits.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+// Memory that goes back to its allocator when the last reference goes.
+struct DeviceMemory {
+  uint64_t address;     // As operators see it.
+  uint64_t size_bytes;  // As asked for.
+};
+struct WindowMemory {
+  uint8_t* host;     // As this process sees it.
+  uint64_t address;  // As operators see it.
+  uint64_t size_bytes;
+};
+
+// One engine process's life. Stays usable as an object after the engine has ended;
+// what it hands out is then only memory of this process.
+class EngineSession {
+ public:
+  virtual ~EngineSession() = default;
+
+  virtual uint64_t epoch() const = 0;
+  virtual const EngineInfo& info() const = 0;
+
+  // Device memory for a buffer, aligned to 256 bytes. RESOURCE_EXHAUSTED: how much
+  // was asked for, is free, and is free in one piece.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) = 0;
+  virtual uint64_t memory_used_bytes() const = 0;
+
+  // Window memory for what a batch carries inline, aligned to 64 bytes. Contents are
+  // not initialised. RESOURCE_EXHAUSTED as above.
+  virtual absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) = 0;
+
+  // Makes a client's shared-memory object reachable for operators until the last
+  // reference goes. `fd` is not kept. UNAVAILABLE: the engine has ended.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd,
+                                                                        uint64_t bytes) = 0;
+};
+
+struct DeviceOptions {
+  uint32_t index = 0;
+  bool cuda = false;
+  EngineOptions engine;
+  DeviceLimits limits;
+  DeviceQueue::Options queue;
+  // --park_after: idle time after which the kernel leaves the device. 0: never.
+  std::chrono::milliseconds park_after{10'000};
+  // --task_time_limit: a task that runs longer ends its engine. 0: no limit.
+  std::chrono::milliseconds task_time_limit{10'000};
+  // The engine's heartbeat (every 50 ms) may be this late.
+  std::chrono::milliseconds heartbeat_limit{5'000};
+  // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
+  std::string engine_program;
+};
+
+class Device {
+ public:
+  enum class State : uint8_t {  // Values of resident.v1.DeviceStatus.State.
+    kStarting = 1,
+    kResident = 2,
+    kIdleParked = 3,
+    kParked = 4,
+    kRestarting = 5,
+    kUnhealthy = 6,
+  };
+
+  struct Snapshot {
+    State state = State::kStarting;
+    std::string detail;
+    int64_t engine_pid = 0;
+    EngineInfo info;  // Of the present or the last engine.
+    uint64_t parks = 0;
+    uint64_t resumes = 0;
+    std::map<std::string, uint64_t> restarts_by_cause;  // "fault", "killed", "hang", "heartbeat".
+    uint64_t memory_used_bytes = 0;
+    DeviceQueue::Counters queue;
+  };
+
+  // Starts an engine for the device and waits until it serves. Errors: as
+  // Engine::Start; a device that cannot start once is not supervised.
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
+  virtual ~Device() = default;
+
+  virtual uint32_t index() const = 0;
+  virtual DeviceQueue& queue() = 0;
+  // The present engine's session; null while there is none.
+  virtual std::shared_ptr<EngineSession> session() = 0;
+
+  // Takes the kernel off the device until Resume (Admin.Park).
+  virtual absl::Status Park() = 0;
+  virtual absl::Status Resume() = 0;
+
+  virtual Snapshot snapshot() const = 0;
+
+  // Durations of parks (marker to kernel gone) and resumes.
+  virtual const DurationHistogram& park_duration() const = 0;
+  virtual const DurationHistogram& resume_duration() const = 0;
+
+  // Called with each new engine's session after a restart, before clients' batches
+  // are taken: puts durable buffers back. It may enqueue batches of its own client.
+  virtual void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) = 0;
+  // Called on every change of state, from the supervisor's thread.
+  virtual void OnStateChange(std::function<void(State)> changed) = 0;
+
+  // Ends the engine. Batches that are queued or in flight end UNAVAILABLE.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_DEVICE_H_
