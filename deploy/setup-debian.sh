@@ -10,7 +10,8 @@ set -euo pipefail
 packages=(
   # Toolchain and build.
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
-  ca-certificates clang clang-format file g++ libclang-rt-14-dev make patchelf pkg-config python3
+  binutils ca-certificates clang clang-format file g++ git libclang-rt-14-dev make patchelf
+  pkg-config python3 shellcheck
   # Libraries.
   libabsl-dev libbenchmark-dev libc-ares-dev libgmock-dev libgrpc++-dev libgtest-dev
   libprotobuf-dev libre2-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev

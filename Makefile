@@ -1,0 +1,50 @@
+# Everything one does with this repository. `make help` lists it.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help build test demo bundle bench fmt lint tsan asan fuzz clean setup
+
+# Seconds for each fuzz target of `make fuzz`.
+FUZZ_SECONDS ?= 60
+# Where `make bundle` puts its files.
+DIST ?= dist
+
+help:  ## Lists these targets.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:
+	@deploy/setup-debian.sh
+
+build: setup  ## Builds everything.
+	@bazel build //...
+
+test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
+	@tests/run
+
+demo: setup  ## Builds, starts a daemon, streams checked work to it, says how fast it was.
+	@deploy/demo.sh
+
+bundle: setup  ## Makes dist/: the programs with every library they need, for other machines.
+	@bazel/bundle.sh $(DIST)
+
+bench: setup  ## Measures on this machine (CPU engine); on a GPU machine, see tests/gpu/run.
+	@tests/bench
+
+fmt: setup  ## Formats the C++ sources.
+	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 clang-format -i
+
+lint: setup  ## Checks format, lock annotations (clang) and shell scripts; changes nothing.
+	@.ci/lint
+
+tsan: setup  ## Runs the runtime's tests under ThreadSanitizer.
+	@.ci/sanitize tsan
+
+asan: setup  ## Runs the runtime's tests under AddressSanitizer and UBSan.
+	@.ci/sanitize asan
+
+fuzz: setup  ## Runs each fuzz target for FUZZ_SECONDS (default 60).
+	@.ci/fuzz $(FUZZ_SECONDS)
+
+clean:  ## Removes what was built.
+	@bazel clean
+	@rm -rf $(DIST) out
