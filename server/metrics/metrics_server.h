@@ -1,0 +1,44 @@
+// MetricsServer: the Prometheus page of the daemon, http://ADDRESS/metrics.
+//
+// Nothing is counted here. The runtime counts as it works (operator_stats.h,
+// device.h), without a lookup by label for any task; a scrape reads those counters
+// and puts names and labels to them. A daemon that nobody scrapes pays nothing.
+//
+// docs/operations.md lists the metrics; deploy/prometheus has alert rules over them
+// and deploy/grafana a dashboard.
+//
+// Thread safety: all members may be called from any thread. Scrapes are served by
+// two threads of its own, which call the functions of MetricsSources.
+//
+//   MetricsSources sources{.devices = {device.get()}, ...};
+//   ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start("127.0.0.1:9464", std::move(sources)));
+//   ... metrics->port() ...
+#ifndef RESIDENT_SERVER_METRICS_METRICS_SERVER_H_
+#define RESIDENT_SERVER_METRICS_METRICS_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/metrics/metrics_sources.h"
+
+namespace resident {
+
+class MetricsServer {
+ public:
+  // Listens on `address` (host:port; port 0: a free one). Errors:
+  //   INVALID_ARGUMENT     not host:port
+  //   UNAVAILABLE          in use, or not an address of this machine: the message says
+  //                        which, and names the address
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
+                                                              MetricsSources sources);
+  // Stops listening, and waits for scrapes under way.
+  virtual ~MetricsServer() = default;
+
+  // The port that is listened on.
+  virtual int port() const = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_METRICS_SERVER_H_

@@ -1,0 +1,51 @@
+// MetricsSources: where the metrics page gets its figures.
+//
+// Thread safety: everything here is called from the scrape threads while the daemon
+// works, so each function must be safe to call at any time. What the pointers point
+// to must outlive the MetricsServer (which is stopped last).
+#ifndef RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
+#define RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/executor/operator_stats.h"
+
+namespace resident {
+
+// Counters of one operator version on one device.
+struct OperatorSeries {
+  uint32_t device;
+  const OperatorStats* stats;
+};
+
+// What went over gRPC since the start.
+struct RpcTotals {
+  uint64_t received_bytes = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t batches = 0;  // Taken or refused.
+  // Batches refused before any of their tasks ran, by status code in lower case with
+  // underscores ("invalid_argument").
+  std::map<std::string, uint64_t> refused_batches;
+};
+
+struct MetricsSources {
+  // Version of the daemon, for resident_build_info.
+  std::string version;
+  std::vector<const Device*> devices;
+  // Every operator version with counters, on every device.
+  std::function<std::vector<OperatorSeries>()> operators;
+  // Buffers that live on a device.
+  std::function<uint64_t(uint32_t device)> buffers;
+  // Open sessions.
+  std::function<uint64_t()> clients;
+  std::function<RpcTotals()> rpc;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
