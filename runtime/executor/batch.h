@@ -79,6 +79,7 @@ struct Batch {
   // Why tasks ended ABORTED or UNAVAILABLE; empty otherwise.
   std::string cause;
 
+  uint64_t client = 0;     // Whose it is.
   uint32_t submitted = 0;  // Tasks given to the ring, or skipped.
   uint32_t finished = 0;   // Tasks with an outcome.
   uint32_t failed = 0;     // Of these, not OK.

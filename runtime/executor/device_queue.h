@@ -6,8 +6,8 @@
 // consumed in batches and recorded in their Batch.
 //
 // One thread (the pump) does this work while there is any, and sleeps otherwise. A
-// caller that waits for a small batch may lend its own thread (Assist), which saves
-// two thread switches for a lone task.
+// caller that waits for a small batch may lend its own thread (Enqueue's `assist`),
+// which saves two thread switches for a lone task.
 //
 // The queue outlives engines. SetRing() gives it the ring of a new engine; LoseRing()
 // ends what was in flight in the old one:
@@ -21,8 +21,7 @@
 // Thread safety: all members may be called from any thread.
 //
 //   queue.AddClient(id);
-//   RETURN_IF_ERROR(queue.Enqueue(id, batch));   // batch->done follows.
-//   queue.Assist(*batch, kAssistTime);           // Optional.
+//   absl::Status taken = queue.Enqueue(id, batch);   // batch->done follows if OK.
 #ifndef RESIDENT_RUNTIME_EXECUTOR_DEVICE_QUEUE_H_
 #define RESIDENT_RUNTIME_EXECUTOR_DEVICE_QUEUE_H_
 
@@ -84,18 +83,17 @@ class DeviceQueue {
   // forgets it once its last batch is done.
   void RemoveClient(ClientId client);
 
-  // Takes a batch. Errors: RESOURCE_EXHAUSTED (the client's queue is full),
-  // UNAVAILABLE (no engine, stopped, or batch->epoch is not the present one),
+  // Takes a batch. With `assist`, the calling thread does the pump's work until the
+  // batch is done or that time has passed, unless another thread is at it; `done`
+  // may then be called from within. Errors: RESOURCE_EXHAUSTED (the client's queue is
+  // full), UNAVAILABLE (no engine, stopped, or batch->epoch is not the present one),
   // NOT_FOUND (client). On an error `done` is not called.
-  absl::Status Enqueue(ClientId client, std::shared_ptr<Batch> batch);
+  absl::Status Enqueue(ClientId client, std::shared_ptr<Batch> batch,
+                       std::chrono::nanoseconds assist = std::chrono::nanoseconds(0));
 
   // Tells the queue that batch->cancelled was set, so that its tasks are skipped
   // at once and not when their turn comes.
   void NoteCancelled();
-
-  // Does the pump's work on the calling thread until the batch is done or `most`
-  // has passed. Returns at once if another thread is doing it.
-  void Assist(const Batch& batch, std::chrono::nanoseconds most);
 
   // A new engine's ring; returns its epoch. REQUIRES: no ring.
   uint64_t SetRing(std::shared_ptr<HostRing> ring);

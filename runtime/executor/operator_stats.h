@@ -26,11 +26,32 @@ class DurationHistogram {
 
   static constexpr uint64_t UpperBoundNs(int bucket) { return uint64_t{256} << bucket; }
 
-  void Observe(uint64_t ns, uint64_t count = 1) {
+  static int BucketOf(uint64_t ns) {
     const uint64_t units = ns == 0 ? 0 : (ns - 1) / 256;
-    const int bucket = units == 0 ? 0 : std::min<int>(64 - std::countl_zero(units), kBuckets - 1);
-    counts_[bucket].fetch_add(count, std::memory_order_relaxed);
-    sum_ns_.fetch_add(ns * count, std::memory_order_relaxed);
+    return units == 0 ? 0 : std::min<int>(64 - std::countl_zero(units), kBuckets - 1);
+  }
+
+  // Values gathered by one thread, to be added at once.
+  struct Local {
+    std::array<uint64_t, kBuckets> counts{};
+    uint64_t sum_ns = 0;
+
+    void Observe(uint64_t ns) {
+      ++counts[BucketOf(ns)];
+      sum_ns += ns;
+    }
+  };
+
+  void Observe(uint64_t ns) {
+    counts_[BucketOf(ns)].fetch_add(1, std::memory_order_relaxed);
+    sum_ns_.fetch_add(ns, std::memory_order_relaxed);
+  }
+
+  void Add(const Local& local) {
+    for (int b = 0; b < kBuckets; ++b) {
+      if (local.counts[b] != 0) counts_[b].fetch_add(local.counts[b], std::memory_order_relaxed);
+    }
+    sum_ns_.fetch_add(local.sum_ns, std::memory_order_relaxed);
   }
 
   uint64_t count(int bucket) const { return counts_[bucket].load(std::memory_order_relaxed); }

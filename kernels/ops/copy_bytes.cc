@@ -1,0 +1,50 @@
+// copy_bytes: moves bytes between the window and device memory for uploads and
+// downloads, so that neither needs a call of the driver while a kernel is resident.
+#include "kernels/sdk/operator.h"
+
+#if !RESIDENT_GPU
+#include <cstring>
+#endif
+
+using resident::Args;
+using resident::Block;
+using resident::i64;
+using resident::u64;
+using resident::u8;
+
+RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
+  auto x = args.tensor<const u8>(0);
+  auto out = args.tensor<u8>(1);
+  const resident::Range range = block.share(x.size(), 4096);
+#if RESIDENT_GPU
+  const u8* const from = x.data();
+  u8* const to = out.data();
+  i64 done = range.begin;
+  if (((reinterpret_cast<u64>(from) | reinterpret_cast<u64>(to)) & 15) == 0) {
+    // Host memory is far away: 8 loads in flight for each thread.
+    constexpr int kInFlight = 8;
+    constexpr i64 kStep = i64{Block::kThreads} * 16;
+    for (; done + kInFlight * kStep <= range.end; done += kInFlight * kStep) {
+      uint4 loaded[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        loaded[k] = *reinterpret_cast<const uint4*>(from + done + k * kStep + 16 * block.thread());
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        *reinterpret_cast<uint4*>(to + done + k * kStep + 16 * block.thread()) = loaded[k];
+      }
+    }
+    const i64 rest = (range.end - done) / 16;
+    block.for_each({0, rest}, [&](i64 i) {
+      reinterpret_cast<uint4*>(to + done)[i] = reinterpret_cast<const uint4*>(from + done)[i];
+    });
+    done += rest * 16;
+  }
+  block.for_each({done, range.end}, [&](i64 i) { to[i] = from[i]; });
+#else
+  if (range.size() > 0) {
+    std::memcpy(out.data() + range.begin, x.data() + range.begin, static_cast<size_t>(range.size()));
+  }
+#endif
+}

@@ -1,0 +1,63 @@
+// Operators that exist to go wrong, or to be counted. Loaded with --test_operators only.
+#include "kernels/sdk/operator.h"
+
+#if !RESIDENT_GPU
+#include <atomic>
+#include <chrono>
+#endif
+
+using resident::Args;
+using resident::Block;
+using resident::CompletionStatus;
+using resident::i64;
+using resident::u16;
+using resident::u64;
+
+namespace {
+
+RESIDENT_DEVICE u64 NowNs() {
+#if RESIDENT_GPU
+  u64 ns = 0;
+#if defined(__CUDA_ARCH__)
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+#endif
+  return ns;
+#else
+  return static_cast<u64>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(test_bad_store)(Block& block, const Args& args) {
+  if (block.thread() == 0) *reinterpret_cast<volatile float*>(u64{64}) = 1.0f;
+}
+
+RESIDENT_OPERATOR(test_never_returns)(Block& block, const Args& args) {
+  volatile float* out = args.tensor<float>(0).data();
+  while (true) out[0] = out[0] + 1.0f;
+}
+
+RESIDENT_OPERATOR(test_spin)(Block& block, const Args& args) {
+  auto out = args.tensor<float>(0);
+  const u64 until = NowNs() + static_cast<u64>(args.scalar<i64>(1));
+  while (NowNs() < until) {
+  }
+  block.for_each(block.share(out.size()), [&](i64 i) { out[i] = 1.0f; });
+}
+
+RESIDENT_OPERATOR(test_refuse)(Block& block, const Args& args) {
+  block.fail(CompletionStatus::kInvalidArgument, static_cast<u16>(args.scalar<i64>(1)));
+}
+
+RESIDENT_OPERATOR(test_count)(Block& block, const Args& args) {
+  if (block.thread() != 0) return;
+  float* counter = args.tensor<float>(0).data();
+#if RESIDENT_GPU
+#if defined(__CUDA_ARCH__)
+  atomicAdd(counter, 1.0f);
+#endif
+#else
+  std::atomic_ref<float>(*counter).fetch_add(1.0f);
+#endif
+}

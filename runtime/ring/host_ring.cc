@@ -1,0 +1,80 @@
+#include "runtime/ring/host_ring.h"
+
+#include <utility>
+
+namespace resident {
+
+HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_count)
+    : region_(std::move(region)),
+      mask_(region_->layout().slots - 1),
+      worker_count_(worker_count),
+      head_(region_->layout().slots),
+      next_sequence_(region_->control()->resume_sequence),
+      read_(next_sequence_),
+      sequence_(slots(), kFree),
+      next_(slots() + 1, head_),
+      previous_(slots() + 1, head_) {}
+
+std::optional<uint64_t> HostRing::Reserve() {
+  while (in_flight_ < slots() && SubmissionSlotRead()) {
+    const uint64_t sequence = next_sequence_++;
+    const uint32_t slot = static_cast<uint32_t>(sequence) & mask_;
+    if (sequence_[slot] != kFree) {  // Its task still runs: pass over it.
+      TaskDescriptor skip{};
+      skip.flags = kTaskSkip;
+      Write(region_->submissions()[slot], skip, sequence);
+      continue;
+    }
+    sequence_[slot] = sequence;
+    const uint32_t last = previous_[head_];
+    next_[last] = slot;
+    previous_[slot] = last;
+    next_[slot] = head_;
+    previous_[head_] = slot;
+    ++in_flight_;
+    return sequence;
+  }
+  return std::nullopt;
+}
+
+void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
+  Write(region_->submissions()[sequence & mask_], task, sequence);
+}
+
+bool HostRing::PublishPark() {
+  if (!SubmissionSlotRead()) return false;
+  const uint64_t sequence = next_sequence_++;
+  TaskDescriptor park{};
+  park.flags = kTaskPark;
+  Write(region_->submissions()[sequence & mask_], park, sequence);
+  return true;
+}
+
+void HostRing::Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequence) {
+  TaskDescriptor stamped = task;
+  stamped.token = static_cast<uint32_t>(sequence);
+  const auto* from = reinterpret_cast<const unsigned char*>(&stamped);
+  const uint32_t stamp = Stamp(sequence);
+  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
+    // The slot's previous content was read (invariant 2), so that nobody looks at the
+    // payload until the stamp has changed; the release orders the two.
+    std::memcpy(slot.chunks[c].payload, from + c * kChunkPayloadBytes, kChunkPayloadBytes);
+    std::atomic_ref<uint32_t>(slot.chunks[c].stamp).store(stamp, std::memory_order_release);
+  }
+}
+
+void HostRing::Unlink(uint32_t slot) {
+  next_[previous_[slot]] = next_[slot];
+  previous_[next_[slot]] = previous_[slot];
+  sequence_[slot] = kFree;
+  --in_flight_;
+}
+
+std::optional<uint64_t> HostRing::InFlightWithStamp(uint32_t stamp) const {
+  if (stamp == 0) return std::nullopt;
+  const uint64_t sequence = sequence_[(stamp - 1) & mask_];
+  if (sequence == kFree || Stamp(sequence) != stamp) return std::nullopt;
+  return sequence;
+}
+
+}  // namespace resident

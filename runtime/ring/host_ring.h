@@ -1,0 +1,148 @@
+// HostRing: the front end's side of the ring (kernels/layout/ring_layout.h).
+//
+//   std::optional<uint64_t> sequence = ring.Reserve();   // nullopt: full.
+//   *ring.arguments(*sequence) = ...;                    // If not compact.
+//   ring.Publish(*sequence, descriptor);
+//   ring.Consume([](uint64_t sequence, const TaskCompletion& completion) { ... });
+//
+// Thread safety: one thread at a time (device_queue.h sees to that); the device on
+// the other side at any time.
+//
+// Memory ordering: what the thread wrote before Publish() is visible to the operator
+// that runs the task. What the operator wrote is visible to the thread once Consume()
+// has reported its completion.
+//
+// Invariants:
+//   1. A slot belongs to its task from Reserve() until Consume() has reported it. A
+//      slot whose task still runs when the ring comes around is passed over: a skip
+//      marker is published in its submission slot (which the device has long read),
+//      and the task keeps its completion slot and argument block.
+//   2. The device has read every submission below `read_`: completions tell, since it
+//      reads in order. A submission slot is written only when its previous content
+//      was read.
+//   3. In-flight tasks form a list in submission order. The device starts tasks in
+//      that order on at most worker_count blocks, so behind worker_count tasks that
+//      have not completed none has: a scan for completions ends there.
+#ifndef RESIDENT_RUNTIME_RING_HOST_RING_H_
+#define RESIDENT_RUNTIME_RING_HOST_RING_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/layout/ring_layout.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+class HostRing {
+ public:
+  // `worker_count`: blocks (or threads) that run tasks.
+  HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_count);
+  HostRing(const HostRing&) = delete;
+  HostRing& operator=(const HostRing&) = delete;
+
+  // The next task's sequence number; nullopt when the ring is full.
+  std::optional<uint64_t> Reserve();
+
+  // The argument block of a reserved task.
+  ArgumentBlock* arguments(uint64_t sequence) {
+    return region_->argument_blocks() + (sequence & mask_);
+  }
+
+  // Hands a reserved task to the device. Fills in the token.
+  void Publish(uint64_t sequence, const TaskDescriptor& task);
+
+  // Publishes a park marker; false when the ring is full. Reserve() may go on: what is
+  // published behind the marker waits for the resume.
+  bool PublishPark();
+
+  // Reports completed tasks, oldest first, at most `most`; returns their number.
+  // `report` may reserve and publish.
+  template <typename Report>
+  uint32_t Consume(Report report, uint32_t most = UINT32_MAX);
+
+  // Calls visit(sequence) for each task in flight, oldest first.
+  template <typename Visit>
+  void ForEachInFlight(Visit visit) const {
+    for (uint32_t slot = next_[head_]; slot != head_; slot = next_[slot]) visit(sequence_[slot]);
+  }
+  // The sequence number of the task in flight with this stamp, if there is one.
+  std::optional<uint64_t> InFlightWithStamp(uint32_t stamp) const;
+
+  uint32_t in_flight() const { return in_flight_; }
+  uint32_t slots() const { return mask_ + 1; }
+  uint32_t worker_count() const { return worker_count_; }
+  uint64_t next_sequence() const { return next_sequence_; }
+  const SharedRegion& region() const { return *region_; }
+
+ private:
+  static constexpr uint64_t kFree = ~uint64_t{0};
+
+  // Whether the submission slot of next_sequence_ may be written.
+  bool SubmissionSlotRead() const { return next_sequence_ < read_ + slots(); }
+  void Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequence);
+  void Unlink(uint32_t slot);
+  // Reads a completion slot; false unless it is that of `sequence`.
+  static bool Read(const RingSlot& slot, uint64_t sequence, TaskCompletion* completion);
+
+  const std::shared_ptr<const SharedRegion> region_;
+  const uint32_t mask_;
+  const uint32_t worker_count_;
+  const uint32_t head_;  // Sentinel of the in-flight list: index slots().
+
+  uint64_t next_sequence_;
+  uint64_t read_;  // Invariant 2.
+  uint32_t in_flight_ = 0;
+  std::vector<uint64_t> sequence_;  // Of the task in each slot, or kFree.
+  std::vector<uint32_t> next_;      // In-flight list: invariant 3.
+  std::vector<uint32_t> previous_;
+};
+
+// Implementation details follow.
+
+inline bool HostRing::Read(const RingSlot& slot, uint64_t sequence, TaskCompletion* completion) {
+  const uint32_t stamp = Stamp(sequence);
+  auto* out = reinterpret_cast<unsigned char*>(completion);
+  // The last chunk first: a scan mostly meets slots that are not ready.
+  for (int c = kChunksPerSlot - 1; c >= 0; --c) {
+    auto& chunk = const_cast<StampedChunk&>(slot.chunks[c]);
+    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp) {
+      return false;
+    }
+  }
+  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
+    std::memcpy(out + c * kChunkPayloadBytes, slot.chunks[c].payload, kChunkPayloadBytes);
+  }
+  return true;
+}
+
+template <typename Report>
+uint32_t HostRing::Consume(Report report, uint32_t most) {
+  RingSlot* const completions = region_->completions();
+  uint32_t consumed = 0;
+  uint32_t waiting = 0;
+  TaskCompletion completion;
+  uint32_t slot = next_[head_];
+  while (slot != head_ && waiting < worker_count_ && consumed < most) {
+    const uint32_t following = next_[slot];
+    const uint64_t sequence = sequence_[slot];
+    if (Read(completions[slot], sequence, &completion)) {
+      Unlink(slot);
+      if (sequence >= read_) read_ = sequence + 1;
+      ++consumed;
+      report(sequence, completion);
+    } else {
+      ++waiting;
+    }
+    slot = following;
+  }
+  return consumed;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_RING_HOST_RING_H_
