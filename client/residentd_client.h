@@ -1,0 +1,458 @@
+// residentd's C++ client.
+//
+//   auto client = resident::client::Client::Connect("127.0.0.1:50051");
+//   auto x = (*client)->Upload(std::vector<float>{1, 2, 3});
+//   resident::client::TaskBatch batch("scale");
+//   batch.Use(*x).Return<float>({3}).Scalar(2.0);
+//   auto result = (*client)->Run(batch);       // result->Output<float>(0): 2, 4, 6
+//
+// client/example.cc is a whole program.
+//
+// A client has one connection and, from the first call that needs one, one session:
+// the daemon frees the client's buffers when the session ends. The session ends when
+// the Client and every Buffer made from it are gone, or when the daemon does. After
+// the daemon came back, calls go on in a new session; the old buffers do not exist
+// in it and calls that name them end NOT_FOUND.
+//
+// Errors: every call returns absl::Status or absl::StatusOr with the status code and
+// the message of the server, word for word (proto/resident/v1 documents the codes).
+// A call that did not reach a server is UNAVAILABLE, and IsUnreachable() is true of
+// it. A task that fails is not a failed call: see Result::status().
+//
+// Units: sizes are elements unless the name says bytes; offsets likewise; times are
+// absl::Duration on this side and have their unit in the name in messages.
+//
+// Thread safety: Client and Buffer may be used from several threads. Stream::Send too.
+// Batches and results belong to one thread at a time.
+//
+// Not for: installing operators; anything without a daemon (the CPU engine is in the
+// daemon as well).
+#ifndef RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
+#define RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "resident/v1/admin.pb.h"
+#include "resident/v1/buffers.pb.h"
+#include "resident/v1/executor.pb.h"
+#include "resident/v1/operators.pb.h"
+
+namespace resident::client {
+
+// Elements, outermost dimension first. Empty: one element.
+using Shape = std::vector<uint64_t>;
+
+// Product of the dimensions.
+uint64_t ElementsOf(const Shape& shape);
+
+// The element type of a C++ type. float16 and bfloat16 have none: use the byte calls.
+template <typename T>
+constexpr v1::DType DTypeOf() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<U, float>) {
+    return v1::DTYPE_F32;
+  } else if constexpr (std::is_same_v<U, double>) {
+    return v1::DTYPE_F64;
+  } else if constexpr (std::is_same_v<U, int32_t>) {
+    return v1::DTYPE_I32;
+  } else if constexpr (std::is_same_v<U, int64_t>) {
+    return v1::DTYPE_I64;
+  } else if constexpr (std::is_same_v<U, uint8_t>) {
+    return v1::DTYPE_U8;
+  } else if constexpr (std::is_same_v<U, int8_t>) {
+    return v1::DTYPE_I8;
+  } else {
+    static_assert(std::is_same_v<U, uint32_t>, "not an element type of residentd");
+    return v1::DTYPE_U32;
+  }
+}
+
+// Bytes of one element; 0 for DTYPE_UNSPECIFIED.
+uint32_t SizeOf(v1::DType dtype);
+
+// Whether a call failed because no server answered, as opposed to a server's refusal.
+bool IsUnreachable(const absl::Status& status);
+
+class Connection;  // The channel, the stubs and the session; residentd_client.cc.
+
+// Device memory. Freed when this goes away. Buffer<T> is the typed form.
+class BufferHandle {
+ public:
+  BufferHandle() = default;
+  BufferHandle(BufferHandle&& other) noexcept;
+  BufferHandle& operator=(BufferHandle&& other) noexcept;
+  ~BufferHandle();
+
+  uint64_t id() const { return info_.id(); }
+  uint32_t device() const { return info_.device(); }
+  v1::DType dtype() const { return info_.dtype(); }
+  uint64_t size_bytes() const { return info_.size_bytes(); }
+  Shape shape() const { return Shape(info_.shape().begin(), info_.shape().end()); }
+
+  // Frees it now, once the tasks that use it have ended. Nothing to free: OK.
+  absl::Status Free();
+
+  // Gives up ownership: the buffer lives on until Client::Free, or its session's end
+  // (for ever, if it is durable).
+  void Release();
+
+ protected:
+  friend class Client;
+  BufferHandle(std::shared_ptr<Connection> connection, std::string session, v1::BufferInfo info);
+  absl::Status UploadBytes(const void* data, uint64_t size_bytes, uint64_t offset_bytes);
+  absl::Status DownloadBytes(void* data, uint64_t size_bytes, uint64_t offset_bytes) const;
+
+ private:
+  // Null: owns nothing.
+  std::shared_ptr<Connection> connection_;
+  // The session that the id belongs to. Ids of another session are never freed.
+  std::string session_;
+  v1::BufferInfo info_;
+};
+
+template <typename T>
+class Buffer : public BufferHandle {
+ public:
+  Buffer() = default;
+
+  // Elements.
+  uint64_t size() const { return size_bytes() / sizeof(T); }
+
+  // Writes `values` from element `first` on.
+  absl::Status Upload(std::span<const T> values, uint64_t first = 0) {
+    return UploadBytes(values.data(), values.size_bytes(), first * sizeof(T));
+  }
+
+  // Reads everything.
+  absl::StatusOr<std::vector<T>> Download() const {
+    std::vector<T> values(size());
+    if (absl::Status status = Download(std::span<T>(values)); !status.ok()) return status;
+    return values;
+  }
+
+  // Fills `values` from element `first` on.
+  absl::Status Download(std::span<T> values, uint64_t first = 0) const {
+    return DownloadBytes(values.data(), values.size_bytes(), first * sizeof(T));
+  }
+
+ private:
+  friend class Client;
+  explicit Buffer(BufferHandle handle) : BufferHandle(std::move(handle)) {}
+};
+
+struct BufferOptions {
+  // Absent: the least loaded device.
+  std::optional<uint32_t> device;
+  // Outlives the session and engine restarts.
+  bool durable = false;
+  // For people; at most 128 bytes.
+  std::string name;
+};
+
+// What is common to batches. A batch can be sent any number of times.
+class Batch {
+ public:
+  // Returned with the result; need not be unique.
+  void set_id(uint64_t id) { message_.set_id(id); }
+  // Task i + 1 starts after task i has completed.
+  void set_in_order() { options().set_ordering(v1::BatchOptions::ORDERING_IN_ORDER); }
+  // Tasks not started by then (from arrival at the server) are skipped.
+  void set_timeout(absl::Duration timeout) {
+    options().set_timeout_us(static_cast<uint64_t>(absl::ToInt64Microseconds(timeout)));
+  }
+  void set_device(uint32_t device) { options().set_device(device); }
+
+  // The message itself, for what has no setter here.
+  v1::Batch& message() { return message_; }
+  const v1::Batch& message() const { return message_; }
+
+ protected:
+  Batch() = default;
+
+ private:
+  v1::BatchOptions& options() { return *message_.mutable_options(); }
+  v1::Batch message_;
+};
+
+// A part of a buffer for each task of a batch.
+struct View {
+  // Shape of each task's tensor. Empty: the whole buffer's.
+  Shape shape;
+  // Task i's tensor starts at element i * stride. 0: all tasks use the same part.
+  uint64_t stride = 0;
+};
+
+// Tasks of one operator. Arguments are given in the order of the operator's signature,
+// each for all tasks of the batch at once.
+class TaskBatch : public Batch {
+ public:
+  explicit TaskBatch(std::string_view operator_name, uint32_t count = 1);
+
+  // The version to run, instead of the active one.
+  TaskBatch& Version(uint32_t version);
+
+  // An input sent along: the tensors of all tasks, one after the other; or one tensor,
+  // which all tasks share. `shape` is that of one task's tensor; empty: the values are
+  // one vector for each task (for a single task, all of them).
+  template <std::ranges::contiguous_range Range>
+  TaskBatch& Input(const Range& values, Shape shape = {}) {
+    using T = std::ranges::range_value_t<Range>;
+    const uint64_t size_bytes = std::ranges::size(values) * sizeof(T);
+    return InputBytes(DTypeOf<T>(), std::ranges::data(values), size_bytes, std::move(shape));
+  }
+  TaskBatch& InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes, Shape shape);
+
+  // A tensor in device memory: input, output or both.
+  TaskBatch& Use(const BufferHandle& buffer, const View& view = {});
+
+  // An output that comes back with the result. `shape` is that of one task's.
+  template <typename T>
+  TaskBatch& Return(Shape shape) {
+    return ReturnAs(DTypeOf<T>(), std::move(shape));
+  }
+  TaskBatch& ReturnAs(v1::DType dtype, Shape shape);
+
+  // A scalar for all tasks, or one for each. The kind must be the parameter's own.
+  TaskBatch& Scalar(double value) { return Scalars({&value, 1}); }
+  TaskBatch& Integer(int64_t value) { return Integers({&value, 1}); }
+  TaskBatch& Scalars(std::span<const double> values);
+  TaskBatch& Integers(std::span<const int64_t> values);
+
+ private:
+  v1::OperatorTasks& tasks() { return *message().mutable_tasks(); }
+};
+
+// FLUX programs: one program over many inputs, many programs, or both by index.
+class FluxBatch : public Batch {
+ public:
+  FluxBatch();
+
+  // Adds a program.
+  FluxBatch& Program(std::span<const uint8_t> bytecode);
+  FluxBatch& Program(std::initializer_list<uint8_t> bytecode) {
+    return Program(std::span<const uint8_t>(bytecode.begin(), bytecode.size()));
+  }
+  // Initial registers R0... of each run: `width` (0 to 16) values for each, run after
+  // run; or one run's worth, shared by all. With one program and no Runs(), there are as
+  // many runs as inputs.
+  FluxBatch& Inputs(std::span<const int32_t> registers, uint32_t width);
+  FluxBatch& Runs(uint32_t count);
+  // The program that each run executes.
+  FluxBatch& ProgramOfRun(std::span<const uint32_t> program);
+  // Registers that come back. Without it: R0.
+  FluxBatch& Wanted(std::span<const uint32_t> registers);
+  FluxBatch& Wanted(std::initializer_list<uint32_t> registers) {
+    return Wanted(std::span<const uint32_t>(registers.begin(), registers.size()));
+  }
+  // Instructions that one run may execute. 0: the server's default, 1,000,000.
+  FluxBatch& MaxCycles(uint64_t cycles);
+  // Opcodes outside the instruction set cost a cycle and do nothing.
+  FluxBatch& UnknownOpcodeIsNop();
+
+ private:
+  v1::FluxPrograms& programs() { return *message().mutable_programs(); }
+};
+
+// What became of a batch.
+class Result {
+ public:
+  Result() = default;
+  explicit Result(v1::BatchResult message) : message_(std::move(message)) {}
+
+  uint64_t id() const { return message_.id(); }
+  // Whether every task ended OK.
+  bool ok() const { return message_.status().empty(); }
+  // OK, or the first failed task's status and message with the task's index.
+  absl::Status status() const;
+  uint32_t device() const { return message_.device(); }
+  // The operator's version that served the tasks.
+  uint32_t version() const { return message_.version(); }
+  // Nanoseconds on the device, one for each task; one in all for FLUX.
+  std::span<const uint32_t> device_ns() const {
+    return {message_.device_ns().data(), static_cast<size_t>(message_.device_ns_size())};
+  }
+
+  // Returned output `index` (in the order of Return calls) of all tasks, one after the
+  // other. Valid as long as this object. Empty when there is no such output.
+  template <typename T>
+  std::span<const T> Output(int index = 0) const {
+    if (index < 0 || index >= message_.outputs_size()) return {};
+    return As<T>(message_.outputs(index));
+  }
+
+  // FLUX: the wanted registers of each run, run after run.
+  std::span<const int32_t> registers() const { return As<int32_t>(message_.flux().registers()); }
+  // FLUX: the error of each run (docs/flux.md); empty when all are 0.
+  std::span<const uint8_t> flux_errors() const { return As<uint8_t>(message_.flux().errors()); }
+  // FLUX: instructions that each run executed.
+  std::span<const uint32_t> cycles() const { return As<uint32_t>(message_.flux().cycles()); }
+
+  const v1::BatchResult& message() const { return message_; }
+
+ private:
+  template <typename T>
+  static std::span<const T> As(const std::string& bytes) {
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  v1::BatchResult message_;
+};
+
+struct StreamOptions {
+  // Batches sent and not yet answered; Send waits while there are as many. More than
+  // the server's --max_stream_batches (64) gains nothing.
+  uint32_t max_in_flight = 32;
+};
+
+// A stream of batches. Results arrive in completion order.
+//
+// Destroying a stream that was not finished cancels it: tasks not yet in the ring are
+// skipped, and what is unanswered is reported CANCELLED.
+class Stream {
+ public:
+  // The batch's result, or the status with which it was refused, or with which the
+  // stream ended before it was answered.
+  using Callback = std::function<void(absl::StatusOr<Result>)>;
+
+  Stream(const Stream&) = delete;
+  ~Stream();
+
+  // Sends a batch, which may be reused at once. Waits while max_in_flight batches are
+  // unanswered. After OK `done` is called exactly once, on the stream's own thread; it
+  // must not block and must not call Send or Finish. After an error it is not called:
+  // the stream has ended, with that status.
+  absl::Status Send(Batch& batch, Callback done);
+  // The same as a future, which is always fulfilled.
+  std::future<absl::StatusOr<Result>> Send(Batch& batch);
+
+  // Says that nothing more comes, waits for what is unanswered, and returns how the
+  // stream ended.
+  absl::Status Finish();
+
+  // Ends the stream at once. Any thread.
+  void Cancel();
+
+ private:
+  friend class Client;
+  class Impl;
+  explicit Stream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct Options {
+  // Shown by `residentctl status`; at most 64 bytes.
+  std::string client_name = "residentd client";
+  // For Connect.
+  absl::Duration connect_timeout = absl::Seconds(5);
+  // Keep trying for all of connect_timeout where nothing listens yet. Otherwise a refused
+  // connection fails at once.
+  bool wait_for_server = false;
+  // Of each call; streams of batches have none.
+  absl::Duration call_timeout = absl::Seconds(60);
+  // Largest message taken.
+  uint32_t max_message_mib = 64;
+  // False: no session is ever opened. Such a client cannot have buffers.
+  bool session = true;
+};
+
+class Client {
+ public:
+  // Connects, so that a wrong address is found out here. `address` is host:port or any
+  // other gRPC target (unix:/path).
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         Options options = {});
+  ~Client();
+
+  // --- Work --------------------------------------------------------------------
+
+  // Runs one batch. The status is the call's; look at Result::status() as well.
+  absl::StatusOr<Result> Run(Batch& batch);
+  absl::StatusOr<std::unique_ptr<Stream>> OpenStream(StreamOptions options = {});
+
+  // --- Buffers -----------------------------------------------------------------
+
+  // Allocates; the contents are undefined.
+  template <typename T>
+  absl::StatusOr<Buffer<T>> Allocate(const Shape& shape, const BufferOptions& options = {}) {
+    absl::StatusOr<BufferHandle> handle = AllocateAs(DTypeOf<T>(), shape, options);
+    if (!handle.ok()) return handle.status();
+    return Buffer<T>(*std::move(handle));
+  }
+  absl::StatusOr<BufferHandle> AllocateAs(v1::DType dtype, const Shape& shape,
+                                          const BufferOptions& options = {});
+
+  // Allocates a vector and fills it.
+  template <std::ranges::contiguous_range Range>
+  auto Upload(const Range& values, const BufferOptions& options = {})
+      -> absl::StatusOr<Buffer<std::ranges::range_value_t<Range>>> {
+    using T = std::ranges::range_value_t<Range>;
+    absl::StatusOr<Buffer<T>> buffer = Allocate<T>({std::ranges::size(values)}, options);
+    if (!buffer.ok()) return buffer;
+    const std::span<const T> span(std::ranges::data(values), std::ranges::size(values));
+    if (absl::Status status = buffer->Upload(span); !status.ok()) return status;
+    return buffer;
+  }
+
+  // Makes a POSIX shared-memory object of this machine a buffer: tasks read and write it
+  // in place. `name` is as given to shm_open.
+  template <typename T>
+  absl::StatusOr<Buffer<T>> ImportShared(const std::string& name, const Shape& shape,
+                                         const BufferOptions& options = {}) {
+    absl::StatusOr<BufferHandle> handle = ImportSharedAs(name, DTypeOf<T>(), shape, options);
+    if (!handle.ok()) return handle.status();
+    return Buffer<T>(*std::move(handle));
+  }
+  absl::StatusOr<BufferHandle> ImportSharedAs(const std::string& name, v1::DType dtype,
+                                              const Shape& shape,
+                                              const BufferOptions& options = {});
+
+  // By id: this session's buffers and all durable ones.
+  absl::StatusOr<std::vector<v1::BufferInfo>> ListBuffers();
+  absl::Status UploadBytes(uint64_t buffer, uint64_t offset_bytes, std::string_view data);
+  // `size_bytes` 0: to the end. `sink` gets the pieces in order; false ends the download
+  // with CANCELLED.
+  absl::Status DownloadBytes(uint64_t buffer, uint64_t offset_bytes, uint64_t size_bytes,
+                             const std::function<bool(std::string_view)>& sink);
+  absl::Status Free(uint64_t buffer);
+  // Saves a durable buffer's present contents for an engine restart.
+  absl::Status Persist(uint64_t buffer);
+
+  // --- Operators ---------------------------------------------------------------
+
+  absl::StatusOr<std::vector<v1::Operator>> ListOperators();
+  absl::StatusOr<v1::Operator> DescribeOperator(const std::string& name);
+
+  // --- Administration ----------------------------------------------------------
+
+  absl::StatusOr<v1::StatusResponse> Status();
+  absl::Status Park(uint32_t device);
+  absl::Status Resume(uint32_t device);
+  // Returns the tasks that are left (0 when OK). `timeout` zero: the daemon's own.
+  absl::StatusOr<uint64_t> Drain(absl::Duration timeout);
+
+  // Opens the session if there is none yet and returns its id.
+  absl::StatusOr<std::string> SessionId();
+  const std::string& address() const;
+
+ private:
+  explicit Client(std::shared_ptr<Connection> connection);
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
