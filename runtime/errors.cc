@@ -1,0 +1,476 @@
+#include "runtime/errors.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/layout/task.h"
+
+namespace resident::errors {
+namespace {
+
+using absl::StrCat;
+
+constexpr size_t kMostQuoted = 64;
+
+std::string Text(const ArgumentPlace& place) {
+  return StrCat("argument ", place.index + 1, " '", place.parameter, "' of ", place.operator_name);
+}
+
+}  // namespace
+
+std::string Quote(std::string_view text) {
+  const bool cut = text.size() > kMostQuoted;
+  const absl::string_view shown(text.data(), cut ? kMostQuoted : text.size());
+  return StrCat("'", absl::CHexEscape(shown), cut ? "..." : "", "'");
+}
+
+// --- Operators and their arguments ----------------------------------------------
+
+absl::Status BadSignature(const std::string& text, size_t position, const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("signature \"", text, "\", at byte ", position, ": ",
+                                           what,
+                                           ". Fix: see runtime/registry/signature.h for the "
+                                           "grammar"));
+}
+
+absl::Status BadSplit(const std::string& text, const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("split \"", text, "\": ", what,
+                                           ". Fix: write \"parameter[/1] grain\" "
+                                           "(kernels/ops/builtin.h)"));
+}
+
+absl::Status UnknownOperator(const std::string& name, const std::string& nearest) {
+  return absl::NotFoundError(StrCat("no operator ", Quote(name), ". ",
+                                    nearest.empty() ? "Fix: Operators.List names all there are"
+                                                    : StrCat("Fix: did you mean '", nearest,
+                                                             "'? Operators.List names "
+                                                             "all there are")));
+}
+
+absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active) {
+  return absl::NotFoundError(StrCat("operator '", name, "' has no version ", version,
+                                    ". Fix: send version 0 for the active one (", active,
+                                    " now), or one that Operators.Describe lists"));
+}
+
+absl::Status InternalOperator(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("operator '", name,
+                                           "' is not called with tasks. Fix: "
+                                           "send Batch.programs, whose arguments the daemon "
+                                           "checks and packs"));
+}
+
+absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t least, size_t most,
+                           const std::string& names) {
+  const std::string wanted = least == most ? StrCat(least) : StrCat(least, " to ", most);
+  return absl::InvalidArgumentError(StrCat(operator_name, " takes ", wanted, " arguments and got ",
+                                           got, ". Fix: send one column for each of: ", names));
+}
+
+absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, const std::string& got,
+                          const std::string& takes) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), " is ", is, " and got ", got, ". Fix: send ", takes));
+}
+
+absl::Status ArgumentDType(const ArgumentPlace& place, const std::string& got,
+                           const std::string& taken) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": dtype ", got, " is not taken. Fix: send ", taken));
+}
+
+absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, uint32_t min_rank,
+                          uint32_t max_rank) {
+  const std::string wanted =
+      min_rank == max_rank ? StrCat(min_rank) : StrCat(min_rank, " to ", max_rank);
+  return absl::InvalidArgumentError(StrCat(Text(place), ": shape ", shape, " does not have ",
+                                           wanted, " dimensions. Fix: give it ", wanted,
+                                           " dimensions"));
+}
+
+absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& shape, size_t dim,
+                              int64_t wanted) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": dimension ", dim, " of shape ", shape,
+                                           " must be ", wanted, ". Fix: send a tensor with ",
+                                           wanted, " there"));
+}
+
+absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
+                           const std::string& variable, const std::string& bound,
+                           const std::string& binder) {
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), ": shape ", shape, " does not match ", variable, " = ", bound, " bound by '",
+      binder, "'. Fix: make '", place.parameter, "' and '", binder, "' agree in ", variable));
+}
+
+// --- Batches ---------------------------------------------------------------------
+
+absl::Status EmptyBatch() {
+  return absl::InvalidArgumentError(
+      "the batch has no work. Fix: set Batch.tasks or Batch.programs");
+}
+
+absl::Status NoTasks() {
+  return absl::InvalidArgumentError(
+      "OperatorTasks.count is 0. Fix: send at least one task, or no batch");
+}
+
+absl::Status TooManyTasks(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("a batch of ", count, " tasks is over the limit of ",
+                                           limit,
+                                           ". Fix: send smaller batches or raise "
+                                           "--max_batch_tasks"));
+}
+
+absl::Status TooManyQueuedAtOnce(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("a batch of ", count,
+                                           " tasks can never be queued: a "
+                                           "client may have ",
+                                           limit,
+                                           " queued. Fix: send smaller "
+                                           "batches or raise --max_queued_tasks"));
+}
+
+absl::Status TooManyArguments(uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("the batch's tasks take ", bytes,
+                                           " bytes of descriptors, over the limit of ", limit,
+                                           ". Fix: send fewer tasks in a batch"));
+}
+
+absl::Status UnknownEnum(const std::string& field, int value, const std::string& known) {
+  return absl::InvalidArgumentError(
+      StrCat(field, " has the unknown value ", value, ". Fix: send one of ", known));
+}
+
+absl::Status EmptyColumn(const ArgumentPlace& place) {
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), ": the column is empty. Fix: set one of buffer, inline, returned, scalar"));
+}
+
+absl::Status ShapeRank(const ArgumentPlace& place, size_t rank) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": ", rank,
+                                           " dimensions are over the limit "
+                                           "of ",
+                                           kMaxRank, ". Fix: merge dimensions"));
+}
+
+absl::Status ShapeTooLarge(const ArgumentPlace& place) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place),
+             ": the tensors' sizes overflow 64 bits. Fix: send the shape of one task's "
+             "tensor, in elements"));
+}
+
+absl::Status NoDType(const ArgumentPlace& place) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": dtype is not set. Fix: set it, e.g. DTYPE_F32"));
+}
+
+absl::Status ColumnLength(const ArgumentPlace& place, const std::string& column, uint64_t got,
+                          uint64_t count) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": ", column, " has ", got, " values for ",
+                                           count, " tasks. Fix: send ",
+                                           column == "offsets" ? "none" : "1", " or ", count));
+}
+
+absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t other) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": buffers ", first, " and ", other,
+             " differ in dtype or shape, and the "
+             "column does not set them. Fix: set BufferColumn.dtype and .shape"));
+}
+
+absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                             uint32_t element_bytes) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": byte offset ", offset, " of task ", task,
+                                           " is not a multiple of the element's ", element_bytes,
+                                           " bytes. Fix: send offsets in bytes, aligned to the "
+                                           "element"));
+}
+
+absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                          uint64_t tensor_bytes, uint64_t buffer, uint64_t buffer_bytes) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": task ", task, "'s tensor of ", tensor_bytes, " bytes at offset ",
+             offset, " ends beyond buffer ", buffer, " of ", buffer_bytes,
+             " bytes. Fix: check offsets, stride_bytes and shape, or allocate a larger buffer"));
+}
+
+absl::Status InlineSize(const ArgumentPlace& place, uint64_t got, uint64_t one, uint64_t all) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": inline data has ", got,
+                                           " bytes. Fix: send ", all, " (all tasks) or ", one,
+                                           " (one task's, shared by all)"));
+}
+
+absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bool wants_float,
+                        bool has_nan) {
+  return absl::InvalidArgumentError(
+      wants_float ? StrCat(Text(place), " is a ", dtype,
+                           " and got integers. Fix: send "
+                           "ScalarColumn.f64")
+                  : StrCat(Text(place), " is a ", dtype, " and got floating-point numbers",
+                           has_nan ? " (NaN among them)" : "", ". Fix: send ScalarColumn.i64"));
+}
+
+absl::Status ScalarBoth(const ArgumentPlace& place) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place),
+             ": both f64 and i64 are set, or neither. Fix: set the one that the "
+             "parameter takes"));
+}
+
+absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::string& value,
+                         const std::string& dtype) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": task ", task, "'s value ", value,
+                                           " does not fit ", dtype,
+                                           ". Fix: send a value in its range"));
+}
+
+absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits) {
+  return absl::ResourceExhaustedError(
+      ever_fits ? StrCat("staging memory is full: the batch carries ", bytes,
+                         " bytes inline or "
+                         "returned, of ",
+                         window_bytes,
+                         " that all clients share. Fix: wait for "
+                         "results before sending more, keep data in buffers, or raise "
+                         "--window_mib")
+                : StrCat("the batch carries ", bytes, " bytes inline or returned, more than the ",
+                         window_bytes,
+                         " of staging memory. Fix: send smaller batches, keep data "
+                         "in buffers, or raise --window_mib"));
+}
+
+// --- FLUX ------------------------------------------------------------------------
+
+absl::Status NoBytecode() {
+  return absl::InvalidArgumentError(
+      "FluxPrograms has no program. Fix: send bytecode, with offsets if it is more than one");
+}
+
+absl::Status FluxOffsets(const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.offsets: ", what,
+                                           ". Fix: send programs + 1 ascending values, the last at "
+                                           "most bytecode's size; or none for one program"));
+}
+
+absl::Status FluxCount(uint64_t count, uint64_t programs) {
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.count is ", count, " for ", programs,
+                                           " programs without program_index. Fix: send count 0 or ",
+                                           programs, ", or a program_index for each run"));
+}
+
+absl::Status FluxIndex(uint64_t run, uint64_t program, uint64_t programs) {
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.program_index: run ", run,
+                                           " names program ", program, " of ", programs,
+                                           ". Fix: send indices below ", programs));
+}
+
+absl::Status FluxIndexLength(uint64_t got, uint64_t count) {
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.program_index has ", got, " values for ",
+                                           count, " runs. Fix: send none or ", count));
+}
+
+absl::Status FluxInitial(uint64_t got, uint64_t width, uint64_t count) {
+  return absl::InvalidArgumentError(
+      StrCat("FluxPrograms.initial has ", got, " bytes with initial_width ", width, ". Fix: send ",
+             count * width * 4, " (all runs) or ", width * 4, " (shared by all)"));
+}
+
+absl::Status FluxInitialWidth(uint64_t width) {
+  return absl::InvalidArgumentError(
+      StrCat("FluxPrograms.initial_width is ", width, ". Fix: send 0 to 16"));
+}
+
+absl::Status FluxWanted(const std::string& what) {
+  return absl::InvalidArgumentError(
+      StrCat("FluxPrograms.wanted: ", what, ". Fix: send at most 16 registers, each 0 to 15"));
+}
+
+absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.max_cycles is ", cycles,
+                                           ", over the limit of ", limit,
+                                           ". Fix: send less or raise --flux_max_cycles"));
+}
+
+// --- Buffers ---------------------------------------------------------------------
+
+absl::Status UnknownBuffer(uint64_t id) {
+  return absl::NotFoundError(StrCat("no buffer ", id,
+                                    " in this session. Fix: name a buffer that "
+                                    "this session allocated and has not freed, or a durable one "
+                                    "(Buffers.List); send the session's id as metadata "
+                                    "\"resident-session\""));
+}
+
+absl::Status LostBuffer(uint64_t id, uint32_t device, const std::string& cause) {
+  return absl::FailedPreconditionError(StrCat("buffer ", id, " was lost when the engine of device ",
+                                              device, " restarted (", cause,
+                                              "). Fix: free it, "
+                                              "allocate it again and upload its contents; durable "
+                                              "buffers are restored by themselves"));
+}
+
+absl::Status OtherDevicesBuffer(uint64_t id, uint32_t device, uint32_t batch_device) {
+  return absl::FailedPreconditionError(StrCat("buffer ", id, " is on device ", device,
+                                              " and the batch runs on device ", batch_device,
+                                              ". Fix: send the batch to the buffers' device, and "
+                                              "allocate all of its buffers there"));
+}
+
+absl::Status BadBufferType(const std::string& what) {
+  return absl::InvalidArgumentError(StrCat(what, ". Fix: send a dtype and a shape of at most ",
+                                           kMaxRank, " dimensions, each at least 1"));
+}
+
+absl::Status BufferNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("a buffer's name of ", bytes,
+                                           " bytes is over the limit of ", limit,
+                                           ". Fix: send a shorter one"));
+}
+
+absl::Status TooManyBuffers(uint64_t limit, bool durable) {
+  return absl::ResourceExhaustedError(StrCat(durable ? "there are " : "this session has ", limit,
+                                             durable ? " durable buffers" : " buffers",
+                                             ", the limit. Fix: free some or raise --max_buffers"));
+}
+
+absl::Status ClientMemory(uint64_t bytes, uint64_t used, uint64_t limit_mib) {
+  return absl::ResourceExhaustedError(StrCat("a buffer of ", bytes, " bytes, with ", used,
+                                             " in use by this session, is over the client's ",
+                                             limit_mib,
+                                             " MiB. Fix: free buffers or raise "
+                                             "--max_client_memory_mib"));
+}
+
+absl::Status NotDurable(uint64_t id) {
+  return absl::FailedPreconditionError(StrCat("buffer ", id,
+                                              " is not durable. Fix: allocate it "
+                                              "with durable set"));
+}
+
+absl::Status BeyondBufferEnd(uint64_t id, uint64_t offset, uint64_t bytes, uint64_t size) {
+  return absl::OutOfRangeError(StrCat(bytes, " bytes at offset ", offset, " end beyond buffer ", id,
+                                      " of ", size, " bytes. Fix: stay within the buffer"));
+}
+
+absl::Status NoUpload() {
+  return absl::InvalidArgumentError(
+      "the upload's stream had no message. Fix: send buffer_id and data in the first one");
+}
+
+absl::Status SharedMemoryDisabled() {
+  return absl::FailedPreconditionError(
+      "shared memory is disabled. Fix: start the daemon with --allow_shared_memory, or upload");
+}
+
+absl::Status SharedMemoryName(const std::string& name) {
+  return absl::InvalidArgumentError(
+      StrCat(Quote(name),
+             " cannot name a shared-memory object. Fix: send what was given to "
+             "shm_open: a slash, then 1 to 254 bytes without a slash"));
+}
+
+absl::Status SharedMemoryMissing(const std::string& name) {
+  return absl::NotFoundError(StrCat("no shared-memory object ", Quote(name),
+                                    " on the daemon's machine. Fix: create it with shm_open, on "
+                                    "the same machine and in the same IPC namespace"));
+}
+
+absl::Status SharedMemoryDenied(const std::string& name, const std::string& why) {
+  return absl::PermissionDeniedError(StrCat("shared-memory object ", Quote(name), ": ", why,
+                                            ". Fix: let the daemon's user read and write it"));
+}
+
+absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t object) {
+  return absl::InvalidArgumentError(StrCat("size_bytes is ", asked, " and shared-memory object ",
+                                           Quote(name), " has ", object,
+                                           " bytes. Fix: send 1 to the object's size"));
+}
+
+absl::Status SharedMemoryShape(uint64_t shape_bytes, uint64_t size) {
+  return absl::InvalidArgumentError(StrCat("dtype and shape take ", shape_bytes,
+                                           " bytes and size_bytes is ", size,
+                                           ". Fix: send a shape that fits"));
+}
+
+absl::Status TransferFailed(const std::string& what, const std::string& cause) {
+  return absl::UnavailableError(
+      StrCat(what, " broke off: ", cause, ". Fix: wait until the device serves and send it again"));
+}
+
+// --- Sessions, devices, the daemon -----------------------------------------------
+
+absl::Status NoSession() {
+  return absl::UnauthenticatedError(
+      "the call has no session. Fix: open one (Sessions.Open) and send its id as metadata "
+      "\"resident-session\"");
+}
+
+absl::Status UnknownSession(const std::string& id) {
+  return absl::UnauthenticatedError(StrCat("no session ", Quote(id),
+                                           ": it has ended or never was. "
+                                           "Fix: open one (Sessions.Open) and keep its stream "
+                                           "open"));
+}
+
+absl::Status TooManySessions(uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat("there are ", limit,
+                                             " sessions, the limit. Fix: end "
+                                             "one or raise --max_sessions"));
+}
+
+absl::Status TooManyPeers(uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat("there are ", limit,
+                                             " connections with work, the "
+                                             "limit. Fix: send less at once or raise "
+                                             "--max_sessions"));
+}
+
+absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("client_name of ", bytes, " bytes is over the limit of ",
+                                           limit, ". Fix: send a shorter one"));
+}
+
+absl::Status UnknownDevice(uint64_t device, size_t devices) {
+  return absl::NotFoundError(
+      StrCat("no device ", device,
+             ". Fix: ", devices == 1 ? "send 0, the only one" : StrCat("send 0 to ", devices - 1),
+             " (Admin.Status lists them)"));
+}
+
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
+  return absl::UnavailableError(StrCat("device ", device, " has no engine at the moment",
+                                       detail.empty() ? "" : StrCat(" (", detail, ")"),
+                                       ". Fix: send it again in a second; Admin.Status tells its "
+                                       "state"));
+}
+
+absl::Status NoDeviceAvailable() {
+  return absl::UnavailableError(
+      "no device has an engine at the moment. Fix: send it again in a second; Admin.Status tells "
+      "why");
+}
+
+absl::Status Draining() {
+  return absl::UnavailableError(
+      "the daemon is draining and takes no new work. Fix: send it to another daemon, or again "
+      "after the restart");
+}
+
+absl::Status Cancelled() {
+  return absl::CancelledError("the call was cancelled. Fix: none needed if that was intended");
+}
+
+absl::Status DeadlineExceeded() {
+  return absl::DeadlineExceededError(
+      "the deadline passed before the tasks reached the device. Fix: allow more time or send "
+      "smaller batches");
+}
+
+absl::Status DrainUnfinished(uint64_t remaining) {
+  return absl::DeadlineExceededError(StrCat(remaining,
+                                            " tasks are left. Fix: call Drain again, or "
+                                            "stop the daemon, which answers them UNAVAILABLE"));
+}
+
+}  // namespace resident::errors

@@ -1,0 +1,128 @@
+// The errors a client can meet: one named function for each.
+//
+// Every message says what was wrong, with the values, and ends with "Fix: ..." and
+// what to do. Text that a client sent is quoted, shortened and made printable.
+//
+//   if (count == 0) return errors::NoTasks();
+#ifndef RESIDENT_RUNTIME_ERRORS_H_
+#define RESIDENT_RUNTIME_ERRORS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace resident::errors {
+
+// 'text', at most 64 bytes of it, with what is not printable escaped.
+std::string Quote(std::string_view text);
+
+// --- Operators and their arguments ----------------------------------------------
+
+// Which argument of which operator: "argument 2 'y' of add".
+struct ArgumentPlace {
+  const std::string& operator_name;
+  size_t index;  // From 0; messages count from 1.
+  const std::string& parameter;
+};
+
+absl::Status BadSignature(const std::string& text, size_t position, const std::string& what);
+absl::Status BadSplit(const std::string& text, const std::string& what);
+// `nearest` may be empty.
+absl::Status UnknownOperator(const std::string& name, const std::string& nearest);
+absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active);
+absl::Status InternalOperator(const std::string& name);
+// `names` of all `most` parameters, of which `least` are required.
+absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t least, size_t most,
+                           const std::string& names);
+// `is`: "an input"; `takes`: "a buffer column or an inline column".
+absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, const std::string& got,
+                          const std::string& takes);
+absl::Status ArgumentDType(const ArgumentPlace& place, const std::string& got,
+                           const std::string& taken);
+absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, uint32_t min_rank,
+                          uint32_t max_rank);
+absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& shape, size_t dim,
+                              int64_t wanted);
+absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
+                           const std::string& variable, const std::string& bound,
+                           const std::string& binder);
+
+// --- Batches ---------------------------------------------------------------------
+
+absl::Status EmptyBatch();
+absl::Status NoTasks();
+absl::Status TooManyTasks(uint64_t count, uint64_t limit);
+absl::Status TooManyQueuedAtOnce(uint64_t count, uint64_t limit);
+absl::Status TooManyArguments(uint64_t bytes, uint64_t limit);
+absl::Status UnknownEnum(const std::string& field, int value, const std::string& known);
+absl::Status EmptyColumn(const ArgumentPlace& place);
+absl::Status ShapeRank(const ArgumentPlace& place, size_t rank);
+absl::Status ShapeTooLarge(const ArgumentPlace& place);
+absl::Status NoDType(const ArgumentPlace& place);
+absl::Status ColumnLength(const ArgumentPlace& place, const std::string& column, uint64_t got,
+                          uint64_t count);
+absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t other);
+absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                             uint32_t element_bytes);
+absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                          uint64_t tensor_bytes, uint64_t buffer, uint64_t buffer_bytes);
+absl::Status InlineSize(const ArgumentPlace& place, uint64_t got, uint64_t one, uint64_t all);
+absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bool wants_float,
+                        bool has_nan);
+absl::Status ScalarBoth(const ArgumentPlace& place);
+absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::string& value,
+                         const std::string& dtype);
+absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits);
+
+// --- FLUX ------------------------------------------------------------------------
+
+absl::Status NoBytecode();
+absl::Status FluxOffsets(const std::string& what);
+absl::Status FluxCount(uint64_t count, uint64_t programs);
+absl::Status FluxIndex(uint64_t run, uint64_t program, uint64_t programs);
+absl::Status FluxIndexLength(uint64_t got, uint64_t count);
+absl::Status FluxInitial(uint64_t got, uint64_t width, uint64_t count);
+absl::Status FluxInitialWidth(uint64_t width);
+absl::Status FluxWanted(const std::string& what);
+absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
+
+// --- Buffers ---------------------------------------------------------------------
+
+absl::Status UnknownBuffer(uint64_t id);
+absl::Status LostBuffer(uint64_t id, uint32_t device, const std::string& cause);
+absl::Status OtherDevicesBuffer(uint64_t id, uint32_t device, uint32_t batch_device);
+absl::Status BadBufferType(const std::string& what);
+absl::Status BufferNameTooLong(size_t bytes, size_t limit);
+absl::Status TooManyBuffers(uint64_t limit, bool durable);
+absl::Status ClientMemory(uint64_t bytes, uint64_t used, uint64_t limit_mib);
+absl::Status NotDurable(uint64_t id);
+absl::Status BeyondBufferEnd(uint64_t id, uint64_t offset, uint64_t bytes, uint64_t size);
+absl::Status NoUpload();
+absl::Status SharedMemoryDisabled();
+absl::Status SharedMemoryName(const std::string& name);
+absl::Status SharedMemoryMissing(const std::string& name);
+absl::Status SharedMemoryDenied(const std::string& name, const std::string& why);
+absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t object);
+absl::Status SharedMemoryShape(uint64_t shape_bytes, uint64_t size);
+absl::Status TransferFailed(const std::string& what, const std::string& cause);
+
+// --- Sessions, devices, the daemon -----------------------------------------------
+
+absl::Status NoSession();
+absl::Status UnknownSession(const std::string& id);
+absl::Status TooManySessions(uint64_t limit);
+absl::Status TooManyPeers(uint64_t limit);
+absl::Status ClientNameTooLong(size_t bytes, size_t limit);
+absl::Status UnknownDevice(uint64_t device, size_t devices);
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
+absl::Status NoDeviceAvailable();
+absl::Status Draining();
+absl::Status Cancelled();
+absl::Status DeadlineExceeded();
+absl::Status DrainUnfinished(uint64_t remaining);
+
+}  // namespace resident::errors
+
+#endif  // RESIDENT_RUNTIME_ERRORS_H_
