@@ -180,7 +180,7 @@ class Args {
   // Argument i as a tensor. T is const for inputs.
   template <typename T>
   RESIDENT_HOST_DEVICE Tensor<T> tensor(u32 i) const {
-    if (compact()) {
+    if (compact() && i < kCompactArguments) {
       return Tensor<T>(state_->descriptor.words[1 + i],
                        static_cast<i64>(state_->descriptor.words[0]));
     }
@@ -190,8 +190,9 @@ class Args {
   // Argument i as a scalar of exactly the signature's type.
   template <typename T>
   RESIDENT_HOST_DEVICE T scalar(u32 i) const {
-    const u64 bits = compact() ? state_->descriptor.words[1 + i]
-                               : state_->arguments.arguments[i].scalar_bits;
+    const u64 bits = compact() && i < kCompactArguments
+                         ? state_->descriptor.words[1 + i]
+                         : state_->arguments.arguments[i].scalar_bits;
     T value;
     const unsigned char* from = reinterpret_cast<const unsigned char*>(&bits);
     unsigned char* to = reinterpret_cast<unsigned char*>(&value);

@@ -1,0 +1,415 @@
+// The FLUX virtual machine: one source for GPU threads and CPU workers.
+//
+// A program is *decoded* first: every byte address becomes one word, the instruction
+// that starts there, so that a jump to any address finds it. Whatever can be known
+// without running is decided then: instructions that do not fit, opcodes outside the
+// table, bad registers. The loop is left with one load for an instruction, one
+// switch, and one comparison that catches every bad address. A decoded program of n
+// bytes has n + 1 words: the last one ends the run.
+//
+//   word    bits 0-7 operation | 8-15 rd | 16-23 rs or imm8 | 24-31 rt
+//           imm16 stands in bits 16-31
+//
+// Where a program stands and where its registers and stack are is the caller's
+// business (DecodedCode, RawCode, RegisterFile, Stack below are the usual ones):
+//
+//   Outcome o = Execute(DecodedCode{words, length}, registers, stack, max_cycles);
+//
+// Shape of the loop: operands are loaded before the switch and the destination is
+// written behind it, so that lanes of a warp that execute different instructions
+// share both and part only for the operation itself.
+//
+// Thread safety: Execute touches what it is given, nothing else.
+//
+// Invariants:
+//   1. pc <= length at the top of the loop, so a word exists for it.
+//   2. depth <= kStackDepth.
+//   3. Register indices are below 16: by decoding where they count, by masking
+//      where an instruction has none.
+#ifndef RESIDENT_KERNELS_FLUX_INTERPRETER_H_
+#define RESIDENT_KERNELS_FLUX_INTERPRETER_H_
+
+#include "kernels/flux/isa.h"
+#include "kernels/sdk/platform.h"
+
+namespace resident::flux {
+
+// Operations of decoded words that are no opcodes. Bits 16-31 hold the error.
+enum DecodedOperation : u8 {
+  // Ends the run; its cycle counts.
+  kStopOperation = 0x54,
+  // Ends the run before an instruction: no cycle.
+  kEndOperation = 0x55,
+};
+
+// What Execute reports.
+struct Outcome {
+  u32 error;   // flux::Error
+  u32 cycles;  // Instructions executed.
+};
+
+// The decoded word of an instruction. `bytes` holds the four bytes at its address,
+// the first one lowest; those past the program's end do not matter. `remaining` is
+// the number of bytes from its address to the end of the program.
+RESIDENT_HOST_DEVICE u32 Decode(u32 bytes, u32 remaining, bool unknown_nop) {
+  const u32 opcode = bytes & 0xff;
+  const u32 length = LengthOf(opcode);
+  if (remaining == 0) return kEndOperation | kErrorNone << 16;
+  if (length > remaining) return kEndOperation | kErrorPcOutOfBounds << 16;
+  if (!IsValid(opcode)) {
+    // A no-op is a jump to the next instruction.
+    return unknown_nop ? kJmp | length << 16 : kStopOperation | kErrorInvalidOpcode << 16;
+  }
+  u32 registers = HasRegister(opcode) ? 0xf000u : 0;
+  if (HasTwoRegisters(opcode)) registers |= 0xf00000u;
+  if (HasThreeRegisters(opcode)) registers |= 0xf0000000u;
+  if ((bytes & registers) != 0) return kStopOperation | kErrorBadRegister << 16;
+  if (opcode >= kTell) return kStopOperation | kErrorAgentMessaging << 16;
+  if (opcode == kNop || opcode == kStripconf) return kJmp | length << 16;
+  // A register that an instruction does not have reads as R0, which is then
+  // written back unchanged.
+  return HasRegister(opcode) ? bytes : bytes & 0xffff00ffu;
+}
+
+// Words in a block's fast memory. On a GPU that is shared memory; it is addressed as
+// such, since through an ordinary pointer each access first asks which memory it goes
+// to. All accesses to one place must go through this class.
+class FastWords {
+ public:
+  RESIDENT_HOST_DEVICE explicit FastWords(u32* words)
+#if defined(__CUDA_ARCH__)
+      : words_(static_cast<u32>(__cvta_generic_to_shared(words))){}
+#else
+      : words_(words) {
+  }
+#endif
+        RESIDENT_HOST_DEVICE u32 load(u32 i) const {
+#if defined(__CUDA_ARCH__)
+    u32 value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(words_ + 4 * i));
+    return value;
+#else
+    return words_[i];
+#endif
+  }
+  RESIDENT_HOST_DEVICE void store(u32 i, u32 value) const {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(words_ + 4 * i), "r"(value));
+#else
+    words_[i] = value;
+#endif
+  }
+  RESIDENT_HOST_DEVICE FastWords operator+(u32 i) const {
+    FastWords moved = *this;
+#if defined(__CUDA_ARCH__)
+    moved.words_ += 4 * i;
+#else
+    moved.words_ += i;
+#endif
+    return moved;
+  }
+
+ private:
+#if defined(__CUDA_ARCH__)
+  u32 words_;
+#else
+  u32* words_;
+#endif
+};
+
+// The same for memory of the device.
+class DeviceWords {
+ public:
+  RESIDENT_HOST_DEVICE explicit DeviceWords(u32* words) : words_(words) {}
+  RESIDENT_HOST_DEVICE u32 load(u32 i) const { return words_[i]; }
+  RESIDENT_HOST_DEVICE void store(u32 i, u32 value) const { words_[i] = value; }
+  RESIDENT_HOST_DEVICE DeviceWords operator+(u32 i) const { return DeviceWords(words_ + i); }
+
+ private:
+  u32* words_;
+};
+
+// A decoded program: length + 1 words.
+template <typename Words>
+struct DecodedCode {
+  Words words;
+  u32 length;
+  RESIDENT_HOST_DEVICE u32 word(u32 pc) const { return words.load(pc); }
+};
+
+// A program as bytes: each instruction is decoded when it is met. Slower; needs no
+// memory.
+struct RawCode {
+  const u8* bytes;
+  u32 length;
+  bool unknown_nop;
+  RESIDENT_HOST_DEVICE u32 word(u32 pc) const {
+    const u32 remaining = length - pc;
+    u32 value = 0;
+    for (u32 i = 0; i < 4 && i < remaining; ++i) value |= static_cast<u32>(bytes[pc + i]) << 8 * i;
+    return Decode(value, remaining, unknown_nop);
+  }
+};
+
+// Sixteen registers, `kStride` words apart: [register][thread] on a GPU, where the
+// threads of a warp then never meet in a bank of shared memory.
+template <u32 kStride>
+struct RegisterFile {
+  FastWords words;
+  RESIDENT_HOST_DEVICE i32 get(u32 r) const { return static_cast<i32>(words.load(r * kStride)); }
+  RESIDENT_HOST_DEVICE void set(u32 r, i32 value) const {
+    words.store(r * kStride, static_cast<u32>(value));
+  }
+};
+
+// kStackDepth values, `kStride` words apart: [depth][thread].
+template <u32 kStride>
+struct Stack {
+  i32* values;
+  RESIDENT_HOST_DEVICE i32 get(u32 i) const { return values[i * kStride]; }
+  RESIDENT_HOST_DEVICE void set(u32 i, i32 value) const { values[i * kStride] = value; }
+};
+
+// Result of a three-register instruction other than DIV and MOD.
+//
+// A GPU computes all sixteen and selects: the lanes of a warp that execute different
+// programs then stay together, and there is no chain of branches where all execute
+// the same. A CPU predicts the branch.
+RESIDENT_HOST_DEVICE i32 Arithmetic(u32 opcode, i32 a, i32 b) {
+  // Unsigned, so that arithmetic wraps.
+  const u32 ua = static_cast<u32>(a);
+  const u32 ub = static_cast<u32>(b);
+#if defined(__CUDA_ARCH__)
+  const bool bit0 = (opcode & 1) != 0;
+  const bool bit1 = (opcode & 2) != 0;
+  const bool bit2 = (opcode & 4) != 0;
+  const bool bit3 = (opcode & 8) != 0;
+  // Pairs of opcodes that differ in bit 0, then pairs of pairs.
+  const u32 add_sub = ua + (bit0 ? 0 - ub : ub);
+  const u32 mul = ua * ub;
+  const u32 and_ = ua & ub;
+  const u32 or_ = ua | ub;
+  const u32 xor_ = ua ^ ub;
+  const u32 shl = ua << (ub & 31);
+  const u32 shr = static_cast<u32>(a >> (ub & 31));
+  const u32 min = static_cast<u32>(a < b ? a : b);
+  const u32 max = static_cast<u32>(a > b ? a : b);
+  const u32 eq = a == b;
+  const u32 lt = a < b;
+  const u32 gt = a > b;
+  const u32 ne = a != b;
+  const u32 x20 = bit1 ? mul : add_sub;
+  const u32 x24 = bit1 ? (bit0 ? xor_ : or_) : and_;
+  const u32 x28 = bit1 ? (bit0 ? max : min) : (bit0 ? shr : shl);
+  const u32 x2c = bit1 ? (bit0 ? ne : gt) : (bit0 ? lt : eq);
+  const u32 low = bit2 ? x24 : x20;
+  const u32 high = bit2 ? x2c : x28;
+  return static_cast<i32>(bit3 ? high : low);
+#else
+  switch (opcode) {
+    case kAdd:
+      return static_cast<i32>(ua + ub);
+    case kSub:
+      return static_cast<i32>(ua - ub);
+    case kMul:
+      return static_cast<i32>(ua * ub);
+    case kAnd:
+      return a & b;
+    case kOr:
+      return a | b;
+    case kXor:
+      return a ^ b;
+    case kShl:
+      return static_cast<i32>(ua << (ub & 31));
+    case kShr:
+      return a >> (ub & 31);
+    case kMin:
+      return a < b ? a : b;
+    case kMax:
+      return a > b ? a : b;
+    case kCmpEq:
+      return a == b;
+    case kCmpLt:
+      return a < b;
+    case kCmpGt:
+      return a > b;
+    default:
+      return a != b;
+  }
+#endif
+}
+
+// Runs a program from address 0 with the registers as they are.
+template <typename Code, typename Registers, typename Stack>
+RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& registers,
+                                     const Stack& stack, u32 max_cycles) {
+  // An address no program has: the loop's one check ends the run.
+  constexpr u32 kNowhere = 0xffffffffu;
+  u32 pc = 0;
+  u32 depth = 0;
+  u32 left = max_cycles;
+  u32 error = kErrorPcOutOfBounds;
+  while (left != 0) {
+    const u32 word = code.word(pc);
+    --left;
+    const u32 rd = (word >> 8) & 15;
+    i32 d = registers.get(rd);
+    const i32 a = registers.get((word >> 16) & 15);
+    const i32 b = registers.get((word >> 24) & 15);
+    const u32 ud = static_cast<u32>(d);  // Unsigned, so that arithmetic wraps.
+    const i32 imm8 = static_cast<i8>(word >> 16);
+    const i32 imm16 = static_cast<i32>(word) >> 16;
+    u32 next = pc + 4;
+    switch (static_cast<u8>(word)) {
+      case kHalt:
+        error = kErrorNone;
+        next = kNowhere;
+        break;
+      case kStopOperation:
+        error = static_cast<u32>(imm16);
+        next = kNowhere;
+        break;
+      case kEndOperation:
+        ++left;
+        error = static_cast<u32>(imm16);
+        next = kNowhere;
+        break;
+
+      case kInc:
+        d = static_cast<i32>(ud + 1);
+        next = pc + 2;
+        break;
+      case kDec:
+        d = static_cast<i32>(ud - 1);
+        next = pc + 2;
+        break;
+      case kNot:
+        d = ~d;
+        next = pc + 2;
+        break;
+      case kNeg:
+        d = static_cast<i32>(0 - ud);
+        next = pc + 2;
+        break;
+      case kMovi:
+        d = imm8;
+        next = pc + 3;
+        break;
+      case kAddi:
+        d = static_cast<i32>(ud + static_cast<u32>(imm8));
+        next = pc + 3;
+        break;
+      case kSubi:
+        d = static_cast<i32>(ud - static_cast<u32>(imm8));
+        next = pc + 3;
+        break;
+      case kMovi16:
+        d = imm16;
+        break;
+      case kMov:
+        d = a;
+        break;
+
+      case kDiv:
+      case kMod: {
+        if (b == 0) {
+          error = kErrorDivisionByZero;
+          next = kNowhere;
+          break;
+        }
+        // INT_MIN / -1 wraps to INT_MIN; the division itself would trap on a CPU.
+        const u32 ua = static_cast<u32>(a);
+        const u32 quotient = b == -1 ? 0 - ua : static_cast<u32>(a / (b == -1 ? 1 : b));
+        const u32 remainder = ua - quotient * static_cast<u32>(b);
+        d = static_cast<i32>((word & 0xff) == kDiv ? quotient : remainder);
+        break;
+      }
+      case kAdd:
+      case kSub:
+      case kMul:
+      case kAnd:
+      case kOr:
+      case kXor:
+      case kShl:
+      case kShr:
+      case kMin:
+      case kMax:
+      case kCmpEq:
+      case kCmpLt:
+      case kCmpGt:
+      case kCmpNe:
+        d = Arithmetic(word & 0xff, a, b);
+        break;
+
+      case kPush:
+        next = pc + 2;
+        if (depth == kStackDepth) {
+          error = kErrorStackOverflow;
+          next = kNowhere;
+          break;
+        }
+        stack.set(depth++, d);
+        break;
+      case kPop:
+        next = pc + 2;
+        if (depth == 0) {
+          error = kErrorStackUnderflow;
+          next = kNowhere;
+          break;
+        }
+        d = stack.get(--depth);
+        break;
+      case kCall:
+        if (depth == kStackDepth) {
+          error = kErrorStackOverflow;
+          next = kNowhere;
+          break;
+        }
+        stack.set(depth++, static_cast<i32>(next));
+        next = pc + static_cast<u32>(imm16);
+        break;
+      case kRet:
+        if (depth == 0) {
+          error = kErrorStackUnderflow;
+          next = kNowhere;
+          break;
+        }
+        next = static_cast<u32>(stack.get(--depth));
+        break;
+
+      case kJz:
+        if (d == 0) next = pc + static_cast<u32>(imm8);
+        break;
+      case kJnz:
+        if (d != 0) next = pc + static_cast<u32>(imm8);
+        break;
+      case kJlt:
+        if (d < 0) next = pc + static_cast<u32>(imm8);
+        break;
+      case kJgt:
+        if (d > 0) next = pc + static_cast<u32>(imm8);
+        break;
+      case kJmp:
+        next = pc + static_cast<u32>(imm16);
+        break;
+      case kLoop:
+        d = static_cast<i32>(ud - 1);
+        if (d > 0) next = pc - (word >> 16);
+        break;
+
+      default:
+        // No decoded word has another operation.
+        next = kNowhere;
+        break;
+    }
+    registers.set(rd, d);
+    if (next > code.length) return {error, max_cycles - left};
+    pc = next;
+  }
+  // A run that has come to its end when the limit is reached is complete.
+  return {pc == code.length ? kErrorNone : kErrorCycleLimit, max_cycles};
+}
+
+}  // namespace resident::flux
+
+#endif  // RESIDENT_KERNELS_FLUX_INTERPRETER_H_
