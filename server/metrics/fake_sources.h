@@ -1,0 +1,57 @@
+// A device that only has figures, and sources made of it: for tests of the metrics
+// page alone. tests/metrics asks a real daemon.
+//
+// Thread safety: none needed; set the figures before the first scrape.
+#ifndef RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_
+#define RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "server/metrics/metrics_sources.h"
+
+namespace resident {
+
+class FakeDevice : public Device {
+ public:
+  uint32_t index() const override { return 0; }
+  Snapshot snapshot() const override { return figures; }
+  const DurationHistogram& park_duration() const override { return parks; }
+  const DurationHistogram& resume_duration() const override { return resumes; }
+
+  // The rest is not the metrics page's business.
+  DeviceQueue& queue() override { std::abort(); }
+  std::shared_ptr<EngineSession> session() override { return nullptr; }
+  absl::Status Park() override { return absl::OkStatus(); }
+  absl::Status Resume() override { return absl::OkStatus(); }
+  void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)>) override {}
+  void OnStateChange(std::function<void(State)>) override {}
+  void Shutdown() override {}
+
+  Snapshot figures;
+  DurationHistogram parks;
+  DurationHistogram resumes;
+};
+
+struct FakeSources {
+  FakeDevice device;
+  OperatorStats add{"add", 1};
+  RpcTotals rpc;
+
+  MetricsSources Sources() {
+    MetricsSources sources;
+    sources.version = "1.2.3";
+    sources.devices = {&device};
+    sources.operators = [this] { return std::vector<OperatorSeries>{{0, &add}}; };
+    sources.buffers = [](uint32_t) { return uint64_t{7}; };
+    sources.clients = [] { return uint64_t{3}; };
+    sources.rpc = [this] { return rpc; };
+    return sources;
+  }
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_

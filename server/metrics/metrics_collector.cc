@@ -1,0 +1,289 @@
+#include "server/metrics/metrics_collector.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "prometheus/client_metric.h"
+#include "prometheus/metric_type.h"
+#include "server/metrics/process_metrics.h"
+
+namespace resident {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr std::array<const char*, OperatorStats::kStatuses> kTaskStatusNames = {
+    "ok",      "invalid_argument", "deadline_exceeded", "cancelled",
+    "aborted", "unavailable",      "internal"};
+
+constexpr std::array<std::pair<Device::State, const char*>, 6> kStateNames = {{
+    {Device::State::kStarting, "starting"},
+    {Device::State::kResident, "resident"},
+    {Device::State::kIdleParked, "idle_parked"},
+    {Device::State::kParked, "parked"},
+    {Device::State::kRestarting, "restarting"},
+    {Device::State::kUnhealthy, "unhealthy"},
+}};
+
+// Reasons that the supervisor counts (device.h); reported at zero before the first.
+constexpr std::array<const char*, 4> kRestartCauses = {"fault", "hang", "heartbeat", "killed"};
+
+MetricFamily Family(std::string name, MetricType type, std::string help) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.type = type;
+  family.help = std::move(help);
+  return family;
+}
+
+void AddCounter(MetricFamily& family, Labels labels, double value) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.counter.value = value;
+  family.metric.push_back(std::move(metric));
+}
+
+void AddGauge(MetricFamily& family, Labels labels, double value) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.gauge.value = value;
+  family.metric.push_back(std::move(metric));
+}
+
+void AddHistogram(MetricFamily& family, Labels labels, const DurationHistogram& durations) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  uint64_t count = 0;
+  for (int b = 0; b < DurationHistogram::kBuckets; ++b) {
+    count += durations.count(b);
+    // The last bucket has no upper bound.
+    const double bound = b + 1 < DurationHistogram::kBuckets
+                             ? static_cast<double>(DurationHistogram::UpperBoundNs(b)) * 1e-9
+                             : INFINITY;
+    metric.histogram.bucket.push_back({count, bound});
+  }
+  // Counted from what was read above, so that count and buckets agree
+  // while others observe.
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = static_cast<double>(durations.sum_ns()) * 1e-9;
+  family.metric.push_back(std::move(metric));
+}
+
+// A family with one series.
+MetricFamily Single(std::string name, MetricType type, std::string help, double value) {
+  MetricFamily family = Family(std::move(name), type, std::move(help));
+  if (type == MetricType::Counter) {
+    AddCounter(family, {}, value);
+  } else {
+    AddGauge(family, {}, value);
+  }
+  return family;
+}
+
+void CollectOperators(const std::vector<OperatorSeries>& operators,
+                      std::vector<MetricFamily>& families) {
+  MetricFamily tasks =
+      Family("resident_tasks_total", MetricType::Counter, "Tasks that ended, by how they ended.");
+  MetricFamily queued =
+      Family("resident_batch_queued_seconds", MetricType::Histogram,
+             "Time of a batch from its admission until its last task was in the ring.");
+  MetricFamily device = Family("resident_task_device_seconds", MetricType::Histogram,
+                               "Time of a task on the device.");
+  MetricFamily whole = Family("resident_batch_seconds", MetricType::Histogram,
+                              "Time of a batch from its admission until its last task ended.");
+  for (const OperatorSeries& series : operators) {
+    const OperatorStats& stats = *series.stats;
+    const Labels labels = {{"operator", stats.name()},
+                           {"version", std::to_string(stats.version())},
+                           {"device", std::to_string(series.device)}};
+    for (int status = 0; status < OperatorStats::kStatuses; ++status) {
+      Labels with_status = labels;
+      with_status.push_back({"status", kTaskStatusNames[status]});
+      AddCounter(tasks, std::move(with_status), static_cast<double>(stats.tasks(status)));
+    }
+    AddHistogram(queued, labels, stats.queued);
+    AddHistogram(device, labels, stats.device);
+    AddHistogram(whole, labels, stats.whole);
+  }
+  for (MetricFamily* family : {&tasks, &queued, &device, &whole}) {
+    families.push_back(std::move(*family));
+  }
+}
+
+// Everything that is reported once for each device.
+class DeviceFamilies {
+ public:
+  void Add(const Device& device, uint64_t buffers) {
+    const Device::Snapshot snapshot = device.snapshot();
+    const Labels labels = {{"device", std::to_string(device.index())}};
+
+    for (const auto& [state, name] : kStateNames) {
+      AddGauge(state_, With(labels, "state", name), snapshot.state == state ? 1 : 0);
+    }
+    AddGauge(info_, With(With(labels, "engine", snapshot.info.kind), "name", snapshot.info.name),
+             1);
+    AddGauge(generation_, labels, static_cast<double>(snapshot.info.generation));
+    AddGauge(workers_, labels, snapshot.info.workers);
+
+    AddGauge(queue_, labels, static_cast<double>(snapshot.queue.queued_tasks));
+    AddGauge(occupancy_, labels, snapshot.queue.in_flight);
+    AddGauge(slots_, labels, snapshot.queue.ring_slots);
+
+    AddCounter(parks_, labels, static_cast<double>(snapshot.parks));
+    AddCounter(resumes_, labels, static_cast<double>(snapshot.resumes));
+    AddHistogram(park_, labels, device.park_duration());
+    AddHistogram(resume_, labels, device.resume_duration());
+
+    std::map<std::string, uint64_t> restarts = snapshot.restarts_by_cause;
+    for (const char* cause : kRestartCauses) restarts.try_emplace(cause, 0);
+    for (const auto& [cause, count] : restarts) {
+      AddCounter(restarts_, With(labels, "cause", cause), static_cast<double>(count));
+    }
+
+    AddGauge(memory_, labels, static_cast<double>(snapshot.info.memory_bytes));
+    AddGauge(memory_used_, labels, static_cast<double>(snapshot.memory_used_bytes));
+    AddGauge(buffers_, labels, static_cast<double>(buffers));
+
+    if (const auto engine = ReadProcess(snapshot.engine_pid)) {
+      AddCounter(engine_cpu_, labels, engine->cpu_seconds);
+      AddGauge(engine_memory_, labels, static_cast<double>(engine->resident_bytes));
+    }
+  }
+
+  void MoveTo(std::vector<MetricFamily>& families) {
+    for (MetricFamily* family :
+         {&state_, &info_, &generation_, &workers_, &queue_, &occupancy_, &slots_, &parks_,
+          &resumes_, &park_, &resume_, &restarts_, &memory_, &memory_used_, &buffers_, &engine_cpu_,
+          &engine_memory_}) {
+      families.push_back(std::move(*family));
+    }
+  }
+
+ private:
+  static Labels With(Labels labels, std::string name, std::string value) {
+    labels.push_back({std::move(name), std::move(value)});
+    return labels;
+  }
+
+  MetricFamily state_ = Family("resident_device_state", MetricType::Gauge,
+                               "1 for the state that the device is in, 0 for the others.");
+  MetricFamily info_ = Family("resident_device_info", MetricType::Gauge,
+                              "Always 1; the labels say what the device is.");
+  MetricFamily generation_ =
+      Family("resident_generation", MetricType::Gauge,
+             "Generation of code on the device: counts from 1, one more for each image loaded.");
+  MetricFamily workers_ = Family("resident_workers", MetricType::Gauge,
+                                 "Blocks of the resident kernel, or worker threads of the CPU.");
+  MetricFamily queue_ = Family("resident_queue_tasks", MetricType::Gauge,
+                               "Tasks admitted and not yet in the ring, of all clients.");
+  MetricFamily occupancy_ = Family("resident_ring_occupancy", MetricType::Gauge,
+                                   "Slots of the ring that hold a task: submitted, not completed.");
+  MetricFamily slots_ =
+      Family("resident_ring_slots", MetricType::Gauge,
+             "Slots of the ring. Less the occupancy: the credits left for submission.");
+  MetricFamily parks_ =
+      Family("resident_parks_total", MetricType::Counter, "Times that the kernel left the device.");
+  MetricFamily resumes_ = Family("resident_resumes_total", MetricType::Counter,
+                                 "Times that the kernel was put back on the device.");
+  MetricFamily park_ = Family("resident_park_seconds", MetricType::Histogram,
+                              "Time from the park marker until the kernel had left the device.");
+  MetricFamily resume_ = Family("resident_resume_seconds", MetricType::Histogram,
+                                "Time to put a parked kernel back on the device.");
+  MetricFamily restarts_ = Family("resident_engine_restarts_total", MetricType::Counter,
+                                  "Engine processes that ended and were replaced, by cause.");
+  MetricFamily memory_ = Family("resident_device_memory_bytes", MetricType::Gauge,
+                                "Device memory set aside for buffers.");
+  MetricFamily memory_used_ = Family("resident_device_memory_used_bytes", MetricType::Gauge,
+                                     "Device memory that buffers take.");
+  MetricFamily buffers_ =
+      Family("resident_buffers", MetricType::Gauge, "Buffers that live on the device.");
+  MetricFamily engine_cpu_ =
+      Family("resident_engine_cpu_seconds_total", MetricType::Counter,
+             "Processor time of the device's engine process; starts anew with each.");
+  MetricFamily engine_memory_ =
+      Family("resident_engine_resident_memory_bytes", MetricType::Gauge,
+             "Resident memory of the device's engine process, the shared region included.");
+};
+
+void CollectRpc(const RpcTotals& rpc, std::vector<MetricFamily>& families) {
+  families.push_back(Single("resident_rpc_received_bytes_total", MetricType::Counter,
+                            "Bytes of request messages taken over gRPC.",
+                            static_cast<double>(rpc.received_bytes)));
+  families.push_back(Single("resident_rpc_sent_bytes_total", MetricType::Counter,
+                            "Bytes of response messages sent over gRPC.",
+                            static_cast<double>(rpc.sent_bytes)));
+  families.push_back(Single("resident_batches_total", MetricType::Counter,
+                            "Batches that clients sent, refused ones included.",
+                            static_cast<double>(rpc.batches)));
+  MetricFamily refused = Family("resident_refused_batches_total", MetricType::Counter,
+                                "Batches refused before any of their tasks ran, by status code.");
+  std::map<std::string, uint64_t> by_code = rpc.refused_batches;
+  for (const char* code : {"invalid_argument", "resource_exhausted", "unavailable"}) {
+    by_code.try_emplace(code, 0);
+  }
+  for (const auto& [code, count] : by_code) {
+    AddCounter(refused, {{"code", code}}, static_cast<double>(count));
+  }
+  families.push_back(std::move(refused));
+}
+
+void CollectProcess(std::vector<MetricFamily>& families) {
+  const auto process = ReadProcess(getpid());
+  if (!process.has_value()) return;
+  families.push_back(Single("process_cpu_seconds_total", MetricType::Counter,
+                            "User and system processor time of the front end.",
+                            process->cpu_seconds));
+  families.push_back(Single("process_start_time_seconds", MetricType::Gauge,
+                            "When the front end started, in seconds since the epoch.",
+                            process->start_time_seconds));
+  families.push_back(Single("process_resident_memory_bytes", MetricType::Gauge,
+                            "Resident memory of the front end.",
+                            static_cast<double>(process->resident_bytes)));
+  families.push_back(Single("process_virtual_memory_bytes", MetricType::Gauge,
+                            "Virtual memory of the front end.",
+                            static_cast<double>(process->virtual_bytes)));
+  families.push_back(Single("process_threads", MetricType::Gauge, "Threads of the front end.",
+                            static_cast<double>(process->threads)));
+  families.push_back(Single("process_open_fds", MetricType::Gauge,
+                            "File descriptors that the front end has open.",
+                            static_cast<double>(process->open_fds)));
+  families.push_back(Single("process_max_fds", MetricType::Gauge,
+                            "File descriptors that the front end may have open.",
+                            static_cast<double>(process->max_fds)));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> MetricsCollector::Collect() const {
+  std::vector<MetricFamily> families;
+
+  MetricFamily build = Family("resident_build_info", MetricType::Gauge,
+                              "Always 1; the label is the version of residentd.");
+  AddGauge(build, {{"version", sources_.version}}, 1);
+  families.push_back(std::move(build));
+
+  CollectOperators(sources_.operators(), families);
+
+  DeviceFamilies devices;
+  for (const Device* device : sources_.devices) {
+    devices.Add(*device, sources_.buffers(device->index()));
+  }
+  devices.MoveTo(families);
+
+  families.push_back(Single("resident_clients", MetricType::Gauge, "Open sessions.",
+                            static_cast<double>(sources_.clients())));
+  CollectRpc(sources_.rpc(), families);
+  CollectProcess(families);
+  return families;
+}
+
+}  // namespace resident

@@ -1,0 +1,31 @@
+// MetricsCollector: the runtime's counters under Prometheus names and labels.
+//
+// Names follow Prometheus' conventions: base units (seconds, bytes), _total on
+// counters, one family for each meaning. A family is there from the first scrape on,
+// at zero, wherever its labels are known, so that rate() sees the first event.
+//
+// Thread safety: Collect may be called from any thread; see MetricsSources.
+#ifndef RESIDENT_SERVER_METRICS_METRICS_COLLECTOR_H_
+#define RESIDENT_SERVER_METRICS_METRICS_COLLECTOR_H_
+
+#include <vector>
+
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+#include "server/metrics/metrics_sources.h"
+
+namespace resident {
+
+class MetricsCollector : public prometheus::Collectable {
+ public:
+  explicit MetricsCollector(MetricsSources sources) : sources_(std::move(sources)) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const MetricsSources sources_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_METRICS_COLLECTOR_H_

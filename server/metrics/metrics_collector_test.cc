@@ -1,0 +1,140 @@
+#include "server/metrics/metrics_collector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/text_serializer.h"
+#include "server/metrics/fake_sources.h"
+#include "server/metrics/process_metrics.h"
+
+namespace resident {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Page(FakeSources& fake) {
+  const MetricsCollector collector(fake.Sources());
+  return prometheus::TextSerializer().Serialize(collector.Collect());
+}
+
+// Lines of the page that start with `prefix`.
+std::vector<std::string> Lines(const std::string& page, const std::string& prefix) {
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  for (size_t end; (end = page.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    if (page.compare(begin, prefix.size(), prefix) == 0) {
+      lines.push_back(page.substr(begin, end - begin));
+    }
+  }
+  return lines;
+}
+
+TEST(MetricsCollectorTest, TasksAreCountedByOperatorVersionDeviceAndStatus) {
+  FakeSources fake;
+  fake.add.CountTasks(0, 41);
+  fake.add.CountTasks(4, 1);
+  const std::string page = Page(fake);
+  const std::string labels =
+      R"(resident_tasks_total{operator="add",version="1",device="0",status=)";
+  EXPECT_THAT(page, HasSubstr(labels + "\"ok\"} 41\n"));
+  EXPECT_THAT(page, HasSubstr(labels + "\"aborted\"} 1\n"));
+}
+
+TEST(MetricsCollectorTest, EveryStatusIsThereBeforeItsFirstTask) {
+  FakeSources fake;
+  EXPECT_EQ(Lines(Page(fake), "resident_tasks_total{").size(), size_t{OperatorStats::kStatuses});
+}
+
+TEST(MetricsCollectorTest, BucketsAreCumulativeInSecondsAndEndInInfinity) {
+  FakeSources fake;
+  fake.add.device.Observe(256);             // At the first bound: inside.
+  fake.add.device.Observe(257);             // One above: the next bucket.
+  fake.add.device.Observe(60'000'000'000);  // Beyond every bound.
+  const auto lines = Lines(Page(fake), "resident_task_device_seconds_bucket");
+  ASSERT_EQ(lines.size(), size_t{DurationHistogram::kBuckets});
+  EXPECT_THAT(lines[0], HasSubstr(R"(le="2.56e-07"} 1)"));
+  EXPECT_THAT(lines[1], HasSubstr(R"(le="5.12e-07"} 2)"));
+  EXPECT_THAT(lines[lines.size() - 2], HasSubstr("} 2"));
+  EXPECT_THAT(lines.back(), HasSubstr(R"(le="+Inf"} 3)"));
+  EXPECT_THAT(Lines(Page(fake), "resident_task_device_seconds_count").at(0), HasSubstr("} 3"));
+  EXPECT_THAT(Lines(Page(fake), "resident_task_device_seconds_sum").at(0),
+              HasSubstr("} 60.0000005"));
+}
+
+TEST(MetricsCollectorTest, DeviceIsInExactlyOneState) {
+  FakeSources fake;
+  for (int state = 1; state <= 6; ++state) {
+    fake.device.figures.state = static_cast<Device::State>(state);
+    const auto lines = Lines(Page(fake), "resident_device_state{");
+    EXPECT_EQ(lines.size(), 6u);
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                            [](const std::string& line) { return line.ends_with("} 1"); }),
+              1);
+  }
+}
+
+TEST(MetricsCollectorTest, RestartsOfACauseNobodyForesawAreReportedToo) {
+  FakeSources fake;
+  fake.device.figures.restarts_by_cause = {{"fault", 2}, {"cosmic_ray", 1}};
+  const std::string page = Page(fake);
+  EXPECT_THAT(page, HasSubstr(R"(resident_engine_restarts_total{device="0",cause="fault"} 2)"));
+  EXPECT_THAT(page, HasSubstr(R"(cause="cosmic_ray"} 1)"));
+  EXPECT_THAT(page, HasSubstr(R"(cause="killed"} 0)"));
+}
+
+TEST(MetricsCollectorTest, DeviceWithoutAnEngineHasNoProcessFigures) {
+  FakeSources fake;
+  fake.device.figures.engine_pid = 0;
+  EXPECT_THAT(Lines(Page(fake), "resident_engine_resident_memory_bytes{"), testing::IsEmpty());
+  fake.device.figures.engine_pid = getpid();
+  EXPECT_THAT(Lines(Page(fake), "resident_engine_resident_memory_bytes{"), testing::SizeIs(1));
+}
+
+TEST(MetricsCollectorTest, LabelsThatNeedEscapingStayOneLine) {
+  FakeSources fake;
+  fake.device.figures.info.name = "NVIDIA \"H200\"\n\\";
+  EXPECT_THAT(Page(fake), HasSubstr(R"(name="NVIDIA \"H200\"\n\\"} 1)"));
+}
+
+TEST(MetricsCollectorTest, PromtoolHasNoComplaint) {
+  FakeSources fake;
+  fake.device.figures.engine_pid = getpid();
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / "metrics_collector_test.prom";
+  std::ofstream(file) << Page(fake);
+  FILE* promtool = popen(("promtool check metrics < " + file.string() + " 2>&1").c_str(), "r");
+  ASSERT_NE(promtool, nullptr);
+  std::string said;
+  for (char buffer[256]; fgets(buffer, sizeof buffer, promtool) != nullptr;) said += buffer;
+  EXPECT_EQ(pclose(promtool), 0) << said;
+  EXPECT_EQ(said, "");
+}
+
+TEST(ProcessMetricsTest, ReadsThisProcess) {
+  const auto before = ReadProcess(getpid());
+  ASSERT_TRUE(before.has_value());
+  EXPECT_GT(before->resident_bytes, 1u << 20);
+  EXPECT_GE(before->virtual_bytes, before->resident_bytes);
+  EXPECT_GE(before->threads, 1u);
+  EXPECT_GE(before->max_fds, before->open_fds);
+  EXPECT_GT(before->start_time_seconds, 1.6e9);
+  const std::ifstream one_more("/proc/self/stat");
+  EXPECT_EQ(ReadProcess(getpid())->open_fds, before->open_fds + 1);
+}
+
+TEST(ProcessMetricsTest, NoSuchProcessIsEmpty) {
+  EXPECT_FALSE(ReadProcess(0).has_value());
+  EXPECT_FALSE(ReadProcess(-1).has_value());
+  EXPECT_FALSE(ReadProcess(int64_t{1} << 40).has_value());
+}
+
+}  // namespace
+}  // namespace resident

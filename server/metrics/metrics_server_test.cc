@@ -1,0 +1,105 @@
+#include "server/metrics/metrics_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/metrics/fake_sources.h"
+
+namespace resident {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What GET /metrics on the loopback answers, header and body.
+std::string Get(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  std::string answer;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+    EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
+      answer.append(buffer, static_cast<size_t>(bytes));
+    }
+  }
+  close(fd);
+  return answer;
+}
+
+TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
+  FakeSources fake;
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(server.ok()) << server.status();
+  ASSERT_GT((*server)->port(), 0);
+  EXPECT_THAT(
+      Get((*server)->port()),
+      AllOf(HasSubstr("200 OK"), HasSubstr(R"(resident_build_info{version="1.2.3"} 1)"),
+            HasSubstr("resident_clients 3"), HasSubstr("resident_buffers{device=\"0\"} 7")));
+}
+
+TEST(MetricsServerTest, ScrapeSeesTheCountersOfThatMoment) {
+  FakeSources fake;
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 0)"));
+  fake.add.CountTasks(0, 5);
+  EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 5)"));
+}
+
+TEST(MetricsServerTest, PortInUseIsAnErrorThatNamesTheAddress) {
+  FakeSources fake;
+  auto first = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
+  auto second = MetricsServer::Start(address, fake.Sources());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(address), HasSubstr("Address already in use"), HasSubstr("Fix: ")));
+  // The first one is undisturbed.
+  EXPECT_THAT(Get((*first)->port()), HasSubstr("200 OK"));
+}
+
+TEST(MetricsServerTest, PortIsFreeAgainAfterTheServer) {
+  FakeSources fake;
+  auto first = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
+  EXPECT_THAT(Get((*first)->port()), HasSubstr("200 OK"));
+  first->reset();
+  auto second = MetricsServer::Start(address, fake.Sources());
+  EXPECT_TRUE(second.ok()) << second.status();
+}
+
+TEST(MetricsServerTest, AddressOfAnotherMachineIsAnError) {
+  FakeSources fake;
+  // 192.0.2.0/24 is for documentation: nobody has it.
+  auto server = MetricsServer::Start("192.0.2.1:9464", fake.Sources());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("192.0.2.1:9464"));
+}
+
+TEST(MetricsServerTest, WhatIsNoAddressIsRefused) {
+  FakeSources fake;
+  for (const char* address :
+       {"", "9464", ":9464", "localhost", "localhost:", "localhost:x", "localhost:65536",
+        "localhost:99999999999", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:80s", "::1:80"}) {
+    auto server = MetricsServer::Start(address, fake.Sources());
+    EXPECT_EQ(server.status().code(), absl::StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(std::string(server.status().message()), HasSubstr("Fix: ")) << address;
+  }
+}
+
+}  // namespace
+}  // namespace resident
