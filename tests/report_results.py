@@ -213,7 +213,8 @@ def main(argv):
         checks = json.loads(text)
         total = checks_counts(checks)
         if options.save:
-            pathlib.Path(options.save).write_text(json.dumps(checks, indent=2) + "\n")
+            rows = [{k: v for k, v in c.items() if k not in ("xml", "log")} for c in checks]
+            pathlib.Path(options.save).write_text(json.dumps(rows, indent=2) + "\n")
     if options.no_skips:
         for title in total.skipped:
             total.fail(title + " (skipped)")

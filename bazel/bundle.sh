@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Makes the folder that other machines need (Debian 12, Ubuntu 24.04, or newer; nothing
+# installed but the NVIDIA driver, if there is a GPU):
+#
+#   bin/        residentd, residentctl, and the test programs of tests/gpu/checks
+#   lib/        every shared library that they need, glibc's own excepted
+#   tests/      tests/gpu/run and what it reads
+#
+#   bazel/bundle.sh [FOLDER]        default: dist
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dist=${1:-dist}
+limit_mib=45
+targets=(//server:residentd //client:residentctl)
+while read -r _ target _; do
+  targets+=("$target")
+done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
+mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
+
+bazel build "${targets[@]}"
+bin=$(bazel info bazel-bin 2>/dev/null)
+programs=()
+for target in "${targets[@]}"; do
+  path=${target#//}
+  programs+=("$bin/${path/://}")
+done
+
+rm -rf "$dist"
+mkdir -p "$dist/tests/gpu"
+install -m 755 tests/report_results.py "$dist/tests/"
+install -m 755 tests/gpu/run "$dist/tests/gpu/"
+install -m 644 tests/gpu/checks "$dist/tests/gpu/"
+bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
+
+echo "bundle: $dist, $(du -sm --apparent-size "$dist" | cut -f1) MiB:" \
+  "$(find "$dist/bin" -type f | wc -l) programs, $(find "$dist/lib" -type f | wc -l) libraries"

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Copies programs and every shared library that they need, glibc's own excepted, so
+# that they run on a machine with nothing installed and a glibc as new as this one's.
+#
+#   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM...
+#
+# FOLDER/bin gets the programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all
+# stripped, and each with a DT_RPATH relative to itself: it comes before LD_LIBRARY_PATH,
+# so that no library of the machine's takes the place of one of these. Fails if the
+# whole is over LIMIT_MIB, and says what is large.
+set -euo pipefail
+
+folder=$1 limit_mib=$2
+shift 2
+mkdir -p "$folder/bin" "$folder/lib"
+
+# glibc must match the machine's loader and kernel, so it never travels.
+glibc='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*)\.so\.'
+
+for program in "$@"; do
+  name=$(basename "$program")
+  install -m 755 "$program" "$folder/bin/$name"
+  strip "$folder/bin/$name"
+  patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$folder/bin/$name"
+
+  needed=$(ldd "$program")
+  if grep 'not found' <<<"$needed" >&2; then
+    echo "bundle: $program needs what this machine does not have (above)" >&2
+    exit 1
+  fi
+  while read -r library _ path _; do
+    [[ $path == /* && ! $library =~ $glibc && ! -e $folder/lib/$library ]] || continue
+    install -m 644 "$path" "$folder/lib/$library"
+    strip --strip-unneeded "$folder/lib/$library"
+    patchelf --force-rpath --set-rpath "\$ORIGIN" "$folder/lib/$library"
+  done <<<"$needed"
+done
+
+bytes=$(du -sb "$folder" | cut -f1)
+if ((bytes > limit_mib << 20)); then
+  echo "bundle: $((bytes >> 20)) MiB, over the limit of $limit_mib MiB. The largest files, in bytes:" >&2
+  find "$folder" -type f -printf '%s %P\n' | sort -rn | sed -n 1,15p >&2
+  exit 1
+fi

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# A bundle runs where nothing is installed: its programs find every library beside
+# themselves, in an empty environment and in a root directory that holds the bundle and
+# glibc alone.
+#
+#   bazel/bundle_test.sh BUNDLE_FILES_SH LIMIT_MIB PROGRAM...
+set -uo pipefail
+
+bundle_files=$(realpath "$1") limit_mib=$2
+shift 2
+work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/bundle.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+dist=$root/opt/residentd
+
+passed=0 failed=0
+check() {  # what command...
+  local what=$1 output
+  shift
+  if output=$("$@" 2>&1); then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    printf 'failed: %s\n%s\n' "$what" "$output"
+  fi
+}
+
+check "the bundle is made, and is not too large" "$bundle_files" "$dist" "$limit_mib" "$@"
+
+refused() {
+  local said
+  said=$("$bundle_files" "$work/small" 0 "$1" 2>&1) && return 1
+  grep 'over the limit of 0 MiB' <<<"$said"
+}
+check "a bundle over its limit is refused, with the reason" refused "$1"
+
+# What the loader takes, with nothing to help it: ours or glibc's.
+only_ours() {
+  local library path wrong=0
+  while read -r library _ path _; do
+    case $library in
+      linux-vdso.so.* | /lib*/ld-linux*) continue ;;
+      libc.so.6 | libm.so.6 | libpthread.so.0 | libdl.so.2 | librt.so.1 | libresolv.so.2) continue ;;
+    esac
+    [[ $(realpath "$path") == "$(realpath "$dist")"/lib/* ]] && continue
+    echo "$library comes from $path"
+    wrong=1
+  done < <(env -i /usr/bin/ldd "$1")
+  return "$wrong"
+}
+runs() { env -i "$1" --version; }
+
+# The same, where there is nothing else to take.
+glibc() {
+  local file
+  for file in "$@"; do
+    mkdir -p "$root$(dirname "$file")"
+    cp -L "$file" "$root$file"
+  done
+}
+glibc /lib64/ld-linux-x86-64.so.2 /lib/x86_64-linux-gnu/lib{c,m}.so.6 \
+  /lib/x86_64-linux-gnu/lib{pthread,dl,rt,resolv}.so.[012]
+as_root=()
+[[ $(id -u) -eq 0 ]] || as_root=(unshare --map-root-user)
+# The loader asks /proc where a program lies; there is none in there, so it is told.
+runs_alone() {
+  env -i LD_ORIGIN_PATH=/opt/residentd/bin "${as_root[@]}" \
+    /usr/sbin/chroot "$root" "/opt/residentd/bin/$1" --version
+}
+
+# Relative to itself, so that a bundle may be moved.
+moved() {
+  local status
+  mv "$dist" "$dist.moved"
+  runs "$dist.moved/bin/$1"
+  status=$?
+  mv "$dist.moved" "$dist"
+  return "$status"
+}
+# A library that the machine's user asks for does not take the place of the bundle's.
+unmoved_by_environment() {
+  mkdir -p "$work/decoy"
+  local library
+  for library in "$dist"/lib/*; do echo "not a library" >"$work/decoy/${library##*/}"; done
+  env -i LD_LIBRARY_PATH="$work/decoy" "$dist/bin/$1" --version
+}
+
+for program in "$@"; do
+  name=$(basename "$program")
+  check "$name takes its libraries from the bundle" only_ours "$dist/bin/$name"
+  check "$name runs in an empty environment" runs "$dist/bin/$name"
+  check "$name runs where there is nothing but glibc" runs_alone "$name"
+  check "$name runs after the bundle was moved" moved "$name"
+  check "$name is not led astray by LD_LIBRARY_PATH" unmoved_by_environment "$name"
+done
+
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]
