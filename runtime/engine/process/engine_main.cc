@@ -1,0 +1,134 @@
+#include "runtime/engine/process/engine_main.h"
+
+#include <fcntl.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/process/engine_fds.h"
+#include "runtime/engine/process/engine_service.h"
+
+namespace resident {
+namespace {
+
+constexpr std::chrono::milliseconds kBeatEvery{50};
+
+// What follows `name` ("--parent=") among the arguments.
+std::optional<std::string_view> Flag(int argc, char** argv, std::string_view name) {
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.substr(0, name.size()) == name) return argument.substr(name.size());
+  }
+  return std::nullopt;
+}
+
+// An engine has many threads and small needs: without this, glibc gives each thread
+// an arena of its own and keeps what it frees.
+void LimitAllocator() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
+// The front end decides when the engine ends. A terminal's ^C, or a service manager
+// that signals the whole group, reaches both; the front end then drains first.
+void IgnoreSignalsMeantForTheFrontEnd() {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(signal, &ignore, nullptr);
+  }
+}
+
+int ListDevices() {
+  const absl::StatusOr<std::vector<std::string>> devices = ListCudaDevices();
+  if (!devices.ok()) {
+    printf("%s\n", std::string(devices.status().message()).c_str());
+    return 1;
+  }
+  printf("OK\n");
+  for (const std::string& name : *devices) printf("%s\n", name.c_str());
+  return 0;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOptions& options) {
+  if (cuda) return CreateCudaEngine(options);
+  return CreateCpuEngine(options);
+}
+
+std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
+  grpc::ServerBuilder builder;
+  builder.RegisterService(service);
+  // One caller that makes one call at a time; a second poller for Shutdown.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  grpc::ResourceQuota quota("engine");
+  quota.SetMaxThreads(4);
+  builder.SetResourceQuota(quota);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server != nullptr) grpc::AddInsecureChannelFromFd(server.get(), kEngineControlFd);
+  return server;
+}
+
+int Serve(pid_t parent) {
+  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd}) {
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+      fprintf(stderr,
+              "residentd engine: descriptor %d is not open. Fix: this role is started by "
+              "`residentd serve`\n",
+              fd);
+      return 2;
+    }
+  }
+  EngineService service(kEngineRegionFd, kEngineDescriptorFd, CreateEngine);
+  const std::unique_ptr<grpc::Server> server = ServeControlPlane(&service);
+  if (server == nullptr) {
+    fprintf(stderr, "residentd engine: the control plane did not start\n");
+    return 2;
+  }
+  while (!service.AwaitShutdown(kBeatEvery)) {
+    if (!service.Beat().ok()) _exit(kEngineFaultStatus);
+    // The system kills an engine whose front end has ended; this is for where it
+    // does not (a binary with file capabilities).
+    if (getppid() != parent) _exit(1);
+  }
+  // Lets the answer to Shutdown leave. The engine stays: see ~EngineService.
+  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  server->Wait();
+  _exit(0);
+}
+
+}  // namespace
+
+int EngineMain(int argc, char** argv) {
+  LimitAllocator();
+  prctl(PR_SET_NAME, "resident-engine");
+  if (Flag(argc, argv, "--list_devices")) return ListDevices();
+  const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");
+  if (!parent) {
+    fprintf(stderr,
+            "residentd engine: --parent is missing. Fix: this role is started by `residentd "
+            "serve`; run that\n");
+    return 2;
+  }
+  IgnoreSignalsMeantForTheFrontEnd();
+  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())));
+}
+
+}  // namespace resident

@@ -1,0 +1,26 @@
+// Between the control plane's messages and the runtime's own types: the one place
+// where the two meet.
+#ifndef RESIDENT_RUNTIME_ENGINE_PROCESS_ENGINE_MESSAGES_H_
+#define RESIDENT_RUNTIME_ENGINE_PROCESS_ENGINE_MESSAGES_H_
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+#include "resident/internal/engine.pb.h"
+#include "runtime/engine/engine.h"
+
+namespace resident {
+
+internal::StartRequest ToMessage(bool cuda, const EngineOptions& options);
+EngineOptions FromMessage(const internal::StartRequest& message);
+
+internal::StartResponse ToMessage(const EngineInfo& info);
+EngineInfo FromMessage(const internal::StartResponse& message);
+
+// Codes are the same on both sides.
+grpc::Status ToControlStatus(const absl::Status& status);
+absl::Status FromControlStatus(const grpc::Status& status);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_PROCESS_ENGINE_MESSAGES_H_
