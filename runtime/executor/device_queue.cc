@@ -166,6 +166,7 @@ class DeviceQueue::Impl {
     nap_control_ = ring->region().control();
     ring_ = std::move(ring);
     has_ring_ = true;
+    park_published_ = false;
     parked_ = false;
     loss_.clear();
     WakePump();
@@ -232,12 +233,15 @@ class DeviceQueue::Impl {
       return absl::UnavailableError("the ring is full. Fix: park again in a moment");
     }
     RingDoorbell();
+    park_published_ = true;
     parked_ = true;
     called_for_resume_ = false;
     return absl::OkStatus();
   }
 
   void EndPark() {
+    absl::MutexLock pump_lock(&pump_mu_);
+    park_published_ = false;
     absl::MutexLock lock(&mu_);
     parked_ = false;
     work_arrived_.store(true, std::memory_order_seq_cst);
@@ -493,7 +497,7 @@ class DeviceQueue::Impl {
     if (ring_ == nullptr) return false;
     bool progress = false;
     bool published = false;
-    while (!ordered_ready_.empty() && HasRoom()) {
+    while (!park_published_ && !ordered_ready_.empty() && HasRoom()) {
       std::shared_ptr<Batch> batch = std::move(ordered_ready_.front());
       ordered_ready_.pop_front();
       progress = true;
@@ -511,7 +515,8 @@ class DeviceQueue::Impl {
           progress = true;
           published |= ServeNextClient(finished);
         }
-      } else if (!turn_.empty() && !called_for_resume_ && on_work_while_parked_) {
+      } else if (!(turn_.empty() && ordered_ready_.empty()) && !called_for_resume_ &&
+                 on_work_while_parked_) {
         called_for_resume_ = true;
         finished->call_for_resume = on_work_while_parked_;
       }
@@ -758,6 +763,8 @@ class DeviceQueue::Impl {
   // In-order batches whose last task has completed.
   std::deque<std::shared_ptr<Batch>> ordered_ready_ ABSL_GUARDED_BY(pump_mu_);
   uint32_t in_flight_limit_ ABSL_GUARDED_BY(pump_mu_) = 64;
+  // Nothing is published behind a park marker until the kernel is back.
+  bool park_published_ ABSL_GUARDED_BY(pump_mu_) = false;
   bool backlog_ ABSL_GUARDED_BY(pump_mu_) = false;  // Clients wait for room in the ring.
   bool was_limited_ ABSL_GUARDED_BY(pump_mu_) = false;
   uint64_t completed_since_ ABSL_GUARDED_BY(pump_mu_) = 0;

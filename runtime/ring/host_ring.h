@@ -56,8 +56,8 @@ class HostRing {
   // Hands a reserved task to the device. Fills in the token.
   void Publish(uint64_t sequence, const TaskDescriptor& task);
 
-  // Publishes a park marker; false when the ring is full. Reserve() may go on: what is
-  // published behind the marker waits for the resume.
+  // Publishes a park marker; false when the ring is full. Nothing may be reserved or
+  // published behind it until the kernel has left.
   bool PublishPark();
 
   // Reports completed tasks, oldest first, at most `most`; returns their number.

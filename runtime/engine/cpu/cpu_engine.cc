@@ -1,0 +1,337 @@
+#include "runtime/engine/cpu/cpu_engine.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/jump_table.h"
+#include "runtime/engine/cpu/fault_handler.h"
+
+namespace resident {
+namespace {
+
+constexpr uint32_t kMostWorkers = 16;
+constexpr uint64_t kDefaultMemoryBytes = uint64_t{1} << 30;
+// A worker looks for work this long before it sleeps. Longer keeps a processor busy
+// for nothing; shorter pays for a wake-up in the middle of a burst.
+constexpr auto kSpin = std::chrono::microseconds(20);
+constexpr int kLooksBetweenClockReads = 64;
+
+uint64_t NowNs() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// Whether submission slot `slot` holds task `sequence`.
+bool Ready(RingSlot& slot, uint64_t sequence) {
+  const uint32_t stamp = Stamp(sequence);
+  for (auto& chunk : slot.chunks) {
+    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp) return false;
+  }
+  return true;
+}
+
+void ReadTask(const RingSlot& slot, TaskDescriptor* task) {
+  auto* to = reinterpret_cast<unsigned char*>(task);
+  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
+    std::memcpy(to + c * kChunkPayloadBytes, slot.chunks[c].payload, kChunkPayloadBytes);
+  }
+}
+
+void FutexWake(uint32_t* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+CpuEngine::~CpuEngine() {
+  leaving_ = true;
+  if (region_ != nullptr) WakeSleepers();
+  for (auto& worker : workers_) worker.join();
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_ + workers_.size() * kScratchBytes);
+  for (const auto& [address, bytes] : mapped_) munmap(reinterpret_cast<void*>(address), bytes);
+}
+
+absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
+  region_ = &region;
+  mask_ = region.layout().slots - 1;
+  uint32_t count = options_.cpu_workers;
+  if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWorkers);
+  if (count > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("--cpu_workers=", count, " is above the limit of ",
+                                                   kMaxWorkers, ". Fix: ask for fewer"));
+  }
+  memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
+  // Pages come as they are touched.
+  void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot reserve ", memory_bytes_, " bytes for buffers: ", std::strerror(errno),
+                     ". Fix: lower --device_memory_mib"));
+  }
+  memory_ = static_cast<uint8_t*>(memory);
+  for (uint32_t w = 0; w < count; ++w) wide_.push_back(std::make_unique<Wide>());
+  workers_.resize(count);
+  ControlBlock* const control = region.control();
+  control->worker_count = count;
+  next_ = control->resume_sequence;
+  InstallFaultHandler(region);
+  Launch();
+
+  EngineInfo info;
+  info.kind = "cpu";
+  info.name = "cpu";
+  info.detail = absl::StrCat(count, " worker threads");
+  info.layout_hash = LayoutHash();
+  info.generation = 1;
+  info.region_address = reinterpret_cast<uint64_t>(region.base());
+  info.memory_address = reinterpret_cast<uint64_t>(memory_);
+  info.memory_bytes = memory_bytes_;
+  info.workers = count;
+  info.threads_per_block = 1;
+  return info;
+}
+
+void CpuEngine::Launch() {
+  leaving_ = false;
+  running_ = static_cast<uint32_t>(workers_.size());
+  for (uint32_t w = 0; w < workers_.size(); ++w) {
+    workers_[w] = std::thread([this, w] { Work(w); });
+  }
+}
+
+absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  // The workers leave by themselves when they meet the marker; the last one out rings.
+  for (uint32_t left = running_.load(); left != 0; left = running_.load()) {
+    const auto rest = until - std::chrono::steady_clock::now();
+    if (rest <= std::chrono::nanoseconds(0)) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          left, " of ", workers_.size(), " workers are still at work behind the park marker"));
+    }
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
+    timespec timeout{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    syscall(SYS_futex, &running_, FUTEX_WAIT, left, &timeout, nullptr, 0);
+  }
+  for (auto& worker : workers_) worker.join();
+  for (auto& worker : workers_) worker = std::thread();
+  region_->control()->resume_sequence = next_.load();
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::Resume() {
+  if (running_.load() != 0) return absl::FailedPreconditionError("the engine is not parked");
+  Launch();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot map ", bytes, " bytes of the shared object: ", std::strerror(errno)));
+  }
+  std::lock_guard<std::mutex> lock(mapped_mu_);
+  mapped_.emplace_back(reinterpret_cast<uint64_t>(address), bytes);
+  return reinterpret_cast<uint64_t>(address);
+}
+
+absl::Status CpuEngine::UnmapShared(uint64_t address) {
+  std::lock_guard<std::mutex> lock(mapped_mu_);
+  for (auto it = mapped_.begin(); it != mapped_.end(); ++it) {
+    if (it->first != address) continue;
+    munmap(reinterpret_cast<void*>(it->first), it->second);
+    mapped_.erase(it);
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError("no shared object is mapped there");
+}
+
+void CpuEngine::Work(uint32_t worker) {
+  pthread_setname_np(pthread_self(), absl::StrCat("worker-", worker).c_str());
+  auto state = std::make_unique<BlockState>();
+  state->scratch = memory_ + memory_bytes_ + uint64_t{worker} * kScratchBytes;
+  auto looked_since = std::chrono::steady_clock::now();
+  int looks = 0;
+  while (!leaving_.load(std::memory_order_acquire)) {
+    if (RunNextTask(worker, *state) || HelpWithWideTask(worker, *state)) {
+      looks = 0;
+      continue;
+    }
+    if (looks == 0) looked_since = std::chrono::steady_clock::now();
+    if (++looks % kLooksBetweenClockReads != 0) {
+      __builtin_ia32_pause();
+    } else if (std::chrono::steady_clock::now() - looked_since < kSpin) {
+      std::this_thread::yield();
+    } else {
+      SleepUntilDoorbell();
+      looks = 0;
+    }
+  }
+  if (running_.fetch_sub(1) == 1) FutexWake(reinterpret_cast<uint32_t*>(&running_));
+}
+
+bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
+  uint64_t sequence = next_.load(std::memory_order_acquire);
+  RingSlot& slot = region_->submissions()[sequence & mask_];
+  if (!Ready(slot, sequence)) return false;
+  if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel)) return true;
+  // Only now: another worker's slot may be written again while it is read.
+  ReadTask(slot, &state.descriptor);
+  if (state.descriptor.flags & kTaskSkip) return true;
+  if (state.descriptor.flags & kTaskPark) {
+    leaving_.store(true, std::memory_order_release);
+    WakeSleepers();
+    return true;
+  }
+  LeaveCrumb(worker, sequence, state.descriptor.operator_slot);
+  const bool compact = state.descriptor.flags & kTaskCompact;
+  if (!compact) {
+    std::memcpy(&state.arguments, region_->argument_blocks() + (sequence & mask_),
+                std::min<uint64_t>(state.descriptor.words[0], kMaxArguments) * sizeof(Argument));
+  }
+  if (!compact && state.descriptor.words[1] > 1) {
+    RunWide(worker, sequence, state);
+    return true;
+  }
+  const uint64_t start_ns = NowNs();
+  state.chunk = 0;
+  state.chunk_count = 1;
+  state.status_and_detail = 0;
+  std::memset(state.result, 0, kResultBytes);
+  Call(state);
+  Complete(sequence, start_ns, state);
+  return true;
+}
+
+void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, BlockState& state) {
+  const uint64_t start_ns = NowNs();
+  Wide& wide = *wide_[worker];
+  wide.task = state.descriptor;
+  wide.sequence = sequence;
+  wide.chunks = state.descriptor.words[1];
+  wide.next_chunk = 0;
+  wide.status_and_detail = 0;
+  wide.open.store(true, std::memory_order_seq_cst);
+  WakeSleepers();
+  RunChunks(wide, state);
+  wide.open.store(false, std::memory_order_seq_cst);
+  while (wide.helpers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  state.status_and_detail = wide.status_and_detail.load();
+  Complete(sequence, start_ns, state);
+}
+
+bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
+  for (uint32_t owner = 0; owner < wide_.size(); ++owner) {
+    Wide& wide = *wide_[owner];
+    if (owner == worker || !wide.open.load(std::memory_order_relaxed)) continue;
+    wide.helpers.fetch_add(1, std::memory_order_seq_cst);
+    // The owner closes before it reads `helpers`: open here means that it waits.
+    const bool open = wide.open.load(std::memory_order_seq_cst);
+    const bool any = open && wide.next_chunk.load(std::memory_order_relaxed) < wide.chunks;
+    if (any) {
+      LeaveCrumb(worker, wide.sequence, wide.task.operator_slot);
+      state.descriptor = wide.task;
+      std::memcpy(&state.arguments, region_->argument_blocks() + (wide.sequence & mask_),
+                  std::min<uint64_t>(wide.task.words[0], kMaxArguments) * sizeof(Argument));
+      RunChunks(wide, state);
+    }
+    wide.helpers.fetch_sub(1, std::memory_order_seq_cst);
+    if (any) return true;
+  }
+  return false;
+}
+
+void CpuEngine::RunChunks(Wide& wide, BlockState& state) {
+  state.chunk_count = wide.chunks;
+  while (true) {
+    const uint64_t chunk = wide.next_chunk.fetch_add(1, std::memory_order_acq_rel);
+    if (chunk >= wide.chunks) return;
+    state.chunk = chunk;
+    state.status_and_detail = 0;
+    Call(state);
+    uint32_t none = 0;
+    if (state.status_and_detail != 0) {
+      wide.status_and_detail.compare_exchange_strong(none, state.status_and_detail);
+    }
+  }
+}
+
+void CpuEngine::Call(BlockState& state) const {
+  Block block(&state);
+  const OperatorFunction function =
+      BuiltinOperator(state.descriptor.operator_slot, options_.test_operators);
+  if (function == nullptr) {
+    block.fail(CompletionStatus::kNoOperator);
+    return;
+  }
+  function(block, Args(&state));
+}
+
+void CpuEngine::LeaveCrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
+  Breadcrumb& crumb = region_->breadcrumbs()[worker];
+  std::atomic_ref<uint32_t>(crumb.operator_slot).store(operator_slot, std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(crumb.stamp).store(Stamp(sequence), std::memory_order_release);
+  NoteFaultContext(&crumb);
+}
+
+void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state) {
+  TaskCompletion completion{};
+  completion.start_ns = start_ns;
+  completion.duration_ns = static_cast<uint32_t>(std::min<uint64_t>(NowNs() - start_ns, UINT32_MAX));
+  completion.status = static_cast<CompletionStatus>(state.status_and_detail & 0xffff);
+  completion.detail = static_cast<uint16_t>(state.status_and_detail >> 16);
+  std::memcpy(completion.result, state.result, kResultBytes);
+  RingSlot& slot = region_->completions()[sequence & mask_];
+  const auto* from = reinterpret_cast<const unsigned char*>(&completion);
+  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
+    std::memcpy(slot.chunks[c].payload, from + c * kChunkPayloadBytes, kChunkPayloadBytes);
+    std::atomic_ref<uint32_t>(slot.chunks[c].stamp).store(Stamp(sequence), std::memory_order_release);
+  }
+  ControlBlock* const control = region_->control();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (std::atomic_ref<uint32_t>(control->completion_waiters).load(std::memory_order_relaxed) != 0) {
+    std::atomic_ref<uint32_t>(control->completion_event).fetch_add(1);
+    FutexWake(&control->completion_event);
+  }
+}
+
+void CpuEngine::SleepUntilDoorbell() {
+  ControlBlock* const control = region_->control();
+  std::atomic_ref<uint32_t> doorbell(control->doorbell);
+  std::atomic_ref<uint32_t> sleepers(control->sleepers);
+  const uint32_t seen = doorbell.load(std::memory_order_seq_cst);
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // Look once more: whoever published before `sleepers` rose rang nobody.
+  const uint64_t sequence = next_.load(std::memory_order_acquire);
+  bool work = leaving_.load() || Ready(region_->submissions()[sequence & mask_], sequence);
+  for (const auto& wide : wide_) work |= wide->open.load(std::memory_order_seq_cst);
+  if (!work) syscall(SYS_futex, &control->doorbell, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void CpuEngine::WakeSleepers() {
+  ControlBlock* const control = region_->control();
+  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
+  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
+    FutexWake(&control->doorbell);
+  }
+}
+
+std::unique_ptr<Engine> CreateCpuEngine(const EngineOptions& options) {
+  return std::make_unique<CpuEngine>(options);
+}
+
+}  // namespace resident

@@ -1,0 +1,90 @@
+// CpuEngine: the resident kernel on worker threads of this process.
+//
+// The reference that GPU results are compared with, and the engine where there is no
+// GPU. Workers poll the same ring that a GPU polls, run the same operators, and write
+// the same completions. A worker that finds nothing for a while sleeps until the
+// front end rings the doorbell.
+//
+// Thread safety: as Engine.
+//
+// Memory ordering: a worker takes task s by advancing `next_` from s to s + 1, after
+// it has read all stamps of s (acquire). Completion chunks are published by their
+// stamps (release). Chunks of a wide task are handed out and counted by
+// acquire-release counters, so that the completion follows every chunk's writes.
+#ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
+#define RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/sdk/operator.h"
+#include "runtime/engine/engine.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+class CpuEngine : public Engine {
+ public:
+  explicit CpuEngine(const EngineOptions& options) : options_(options) {}
+  // The kernel need not be parked: workers leave after the task they are at.
+  ~CpuEngine() override;
+
+  absl::StatusOr<EngineInfo> Start(const SharedRegion& region) override;
+  absl::Status AwaitPark(std::chrono::nanoseconds most) override;
+  absl::Status Resume() override;
+  absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
+  absl::Status UnmapShared(uint64_t address) override;
+  absl::Status Health() override { return absl::OkStatus(); }
+
+ private:
+  // A wide task that its owner, the worker that took it, shares with the others. The
+  // owner opens it, works on chunks until all are handed out, closes it, waits for the
+  // helpers to leave, and completes it.
+  struct Wide {
+    std::atomic<bool> open{false};
+    std::atomic<uint32_t> helpers{0};
+    std::atomic<uint64_t> next_chunk{0};
+    std::atomic<uint32_t> status_and_detail{0};
+    uint64_t chunks = 0;
+    TaskDescriptor task;
+    uint64_t sequence = 0;
+  };
+
+  void Launch();
+  void Work(uint32_t worker);
+  // Takes and runs the next task of the ring; false if there is none.
+  bool RunNextTask(uint32_t worker, BlockState& state);
+  void RunWide(uint32_t worker, uint64_t sequence, BlockState& state);
+  // Works on another worker's wide task; false if there is none.
+  bool HelpWithWideTask(uint32_t worker, BlockState& state);
+  void RunChunks(Wide& wide, BlockState& state);
+  void Call(BlockState& state) const;
+  void LeaveCrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot);
+  void Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state);
+  void SleepUntilDoorbell();
+  void WakeSleepers();
+
+  const EngineOptions options_;
+  const SharedRegion* region_ = nullptr;
+  uint32_t mask_ = 0;
+  uint8_t* memory_ = nullptr;  // Buffer memory, then a scratch area for each worker.
+  uint64_t memory_bytes_ = 0;
+  std::vector<std::thread> workers_;
+  std::vector<std::unique_ptr<Wide>> wide_;  // By owner.
+
+  std::atomic<uint64_t> next_{0};  // Sequence number of the next task to take.
+  std::atomic<bool> leaving_{false};
+  std::atomic<uint32_t> running_{0};
+
+  std::mutex mapped_mu_;
+  std::vector<std::pair<uint64_t, uint64_t>> mapped_;  // Address, bytes.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_

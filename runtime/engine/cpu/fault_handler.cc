@@ -1,0 +1,89 @@
+#include "runtime/engine/cpu/fault_handler.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace resident {
+namespace {
+
+thread_local Breadcrumb* current_crumb = nullptr;
+char* last_words = nullptr;
+
+// Text without allocation or locks: this runs in a signal handler.
+class SignalSafeText {
+ public:
+  SignalSafeText(char* to, size_t size) : at_(to), end_(to + size - 1) {}
+  void Add(const char* text) {
+    while (*text != '\0' && at_ < end_) *at_++ = *text++;
+    *at_ = '\0';
+  }
+  void AddHex(uint64_t value) {
+    Add("0x");
+    char digits[17] = {};
+    int n = 0;
+    do {
+      digits[n++] = "0123456789abcdef"[value & 15];
+      value >>= 4;
+    } while (value != 0);
+    while (n > 0) {
+      const char one[] = {digits[--n], '\0'};
+      Add(one);
+    }
+  }
+
+ private:
+  char* at_;
+  char* const end_;
+};
+
+const char* SignalName(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+      return "SIGSEGV (an address that is not mapped)";
+    case SIGBUS:
+      return "SIGBUS (a bad address)";
+    case SIGFPE:
+      return "SIGFPE (integer division by zero)";
+    case SIGILL:
+      return "SIGILL (an illegal instruction)";
+    default:
+      return "a signal";
+  }
+}
+
+void HandleFault(int signal, siginfo_t* info, void*) {
+  if (current_crumb == nullptr || last_words == nullptr) {
+    ::signal(signal, SIG_DFL);
+    raise(signal);
+    return;
+  }
+  std::atomic_ref<uint32_t>(current_crumb->fault_signal).store(static_cast<uint32_t>(signal));
+  SignalSafeText text(last_words, kLastWordsBytes);
+  text.Add("an operator faulted: ");
+  text.Add(SignalName(signal));
+  text.Add(" at ");
+  text.AddHex(reinterpret_cast<uint64_t>(info->si_addr));
+  _exit(kFaultExitStatus);
+}
+
+}  // namespace
+
+void InstallFaultHandler(const SharedRegion& region) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  (void)region;
+#else
+  last_words = region.control()->last_words;
+  struct sigaction action {};
+  action.sa_sigaction = &HandleFault;
+  action.sa_flags = SA_SIGINFO;
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
+#endif
+}
+
+void NoteFaultContext(Breadcrumb* crumb) { current_crumb = crumb; }
+
+}  // namespace resident

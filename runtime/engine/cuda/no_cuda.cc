@@ -1,0 +1,20 @@
+// The CUDA engine of a build without the CUDA toolkit: there is none, and it says so.
+#include "runtime/engine/engine.h"
+
+namespace resident {
+namespace {
+
+absl::Status BuiltWithout() {
+  return absl::UnavailableError(
+      "this build has no CUDA. Fix: build with the CUDA toolkit in /usr/local/cuda or $CUDA_HOME");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions&) {
+  return BuiltWithout();
+}
+
+absl::StatusOr<std::vector<std::string>> ListCudaDevices() { return BuiltWithout(); }
+
+}  // namespace resident

@@ -1,0 +1,115 @@
+#include "tests/support/engine_harness.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "kernels/ops/builtin.h"
+
+namespace resident::testing {
+namespace {
+
+[[noreturn]] void Die(const std::string& why) {
+  std::fprintf(stderr, "engine harness: %s\n", why.c_str());
+  std::exit(1);
+}
+
+}  // namespace
+
+std::string TestEngineKind() {
+  const char* kind = std::getenv("RESIDENT_TEST_ENGINE");
+  return kind == nullptr || *kind == '\0' ? "cpu" : kind;
+}
+
+EngineHarness::EngineHarness(Options options) {
+  auto region = SharedRegion::Create(options.ring_slots, options.window_bytes);
+  if (!region.ok()) Die(region.status().ToString());
+  region_ = std::move(*region);
+  options.engine.test_operators = true;
+  if (TestEngineKind() == "cuda") {
+    auto engine = CreateCudaEngine(options.engine);
+    if (!engine.ok()) Die(engine.status().ToString());
+    engine_ = std::move(*engine);
+  } else {
+    engine_ = CreateCpuEngine(options.engine);
+  }
+  auto info = engine_->Start(*region_);
+  if (!info.ok()) Die(info.status().ToString());
+  info_ = *info;
+}
+
+EngineHarness::~EngineHarness() = default;
+
+std::shared_ptr<HostRing> EngineHarness::NewRing() {
+  return std::make_shared<HostRing>(region_, info_.workers);
+}
+
+EngineHarness::Span EngineHarness::Window(uint64_t bytes) {
+  const uint64_t offset = window_used_;
+  window_used_ += (bytes + 255) / 256 * 256;
+  if (window_used_ > region_->layout().window_bytes) Die("the window is used up");
+  return {info_.region_address + region_->layout().window + offset, region_->window() + offset};
+}
+
+uint64_t EngineHarness::Memory(uint64_t bytes) {
+  const uint64_t offset = memory_used_;
+  memory_used_ += (bytes + 255) / 256 * 256;
+  if (memory_used_ > info_.memory_bytes) Die("device memory is used up");
+  return info_.memory_address + offset;
+}
+
+uint32_t OperatorSlot(const std::string& name) {
+  static const char* const kNames[] = {
+#define NAME(symbol, name, summary, signature, split) name,
+      RESIDENT_BUILTIN_OPERATORS(NAME) RESIDENT_TEST_OPERATORS(NAME)
+#undef NAME
+  };
+  for (uint32_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return 2 * i;
+  }
+  Die("no operator " + name);
+}
+
+TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n,
+                           std::initializer_list<uint64_t> arguments) {
+  if (arguments.size() > kCompactArguments) Die("a compact task takes four arguments");
+  TaskDescriptor task{};
+  task.operator_slot = static_cast<uint16_t>(operator_slot);
+  task.flags = kTaskCompact;
+  task.words[0] = n;
+  uint32_t i = 1;
+  for (uint64_t argument : arguments) task.words[i++] = argument;
+  return task;
+}
+
+Argument DenseTensor(uint64_t address, DType dtype, std::initializer_list<int64_t> shape) {
+  Argument argument{};
+  argument.tensor.address = address;
+  argument.tensor.dtype = dtype;
+  argument.tensor.rank = static_cast<u8>(shape.size());
+  uint32_t i = 0;
+  for (int64_t extent : shape) argument.tensor.shape[i++] = extent;
+  int64_t stride = 1;
+  while (i-- > 0) {
+    argument.tensor.strides[i] = stride;
+    stride *= argument.tensor.shape[i];
+  }
+  return argument;
+}
+
+Argument Scalar(uint64_t bits) {
+  Argument argument{};
+  argument.scalar_bits = bits;
+  return argument;
+}
+
+TaskDescriptor ArgumentTask(uint32_t operator_slot, uint32_t arguments, uint32_t chunks) {
+  TaskDescriptor task{};
+  task.operator_slot = static_cast<uint16_t>(operator_slot);
+  task.words[0] = arguments;
+  task.words[1] = chunks;
+  task.words[2] = chunks;
+  return task;
+}
+
+}  // namespace resident::testing
