@@ -1,0 +1,177 @@
+#include "runtime/buffers/buffer_table.h"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/buffers/fake_session.h"
+
+namespace resident {
+namespace {
+
+constexpr ClientId kAlice = 1;
+constexpr ClientId kBob = 2;
+
+class BufferTableTest : public testing::Test {
+ protected:
+  BufferTableTest() : session_(1, 1 << 20, 1 << 20) {
+    limits_.max_buffers = 4;
+    table_ = std::make_unique<BufferTable>(limits_);
+    table_->AddOwner(kAlice);
+    table_->AddOwner(kBob);
+  }
+
+  uint64_t MustAllocate(ClientId owner, bool durable = false, Shape shape = {16}) {
+    auto buffer = table_->Allocate({.shape = shape, .durable = durable}, owner, session_);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return buffer.ok() ? (*buffer)->id : 0;
+  }
+  absl::StatusCode AllocateCode(const BufferSpec& spec) {
+    return table_->Allocate(spec, kAlice, session_).status().code();
+  }
+
+  Limits limits_;
+  FakeSession session_;
+  std::unique_ptr<BufferTable> table_;
+};
+
+TEST_F(BufferTableTest, AnotherSessionsBufferIsNotFound) {
+  const uint64_t id = MustAllocate(kAlice);
+  EXPECT_TRUE(table_->Find(kAlice, id).ok());
+  EXPECT_EQ(table_->Find(kBob, id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_->Free(kBob, id).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(table_->List(kBob).empty());
+}
+
+TEST_F(BufferTableTest, DurableBuffersAreEverybodysAndOutliveTheirSession) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t other = MustAllocate(kAlice);
+  table_->RemoveOwner(kAlice);
+  EXPECT_TRUE(table_->Find(kBob, id).ok());
+  EXPECT_EQ(table_->Find(kBob, other).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(session_.memory_used_bytes(), 64u);
+  EXPECT_TRUE(table_->Free(kBob, id).ok());
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, FreedMemoryStaysWhileABatchHoldsIt) {
+  const uint64_t id = MustAllocate(kAlice);
+  std::vector<const Buffer*> found;
+  std::vector<std::shared_ptr<const void>> hold;
+  ASSERT_TRUE(table_->FindAll(kAlice, {id, id, id}, found, hold).ok());
+  EXPECT_EQ(found.size(), 3u);
+  EXPECT_EQ(hold.size(), 1u);
+  ASSERT_TRUE(table_->Free(kAlice, id).ok());
+  EXPECT_EQ(session_.memory_used_bytes(), 64u);
+  hold.clear();
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, FreedIdIsNeverUsedAgain) {
+  const uint64_t id = MustAllocate(kAlice);
+  ASSERT_TRUE(table_->Free(kAlice, id).ok());
+  EXPECT_EQ(table_->Free(kAlice, id).code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(MustAllocate(kAlice), id);
+}
+
+TEST_F(BufferTableTest, LimitsNameTheirFlag) {
+  for (int i = 0; i < 4; ++i) MustAllocate(kAlice);
+  const absl::Status status = table_->Allocate({.shape = {1}}, kAlice, session_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("--max_buffers"), std::string::npos);
+  MustAllocate(kBob);  // Another client's share is its own.
+}
+
+TEST_F(BufferTableTest, FailedAllocationsDoNotUseUpTheLimit) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(AllocateCode({.shape = {1 << 30}}), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(table_->usage(kAlice).bytes, 0u);
+  MustAllocate(kAlice);
+}
+
+TEST_F(BufferTableTest, BadTypesAreRefused) {
+  EXPECT_EQ(AllocateCode({.dtype = DType::kInvalid}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {0}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {1, 1, 1, 1, 1, 1, 1, 1, 1}}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {int64_t{1} << 61}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {1}, .name = std::string(129, 'x')}),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(BufferTableTest, ClientMemoryLimitCountsAllBuffersOfTheClient) {
+  limits_.max_client_memory_mib = 1;
+  BufferTable table(limits_);
+  FakeSession big(1, 16 << 20, 0);
+  table.AddOwner(kAlice);
+  EXPECT_TRUE(table.Allocate({.shape = {200'000}}, kAlice, big).ok());
+  const absl::Status status = table.Allocate({.shape = {200'000}}, kAlice, big).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("--max_client_memory_mib"), std::string::npos);
+}
+
+TEST_F(BufferTableTest, AllocationForASessionThatEndedLeaksNothing) {
+  table_->RemoveOwner(kAlice);
+  EXPECT_EQ(AllocateCode({.shape = {16}}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, RestartRestoresDurableBuffersAndLosesTheOthersWithTheCause) {
+  const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t plain = MustAllocate(kAlice);
+  const std::vector<uint8_t> data(64, 7);
+  (*table_->Find(kAlice, durable))->host_copy->Write(0, data);
+
+  FakeSession next(2, 1 << 20, 1 << 20);
+  table_->OnRestart(0, next, "killed", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
+    std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
+    return absl::OkStatus();
+  });
+  const auto restored = *table_->Find(kAlice, durable);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(restored->epoch, 2u);
+  EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address + 63), 7);
+  const auto lost = *table_->Find(kAlice, plain);
+  EXPECT_EQ(lost->memory, nullptr);
+  EXPECT_EQ(lost->lost_cause, "killed");
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+  EXPECT_TRUE(table_->Free(kAlice, plain).ok());
+}
+
+TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
+  const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
+  FakeSession small(2, 8, 0);
+  table_->OnRestart(0, small, "killed",
+                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  const auto lost = *table_->Find(kAlice, durable);
+  EXPECT_EQ(lost->memory, nullptr);
+  EXPECT_NE(lost->lost_cause.find("could not be restored"), std::string::npos);
+}
+
+TEST_F(BufferTableTest, SessionsThatComeAndGoAtOnceLeaveNothing) {
+  limits_.max_buffers = 1000;
+  BufferTable table(limits_);
+  FakeSession session(1, 1 << 20, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 200; ++round) {
+        const ClientId client = 100 + t * 1000 + round;
+        table.AddOwner(client);
+        auto a = table.Allocate({.shape = {4}}, client, session);
+        auto b = table.Allocate({.shape = {4}}, client, session);
+        if (a.ok()) (void)table.Free(client, (*a)->id);
+        table.RemoveOwner(client);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(session.memory_used_bytes(), 0u);
+  EXPECT_EQ(table.CountOn(0), 0u);
+}
+
+}  // namespace
+}  // namespace resident
