@@ -527,7 +527,7 @@ class DeviceQueue::Impl {
   }
 
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
-    return ring_->in_flight() < in_flight_limit_;
+    return ring_->in_flight() < in_flight_limit_ && !ring_->full();
   }
 
   // Gives the client whose turn it is its quantum. Returns whether a task was published.
@@ -564,10 +564,9 @@ class DeviceQueue::Impl {
       Dequeued(*client, given);
       if (batch->submitted == count) {
         client->queue.pop_front();
-      } else if (quantum > 0) {  // The ring is full.
+      } else if (quantum > 0) {  // The ring is full: the turn ends with what it got.
         was_limited_ = true;
-        turn_.push_front(client);  // It keeps its turn.
-        return published;
+        break;
       }
     }
     if (client->queue.empty()) {

@@ -16,7 +16,7 @@ HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_c
       previous_(slots() + 1, head_) {}
 
 std::optional<uint64_t> HostRing::Reserve() {
-  while (in_flight_ < slots() && SubmissionSlotRead()) {
+  while (!full()) {
     const uint64_t sequence = next_sequence_++;
     const uint32_t slot = static_cast<uint32_t>(sequence) & mask_;
     if (sequence_[slot] != kFree) {  // Its task still runs: pass over it.

@@ -74,6 +74,9 @@ class HostRing {
   std::optional<uint64_t> InFlightWithStamp(uint32_t stamp) const;
 
   uint32_t in_flight() const { return in_flight_; }
+  // Whether Reserve() would return nullopt now. Markers take slots too, so a ring can
+  // be full with fewer than slots() tasks in flight.
+  bool full() const { return in_flight_ == slots() || !SubmissionSlotRead(); }
   uint32_t slots() const { return mask_ + 1; }
   uint32_t worker_count() const { return worker_count_; }
   uint64_t next_sequence() const { return next_sequence_; }
