@@ -63,8 +63,7 @@ class EngineSession {
 
   // Makes a client's shared-memory object reachable for operators until the last
   // reference goes. `fd` is not kept. UNAVAILABLE: the engine has ended.
-  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd,
-                                                                        uint64_t bytes) = 0;
+  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) = 0;
 };
 
 struct DeviceOptions {
@@ -81,6 +80,8 @@ struct DeviceOptions {
   std::chrono::milliseconds heartbeat_limit{5'000};
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
   std::string engine_program;
+  // What to call the operator in a slot, in messages; default: "operator slot N".
+  std::function<std::string(uint32_t)> slot_name;
 };
 
 class Device {
@@ -101,7 +102,9 @@ class Device {
     EngineInfo info;  // Of the present or the last engine.
     uint64_t parks = 0;
     uint64_t resumes = 0;
-    std::map<std::string, uint64_t> restarts_by_cause;  // "fault", "killed", "hang", "heartbeat".
+    // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
+    // that was to replace another did not come up).
+    std::map<std::string, uint64_t> restarts_by_cause;
     uint64_t memory_used_bytes = 0;
     DeviceQueue::Counters queue;
   };
@@ -116,8 +119,12 @@ class Device {
   // The present engine's session; null while there is none.
   virtual std::shared_ptr<EngineSession> session() = 0;
 
-  // Takes the kernel off the device until Resume (Admin.Park).
+  // Takes the kernel off the device until Resume (Admin.Park); waits until it has left.
+  // Tasks queue meanwhile. An engine that ends while parked is replaced, and parked.
+  // UNAVAILABLE: unhealthy, or shutting down.
   virtual absl::Status Park() = 0;
+  // Puts it back and waits until it is. A device that is unhealthy gets a new engine
+  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down.
   virtual absl::Status Resume() = 0;
 
   virtual Snapshot snapshot() const = 0;
@@ -126,8 +133,9 @@ class Device {
   virtual const DurationHistogram& park_duration() const = 0;
   virtual const DurationHistogram& resume_duration() const = 0;
 
-  // Called with each new engine's session after a restart, before clients' batches
-  // are taken: puts durable buffers back. It may enqueue batches of its own client.
+  // Called with each new engine's session after a restart, before session() gives it
+  // out: puts durable buffers back. On a thread of its own; it may enqueue batches of
+  // its own client and wait for them, and must return once those end.
   virtual void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) = 0;
   // Called on every change of state, from the supervisor's thread.
   virtual void OnStateChange(std::function<void(State)> changed) = 0;

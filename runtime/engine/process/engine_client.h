@@ -38,7 +38,7 @@ class EngineClient {
   absl::Status Resume(std::chrono::milliseconds most);
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes);
   absl::Status UnmapShared(uint64_t address);
-  // Asks the process to end; it has not yet when this returns.
+  // Asks the process to end. UNAVAILABLE: it did so before it answered.
   absl::Status Shutdown(std::chrono::milliseconds most);
 
  private:

@@ -108,9 +108,8 @@ int Serve(pid_t parent) {
     // does not (a binary with file capabilities).
     if (getppid() != parent) _exit(1);
   }
-  // Lets the answer to Shutdown leave. The engine stays: see ~EngineService.
-  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-  server->Wait();
+  // At once, even if the answer to Shutdown has not left. The engine stays: see
+  // ~EngineService.
   _exit(0);
 }
 

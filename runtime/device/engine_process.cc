@@ -1,0 +1,108 @@
+#include "runtime/device/engine_process.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/engine/process/engine_fds.h"
+
+namespace resident {
+namespace {
+
+// How long a process that broke its control plane off may take to be seen to end.
+constexpr std::chrono::seconds kEndLimit{1};
+
+struct SocketPair {
+  int ours;
+  int theirs;
+};
+
+absl::StatusOr<SocketPair> MakeSocketPair(int type) {
+  int sockets[2];
+  if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no sockets for an engine: ", strerror(errno),
+                     ". Fix: raise the limit on open files of the service"));
+  }
+  return SocketPair{sockets[0], sockets[1]};
+}
+
+}  // namespace
+
+absl::Status CheckLayout(uint64_t engine_layout_hash) {
+  if (engine_layout_hash == LayoutHash()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the engine has ring layout %#x, the front end %#x. Fix: run both from the same residentd "
+      "binary",
+      engine_layout_hash, LayoutHash()));
+}
+
+absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
+  auto region = SharedRegion::Create(options.limits.ring_slots, options.limits.window_mib << 20);
+  if (!region.ok()) return region.status();
+  // gRPC reads until there is nothing more, so its sockets must not block.
+  const auto control = MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK);
+  if (!control.ok()) return control.status();
+  absl::Cleanup close_control = [&] { close(control->ours); };
+  absl::Cleanup close_their_control = [&] { close(control->theirs); };
+  const auto descriptors = MakeSocketPair(SOCK_SEQPACKET);
+  if (!descriptors.ok()) return descriptors.status();
+  absl::Cleanup close_descriptors = [&] { close(descriptors->ours); };
+  absl::Cleanup close_their_descriptors = [&] { close(descriptors->theirs); };
+
+  ChildOptions child_options;
+  child_options.program =
+      options.engine_program.empty() ? "/proc/self/exe" : options.engine_program;
+  child_options.arguments = {
+      "residentd", "engine", absl::StrCat("--kind=", options.cuda ? "cuda" : "cpu"),
+      absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
+  child_options.fds = {{(*region)->fd(), kEngineRegionFd},
+                       {control->theirs, kEngineControlFd},
+                       {descriptors->theirs, kEngineDescriptorFd}};
+  auto child = ChildProcess::Spawn(child_options);
+  if (!child.ok()) return child.status();
+
+  std::move(close_control).Cancel();
+  std::move(close_descriptors).Cancel();
+  auto client = std::make_shared<EngineClient>(control->ours, descriptors->ours);
+  return std::unique_ptr<EngineProcess>(
+      new EngineProcess(options, *std::move(region), *std::move(child), std::move(client)));
+}
+
+absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
+  absl::StatusOr<EngineInfo> info = client_->Start(cuda_, options_, most);
+  if (info.status().code() == absl::StatusCode::kUnavailable) {
+    // Either the engine's own answer, or the control plane broke because it ended.
+    const std::optional<ChildExit> exit =
+        child_->Wait(last_words().empty() ? std::chrono::milliseconds(100)
+                                          : std::chrono::milliseconds(kEndLimit));
+    if (exit) {
+      return absl::UnavailableError(
+          absl::StrCat("the engine ", exit->ToString(), " while it started",
+                       last_words().empty() ? "" : absl::StrCat(": ", last_words())));
+    }
+  }
+  if (!info.ok()) return info.status();
+  if (absl::Status layout = CheckLayout(info->layout_hash); !layout.ok()) return layout;
+  return info;
+}
+
+uint64_t EngineProcess::heartbeat() const {
+  return std::atomic_ref<u64>(region_->control()->heartbeat).load(std::memory_order_relaxed);
+}
+
+std::string EngineProcess::last_words() const {
+  const char* words = region_->control()->last_words;
+  return std::string(words, strnlen(words, kLastWordsBytes));
+}
+
+}  // namespace resident

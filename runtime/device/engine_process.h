@@ -1,0 +1,67 @@
+// EngineProcess: one engine process with what the front end shares with it: the
+// region, the control plane, the child itself.
+//
+// The destructor kills and reaps the process. The region stays mapped as long as
+// anybody holds it.
+//
+// Thread safety: all members may be called from any thread, Start once.
+#ifndef RESIDENT_RUNTIME_DEVICE_ENGINE_PROCESS_H_
+#define RESIDENT_RUNTIME_DEVICE_ENGINE_PROCESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/device/device.h"
+#include "runtime/engine/process/engine_client.h"
+#include "runtime/process/child_process.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+class EngineProcess {
+ public:
+  // Creates the region and the process. Errors: as SharedRegion::Create and
+  // ChildProcess::Spawn.
+  static absl::StatusOr<std::unique_ptr<EngineProcess>> Launch(const DeviceOptions& options);
+
+  // Has the engine start its device and checks what it reports. Errors: as
+  // Engine::Start; FAILED_PRECONDITION: its ring layout differs from this build's;
+  // UNAVAILABLE: the process ended (the message says how).
+  absl::StatusOr<EngineInfo> Start(std::chrono::milliseconds most);
+
+  ChildProcess& child() { return *child_; }
+  const std::shared_ptr<EngineClient>& client() const { return client_; }
+  const std::shared_ptr<SharedRegion>& region() const { return region_; }
+
+  // The counter that rises while the process lives.
+  uint64_t heartbeat() const;
+  // What ended the engine, as it saw it itself; empty if it did not say.
+  std::string last_words() const;
+
+ private:
+  EngineProcess(const DeviceOptions& options, std::shared_ptr<SharedRegion> region,
+                std::unique_ptr<ChildProcess> child, std::shared_ptr<EngineClient> client)
+      : cuda_(options.cuda),
+        options_(options.engine),
+        region_(std::move(region)),
+        child_(std::move(child)),
+        client_(std::move(client)) {
+    if (options_.memory_bytes == 0) options_.memory_bytes = options.limits.device_memory_mib << 20;
+  }
+
+  const bool cuda_;
+  EngineOptions options_;
+  const std::shared_ptr<SharedRegion> region_;
+  const std::unique_ptr<ChildProcess> child_;
+  const std::shared_ptr<EngineClient> client_;
+};
+
+// OK, or FAILED_PRECONDITION when an engine of that layout must not be used.
+absl::Status CheckLayout(uint64_t engine_layout_hash);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_ENGINE_PROCESS_H_

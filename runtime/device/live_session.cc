@@ -1,0 +1,151 @@
+#include "runtime/device/live_session.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kMemoryGranule = 256;
+constexpr uint64_t kWindowGranule = 64;
+
+absl::Status NoRoom(const char* what, uint64_t bytes, const AddressAllocator& allocator,
+                    const char* fix) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, " is full: ", bytes, " bytes were asked for, ", allocator.free_bytes(),
+                   " of ", allocator.size_bytes(), " are free, ", allocator.largest_free_bytes(),
+                   " of them in one piece. Fix: ", fix));
+}
+
+}  // namespace
+
+struct LiveSession::HeldMemory : DeviceMemory {
+  HeldMemory(std::shared_ptr<LiveSession> from, uint64_t address, uint64_t size_bytes)
+      : DeviceMemory{address, size_bytes}, session(std::move(from)) {}
+  ~HeldMemory() { session->FreeMemory(address); }
+  const std::shared_ptr<LiveSession> session;
+};
+
+struct LiveSession::HeldWindow : WindowMemory {
+  HeldWindow(std::shared_ptr<LiveSession> from, uint8_t* host, uint64_t address,
+             uint64_t size_bytes)
+      : WindowMemory{host, address, size_bytes}, session(std::move(from)) {}
+  ~HeldWindow() { session->FreeWindow(address); }
+  const std::shared_ptr<LiveSession> session;
+};
+
+struct LiveSession::HeldMapping : DeviceMemory {
+  HeldMapping(std::shared_ptr<LiveSession> from, uint64_t address, uint64_t size_bytes)
+      : DeviceMemory{address, size_bytes}, session(std::move(from)) {}
+  ~HeldMapping() { session->ReleaseMapping(address); }
+  const std::shared_ptr<LiveSession> session;
+};
+
+LiveSession::LiveSession(uint64_t epoch, const EngineInfo& info,
+                         std::shared_ptr<SharedRegion> region, std::shared_ptr<EngineClient> client,
+                         std::shared_ptr<WakeEvent> wake_supervisor)
+    : epoch_(epoch),
+      info_(info),
+      region_(std::move(region)),
+      wake_supervisor_(std::move(wake_supervisor)),
+      memory_(info.memory_address, info.memory_bytes, kMemoryGranule),
+      window_(info.region_address + region_->layout().window, region_->layout().window_bytes,
+              kWindowGranule),
+      client_(std::move(client)) {}
+
+absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::AllocateMemory(uint64_t bytes) {
+  std::optional<uint64_t> address;
+  {
+    absl::MutexLock lock(&memory_mu_);
+    address = memory_.Allocate(bytes);
+    if (!address) {
+      return NoRoom("device memory", bytes, memory_, "free buffers, or raise --device_memory_mib");
+    }
+  }
+  return std::make_shared<HeldMemory>(shared_from_this(), *address, bytes);
+}
+
+uint64_t LiveSession::memory_used_bytes() const {
+  absl::MutexLock lock(&memory_mu_);
+  return memory_.used_bytes();
+}
+
+absl::StatusOr<std::shared_ptr<const WindowMemory>> LiveSession::AllocateWindow(uint64_t bytes) {
+  std::optional<uint64_t> address;
+  {
+    absl::MutexLock lock(&window_mu_);
+    address = window_.Allocate(bytes);
+    if (!address) {
+      return NoRoom("the window for inline data", bytes, window_,
+                    "wait for results, send less inline at once, or raise --window_mib");
+    }
+  }
+  return std::make_shared<HeldWindow>(
+      shared_from_this(), region_->base() + (*address - info_.region_address), *address, bytes);
+}
+
+absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int fd, uint64_t bytes) {
+  struct stat object;
+  if (fstat(fd, &object) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("no shared-memory object: ", strerror(errno)));
+  }
+  // Beyond the object's end there is nothing: a task that went there would fault.
+  if (bytes == 0 || bytes > static_cast<uint64_t>(object.st_size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes of a shared-memory object of ", object.st_size,
+                     " bytes were asked for. Fix: give a size from 1 to the object's"));
+  }
+  std::shared_ptr<EngineClient> client;
+  {
+    absl::MutexLock lock(&client_mu_);
+    client = client_;
+  }
+  if (client == nullptr) {
+    return absl::UnavailableError(
+        "the engine that the memory was to be shared with has ended. Fix: try again");
+  }
+  const absl::StatusOr<uint64_t> address = client->MapShared(fd, bytes);
+  if (!address.ok()) return address.status();
+  return std::make_shared<HeldMapping>(shared_from_this(), *address, bytes);
+}
+
+void LiveSession::End() {
+  std::shared_ptr<EngineClient> client;  // Destroyed without the lock.
+  absl::MutexLock lock(&client_mu_);
+  client_.swap(client);
+  released_.clear();
+}
+
+std::vector<uint64_t> LiveSession::TakeReleased() {
+  absl::MutexLock lock(&client_mu_);
+  return std::exchange(released_, {});
+}
+
+void LiveSession::FreeMemory(uint64_t address) {
+  absl::MutexLock lock(&memory_mu_);
+  memory_.Free(address);
+}
+
+void LiveSession::FreeWindow(uint64_t address) {
+  absl::MutexLock lock(&window_mu_);
+  window_.Free(address);
+}
+
+void LiveSession::ReleaseMapping(uint64_t address) {
+  {
+    absl::MutexLock lock(&client_mu_);
+    if (client_ == nullptr) return;
+    released_.push_back(address);
+  }
+  wake_supervisor_->Signal();
+}
+
+}  // namespace resident

@@ -1,0 +1,72 @@
+// LiveSession: the EngineSession of an engine process (device.h): allocates in its
+// memory and in the window, and maps clients' shared memory through its control plane.
+//
+// What it hands out holds on to the session, and the session to the region's mapping,
+// so memory of this process stays valid as long as anybody has it.
+//
+// Releasing a mapping takes a call to the engine, which the last holder, often a queue
+// in the middle of its work, must not wait for. It leaves the address to the
+// supervisor (TakeReleased), and wakes it.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_RUNTIME_DEVICE_LIVE_SESSION_H_
+#define RESIDENT_RUNTIME_DEVICE_LIVE_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/device/device.h"
+#include "runtime/engine/process/engine_client.h"
+#include "runtime/memory/address_allocator.h"
+#include "runtime/process/wake_event.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+class LiveSession final : public EngineSession, public std::enable_shared_from_this<LiveSession> {
+ public:
+  LiveSession(uint64_t epoch, const EngineInfo& info, std::shared_ptr<SharedRegion> region,
+              std::shared_ptr<EngineClient> client, std::shared_ptr<WakeEvent> wake_supervisor);
+
+  uint64_t epoch() const override { return epoch_; }
+  const EngineInfo& info() const override { return info_; }
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override;
+  uint64_t memory_used_bytes() const override;
+  absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) override;
+
+  // The engine has ended: nothing is asked of it from now on.
+  void End();
+
+  // Mappings that nobody holds any more, each reported once.
+  std::vector<uint64_t> TakeReleased();
+
+ private:
+  struct HeldMemory;
+  struct HeldWindow;
+  struct HeldMapping;
+
+  void FreeMemory(uint64_t address);
+  void FreeWindow(uint64_t address);
+  void ReleaseMapping(uint64_t address);
+
+  const uint64_t epoch_;
+  const EngineInfo info_;
+  const std::shared_ptr<SharedRegion> region_;
+  const std::shared_ptr<WakeEvent> wake_supervisor_;
+
+  mutable absl::Mutex memory_mu_;
+  AddressAllocator memory_ ABSL_GUARDED_BY(memory_mu_);
+  absl::Mutex window_mu_;
+  AddressAllocator window_ ABSL_GUARDED_BY(window_mu_);
+  absl::Mutex client_mu_;
+  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(client_mu_);  // Null once ended.
+  std::vector<uint64_t> released_ ABSL_GUARDED_BY(client_mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_LIVE_SESSION_H_

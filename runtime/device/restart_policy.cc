@@ -1,0 +1,16 @@
+#include "runtime/device/restart_policy.h"
+
+#include <algorithm>
+
+namespace resident {
+
+std::optional<std::chrono::milliseconds> RestartPolicy::OnFailure(Clock::time_point now) {
+  while (!failures_.empty() && now - failures_.front() > kWindow) failures_.pop_front();
+  failures_.push_back(now);
+  const int count = static_cast<int>(failures_.size());
+  if (count >= kMostFailures) return std::nullopt;
+  if (count == 1) return std::chrono::milliseconds(0);
+  return std::min(kFirstWait * (1 << (count - 2)), kLongestWait);
+}
+
+}  // namespace resident

@@ -1,0 +1,151 @@
+// SupervisedDevice: the Device (device.h), with the thread that starts its engine,
+// watches it, parks it and replaces it.
+//
+// Everything that happens to an engine happens on the supervisor's thread, one thing
+// at a time; the other threads say what they want (under mu_) and wake it.
+//
+// An engine's life, on that thread:
+//
+//   StartEngine ─▶ Adopt ─▶ Watch ───────────────────────────────▶ Retire ─▶ restart,
+//                            │ until it ends, is ended, or the device             or give up
+//                            │ shuts down:
+//                            ├─ once a tick (50 ms): heartbeat, overdue tasks
+//                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ running
+//
+// Invariants:
+//   1. A task in flight is given its outcome (LoseRing) only when the engine process
+//      has been reaped: nothing writes to a client's memory after that, and a task that
+//      is sent again does not run beside itself.
+//   2. session() is that of the engine whose ring the queue has, or null. After a
+//      restart it is null until the restorer has returned: a client cannot have
+//      addresses of an engine whose durable buffers are not back.
+//
+// Locks: mu_ is taken last and never held during a call to anything else.
+#ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
+#define RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/device/device.h"
+#include "runtime/device/engine_process.h"
+#include "runtime/device/live_session.h"
+#include "runtime/device/restart_policy.h"
+#include "runtime/process/wake_event.h"
+
+namespace resident {
+
+class SupervisedDevice final : public Device {
+ public:
+  explicit SupervisedDevice(const DeviceOptions& options);
+  ~SupervisedDevice() override;
+
+  // Waits for the outcome of the first start.
+  absl::Status AwaitFirstStart();
+
+  uint32_t index() const override { return options_.index; }
+  DeviceQueue& queue() override { return queue_; }
+  std::shared_ptr<EngineSession> session() override;
+  absl::Status Park() override;
+  absl::Status Resume() override;
+  Snapshot snapshot() const override;
+  const DurationHistogram& park_duration() const override { return park_duration_; }
+  const DurationHistogram& resume_duration() const override { return resume_duration_; }
+  void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) override;
+  void OnStateChange(std::function<void(State)> changed) override;
+  void Shutdown() override;
+
+ private:
+  // Why an engine is no more, or has to go.
+  struct End {
+    // As in Snapshot::restarts_by_cause; empty: the device shuts down.
+    std::string kind;
+    // For people, and for the tasks that it cost.
+    std::string cause;
+    // Operator slots that are to blame.
+    std::vector<uint32_t> suspects;
+  };
+  // What other threads want.
+  struct Wants {
+    bool stop;
+    bool parked;
+    bool resume;
+    bool work;
+  };
+  enum class Parking : uint8_t { kRunning, kParking, kParked };
+  struct Watched;  // An engine that is being watched.
+
+  void Supervise();
+  absl::StatusOr<std::unique_ptr<EngineProcess>> StartEngine(EngineInfo* info);
+  void Adopt(EngineProcess& engine, const EngineInfo& info, bool restart);
+  void Publish();
+  End Watch(EngineProcess& engine);
+  void Retire(EngineProcess& engine, const End& end);
+  // Waits as long as the policy says; false: the device shuts down.
+  bool AwaitRestart(const End& end);
+
+  // One look; what it finds, if it is the engine's end.
+  std::optional<End> Tick(Watched& watched);
+  std::optional<End> StepParking(Watched& watched, const Wants& wants);
+  std::optional<End> BeginParking(Watched& watched, const Wants& wants);
+  std::optional<End> FinishParking(Watched& watched, const Wants& wants);
+  std::optional<End> ResumeKernel(Watched& watched);
+  void UnmapReleased(EngineProcess& engine);
+  Wants TakeWants();
+
+  End DescribeExit(EngineProcess& engine, const ChildExit& exit) const;
+  // A call to the engine failed: because it ended, or else it has to.
+  End DescribeFailedCall(EngineProcess& engine, const char* call, const absl::Status& status) const;
+  std::string Name() const;  // "engine of device 0"
+  std::string SlotName(uint32_t operator_slot) const;
+
+  void SetState(State state, const std::string& detail);
+  absl::Status StoppedError() const;
+  absl::Status UnhealthyError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const DeviceOptions options_;
+  const std::shared_ptr<WakeEvent> wake_;
+  DurationHistogram park_duration_;
+  DurationHistogram resume_duration_;
+
+  // The supervisor thread's own.
+  RestartPolicy restart_policy_;
+  std::shared_ptr<LiveSession> live_session_;  // Of the engine being watched.
+  std::thread restorer_;
+
+  mutable absl::Mutex mu_;
+  std::optional<absl::Status> first_start_ ABSL_GUARDED_BY(mu_);
+  State state_ ABSL_GUARDED_BY(mu_) = State::kStarting;
+  std::string detail_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<LiveSession> session_ ABSL_GUARDED_BY(mu_);  // As session() gives it.
+  EngineProcess* starting_ ABSL_GUARDED_BY(mu_) = nullptr;
+  EngineInfo info_ ABSL_GUARDED_BY(mu_);
+  int64_t engine_pid_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t parks_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t resumes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, uint64_t> restarts_by_cause_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::shared_ptr<EngineSession>&)> restore_ ABSL_GUARDED_BY(mu_);
+  std::function<void(State)> changed_ ABSL_GUARDED_BY(mu_);
+  // What other threads want of the supervisor.
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool admin_parked_ ABSL_GUARDED_BY(mu_) = false;
+  bool resume_wanted_ ABSL_GUARDED_BY(mu_) = false;
+  bool work_arrived_ ABSL_GUARDED_BY(mu_) = false;
+  bool restored_ ABSL_GUARDED_BY(mu_) = false;
+
+  absl::Mutex shutdown_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Whoever joins the supervisor.
+  std::thread supervisor_ ABSL_GUARDED_BY(shutdown_mu_);
+
+  DeviceQueue queue_;  // Last: its thread calls into this object.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
