@@ -170,73 +170,29 @@ struct Stack {
   RESIDENT_HOST_DEVICE void set(u32 i, i32 value) const { values[i * kStride] = value; }
 };
 
-// Result of a three-register instruction other than DIV and MOD.
-//
-// A GPU computes all sixteen and selects: the lanes of a warp that execute different
-// programs then stay together, and there is no chain of branches where all execute
-// the same. A CPU predicts the branch.
-RESIDENT_HOST_DEVICE i32 Arithmetic(u32 opcode, i32 a, i32 b) {
-  // Unsigned, so that arithmetic wraps.
-  const u32 ua = static_cast<u32>(a);
+// Result of a three-register instruction other than DIV and MOD: computes all of them
+// and selects. On a GPU, lanes that execute different programs then stay together, and
+// there is no chain of branches where all execute the same.
+RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
+  const u32 ua = static_cast<u32>(a);  // Unsigned, so that arithmetic wraps.
   const u32 ub = static_cast<u32>(b);
-#if defined(__CUDA_ARCH__)
   const bool bit0 = (opcode & 1) != 0;
   const bool bit1 = (opcode & 2) != 0;
   const bool bit2 = (opcode & 4) != 0;
   const bool bit3 = (opcode & 8) != 0;
-  // Pairs of opcodes that differ in bit 0, then pairs of pairs.
   const u32 add_sub = ua + (bit0 ? 0 - ub : ub);
-  const u32 mul = ua * ub;
-  const u32 and_ = ua & ub;
-  const u32 or_ = ua | ub;
-  const u32 xor_ = ua ^ ub;
-  const u32 shl = ua << (ub & 31);
-  const u32 shr = static_cast<u32>(a >> (ub & 31));
-  const u32 min = static_cast<u32>(a < b ? a : b);
-  const u32 max = static_cast<u32>(a > b ? a : b);
-  const u32 eq = a == b;
-  const u32 lt = a < b;
-  const u32 gt = a > b;
-  const u32 ne = a != b;
-  const u32 x20 = bit1 ? mul : add_sub;
-  const u32 x24 = bit1 ? (bit0 ? xor_ : or_) : and_;
-  const u32 x28 = bit1 ? (bit0 ? max : min) : (bit0 ? shr : shl);
-  const u32 x2c = bit1 ? (bit0 ? ne : gt) : (bit0 ? lt : eq);
-  const u32 low = bit2 ? x24 : x20;
-  const u32 high = bit2 ? x2c : x28;
-  return static_cast<i32>(bit3 ? high : low);
-#else
-  switch (opcode) {
-    case kAdd:
-      return static_cast<i32>(ua + ub);
-    case kSub:
-      return static_cast<i32>(ua - ub);
-    case kMul:
-      return static_cast<i32>(ua * ub);
-    case kAnd:
-      return a & b;
-    case kOr:
-      return a | b;
-    case kXor:
-      return a ^ b;
-    case kShl:
-      return static_cast<i32>(ua << (ub & 31));
-    case kShr:
-      return a >> (ub & 31);
-    case kMin:
-      return a < b ? a : b;
-    case kMax:
-      return a > b ? a : b;
-    case kCmpEq:
-      return a == b;
-    case kCmpLt:
-      return a < b;
-    case kCmpGt:
-      return a > b;
-    default:
-      return a != b;
-  }
-#endif
+  const u32 or_xor = bit0 ? ua ^ ub : ua | ub;
+  const u32 shl_shr = bit0 ? static_cast<u32>(a >> (ub & 31)) : ua << (ub & 31);
+  const u32 min_max = (a < b) != bit0 ? ua : ub;
+  const u32 eq_lt = bit0 ? a < b : a == b;
+  const u32 gt_ne = bit0 ? a != b : a > b;
+  const u32 from_20 = bit1 ? ua * ub : add_sub;
+  const u32 from_24 = bit1 ? or_xor : ua & ub;
+  const u32 from_28 = bit1 ? min_max : shl_shr;
+  const u32 from_2c = bit1 ? gt_ne : eq_lt;
+  const u32 below_28 = bit2 ? from_24 : from_20;
+  const u32 above_28 = bit2 ? from_2c : from_28;
+  return static_cast<i32>(bit3 ? above_28 : below_28);
 }
 
 // Runs a program from address 0 with the registers as they are.
@@ -256,7 +212,10 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
     i32 d = registers.get(rd);
     const i32 a = registers.get((word >> 16) & 15);
     const i32 b = registers.get((word >> 24) & 15);
-    const u32 ud = static_cast<u32>(d);  // Unsigned, so that arithmetic wraps.
+    // Unsigned, so that arithmetic wraps.
+    const u32 ud = static_cast<u32>(d);
+    const u32 ua = static_cast<u32>(a);
+    const u32 ub = static_cast<u32>(b);
     const i32 imm8 = static_cast<i8>(word >> 16);
     const i32 imm16 = static_cast<i32>(word) >> 16;
     u32 next = pc + 4;
@@ -318,12 +277,12 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
           break;
         }
         // INT_MIN / -1 wraps to INT_MIN; the division itself would trap on a CPU.
-        const u32 ua = static_cast<u32>(a);
         const u32 quotient = b == -1 ? 0 - ua : static_cast<u32>(a / (b == -1 ? 1 : b));
-        const u32 remainder = ua - quotient * static_cast<u32>(b);
+        const u32 remainder = ua - quotient * ub;
         d = static_cast<i32>((word & 0xff) == kDiv ? quotient : remainder);
         break;
       }
+#if defined(__CUDA_ARCH__)
       case kAdd:
       case kSub:
       case kMul:
@@ -338,8 +297,53 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
       case kCmpLt:
       case kCmpGt:
       case kCmpNe:
-        d = Arithmetic(word & 0xff, a, b);
+        d = SelectArithmetic(word & 0xff, a, b);
         break;
+#else
+      // A CPU predicts the branch to the one that is needed.
+      case kAdd:
+        d = static_cast<i32>(ua + ub);
+        break;
+      case kSub:
+        d = static_cast<i32>(ua - ub);
+        break;
+      case kMul:
+        d = static_cast<i32>(ua * ub);
+        break;
+      case kAnd:
+        d = a & b;
+        break;
+      case kOr:
+        d = a | b;
+        break;
+      case kXor:
+        d = a ^ b;
+        break;
+      case kShl:
+        d = static_cast<i32>(ua << (ub & 31));
+        break;
+      case kShr:
+        d = a >> (ub & 31);
+        break;
+      case kMin:
+        d = a < b ? a : b;
+        break;
+      case kMax:
+        d = a > b ? a : b;
+        break;
+      case kCmpEq:
+        d = a == b;
+        break;
+      case kCmpLt:
+        d = a < b;
+        break;
+      case kCmpGt:
+        d = a > b;
+        break;
+      case kCmpNe:
+        d = a != b;
+        break;
+#endif
 
       case kPush:
         next = pc + 2;
