@@ -1,0 +1,100 @@
+"""Device code, compiled ahead of time.
+
+cuda_image(name, srcs, hdrs) compiles each source to relocatable device code for
+every architecture of ARCHITECTURES and links each architecture's objects into one
+image. The cc_library NAME holds, reached by symbol:
+
+  _binary_NAME_smXX_cubin_{start,end}  the linked image for architecture XX
+  _binary_NAME_ptx_{start,end}         relocatable PTX of each source, each ended by a
+                                       zero byte: for other architectures, linked at
+                                       run time with nvJitLink
+
+and defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
+"""
+
+load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
+
+# Ampere (A100; RTX 30), Ada, Hopper, Blackwell (B200; RTX 50).
+ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
+PTX_ARCHITECTURE = "80"
+
+# The most registers that a thread may use, so that three blocks of 288 threads fit on
+# an SM (65,536 registers). Operators are linked with the kernel, whose launch needs
+# the largest of them.
+MAX_REGISTERS = 72
+
+_FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
+
+def cuda_image(name, srcs, hdrs, visibility = None):
+    """See above.
+
+    Args:
+      name: name of the cc_library and stem of the files.
+      srcs: device sources (.cu or .cc, compiled as CUDA).
+      hdrs: headers that they include.
+      visibility: as usual.
+    """
+    cubins = []
+    for arch in ARCHITECTURES:
+        objects = []
+        for i, src in enumerate(srcs):
+            out = "{}_{}_sm{}.cubin".format(name, i, arch)
+            objects.append(out)
+            native.genrule(
+                name = out.replace(".", "_"),
+                srcs = [src] + hdrs,
+                outs = [out],
+                cmd = "{} {} -arch=sm_{} -cubin -o $@ $(location {})".format(NVCC, _FLAGS, arch, src),
+                message = "Compiling device code",
+            )
+        linked = "{}_sm{}.cubin".format(name, arch)
+        cubins.append((arch, linked))
+        native.genrule(
+            name = linked.replace(".", "_"),
+            srcs = objects,
+            outs = [linked],
+            cmd = "{}/bin/nvlink -arch=sm_{} -o $@ $(SRCS)".format(CUDA_HOME, arch),
+            message = "Linking device code",
+        )
+    ptx = []
+    for i, src in enumerate(srcs):
+        out = "{}_{}.ptx".format(name, i)
+        ptx.append(out)
+        native.genrule(
+            name = out.replace(".", "_"),
+            srcs = [src] + hdrs,
+            outs = [out],
+            cmd = "{} {} -arch=compute_{} -ptx -o $@ $(location {})".format(
+                NVCC,
+                _FLAGS,
+                PTX_ARCHITECTURE,
+                src,
+            ),
+            message = "Compiling device code",
+        )
+
+    # Zero-terminated texts, one after the other.
+    native.genrule(
+        name = name + "_ptx",
+        srcs = ptx,
+        outs = [name + ".ptx"],
+        cmd = "for f in $(SRCS); do cat $$f; printf '\\000'; done > $@",
+    )
+    objects = []
+    for file in [linked for _, linked in cubins] + [name + ".ptx"]:
+        # ld names the symbols after the path it is given.
+        objects.append(file + ".o")
+        native.genrule(
+            name = file.replace(".", "_") + "_object",
+            srcs = [file],
+            outs = [file + ".o"],
+            cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + file,
+        )
+    native.cc_library(
+        name = name,
+        srcs = objects,
+        alwayslink = True,
+        defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])],
+        linkstatic = True,
+        visibility = visibility,
+    )

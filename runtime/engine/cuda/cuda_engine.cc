@@ -1,0 +1,321 @@
+#include "runtime/engine/cuda/cuda_engine.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/cuda/first_generation.h"
+
+namespace resident {
+namespace {
+
+// Blocks on an SM unless told otherwise: enough to hide a task's latencies behind other
+// tasks (docs/benchmarks, "sustained").
+constexpr uint32_t kDefaultBlocksPerSm = 3;
+// Stack of a thread; operators are called through pointers, so nobody can compute it.
+// It can be set only while no kernel runs.
+constexpr size_t kStackBytes = 2048;
+// Share of the free memory that buffers get unless told otherwise.
+constexpr uint64_t kDefaultMemoryDivisor = 4;
+constexpr auto kParkSpin = std::chrono::milliseconds(1);
+constexpr auto kParkNap = std::chrono::microseconds(100);
+
+#define RETURN_IF_CUDA_ERROR(call_name, ...)                                                   \
+  do {                                                                                         \
+    absl::Status status_ = driver_.Check(driver_.call_name(__VA_ARGS__), #call_name);          \
+    if (!status_.ok()) return status_;                                                         \
+  } while (false)
+
+#define RETURN_IF_ERROR(expression)                                \
+  do {                                                             \
+    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
+  } while (false)
+
+}  // namespace
+
+absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
+  region_ = &region;
+  RETURN_IF_ERROR(OpenDevice());
+  RETURN_IF_ERROR(LoadImage());
+  RETURN_IF_ERROR(ChooseLaunch());
+  RETURN_IF_ERROR(AllocateMemory(region));
+  region.control()->worker_count = blocks_;
+  RETURN_IF_ERROR(Launch());
+  info_.kind = "cuda";
+  info_.layout_hash = LayoutHash();
+  info_.generation = 1;
+  info_.workers = blocks_;
+  info_.threads_per_block = kThreadsPerBlock;
+  return info_;
+}
+
+absl::Status CudaEngine::OpenDevice() {
+  int count = 0;
+  RETURN_IF_CUDA_ERROR(cuDeviceGetCount, &count);
+  if (options_.ordinal < 0 || options_.ordinal >= count) {
+    return absl::UnavailableError(absl::StrCat("there is no GPU ", options_.ordinal, ": the driver finds ",
+                                               count, ". Fix: choose another in --devices"));
+  }
+  RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, options_.ordinal);
+  RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain, &context_, device_);
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  RETURN_IF_CUDA_ERROR(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kStackBytes);
+  char name[256] = {};
+  RETURN_IF_CUDA_ERROR(cuDeviceGetName, name, sizeof(name), device_);
+  int driver_version = 0;
+  RETURN_IF_CUDA_ERROR(cuDriverGetVersion, &driver_version);
+  info_.name = name;
+  info_.detail = absl::StrCat("driver for CUDA ", driver_version / 1000, ".", driver_version % 1000 / 10);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> CudaEngine::Attribute(CUdevice_attribute attribute) const {
+  int value = 0;
+  RETURN_IF_CUDA_ERROR(cuDeviceGetAttribute, &value, attribute, device_);
+  return value;
+}
+
+absl::Status CudaEngine::LoadImage() {
+  const auto major = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  const auto minor = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  RETURN_IF_ERROR(major.status());
+  RETURN_IF_ERROR(minor.status());
+  const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
+  const auto image = FirstGenerationImage(*major, *minor, from_ptx);
+  RETURN_IF_ERROR(image.status());
+  CUmodule module = nullptr;
+  RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
+  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::ChooseLaunch() {
+  int fit = 0;
+  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock, 0);
+  int registers = 0, shared = 0;
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
+  const auto sms = Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  const auto threads = Attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+  const auto sm_registers = Attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
+  const auto sm_shared = Attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+  for (const auto& status : {sms.status(), threads.status(), sm_registers.status(), sm_shared.status()}) {
+    RETURN_IF_ERROR(status);
+  }
+  const uint32_t wanted = options_.blocks_per_sm;
+  if (fit < 1 || wanted > static_cast<uint32_t>(fit)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--blocks_per_sm=", wanted, " does not fit: a block takes ", kThreadsPerBlock, " threads, ",
+        registers, " registers a thread and ", shared, " bytes of shared memory; an SM has ", *threads,
+        " threads, ", *sm_registers, " registers and ", *sm_shared, " bytes, which is ", fit,
+        " blocks. Fix: set --blocks_per_sm to at most ", fit));
+  }
+  const uint32_t per_sm = wanted != 0 ? wanted : std::min<uint32_t>(fit, kDefaultBlocksPerSm);
+  if (options_.sms_free >= static_cast<uint32_t>(*sms)) {
+    return absl::InvalidArgumentError(absl::StrCat("--sms_free=", options_.sms_free, " leaves none of the ",
+                                                   *sms, " SMs. Fix: leave fewer free"));
+  }
+  RETURN_IF_ERROR(CreateStream(*sms));
+  const uint32_t most = std::min<uint32_t>(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
+  blocks_ = std::min(blocks_ * per_sm, most);
+  if (blocks_ < 2) {
+    return absl::InvalidArgumentError(
+        "the kernel needs two blocks: one that polls and one that works. Fix: raise --blocks_per_sm "
+        "or lower --sms_free");
+  }
+  info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", kThreadsPerBlock, " threads, ",
+                              registers, " registers, ", shared, " bytes of shared memory");
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::CreateStream(uint32_t sms) {
+  blocks_ = sms;
+  if (options_.sms_free == 0) {
+    RETURN_IF_CUDA_ERROR(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
+    return absl::OkStatus();
+  }
+  // A green context holds the kernel on a part of the SMs.
+  CUdevResource all{}, ours{}, rest{};
+  RETURN_IF_CUDA_ERROR(cuDeviceGetDevResource, device_, &all, CU_DEV_RESOURCE_TYPE_SM);
+  unsigned groups = 1;
+  RETURN_IF_CUDA_ERROR(cuDevSmResourceSplitByCount, &ours, &groups, &all, &rest, 0, sms - options_.sms_free);
+  if (ours.sm.smCount > sms - options_.sms_free) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sms_free=", options_.sms_free, ": this GPU can set aside only ",
+                     sms - ours.sm.smCount, " of ", sms, " SMs near that. Fix: ask for ",
+                     sms - ours.sm.smCount, ", or for more"));
+  }
+  CUdevResourceDesc description{};
+  CUgreenCtx green = nullptr;
+  RETURN_IF_CUDA_ERROR(cuDevResourceGenerateDesc, &description, &ours, 1);
+  RETURN_IF_CUDA_ERROR(cuGreenCtxCreate, &green, description, device_, CU_GREEN_CTX_DEFAULT_STREAM);
+  RETURN_IF_CUDA_ERROR(cuGreenCtxStreamCreate, &stream_, green, CU_STREAM_NON_BLOCKING, 0);
+  blocks_ = ours.sm.smCount;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* what) {
+  CUdeviceptr address = 0;
+  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc"); !status.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", what, " (", bytes, " bytes): ", status.message()));
+  }
+  RETURN_IF_CUDA_ERROR(cuMemsetD8, address, 0, bytes);
+  return address;
+}
+
+absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
+  const RegionLayout& layout = region.layout();
+  RETURN_IF_CUDA_ERROR(cuMemHostRegister, region.base(), layout.total_bytes,
+                       CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  CUdeviceptr base = 0;
+  RETURN_IF_CUDA_ERROR(cuMemHostGetDevicePointer, &base, region.base(), 0);
+  info_.region_address = base;
+  const auto at = [base](uint64_t offset) { return reinterpret_cast<void*>(base + offset); };
+  parameters_.control = static_cast<ControlBlock*>(at(layout.control));
+  parameters_.breadcrumbs = static_cast<Breadcrumb*>(at(layout.breadcrumbs));
+  parameters_.submissions = static_cast<RingSlot*>(at(layout.submissions));
+  parameters_.completions = static_cast<RingSlot*>(at(layout.completions));
+  parameters_.argument_blocks = static_cast<ArgumentBlock*>(at(layout.argument_blocks));
+  parameters_.slot_mask = layout.slots - 1;
+
+  const auto state = AllocateZeroed(sizeof(KernelState), "the kernel's state");
+  const auto ring = AllocateZeroed(kDeviceRingSlots * sizeof(RingSlot), "the device ring");
+  const auto wide = AllocateZeroed(layout.slots * sizeof(WideProgress), "wide tasks");
+  const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
+  for (const auto* allocated : {&state, &ring, &wide, &scratch}) RETURN_IF_ERROR(allocated->status());
+  parameters_.state = reinterpret_cast<KernelState*>(*state);
+  parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
+  parameters_.wide = reinterpret_cast<WideProgress*>(*wide);
+  parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
+
+  size_t free = 0, total = 0;
+  RETURN_IF_CUDA_ERROR(cuMemGetInfo, &free, &total);
+  const uint64_t bytes = options_.memory_bytes != 0 ? options_.memory_bytes : free / kDefaultMemoryDivisor;
+  CUdeviceptr memory = 0;
+  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&memory, bytes), "cuMemAlloc"); !status.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", options_.ordinal,
+                     " for buffers (", status.message(), "). Fix: lower --device_memory_mib"));
+  }
+  info_.memory_address = memory;
+  info_.memory_bytes = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Launch() {
+  parameters_.first_sequence = region_->control()->resume_sequence;
+  void* arguments[] = {&parameters_};
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0, stream_,
+                       arguments, nullptr);
+  resident_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds most) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    const CUresult result = driver_.cuStreamQuery(stream_);
+    if (result == CUDA_SUCCESS) break;
+    if (result != CUDA_ERROR_NOT_READY) return driver_.Check(result, "the resident kernel");
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > most) {
+      return absl::DeadlineExceededError(
+          "the kernel has not left: a task in front of the park marker still runs");
+    }
+    if (waited < kParkSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kParkNap);
+    }
+  }
+  resident_ = false;
+  return UnmapDeferred();
+}
+
+absl::Status CudaEngine::Resume() {
+  if (resident_) return absl::FailedPreconditionError("the engine is not parked");
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  return Launch();
+}
+
+absl::StatusOr<uint64_t> CudaEngine::MapShared(int fd, uint64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  void* host = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (host == MAP_FAILED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot map ", bytes, " bytes of the shared object: ", std::strerror(errno)));
+  }
+  CUdeviceptr address = 0;
+  absl::Status status = driver_.Check(
+      driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+      "cuMemHostRegister");
+  if (status.ok()) {
+    status = driver_.Check(driver_.cuMemHostGetDevicePointer(&address, host, 0), "cuMemHostGetDevicePointer");
+  }
+  if (!status.ok()) {
+    munmap(host, bytes);
+    return status;
+  }
+  mappings_[address] = {host, bytes};
+  return address;
+}
+
+absl::Status CudaEngine::UnmapShared(uint64_t address) {
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end()) return absl::NotFoundError("no shared object is mapped there");
+  unmap_deferred_.push_back(found->second);
+  mappings_.erase(found);
+  if (resident_) return absl::OkStatus();
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  return UnmapDeferred();
+}
+
+absl::Status CudaEngine::UnmapDeferred() {
+  for (const Mapping& mapping : std::exchange(unmap_deferred_, {})) {
+    RETURN_IF_CUDA_ERROR(cuMemHostUnregister, mapping.host);
+    munmap(mapping.host, mapping.bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Health() {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  const CUresult result = driver_.cuStreamQuery(stream_);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return absl::OkStatus();
+  return driver_.Check(result, "an operator faulted");
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions& options) {
+  const auto driver = Driver::Get();
+  if (!driver.ok()) return driver.status();
+  return std::unique_ptr<Engine>(std::make_unique<CudaEngine>(options, **driver));
+}
+
+absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
+  const auto found = Driver::Get();
+  if (!found.ok()) return found.status();
+  const Driver& driver = **found;
+  int count = 0;
+  if (absl::Status status = driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"); !status.ok()) {
+    return status;
+  }
+  std::vector<std::string> names;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    char name[256] = {};
+    driver.cuDeviceGet(&device, ordinal);
+    driver.cuDeviceGetName(name, sizeof(name), device);
+    names.emplace_back(name);
+  }
+  if (names.empty()) return absl::UnavailableError("the NVIDIA driver finds no GPU. Fix: use --devices=cpu");
+  return names;
+}
+
+}  // namespace resident

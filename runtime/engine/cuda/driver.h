@@ -1,0 +1,74 @@
+// The CUDA driver and nvJitLink, opened at run time, so that one binary starts on
+// machines with and without a GPU.
+//
+//   absl::StatusOr<const Driver*> driver = Driver::Get();   // UNAVAILABLE: why.
+//   RETURN_IF_ERROR(Check(**driver, (*driver)->cuInit(0), "cuInit"));
+//
+// Thread safety: Get() from any thread; a Driver is immutable.
+#ifndef RESIDENT_RUNTIME_ENGINE_CUDA_DRIVER_H_
+#define RESIDENT_RUNTIME_ENGINE_CUDA_DRIVER_H_
+
+#include <cuda.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace resident {
+
+// Every driver call that residentd makes. None of them but those at the end may wait
+// for a resident kernel.
+#define RESIDENT_DRIVER_CALLS(X)     \
+  X(cuInit)                          \
+  X(cuGetErrorName)                  \
+  X(cuGetErrorString)                \
+  X(cuDriverGetVersion)              \
+  X(cuDeviceGet)                     \
+  X(cuDeviceGetAttribute)            \
+  X(cuDeviceGetCount)                \
+  X(cuDeviceGetName)                 \
+  X(cuDeviceGetDevResource)          \
+  X(cuDevSmResourceSplitByCount)     \
+  X(cuDevResourceGenerateDesc)       \
+  X(cuGreenCtxCreate)                \
+  X(cuGreenCtxStreamCreate)          \
+  X(cuDevicePrimaryCtxRetain)        \
+  X(cuCtxSetCurrent)                 \
+  X(cuCtxSetLimit)                   \
+  X(cuFuncGetAttribute)              \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+  X(cuStreamCreate)                  \
+  X(cuStreamQuery)                   \
+  X(cuLaunchKernel)                  \
+  X(cuMemGetInfo)                    \
+  X(cuMemAlloc)                      \
+  X(cuMemHostRegister)               \
+  X(cuMemHostGetDevicePointer)       \
+  /* Only while no kernel is resident: */ \
+  X(cuModuleLoadData)                \
+  X(cuModuleGetFunction)             \
+  X(cuMemsetD8)                      \
+  X(cuMemHostUnregister)
+
+struct Driver {
+#define DECLARE(call) decltype(&::call) call;
+  RESIDENT_DRIVER_CALLS(DECLARE)
+#undef DECLARE
+
+  // The driver of this machine. UNAVAILABLE: there is none, or it is too old, and what
+  // to do about it.
+  static absl::StatusOr<const Driver*> Get();
+
+  // OK, or an error that names the call and what the driver said.
+  absl::Status Check(CUresult result, const char* call) const;
+};
+
+// Links relocatable PTX into an image for an architecture (as in 90) with nvJitLink.
+// UNAVAILABLE: there is no nvJitLink. Needs no GPU and no context.
+absl::StatusOr<std::string> LinkPtx(const std::vector<std::string>& ptx, int architecture);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_CUDA_DRIVER_H_

@@ -1,0 +1,24 @@
+// The image of the first generation: the kernel with the built-in operators, linked at
+// build time (kernels/resident).
+#ifndef RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
+#define RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace resident {
+
+// Architectures with an image in this build, e.g. 80, 90.
+std::vector<int> ImageArchitectures();
+
+// The image for a GPU of compute capability major.minor: the one that was linked for
+// it, or for an earlier minor of the same major; else one linked from PTX now.
+// `from_ptx` links from PTX in any case. UNAVAILABLE: it has to be linked, and there is
+// no nvJitLink.
+absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from_ptx = false);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
