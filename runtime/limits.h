@@ -48,6 +48,8 @@ inline constexpr uint32_t kMaxBufferNameBytes = 128;
 inline constexpr uint32_t kMaxTaskErrors = 16;
 inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
 inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
+// Descriptors and arguments that the tasks of one batch may take.
+inline constexpr uint64_t kMaxBatchDescriptorBytes = 512ull << 20;
 
 }  // namespace resident
 

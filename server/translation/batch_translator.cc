@@ -1,0 +1,144 @@
+#include "server/translation/batch_translator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/errors.h"
+#include "server/translation/columns.h"
+#include "server/translation/flux_programs.h"
+#include "server/translation/placement.h"
+
+namespace resident {
+namespace {
+
+Clock::time_point DeadlineOf(const v1::BatchOptions& options, const Caller& caller) {
+  if (options.timeout_us() == 0) return caller.deadline;
+  // A timeout beyond a century is none; adding it must not overflow.
+  constexpr uint64_t kMostUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
+  return std::min(caller.deadline, Clock::now() + std::chrono::microseconds(
+                                                      std::min(options.timeout_us(), kMostUs)));
+}
+
+absl::Status CheckOptions(const v1::BatchOptions& options) {
+  if (!v1::BatchOptions::Ordering_IsValid(options.ordering())) {
+    return errors::UnknownEnum("BatchOptions.ordering", options.ordering(),
+                               "ORDERING_UNORDERED, ORDERING_IN_ORDER");
+  }
+  return absl::OkStatus();
+}
+
+// Window memory for a batch, kept alive by it; null if it needs none.
+absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevice& device,
+                                                               EngineSession& session,
+                                                               const Caller& caller, uint64_t bytes,
+                                                               RequestBatch& batch) {
+  if (bytes == 0) return std::shared_ptr<const WindowMemory>();
+  auto window = device.window->Allocate(session, (*caller.window_use)[batch.device], bytes);
+  if (!window.ok()) return window.status();
+  batch.keep_alive.push_back(*window);
+  batch.window_bytes = bytes;
+  return window;
+}
+
+absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::Batch& message,
+                            const Caller& caller, RequestBatch& batch) {
+  const v1::OperatorTasks& tasks = message.tasks();
+  if (tasks.count() == 0) return errors::NoTasks();
+  if (tasks.count() > sources.limits->max_batch_tasks) {
+    return errors::TooManyTasks(tasks.count(), sources.limits->max_batch_tasks);
+  }
+  const auto op = sources.registry->Resolve(tasks.operator_(), tasks.version());
+  if (!op.ok()) return op.status();
+  if (op->op->name() == kFluxRunOperator) return errors::InternalOperator(op->op->name());
+
+  Columns columns(*op, tasks);
+  absl::Status status = columns.Read(*sources.buffers, caller.id, batch.keep_alive);
+  if (!status.ok()) return status;
+  std::optional<uint32_t> wanted;
+  if (message.options().has_device()) wanted = message.options().device();
+  if (wanted.has_value() && *wanted >= sources.devices.size()) {
+    return errors::UnknownDevice(*wanted, sources.devices.size());
+  }
+  status = columns.FindDevice(wanted);
+  if (!status.ok()) return status;
+  const auto place = Place(sources.devices, wanted);
+  if (!place.ok()) return place.status();
+  status = columns.Place(place->session->epoch());
+  if (!status.ok()) return status;
+  if (columns.descriptor_bytes() > kMaxBatchDescriptorBytes) {
+    return errors::TooManyArguments(columns.descriptor_bytes(), kMaxBatchDescriptorBytes);
+  }
+
+  batch.device = place->device;
+  batch.epoch = place->session->epoch();
+  batch.operator_name = op->op->name();
+  batch.version = op->version->version;
+  batch.stats = op->stats(place->device);
+  const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
+                                 columns.window_bytes(), batch);
+  if (!window.ok()) return window.status();
+  columns.Fill(window->get(), batch);
+  return absl::OkStatus();
+}
+
+absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1::Batch& message,
+                               const Caller& caller, RequestBatch& batch) {
+  FluxPrograms programs(message.programs());
+  absl::Status status = programs.Check(*sources.limits);
+  if (!status.ok()) return status;
+  std::optional<uint32_t> wanted;
+  if (message.options().has_device()) wanted = message.options().device();
+  const auto place = Place(sources.devices, wanted);
+  if (!place.ok()) return place.status();
+  const auto flux_run = sources.registry->Resolve(kFluxRunOperator, 0);
+  if (!flux_run.ok()) return flux_run.status();
+  const auto copy_bytes = sources.registry->Resolve(kCopyBytesOperator, 0);
+  if (!copy_bytes.ok()) return copy_bytes.status();
+
+  batch.device = place->device;
+  batch.epoch = place->session->epoch();
+  batch.operator_name = flux_run->op->name();
+  batch.version = flux_run->version->version;
+  batch.stats = flux_run->stats(place->device);
+  const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
+                                 programs.window_bytes(), batch);
+  if (!window.ok()) return window.status();
+  // Staging is only for speed: where there is no memory for it, the window does.
+  const DeviceMemory* staged = nullptr;
+  if (programs.wants_staging()) {
+    auto memory = place->session->AllocateMemory(message.programs().bytecode().size());
+    if (memory.ok()) {
+      staged = memory->get();
+      batch.keep_alive.push_back(*std::move(memory));
+    }
+  }
+  programs.Fill(*flux_run, *copy_bytes, place->session->info(), **window, staged, batch);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RequestBatch>> BatchTranslator::Translate(
+    const v1::Batch& message, const Caller& caller) const {
+  absl::Status status = CheckOptions(message.options());
+  if (!status.ok()) return status;
+  auto batch = std::make_shared<RequestBatch>();
+  batch->id = message.id();
+  batch->deadline = DeadlineOf(message.options(), caller);
+  batch->in_order = message.options().ordering() == v1::BatchOptions::ORDERING_IN_ORDER;
+  switch (message.work_case()) {
+    case v1::Batch::kTasks:
+      status = TranslateTasks(sources_, message, caller, *batch);
+      break;
+    case v1::Batch::kPrograms:
+      status = TranslatePrograms(sources_, message, caller, *batch);
+      break;
+    case v1::Batch::WORK_NOT_SET:
+      status = errors::EmptyBatch();
+      break;
+  }
+  if (!status.ok()) return status;
+  return batch;
+}
+
+}  // namespace resident

@@ -1,0 +1,67 @@
+// BatchTranslator: resident.v1.Batch to the runtime's batches.
+//
+// Everything a client sends is checked here, before anything reaches a ring: names,
+// counts, dtypes, shapes, and every offset and length against the bytes that are
+// there. Work for each task is a few stores; all that is the same for all tasks of a
+// column (lookups, signature, sizes) is done once.
+//
+// Thread safety: Translate may be called from any thread at once.
+//
+//   BatchTranslator translator({&limits, &registry, &buffers, devices});
+//   ASSIGN_OR_RETURN(auto batch, translator.Translate(message, caller));
+//   batch->done = ...;
+//   devices[batch->device].device->queue().Enqueue(client, batch);
+#ifndef RESIDENT_SERVER_TRANSLATION_BATCH_TRANSLATOR_H_
+#define RESIDENT_SERVER_TRANSLATION_BATCH_TRANSLATOR_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "resident/v1/executor.pb.h"
+#include "runtime/buffers/buffer_table.h"
+#include "runtime/device/device.h"
+#include "runtime/limits.h"
+#include "runtime/registry/registry.h"
+#include "server/translation/request_batch.h"
+#include "server/translation/window_gate.h"
+
+namespace resident {
+
+// A device as the services see it.
+struct ServingDevice {
+  Device* device = nullptr;
+  std::shared_ptr<WindowGate> window;
+};
+
+// Whose batch it is.
+struct Caller {
+  ClientId id = 0;
+  // Window memory held by the client, by device.
+  const std::vector<std::shared_ptr<WindowUse>>* window_use = nullptr;
+  // The call's own deadline.
+  Clock::time_point deadline = Clock::time_point::max();
+};
+
+class BatchTranslator {
+ public:
+  struct Sources {
+    const Limits* limits;
+    const Registry* registry;
+    const BufferTable* buffers;
+    std::vector<ServingDevice> devices;  // By index.
+  };
+
+  explicit BatchTranslator(Sources sources) : sources_(std::move(sources)) {}
+
+  // Errors: as Executor.Run documents.
+  absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(const v1::Batch& message,
+                                                          const Caller& caller) const;
+
+ private:
+  Sources sources_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_BATCH_TRANSLATOR_H_

@@ -1,0 +1,376 @@
+#include "server/translation/columns.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/errors.h"
+
+namespace resident {
+namespace {
+
+// Columns in the window start at cache lines, so that operators may use wide loads.
+constexpr uint64_t kColumnAlignment = 64;
+// Sizes beyond this are no memory; sums of a few of them do not overflow.
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;
+
+constexpr char kKnownDTypes[] =
+    "DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_I8, "
+    "DTYPE_U32";
+
+// False: does not fit kMostBytes.
+bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
+  return !__builtin_mul_overflow(a, b, product) && *product <= kMostBytes;
+}
+
+absl::Span<const uint64_t> View(const google::protobuf::RepeatedField<uint64_t>& field) {
+  return absl::MakeConstSpan(field.data(), field.size());
+}
+
+}  // namespace
+
+absl::Status Columns::ReadTensorType(size_t column, int dtype,
+                                     const google::protobuf::RepeatedField<uint64_t>& shape,
+                                     Plan& plan) {
+  if (!v1::DType_IsValid(dtype)) {
+    return errors::UnknownEnum(absl::StrCat("the dtype of column ", column + 1), dtype,
+                               kKnownDTypes);
+  }
+  plan.dtype = static_cast<DType>(dtype);
+  if (shape.size() > static_cast<int>(kMaxRank)) {
+    return errors::ShapeRank(PlaceOf(column), shape.size());
+  }
+  for (const uint64_t dim : shape) {
+    if (dim > kMostBytes) return errors::ShapeTooLarge(PlaceOf(column));
+    plan.shape.push_back(static_cast<int64_t>(dim));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
+                                  const BufferTable& table, ClientId client,
+                                  std::vector<std::shared_ptr<const void>>& hold, Plan& plan) {
+  absl::Status status = ReadTensorType(column, from.dtype(), from.shape(), plan);
+  if (!status.ok()) return status;
+  const uint64_t ids = from.buffer_ids_size();
+  if (ids != 1 && ids != tasks_.count()) {
+    return errors::ColumnLength(PlaceOf(column), "buffer_ids", ids, tasks_.count());
+  }
+  status = table.FindAll(client, View(from.buffer_ids()), plan.buffers, hold);
+  if (!status.ok()) return status;
+
+  const Buffer& first = *plan.buffers[0];
+  const bool own_dtype = plan.dtype == DType::kInvalid;
+  const bool own_shape = from.shape().empty();
+  if (own_dtype) plan.dtype = first.dtype;
+  if (own_shape) plan.shape = first.shape;
+  if (own_dtype || own_shape) {
+    for (const Buffer* buffer : plan.buffers) {
+      if (buffer != &first && ((own_dtype && buffer->dtype != first.dtype) ||
+                               (own_shape && buffer->shape != first.shape))) {
+        return errors::MixedBuffers(PlaceOf(column), first.id, buffer->id);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan) {
+  const Parameter& parameter = op_.op->signature().parameters()[column];
+  if (!parameter.scalar()) {
+    return errors::ArgumentKind(PlaceOf(column), ParameterKindText(parameter.kind),
+                                "a scalar column", ColumnsTaken(parameter.kind));
+  }
+  if ((from.f64_size() == 0) == (from.i64_size() == 0)) return errors::ScalarBoth(PlaceOf(column));
+  plan.dtype = parameter.dtypes[0];
+  const bool wants_float = IsFloat(plan.dtype);
+  if (wants_float != (from.f64_size() != 0)) {
+    const bool has_nan = std::any_of(from.f64().begin(), from.f64().end(),
+                                     [](double value) { return std::isnan(value); });
+    return errors::ScalarKind(PlaceOf(column), DTypeName(plan.dtype), wants_float, has_nan);
+  }
+  const uint64_t count = wants_float ? from.f64_size() : from.i64_size();
+  if (count != 1 && count != tasks_.count()) {
+    return errors::ColumnLength(PlaceOf(column), "the scalar column", count, tasks_.count());
+  }
+  if (count > 1) plan.values.resize(count);
+  const auto read = [&](const auto& values) -> absl::Status {
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto value = values[static_cast<int>(i)];
+      if (!ScalarFits(plan.dtype, value)) {
+        return errors::ScalarRange(PlaceOf(column), i, absl::StrCat(value), DTypeName(plan.dtype));
+      }
+      (count > 1 ? plan.values[i] : plan.base) = ScalarBits(plan.dtype, value);
+    }
+    return absl::OkStatus();
+  };
+  return wants_float ? read(from.f64()) : read(from.i64());
+}
+
+absl::Status Columns::Read(const BufferTable& table, ClientId client,
+                           std::vector<std::shared_ptr<const void>>& hold) {
+  const Signature& signature = op_.op->signature();
+  const size_t given = tasks_.arguments_size();
+  if (given > signature.parameters().size() || given < signature.required_arguments()) {
+    // Match says how many are taken; it looks at nothing else when the count is off.
+    return signature.Match(op_.op->name(), std::vector<ArgumentType>(given));
+  }
+  plans_.resize(signature.parameters().size());
+  absl::InlinedVector<ArgumentType, 4> types;
+  for (size_t c = 0; c < given; ++c) {
+    const v1::Column& column = tasks_.arguments(static_cast<int>(c));
+    const ParameterKind wanted = signature.parameters()[c].kind;
+    Plan& plan = plans_[c];
+    const auto refuse_kind = [&](const char* got) {
+      return errors::ArgumentKind(PlaceOf(c), ParameterKindText(wanted), got, ColumnsTaken(wanted));
+    };
+    absl::Status status;
+    switch (column.kind_case()) {
+      case v1::Column::kBuffer:
+        if (wanted == ParameterKind::kScalar) return refuse_kind("a buffer column");
+        plan.kind = Kind::kBuffer;
+        status = ReadBuffers(c, column.buffer(), table, client, hold, plan);
+        break;
+      case v1::Column::kInline:
+        if (wanted != ParameterKind::kInput) return refuse_kind("an inline column");
+        plan.kind = Kind::kInline;
+        status = ReadTensorType(c, column.inline_().dtype(), column.inline_().shape(), plan);
+        break;
+      case v1::Column::kReturned:
+        if (wanted != ParameterKind::kOutput) return refuse_kind("a returned column");
+        plan.kind = Kind::kReturned;
+        status = ReadTensorType(c, column.returned().dtype(), column.returned().shape(), plan);
+        break;
+      case v1::Column::kScalar:
+        plan.kind = Kind::kScalar;
+        status = ReadScalars(c, column.scalar(), plan);
+        break;
+      case v1::Column::KIND_NOT_SET:
+        return errors::EmptyColumn(PlaceOf(c));
+    }
+    if (!status.ok()) return status;
+    if (plan.dtype == DType::kInvalid) return errors::NoDType(PlaceOf(c));
+    types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape});
+  }
+  const absl::Status matched = signature.Match(op_.op->name(), types);
+  if (!matched.ok()) return matched;
+  for (size_t c = given; c < plans_.size(); ++c) {
+    plans_[c].dtype = signature.parameters()[c].dtypes[0];
+    plans_[c].base = *signature.parameters()[c].default_bits;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::FindDevice(std::optional<uint32_t>& wanted) const {
+  for (const Plan& plan : plans_) {
+    for (const Buffer* buffer : plan.buffers) {
+      if (!wanted.has_value()) wanted = buffer->device;
+      if (buffer->device != *wanted) {
+        return errors::OtherDevicesBuffer(buffer->id, buffer->device, *wanted);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, uint64_t epoch,
+                                   Plan& plan) {
+  for (const Buffer* buffer : plan.buffers) {
+    if (buffer->memory == nullptr) {
+      return errors::LostBuffer(buffer->id, buffer->device, buffer->lost_cause);
+    }
+    if (buffer->epoch != epoch) {
+      return errors::DeviceUnavailable(buffer->device, "its engine is being replaced");
+    }
+  }
+  const uint64_t count = tasks_.count();
+  const uint64_t offsets = from.offsets_size();
+  if (offsets != 0 && offsets != count) {
+    return errors::ColumnLength(PlaceOf(column), "offsets", offsets, count);
+  }
+  const uint32_t element = SizeOf(plan.dtype);
+  const uint64_t stride = from.stride_bytes();
+  const uint64_t bytes = plan.tensor_bytes;
+
+  if (offsets == 0 && plan.buffers.size() == 1) {
+    // An arithmetic progression: checking its last member checks all.
+    const Buffer& buffer = *plan.buffers[0];
+    uint64_t last = 0;
+    if (count > 1 && stride % element != 0) {
+      return errors::OffsetAlignment(PlaceOf(column), 1, stride, element);
+    }
+    if (!Multiply(stride, count - 1, &last) || bytes > buffer.size_bytes ||
+        last > buffer.size_bytes - bytes) {
+      const uint64_t first_bad =
+          bytes > buffer.size_bytes ? 0 : (buffer.size_bytes - bytes) / stride + 1;
+      return errors::BeyondBuffer(PlaceOf(column), first_bad, first_bad * stride, bytes, buffer.id,
+                                  buffer.size_bytes);
+    }
+    plan.base = buffer.memory->address;
+    plan.stride = stride;
+    return absl::OkStatus();
+  }
+
+  plan.values.resize(count);
+  const bool one_buffer = plan.buffers.size() == 1;
+  for (uint64_t i = 0; i < count; ++i) {
+    const Buffer& buffer = *plan.buffers[one_buffer ? 0 : i];
+    uint64_t offset = 0;
+    if (offsets != 0) {
+      offset = from.offsets(static_cast<int>(i));
+    } else if (!Multiply(stride, i, &offset)) {
+      offset = kMostBytes;
+    }
+    if (bytes > buffer.size_bytes || offset > buffer.size_bytes - bytes) {
+      return errors::BeyondBuffer(PlaceOf(column), i, offset, bytes, buffer.id, buffer.size_bytes);
+    }
+    if (offset % element != 0) {
+      return errors::OffsetAlignment(PlaceOf(column), i, offset, element);
+    }
+    plan.values[i] = buffer.memory->address + offset;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::PlaceInWindow(size_t column, Plan& plan, uint64_t bytes) {
+  if (bytes > kMostBytes - window_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
+  plan.window_offset = window_bytes_;
+  window_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
+  return absl::OkStatus();
+}
+
+absl::Status Columns::Place(uint64_t epoch) {
+  const uint64_t count = tasks_.count();
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    Plan& plan = plans_[c];
+    if (plan.kind == Kind::kScalar) continue;
+    const std::optional<int64_t> elements = ElementCount(plan.shape);
+    uint64_t all = 0;
+    if (!elements.has_value() ||
+        !Multiply(static_cast<uint64_t>(*elements), SizeOf(plan.dtype), &plan.tensor_bytes)) {
+      return errors::ShapeTooLarge(PlaceOf(c));
+    }
+    plan.elements = static_cast<uint64_t>(*elements);
+
+    absl::Status status;
+    const v1::Column& column = tasks_.arguments(static_cast<int>(c));
+    if (plan.kind == Kind::kBuffer) {
+      status = PlaceBuffers(c, column.buffer(), epoch, plan);
+    } else if (!Multiply(plan.tensor_bytes, count, &all)) {
+      status = errors::ShapeTooLarge(PlaceOf(c));
+    } else if (plan.kind == Kind::kInline) {
+      const uint64_t sent = column.inline_().data().size();
+      if (sent != all && sent != plan.tensor_bytes) {
+        return errors::InlineSize(PlaceOf(c), sent, plan.tensor_bytes, all);
+      }
+      plan.stride = sent == all ? plan.tensor_bytes : 0;
+      status = PlaceInWindow(c, plan, sent);
+    } else {
+      plan.stride = plan.tensor_bytes;
+      status = PlaceInWindow(c, plan, all);
+    }
+    if (!status.ok()) return status;
+  }
+  chunks_ = chunks();
+  compact_ = compact();
+  return absl::OkStatus();
+}
+
+uint64_t Columns::chunks() const {
+  const SplitRule& split = op_.op->split();
+  return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape);
+}
+
+// The signature has made sure that rank cannot matter and that all is float32; what
+// is left is that all tensors have one length.
+bool Columns::compact() const {
+  if (!op_.op->signature().compact() || chunks_ > 1) return false;
+  const Plan* first = nullptr;
+  for (const Plan& plan : plans_) {
+    if (plan.kind == Kind::kScalar) continue;
+    if (first == nullptr) first = &plan;
+    if (plan.elements != first->elements) return false;
+  }
+  return true;
+}
+
+uint64_t Columns::descriptor_bytes() const {
+  const uint64_t task = sizeof(TaskDescriptor) + (compact_ ? 0 : plans_.size() * sizeof(Argument));
+  return tasks_.count() * task;
+}
+
+void Columns::FillCompact(RequestBatch& batch) const {
+  TaskDescriptor first{};
+  first.operator_slot = static_cast<u16>(op_.version->slot);
+  first.flags = kTaskCompact;
+  for (const Plan& plan : plans_) {
+    if (plan.kind != Kind::kScalar) first.words[0] = plan.elements;
+  }
+  batch.tasks.assign(tasks_.count(), first);
+  TaskDescriptor* const tasks = batch.tasks.data();
+  const size_t count = batch.tasks.size();
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const Plan& plan = plans_[c];
+    if (!plan.values.empty()) {
+      for (size_t i = 0; i < count; ++i) tasks[i].words[1 + c] = plan.values[i];
+    } else {
+      uint64_t value = plan.base;
+      for (size_t i = 0; i < count; ++i, value += plan.stride) tasks[i].words[1 + c] = value;
+    }
+  }
+}
+
+void Columns::FillArguments(RequestBatch& batch) const {
+  TaskDescriptor first{};
+  first.operator_slot = static_cast<u16>(op_.version->slot);
+  first.words[0] = plans_.size();
+  first.words[1] = chunks_ > 1 ? chunks_ : 0;
+  first.words[2] = std::min<uint64_t>(chunks_, UINT16_MAX);
+  batch.tasks.assign(tasks_.count(), first);
+  batch.arguments_per_task = plans_.size();
+  batch.arguments.resize(batch.tasks.size() * plans_.size());
+
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const Plan& plan = plans_[c];
+    Argument argument;
+    std::memset(&argument, 0, sizeof(argument));
+    if (plan.kind != Kind::kScalar) {
+      argument.tensor.dtype = plan.dtype;
+      argument.tensor.rank = static_cast<u8>(plan.shape.size());
+      int64_t stride = 1;
+      for (size_t d = plan.shape.size(); d-- > 0;) {
+        argument.tensor.shape[d] = plan.shape[d];
+        argument.tensor.strides[d] = stride;
+        stride *= plan.shape[d];
+      }
+    }
+    for (size_t i = 0; i < batch.tasks.size(); ++i) {
+      // The address and a scalar's bits stand in the same place.
+      argument.scalar_bits = plan.values.empty() ? plan.base + i * plan.stride : plan.values[i];
+      batch.arguments[i * plans_.size() + c] = argument;
+    }
+  }
+}
+
+void Columns::Fill(const WindowMemory* window, RequestBatch& batch) {
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    Plan& plan = plans_[c];
+    if (plan.kind != Kind::kInline && plan.kind != Kind::kReturned) continue;
+    uint8_t* const host = window == nullptr ? nullptr : window->host + plan.window_offset;
+    if (window != nullptr) plan.base = window->address + plan.window_offset;
+    if (plan.kind == Kind::kReturned) {
+      batch.returned.push_back({host, plan.tensor_bytes});
+    } else if (host != nullptr) {
+      const std::string& data = tasks_.arguments(static_cast<int>(c)).inline_().data();
+      std::memcpy(host, data.data(), data.size());
+    }
+  }
+  if (compact_) {
+    FillCompact(batch);
+  } else {
+    FillArguments(batch);
+  }
+}
+
+}  // namespace resident

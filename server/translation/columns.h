@@ -1,0 +1,96 @@
+// Columns: the arguments of a batch of operator tasks, checked and made addresses.
+//
+// Used in four steps, because each needs what the one before it found:
+//
+//   Read         kinds, dtypes, shapes, scalars; buffers; against the signature
+//   FindDevice   where the buffers are
+//   Place        offsets and sizes, against the buffers and the bytes sent
+//   Fill         descriptors, in tight loops
+//
+// Thread safety: an object belongs to one thread.
+#ifndef RESIDENT_SERVER_TRANSLATION_COLUMNS_H_
+#define RESIDENT_SERVER_TRANSLATION_COLUMNS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "resident/v1/executor.pb.h"
+#include "runtime/buffers/buffer_table.h"
+#include "runtime/errors.h"
+#include "runtime/executor/batch.h"
+#include "runtime/registry/registry.h"
+#include "server/translation/request_batch.h"
+
+namespace resident {
+
+class Columns {
+ public:
+  // The message must outlive the object.
+  Columns(const ResolvedOperator& op, const v1::OperatorTasks& tasks) : op_(op), tasks_(tasks) {}
+
+  // Reads the columns and looks their buffers up, which `hold` then keeps alive.
+  absl::Status Read(const BufferTable& table, ClientId client,
+                    std::vector<std::shared_ptr<const void>>& hold);
+  // The device of the buffers; none if there are none. FAILED_PRECONDITION: they are
+  // not all on one device, or not on `wanted`.
+  absl::Status FindDevice(std::optional<uint32_t>& wanted) const;
+  // Works out where each task's tensors are. `epoch`: of the engine that will run
+  // them; FAILED_PRECONDITION: a buffer was lost with an earlier one.
+  absl::Status Place(uint64_t epoch);
+  // Window memory that inline and returned columns take.
+  uint64_t window_bytes() const { return window_bytes_; }
+  // Bytes of descriptors and arguments that Fill makes.
+  uint64_t descriptor_bytes() const;
+  // Fills in tasks, arguments and returned columns; copies inline data into the
+  // window. `window` may be null when window_bytes() is 0.
+  void Fill(const WindowMemory* window, RequestBatch& batch);
+
+ private:
+  enum class Kind : uint8_t { kBuffer, kInline, kReturned, kScalar };
+  struct Plan {
+    Kind kind = Kind::kScalar;
+    DType dtype = DType::kInvalid;
+    Shape shape;
+    uint64_t elements = 1;
+    uint64_t tensor_bytes = 0;
+    // Value of task i, an address or a scalar's bits: values[i], or if there are none
+    // base + i * stride.
+    uint64_t base = 0;
+    uint64_t stride = 0;
+    std::vector<uint64_t> values;
+    uint64_t window_offset = 0;
+    std::vector<const Buffer*> buffers;  // One, or one for each task.
+  };
+
+  errors::ArgumentPlace PlaceOf(size_t column) const {
+    return {op_.op->name(), column, op_.op->signature().parameters()[column].name};
+  }
+  absl::Status ReadTensorType(size_t column, int dtype,
+                              const google::protobuf::RepeatedField<uint64_t>& shape, Plan& plan);
+  absl::Status ReadBuffers(size_t column, const v1::BufferColumn& from, const BufferTable& table,
+                           ClientId client, std::vector<std::shared_ptr<const void>>& hold,
+                           Plan& plan);
+  absl::Status ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan);
+  absl::Status PlaceBuffers(size_t column, const v1::BufferColumn& from, uint64_t epoch,
+                            Plan& plan);
+  absl::Status PlaceInWindow(size_t column, Plan& plan, uint64_t bytes);
+  bool compact() const;
+  uint64_t chunks() const;
+  void FillCompact(RequestBatch& batch) const;
+  void FillArguments(RequestBatch& batch) const;
+
+  const ResolvedOperator op_;
+  const v1::OperatorTasks& tasks_;
+  absl::InlinedVector<Plan, 4> plans_;
+  uint64_t window_bytes_ = 0;
+  bool compact_ = false;
+  uint64_t chunks_ = 1;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_COLUMNS_H_

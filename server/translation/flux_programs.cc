@@ -1,0 +1,184 @@
+#include "server/translation/flux_programs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/flux/run_arguments.h"
+#include "runtime/buffers/copy_task.h"
+#include "runtime/errors.h"
+
+namespace resident {
+namespace {
+
+constexpr uint32_t kRegisters = 16;
+// Programs larger than this on average are not staged in fast memory by the operator
+// (kernels/flux/run_arguments.h), which then reads them where they are.
+constexpr uint64_t kSmallProgramBytes = 64;
+constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
+// Runs of one chunk: whole blocks of threads, and for one program over many inputs
+// enough of them to be worth staging the program for.
+constexpr uint64_t kRunsOfBlock = 256;
+constexpr uint64_t kMostRunsOfChunk = 4096;
+constexpr uint64_t kChunksOfWorker = 4;
+
+}  // namespace
+
+uint64_t FluxPrograms::Reserve(uint64_t bytes) {
+  const uint64_t at = window_bytes_;
+  window_bytes_ += (bytes + 63) / 64 * 64;
+  return at;
+}
+
+absl::Status FluxPrograms::Check(const Limits& limits) {
+  const uint64_t bytecode_bytes = message_.bytecode().size();
+  if (message_.offsets_size() == 1) {
+    return errors::FluxOffsets("1 value makes no program");
+  }
+  if (message_.offsets_size() > 1) {
+    programs_ = message_.offsets_size() - 1;
+    for (uint32_t p = 0; p < programs_; ++p) {
+      if (message_.offsets(p) > message_.offsets(p + 1)) {
+        return errors::FluxOffsets(absl::StrCat("value ", p + 1, " (", message_.offsets(p + 1),
+                                                ") is below the one before it (",
+                                                message_.offsets(p), ")"));
+      }
+    }
+    if (message_.offsets(programs_) > bytecode_bytes) {
+      return errors::FluxOffsets(absl::StrCat("the last value is ", message_.offsets(programs_),
+                                              " and bytecode has ", bytecode_bytes, " bytes"));
+    }
+  }
+
+  runs_ = message_.count() == 0 ? programs_ : message_.count();
+  if (runs_ > limits.max_batch_tasks) return errors::TooManyTasks(runs_, limits.max_batch_tasks);
+  const uint32_t indices = message_.program_index_size();
+  if (indices == 0) {
+    if (programs_ != 1 && programs_ != runs_) return errors::FluxCount(runs_, programs_);
+  } else {
+    if (indices != runs_) return errors::FluxIndexLength(indices, runs_);
+    for (uint32_t run = 0; run < runs_; ++run) {
+      const uint32_t program = message_.program_index(run);
+      if (program >= programs_) return errors::FluxIndex(run, program, programs_);
+    }
+  }
+
+  const uint64_t width = message_.initial_width();
+  if (width > kRegisters) return errors::FluxInitialWidth(width);
+  const uint64_t initial_bytes = message_.initial().size();
+  if (initial_bytes == width * 4) {
+    initial_shared_ = width != 0;
+  } else if (initial_bytes != width * 4 * runs_) {
+    return errors::FluxInitial(initial_bytes, width, runs_);
+  }
+
+  if (message_.wanted_size() > static_cast<int>(kRegisters)) {
+    return errors::FluxWanted(absl::StrCat(message_.wanted_size(), " registers"));
+  }
+  if (message_.wanted_size() > 0) wanted_count_ = message_.wanted_size();
+  for (int k = 0; k < message_.wanted_size(); ++k) {
+    if (message_.wanted(k) >= kRegisters) {
+      return errors::FluxWanted(absl::StrCat("there is no register ", message_.wanted(k)));
+    }
+    wanted_ |= uint64_t{message_.wanted(k)} << (4 * k);
+  }
+
+  max_cycles_ = message_.max_cycles() == 0 ? std::min(kFluxDefaultCycles, limits.flux_max_cycles)
+                                           : message_.max_cycles();
+  const uint64_t most_cycles = std::min<uint64_t>(limits.flux_max_cycles, UINT32_MAX);
+  if (max_cycles_ > most_cycles) return errors::FluxCycles(max_cycles_, most_cycles);
+  if (!v1::FluxPrograms::UnknownOpcode_IsValid(message_.unknown_opcode())) {
+    return errors::UnknownEnum("FluxPrograms.unknown_opcode", message_.unknown_opcode(),
+                               "UNKNOWN_OPCODE_ERROR, UNKNOWN_OPCODE_NOP");
+  }
+
+  bytecode_at_ = Reserve(bytecode_bytes);
+  offsets_at_ = Reserve(uint64_t{4} * message_.offsets_size());
+  index_at_ = Reserve(uint64_t{4} * indices);
+  initial_at_ = Reserve(initial_bytes);
+  registers_at_ = Reserve(uint64_t{4} * runs_ * wanted_count_);
+  errors_at_ = Reserve(runs_);
+  cycles_at_ = Reserve(uint64_t{4} * runs_);
+  return absl::OkStatus();
+}
+
+bool FluxPrograms::wants_staging() const {
+  const uint64_t bytes = message_.bytecode().size();
+  return bytes > kSmallBytecodeBytes && bytes > kSmallProgramBytes * programs_;
+}
+
+uint64_t FluxPrograms::Chunks(const EngineInfo& engine) const {
+  uint64_t runs_of_chunk = kRunsOfBlock;
+  if (programs_ == 1) {
+    const uint64_t chunks = kChunksOfWorker * std::max<uint32_t>(1, engine.workers);
+    runs_of_chunk = (runs_ / chunks + kRunsOfBlock - 1) / kRunsOfBlock * kRunsOfBlock;
+    runs_of_chunk = std::clamp(runs_of_chunk, kRunsOfBlock, kMostRunsOfChunk);
+  }
+  return (runs_ + runs_of_chunk - 1) / runs_of_chunk;
+}
+
+void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
+                        const EngineInfo& engine, const WindowMemory& window,
+                        const DeviceMemory* staged, RequestBatch& batch) const {
+  const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
+    if (bytes != 0) std::memcpy(window.host + at, data, bytes);
+  };
+  const uint64_t bytecode_bytes = message_.bytecode().size();
+  copy_in(bytecode_at_, message_.bytecode().data(), bytecode_bytes);
+  copy_in(offsets_at_, message_.offsets().data(), uint64_t{4} * message_.offsets_size());
+  copy_in(index_at_, message_.program_index().data(), uint64_t{4} * message_.program_index_size());
+  copy_in(initial_at_, message_.initial().data(), message_.initial().size());
+
+  const size_t tasks = staged == nullptr ? 1 : 2;
+  batch.tasks.resize(tasks);
+  batch.arguments_per_task = flux::kRunArguments;
+  batch.arguments.resize(tasks * flux::kRunArguments);
+  if (staged != nullptr) {
+    batch.in_order = true;
+    FillCopyTask(copy_bytes, window.address + bytecode_at_, staged->address, bytecode_bytes,
+                 batch.tasks[0], batch.arguments.data());
+  }
+
+  Argument* const arguments = &batch.arguments[(tasks - 1) * flux::kRunArguments];
+  const uint64_t base = window.address;
+  const auto tensor = [&](uint32_t i, DType dtype, uint64_t address, uint64_t elements) {
+    arguments[i] = VectorArgument(dtype, address, static_cast<int64_t>(elements));
+  };
+  const auto scalar = [&](uint32_t i, uint64_t value) {
+    std::memset(&arguments[i], 0, sizeof(Argument));
+    arguments[i].scalar_bits = value;
+  };
+  tensor(flux::kRunBytecode, DType::kU8, staged == nullptr ? base + bytecode_at_ : staged->address,
+         bytecode_bytes);
+  tensor(flux::kRunOffsets, DType::kU32, base + offsets_at_, message_.offsets_size());
+  tensor(flux::kRunIndex, DType::kU32, base + index_at_, message_.program_index_size());
+  tensor(flux::kRunInitial, DType::kI32, base + initial_at_, message_.initial().size() / 4);
+  tensor(flux::kRunRegisters, DType::kI32, base + registers_at_, uint64_t{runs_} * wanted_count_);
+  tensor(flux::kRunErrors, DType::kU8, base + errors_at_, runs_);
+  tensor(flux::kRunCycles, DType::kU32, base + cycles_at_, runs_);
+  scalar(flux::kRunCount, runs_);
+  scalar(flux::kRunInitialWidth, message_.initial_width());
+  scalar(flux::kRunInitialShared, initial_shared_ ? 1 : 0);
+  scalar(flux::kRunWanted, wanted_);
+  scalar(flux::kRunWantedCount, wanted_count_);
+  scalar(flux::kRunMaxCycles, max_cycles_);
+  scalar(flux::kRunUnknownNop,
+         message_.unknown_opcode() == v1::FluxPrograms::UNKNOWN_OPCODE_NOP ? 1 : 0);
+
+  const uint64_t chunks = Chunks(engine);
+  TaskDescriptor& task = batch.tasks.back();
+  task = TaskDescriptor{};
+  task.operator_slot = static_cast<u16>(flux_run.version->slot);
+  task.words[0] = flux::kRunArguments;
+  task.words[1] = chunks > 1 ? chunks : 0;
+  task.words[2] = std::min<uint64_t>(chunks, UINT16_MAX);
+
+  batch.flux = true;
+  batch.flux_runs = runs_;
+  batch.flux_wanted = wanted_count_;
+  batch.flux_registers = window.host + registers_at_;
+  batch.flux_errors = window.host + errors_at_;
+  batch.flux_cycles = window.host + cycles_at_;
+}
+
+}  // namespace resident

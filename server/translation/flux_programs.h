@@ -1,0 +1,65 @@
+// FluxPrograms: a batch of FLUX programs, checked and made one wide task of flux.run.
+//
+// Used in three steps: Check (the message alone), window_bytes, Fill.
+//
+// Thread safety: an object belongs to one thread.
+#ifndef RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
+#define RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "resident/v1/executor.pb.h"
+#include "runtime/device/device.h"
+#include "runtime/limits.h"
+#include "runtime/registry/registry.h"
+#include "server/translation/request_batch.h"
+
+namespace resident {
+
+class FluxPrograms {
+ public:
+  // The message must outlive the object.
+  explicit FluxPrograms(const v1::FluxPrograms& message) : message_(message) {}
+
+  // Checks every offset, index and length against what was sent.
+  absl::Status Check(const Limits& limits);
+
+  uint32_t runs() const { return runs_; }
+  // Window memory that inputs and outputs take.
+  uint64_t window_bytes() const { return window_bytes_; }
+  // Whether the bytecode is read often enough, and is large enough, that it is worth
+  // a copy into device memory before the programs run.
+  bool wants_staging() const;
+
+  // Fills in the task, and one before it that copies the bytecode when `staged` is
+  // not null.
+  void Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
+            const EngineInfo& engine, const WindowMemory& window, const DeviceMemory* staged,
+            RequestBatch& batch) const;
+
+ private:
+  uint64_t Reserve(uint64_t bytes);
+  uint64_t Chunks(const EngineInfo& engine) const;
+
+  const v1::FluxPrograms& message_;
+  uint32_t programs_ = 1;
+  uint32_t runs_ = 0;
+  uint32_t wanted_count_ = 1;
+  uint64_t wanted_ = 0;  // Register k in bits 4k to 4k + 3.
+  uint64_t max_cycles_ = 0;
+  bool initial_shared_ = false;
+  uint64_t window_bytes_ = 0;
+  // Offsets in the window.
+  uint64_t bytecode_at_ = 0;
+  uint64_t offsets_at_ = 0;
+  uint64_t index_at_ = 0;
+  uint64_t initial_at_ = 0;
+  uint64_t registers_at_ = 0;
+  uint64_t errors_at_ = 0;
+  uint64_t cycles_at_ = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
