@@ -187,9 +187,12 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   uint64_t sequence = next_.load(std::memory_order_acquire);
   RingSlot& slot = region_->submissions()[sequence & mask_];
   if (!Ready(slot, sequence)) return false;
-  if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel)) return true;
-  // Only now: another worker's slot may be written again while it is read.
+  // Read before it is taken: once it is, the completion of a later task tells the host
+  // that this slot was read, and the host may write it again however long this worker
+  // is held up. What is read in vain, because another worker took the task, may be
+  // torn and is not looked at.
   ReadTask(slot, &state.descriptor);
+  if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel)) return true;
   if (state.descriptor.flags & kTaskSkip) return true;
   if (state.descriptor.flags & kTaskPark) {
     leaving_.store(true, std::memory_order_release);
