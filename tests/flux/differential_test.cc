@@ -1,0 +1,120 @@
+// The interpreter that engines run against the reference, on random programs: one by
+// one, and as batches of many programs. A program that shows a difference is shrunk
+// and printed as assembly.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/flux/disassembler.h"
+#include "runtime/flux/host_operator.h"
+#include "runtime/flux/random_program.h"
+#include "runtime/flux/reference.h"
+
+namespace resident::flux {
+namespace {
+
+constexpr int kPrograms = 200'000;
+
+std::string Describe(const RunResult& result) {
+  std::string text = "error " + std::to_string(result.error) + ", cycles " +
+                     std::to_string(result.cycles) + ", registers";
+  for (const int32_t value : result.registers) text += " " + std::to_string(value);
+  return text;
+}
+
+std::string Report(const Bytecode& code, const RunOptions& options) {
+  const Bytecode small = Shrink(code, [&](const Bytecode& candidate) {
+    return !(RunOnHost(candidate, options) == RunReference(candidate, options));
+  });
+  std::string text = "max_cycles " + std::to_string(options.max_cycles) +
+                     (options.unknown_nop ? ", unknown opcodes are no-ops" : "") + ", initial";
+  for (const int32_t value : options.initial) text += " " + std::to_string(value);
+  return text + "\n" + Disassemble(small) + "reference: " + Describe(RunReference(small, options)) +
+         "\noperator:  " + Describe(RunOnHost(small, options)) + "\n";
+}
+
+TEST(FluxDifferential, OneByOne) {
+  RandomProgramGenerator generator(20240601);
+  std::vector<int> errors(9);
+  for (int i = 0; i < kPrograms; ++i) {
+    const RandomCase random = generator.Next();
+    const RunResult expected = RunReference(random.bytecode, random.options);
+    ++errors[expected.error];
+    ASSERT_EQ(RunOnHost(random.bytecode, random.options), expected)
+        << "program " << i << ", shrunk: " << Report(random.bytecode, random.options);
+  }
+  // The generator reaches every way to end.
+  for (size_t error = 0; error < errors.size(); ++error) {
+    EXPECT_GT(errors[error], 0) << "no program ended with error " << error;
+  }
+}
+
+TEST(FluxDifferential, AsBatches) {
+  RandomProgramGenerator generator(42);
+  for (int b = 0; b < 100; ++b) {
+    HostBatch batch;
+    batch.offsets = {0};
+    batch.wanted.clear();
+    for (uint32_t r = 0; r < 16; ++r) batch.wanted.push_back(15 - r);
+    batch.initial_width = 16;
+    batch.max_cycles = generator.Below(1000);
+    batch.unknown_nop = generator.Below(2) == 0;
+    batch.chunks = 1 + generator.Below(5);
+    std::vector<Bytecode> programs;
+    const uint32_t count = 1 + generator.Below(300);
+    for (uint32_t p = 0; p < count; ++p) {
+      const RandomCase random = generator.Next();
+      programs.push_back(random.bytecode);
+      batch.bytecode.insert(batch.bytecode.end(), random.bytecode.begin(), random.bytecode.end());
+      batch.offsets.push_back(static_cast<uint32_t>(batch.bytecode.size()));
+    }
+    // Half of the batches pick programs by index.
+    const bool indexed = b % 2 == 0;
+    batch.count = indexed ? 1 + generator.Below(500) : count;
+    std::vector<RunOptions> options;
+    for (int64_t i = 0; i < batch.count; ++i) {
+      if (indexed) batch.index.push_back(generator.Below(count));
+      options.push_back(generator.Next().options);
+      batch.initial.insert(batch.initial.end(), options.back().initial.begin(),
+                           options.back().initial.end());
+      options.back().max_cycles = batch.max_cycles;
+      options.back().unknown_nop = batch.unknown_nop;
+    }
+    const HostResults results = RunOnHost(batch);
+    ASSERT_EQ(results.status, CompletionStatus::kOk);
+    for (int64_t i = 0; i < batch.count; ++i) {
+      const Bytecode& program = programs[indexed ? batch.index[i] : i];
+      const RunResult expected = RunReference(program, options[i]);
+      RunResult actual;
+      for (size_t r = 0; r < 16; ++r) actual.registers[15 - r] = results.registers[i * 16 + r];
+      actual.error = results.errors[i];
+      actual.cycles = results.cycles[i];
+      ASSERT_EQ(actual, expected) << "batch " << b << ", run " << i << "\n"
+                                  << Disassemble(program) << Describe(actual) << "\n"
+                                  << Describe(expected);
+    }
+  }
+}
+
+// The shrinker itself: of a long program it keeps the one instruction that matters.
+TEST(FluxShrink, KeepsWhatMatters) {
+  RandomProgramGenerator generator(3);
+  Bytecode code;
+  while (code.size() < 400) {
+    const Bytecode more = generator.Next().bytecode;
+    code.insert(code.end(), more.begin(), more.end());
+  }
+  code.insert(code.begin() + 123, {0xee, 0xdd});
+  const Bytecode small = Shrink(code, [](const Bytecode& candidate) {
+    for (size_t i = 0; i + 1 < candidate.size(); ++i) {
+      if (candidate[i] == 0xee && candidate[i + 1] == 0xdd) return true;
+    }
+    return false;
+  });
+  EXPECT_EQ(small, (Bytecode{0xee, 0xdd}));
+}
+
+}  // namespace
+}  // namespace resident::flux
