@@ -204,6 +204,12 @@ TEST(DeviceTest, IdleDeviceParksAndTheNextTaskResumesIt) {
     EXPECT_GE(harness.device().snapshot().parks, round);
     EXPECT_GE(harness.device().snapshot().resumes, round);
   }
+  const Device::Snapshot snapshot = harness.device().snapshot();
+  std::printf("park %.0f us, resume %.0f us, each on average\n",
+              static_cast<double>(harness.device().park_duration().sum_ns()) / 1e3 /
+                  static_cast<double>(snapshot.parks),
+              static_cast<double>(harness.device().resume_duration().sum_ns()) / 1e3 /
+                  static_cast<double>(snapshot.resumes));
   EXPECT_GT(harness.device().park_duration().sum_ns(), 0u);
   EXPECT_GT(harness.device().resume_duration().sum_ns(), 0u);
 }
@@ -316,6 +322,8 @@ TEST(DeviceTest, IdleDeviceCostsUnderOnePercentOfACore) {
   std::this_thread::sleep_for(seconds(2));
   const uint64_t used = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid()) - before;
   const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
+  std::printf("idle: %.2f %% of a core\n",
+              100 * static_cast<double>(used) / static_cast<double>(took));
   EXPECT_LT(static_cast<double>(used), 0.01 * static_cast<double>(took));
 }
 
