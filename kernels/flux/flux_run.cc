@@ -196,6 +196,9 @@ RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
     bad = kRunInitial;
   else if (programs.indexed() && args.tensor<u32>(kRunIndex).size() < count)
     bad = kRunIndex;
+  // Somewhere to begin, and enough where each run has its own.
+  else if (programs.size() == 0 && count != 0)
+    bad = kRunOffsets;
   else if (!programs.indexed() && programs.size() != 1 && programs.size() < count)
     bad = kRunOffsets;
   if (bad == kRunArguments) return true;

@@ -141,8 +141,11 @@ TEST(FluxRun, OffsetsBeyondTheBytesAreRefused) {
   ExpectRefused(batch, kRunOffsets);
   batch.offsets = {0, 4, 2};
   ExpectRefused(batch, kRunOffsets);
-  batch.offsets = {0};
+  batch.offsets = {0};  // No program at all, also by index.
   ExpectRefused(batch, kRunOffsets);
+  batch.index = {0, 0};
+  ExpectRefused(batch, kRunOffsets);
+  batch.index.clear();
   batch.offsets = {0, 2, 4};
   batch.count = 3;
   ExpectRefused(batch, kRunOffsets);
