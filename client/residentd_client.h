@@ -161,7 +161,7 @@ struct BufferOptions {
   // Outlives the session and engine restarts.
   bool durable = false;
   // For people; at most 128 bytes.
-  std::string name;
+  std::string name = "";
 };
 
 // What is common to batches. A batch can be sent any number of times.

@@ -1,0 +1,161 @@
+#include "client/bench/task_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace resident::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A batch that is sent again and again, and the buffer that its tasks write.
+struct Slot {
+  client::Buffer<float> out;
+  std::unique_ptr<client::TaskBatch> batch;
+  float alpha = 0;
+  bool used = false;
+  Clock::time_point sent;
+};
+
+// What the stream's thread reports: free slots, latencies, the first failure.
+class Answers {
+ public:
+  explicit Answers(size_t slots) {
+    for (size_t i = 0; i < slots; ++i) free_.push_back(i);
+  }
+
+  // A slot that may be sent, or the failure that ends it all.
+  absl::StatusOr<size_t> Take() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Answers::Ready));
+    if (!status_.ok()) return status_;
+    const size_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+
+  void Answer(size_t slot, double us, const absl::StatusOr<client::Result>& result) {
+    absl::MutexLock lock(&mutex_);
+    if (status_.ok()) status_ = result.ok() ? result->status() : result.status();
+    latencies_us_.push_back(us);
+    free_.push_back(slot);
+  }
+
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  std::vector<double> TakeLatencies() {
+    absl::MutexLock lock(&mutex_);
+    return std::move(latencies_us_);
+  }
+
+ private:
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !free_.empty() || !status_.ok();
+  }
+
+  absl::Mutex mutex_;
+  std::vector<size_t> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<double> latencies_us_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Downloads what a slot's tasks wrote and compares it with the CPU's own sums.
+absl::Status Check(const Slot& slot, size_t index, const std::vector<float>& x,
+                   const std::vector<float>& y, TaskStreamReport& report) {
+  absl::StatusOr<std::vector<float>> sums = slot.out.Download();
+  if (!sums.ok()) return sums.status();
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float expected = x[i] + slot.alpha * y[i];
+    if ((*sums)[i] == expected) continue;
+    if (report.wrong++ == 0) {
+      report.first_difference = absl::StrCat("batch slot ", index, ", element ", i, ": ",
+                                             (*sums)[i], " instead of ", expected);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
+                                             const TaskStreamOptions& options,
+                                             const std::function<void(double)>& progress) {
+  // Whole numbers: exact in float32, also when the device fuses multiply and add.
+  const uint64_t total = uint64_t{options.batch} * options.elements;
+  std::vector<float> x(total), y(total);
+  for (uint64_t i = 0; i < total; ++i) {
+    x[i] = static_cast<float>(i % 65521);
+    y[i] = static_cast<float>(i % 251);
+  }
+  client::BufferOptions on{.device = options.device};
+  absl::StatusOr<client::Buffer<float>> x_buffer = client.Upload(x, on);
+  if (!x_buffer.ok()) return x_buffer.status();
+  on.device = x_buffer->device();
+  absl::StatusOr<client::Buffer<float>> y_buffer = client.Upload(y, on);
+  if (!y_buffer.ok()) return y_buffer.status();
+
+  const client::View rows{.shape = {options.elements}, .stride = options.elements};
+  uint32_t slot_count = std::max(options.in_flight, 1u);
+  if (options.batches > 0) {
+    slot_count = static_cast<uint32_t>(std::min<uint64_t>(slot_count, options.batches));
+  }
+  std::vector<Slot> slots(slot_count);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    absl::StatusOr<client::Buffer<float>> out = client.Allocate<float>({total}, on);
+    if (!out.ok()) return out.status();
+    slots[i].out = *std::move(out);
+    slots[i].alpha = static_cast<float>(i % 16 + 1);
+    slots[i].batch = std::make_unique<client::TaskBatch>("add", options.batch);
+    slots[i].batch->Use(*x_buffer, rows).Use(*y_buffer, rows).Use(slots[i].out, rows);
+    slots[i].batch->Scalar(slots[i].alpha);
+  }
+
+  Answers answers(slots.size());
+  absl::StatusOr<std::unique_ptr<client::Stream>> stream =
+      client.OpenStream({.max_in_flight = slot_count});
+  if (!stream.ok()) return stream.status();
+  TaskStreamReport report;
+  const Clock::duration duration = absl::ToChronoNanoseconds(options.duration);
+  const Clock::time_point start = Clock::now();
+  while (options.batches > 0 ? report.batches < options.batches : Clock::now() - start < duration) {
+    absl::StatusOr<size_t> index = answers.Take();
+    if (!index.ok()) return index.status();
+    Slot& slot = slots[*index];
+    slot.used = true;
+    slot.sent = Clock::now();
+    absl::Status sent =
+        (*stream)->Send(*slot.batch, [&, i = *index](absl::StatusOr<client::Result> result) {
+          const std::chrono::duration<double, std::micro> us = Clock::now() - slots[i].sent;
+          answers.Answer(i, us.count(), result);
+        });
+    if (!sent.ok()) return sent;
+    ++report.batches;
+    if (report.batches % 16 == 0) {
+      progress(options.batches > 0
+                   ? static_cast<double>(report.batches) / static_cast<double>(options.batches)
+                   : std::chrono::duration<double>(Clock::now() - start) /
+                         std::chrono::duration<double>(duration));
+    }
+  }
+  if (absl::Status status = (*stream)->Finish(); !status.ok()) return status;
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (absl::Status status = answers.status(); !status.ok()) return status;
+  report.tasks = report.batches * options.batch;
+  report.batch_us = answers.TakeLatencies();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (!slots[i].used) continue;
+    absl::Status status = Check(slots[i], i, x, y, report);
+    if (!status.ok()) return status;
+  }
+  return report;
+}
+
+}  // namespace resident::bench

@@ -1,0 +1,19 @@
+// residentctl's exit codes: what a script can tell apart. `residentctl help` lists them.
+#ifndef RESIDENT_CLIENT_CLI_EXIT_CODES_H_
+#define RESIDENT_CLIENT_CLI_EXIT_CODES_H_
+
+namespace resident::cli {
+
+inline constexpr int kExitOk = 0;
+// A check found a difference, or a task or program ended with an error.
+inline constexpr int kExitFailed = 1;
+// The command line, or a file it names, is wrong. Nothing was sent.
+inline constexpr int kExitUsage = 2;
+// No server answered.
+inline constexpr int kExitUnreachable = 3;
+// The server refused the request, or did not answer it in time.
+inline constexpr int kExitRefused = 4;
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_CLI_EXIT_CODES_H_

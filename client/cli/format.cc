@@ -1,0 +1,71 @@
+#include "client/cli/format.h"
+
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace resident::cli {
+namespace {
+
+// 1.23, 12.3, 123.
+std::string ThreeDigits(double value) {
+  const double size = std::fabs(value);
+  const int decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
+  return absl::StrFormat("%.*f", decimals, value);
+}
+
+}  // namespace
+
+std::string FormatBytes(uint64_t bytes) {
+  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrCat(ThreeDigits(value), " ", kUnits[unit]);
+}
+
+std::string FormatCount(double count) {
+  static constexpr std::array kUnits = {"", " K", " M", " G", " T"};
+  if (std::fabs(count) < 1000) {
+    if (count == std::floor(count)) return absl::StrFormat("%.0f", count);
+    return ThreeDigits(count);
+  }
+  size_t unit = 0;
+  while (std::fabs(count) >= 999.5 && unit + 1 < kUnits.size()) {
+    count /= 1000;
+    ++unit;
+  }
+  return absl::StrCat(ThreeDigits(count), kUnits[unit]);
+}
+
+std::string FormatExact(uint64_t count) {
+  std::string digits = absl::StrCat(count);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  return digits;
+}
+
+std::string HumanDuration(absl::Duration duration) {
+  if (duration < absl::ZeroDuration()) return absl::StrCat("-", HumanDuration(-duration));
+  const double seconds = absl::ToDoubleSeconds(duration);
+  if (seconds < 1e-6) return absl::StrFormat("%.0f ns", seconds * 1e9);
+  if (seconds < 1e-3) return absl::StrCat(ThreeDigits(seconds * 1e6), " µs");
+  if (seconds < 1) return absl::StrCat(ThreeDigits(seconds * 1e3), " ms");
+  if (seconds < 60) return absl::StrCat(ThreeDigits(seconds), " s");
+  const int64_t whole = absl::ToInt64Seconds(duration);
+  if (whole < 3600) return absl::StrCat(whole / 60, " m ", whole % 60, " s");
+  if (whole < 86400) return absl::StrCat(whole / 3600, " h ", whole / 60 % 60, " m");
+  return absl::StrCat(whole / 86400, " d ", whole / 3600 % 24, " h");
+}
+
+std::string FormatShape(const std::vector<uint64_t>& shape) {
+  return shape.empty() ? "scalar" : absl::StrJoin(shape, "x");
+}
+
+}  // namespace resident::cli

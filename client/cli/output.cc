@@ -1,0 +1,134 @@
+#include "client/cli/output.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/residentd_client.h"
+
+namespace resident::cli {
+namespace {
+
+void PrintError(absl::StatusCode code, std::string_view message, std::string_view hint) {
+  std::fflush(stdout);
+  if (absl::GetFlag(FLAGS_json)) {
+    Json error = {{"code", absl::StatusCodeToString(code)}, {"message", message}};
+    if (!hint.empty()) error["hint"] = hint;
+    std::fprintf(stderr, "%s\n", Json{{"error", error}}.dump().c_str());
+    return;
+  }
+  std::fprintf(stderr, "residentctl: %.*s\n", static_cast<int>(message.size()), message.data());
+  if (!hint.empty()) {
+    std::fprintf(stderr, "hint: %.*s\n", static_cast<int>(hint.size()), hint.data());
+  }
+}
+
+std::string_view Message(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+}  // namespace
+
+void PrintJson(const Json& json) {
+  Print(json.dump(2, ' ', false, Json::error_handler_t::replace));
+  Print("\n");
+}
+
+void PrintJsonLine(const Json& json) {
+  Print(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  Print("\n");
+  std::fflush(stdout);
+}
+
+void Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+int UsageError(std::string_view message, std::string_view hint) {
+  PrintError(absl::StatusCode::kInvalidArgument, message, hint);
+  return kExitUsage;
+}
+
+int UsageError(const absl::Status& status) {
+  PrintError(status.code(), Message(status), "");
+  return kExitUsage;
+}
+
+int CallError(const absl::Status& status) {
+  PrintError(status.code(), Message(status), HintFor(status, ServerAddress()));
+  return client::IsUnreachable(status) ? kExitUnreachable : kExitRefused;
+}
+
+int TaskError(const absl::Status& status) {
+  PrintError(status.code(), Message(status), "");
+  return kExitFailed;
+}
+
+std::string HintFor(const absl::Status& status, std::string_view address) {
+  const absl::string_view where(address.data(), address.size());
+  if (client::IsUnreachable(status)) {
+    if (absl::StrContains(status.message(), "DNS")) {
+      return absl::StrCat("'", where, "' cannot be resolved; give --server=HOST:PORT");
+    }
+    return absl::StrCat("is residentd serving on ", where,
+                        "? Start it with: residentd serve; or name another with --server=HOST:PORT "
+                        "or $RESIDENTD_SERVER");
+  }
+  // Messages of the daemon say how to fix what they refuse.
+  if (absl::StrContains(status.message(), "Fix: ")) return "";
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::StrCat(
+          "no answer within --timeout=", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)),
+          "; raise it, or see what the daemon does: residentctl status");
+    case absl::StatusCode::kUnimplemented:
+      return absl::StrCat("is it a residentd that listens on ", where,
+                          ", and of the same version? residentctl version");
+    case absl::StatusCode::kUnavailable:
+      return "the daemon is up but cannot serve this now; see: residentctl status";
+    case absl::StatusCode::kResourceExhausted:
+      return "see what is in use: residentctl status";
+    default:
+      return "";
+  }
+}
+
+absl::Status WriteFile(const std::string& path, std::string_view contents) {
+  // Devices and pipes (/dev/stdout) are written as they are.
+  struct stat info;
+  const bool in_place = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  const std::string temporary = in_place ? path : absl::StrCat(path, ".part.", getpid());
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
+  bool ok = file != nullptr;
+  ok = ok && std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
+  if (file != nullptr) ok = std::fclose(file) == 0 && ok;
+  if (!in_place) ok = ok && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (ok) return absl::OkStatus();
+  const std::string why = std::strerror(errno);
+  if (!in_place) std::remove(temporary.c_str());
+  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", why));
+}
+
+absl::Status ReadFile(const std::string& path, std::string* contents) {
+  contents->clear();
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  }
+  char buffer[1 << 16];
+  size_t size;
+  while ((size = std::fread(buffer, 1, sizeof buffer, file)) > 0) contents->append(buffer, size);
+  const bool failed = std::ferror(file) != 0;
+  const std::string why = std::strerror(errno);
+  if (file != stdin) std::fclose(file);
+  if (failed) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", why));
+  return absl::OkStatus();
+}
+
+}  // namespace resident::cli

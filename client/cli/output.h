@@ -1,0 +1,41 @@
+// How residentctl says things: results on stdout, errors with a hint on stderr.
+//
+// With --json an error is one line on stderr:
+//   {"error":{"code":"NOT_FOUND","message":"...","hint":"..."}}
+#ifndef RESIDENT_CLIENT_CLI_OUTPUT_H_
+#define RESIDENT_CLIENT_CLI_OUTPUT_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "client/cli/proto_json.h"
+
+namespace resident::cli {
+
+// One JSON document on stdout.
+void PrintJson(const Json& json);
+// The same on one line, flushed; for streams of documents.
+void PrintJsonLine(const Json& json);
+void Print(std::string_view text);
+
+// Each prints an error and returns the exit code for it.
+int UsageError(std::string_view message, std::string_view hint = "");
+// The command line or a file was wrong: the status' message, kExitUsage.
+int UsageError(const absl::Status& status);
+// A call failed: kExitUnreachable or kExitRefused, with a hint for what is common.
+int CallError(const absl::Status& status);
+// A task or program failed: kExitFailed.
+int TaskError(const absl::Status& status);
+
+// What to do about a failed call; empty when the message says it all.
+std::string HintFor(const absl::Status& status, std::string_view address);
+
+// Writes --out: a file, never half of one (it is renamed into place).
+absl::Status WriteFile(const std::string& path, std::string_view contents);
+// "-" is stdin.
+absl::Status ReadFile(const std::string& path, std::string* contents);
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_CLI_OUTPUT_H_

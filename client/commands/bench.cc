@@ -1,0 +1,312 @@
+// bench: latency and throughput through gRPC, with the baseline beside the figure.
+//
+//   residentctl bench --out=bench.json
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/bench/echo_server.h"
+#include "client/bench/flux_stream.h"
+#include "client/bench/lone_run.h"
+#include "client/bench/task_stream.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/cli/format.h"
+#include "client/cli/latency.h"
+#include "client/cli/output.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/commands/command.h"
+#include "client/commands/shared_flags.h"
+#include "client/version.h"
+
+ABSL_FLAG(bool, quick, false, "a fifth of a second for each part: a smoke test");
+ABSL_FLAG(double, seconds, 2, "duration of each part");
+ABSL_FLAG(uint32_t, batch, 1024, "tasks in a streamed batch");
+ABSL_FLAG(uint32_t, elements, 64, "elements of a streamed task");
+ABSL_FLAG(uint32_t, in_flight, 32, "streamed batches that are in flight");
+ABSL_FLAG(uint32_t, streams, 1, "clients that stream at the same time");
+
+namespace resident::cli {
+namespace {
+
+constexpr uint32_t kLoneElements = 1024;
+constexpr uint64_t kProgressSteps = 1000;
+
+// Told the part done of one measurement, draws it.
+class Part {
+ public:
+  explicit Part(std::string label) : progress_(std::move(label), kProgressSteps) {}
+  std::function<void(double)> Callback() {
+    return [this](double part) {
+      progress_.Set(static_cast<uint64_t>(std::min(part, 1.0) * kProgressSteps));
+    };
+  }
+
+ private:
+  Progress progress_;
+};
+
+struct Settings {
+  absl::Duration duration;
+  std::optional<uint32_t> device;
+  uint32_t batch;
+  uint32_t elements;
+  uint32_t in_flight;
+  uint32_t streams;
+  uint32_t flux_runs;
+};
+
+Json SummaryJson(const LatencySummary& summary) {
+  return {{"samples", summary.samples}, {"p50_us", summary.p50_us},   {"p90_us", summary.p90_us},
+          {"p99_us", summary.p99_us},   {"p999_us", summary.p999_us}, {"min_us", summary.min_us},
+          {"max_us", summary.max_us},   {"mean_us", summary.mean_us}};
+}
+
+std::string Us(double us) { return HumanDuration(absl::Nanoseconds(us * 1e3)); }
+
+std::string SignedUs(double us) { return absl::StrCat(us < 0 ? "-" : "+", Us(std::abs(us))); }
+
+// What is printed, what --json prints, and what --out keeps beyond that.
+struct Outcome {
+  std::string text;
+  Json json;
+  Json raw;
+  uint64_t wrong = 0;
+};
+
+absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data) {
+  absl::StatusOr<std::unique_ptr<bench::EchoServer>> server = bench::EchoServer::Start();
+  if (!server.ok()) return server.status();
+  client::Options options;
+  options.session = false;  // A bare echo has no sessions.
+  absl::StatusOr<std::unique_ptr<client::Client>> echo =
+      client::Client::Connect((*server)->address(), options);
+  if (!echo.ok()) return echo.status();
+  Part part(send_data ? "lone Run, data in the message" : "lone Run, data on the device");
+  absl::StatusOr<bench::LoneRunReport> report =
+      bench::MeasureLoneRun(daemon, **echo,
+                            {.elements = kLoneElements,
+                             .send_data = send_data,
+                             .duration = settings.duration,
+                             .device = settings.device},
+                            part.Callback());
+  if (!report.ok()) return report.status();
+  const LatencySummary run = Summarize(report->residentd_us);
+  const LatencySummary floor = Summarize(report->echo_us);
+  std::vector<double> device_us = report->device_ns;
+  for (double& value : device_us) value /= 1e3;
+  const LatencySummary device = Summarize(device_us);
+
+  Outcome outcome;
+  outcome.wrong = report->wrong;
+  Table table({"", "p50", "p90", "p99", "calls"},
+              {Table::kLeft, Table::kRight, Table::kRight, Table::kRight, Table::kRight});
+  const auto row = [&](const char* name, const LatencySummary& summary) {
+    table.Add({name, Us(summary.p50_us), Us(summary.p90_us), Us(summary.p99_us),
+               FormatExact(summary.samples)});
+  };
+  row("  bare gRPC echo", floor);
+  row("  residentd", run);
+  table.Add({"  difference", SignedUs(run.p50_us - floor.p50_us),
+             SignedUs(run.p90_us - floor.p90_us), SignedUs(run.p99_us - floor.p99_us), ""});
+  table.Add({"  ratio", absl::StrFormat("%.2f", run.p50_us / floor.p50_us),
+             absl::StrFormat("%.2f", run.p90_us / floor.p90_us),
+             absl::StrFormat("%.2f", run.p99_us / floor.p99_us), ""});
+  if (device.samples > 0) row("  of it on the device", device);
+  outcome.text =
+      absl::StrCat("Lone Run: one add of ", FormatExact(kLoneElements), " float32, ",
+                   send_data ? "sent and returned with the call" : "in buffers on the device", "\n",
+                   table.ToString());
+  outcome.json = {{"elements", kLoneElements},
+                  {"data", send_data ? "message" : "device"},
+                  {"echo", SummaryJson(floor)},
+                  {"residentd", SummaryJson(run)},
+                  {"device", SummaryJson(device)},
+                  {"p50_difference_us", run.p50_us - floor.p50_us},
+                  {"p50_ratio", run.p50_us / floor.p50_us},
+                  {"wrong_elements", report->wrong}};
+  outcome.raw = {{"echo_us", report->echo_us},
+                 {"residentd_us", report->residentd_us},
+                 {"device_ns", report->device_ns}};
+  return outcome;
+}
+
+// Each stream has a client, so a connection and a session, of its own.
+absl::StatusOr<Outcome> Tasks(const Settings& settings) {
+  std::vector<absl::StatusOr<bench::TaskStreamReport>> reports(settings.streams,
+                                                               absl::UnknownError("not run"));
+  std::vector<std::unique_ptr<client::Client>> clients;
+  for (uint32_t i = 0; i < settings.streams; ++i) {
+    absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+    if (!client.ok()) return client.status();
+    clients.push_back(*std::move(client));
+  }
+  {
+    Part part("streamed tasks");
+    std::vector<std::thread> threads;
+    for (uint32_t i = 0; i < settings.streams; ++i) {
+      threads.emplace_back([&, i] {
+        const auto progress = i == 0 ? part.Callback() : [](double) {};
+        reports[i] = bench::StreamTasks(*clients[i],
+                                        {.batch = settings.batch,
+                                         .elements = settings.elements,
+                                         .in_flight = settings.in_flight,
+                                         .duration = settings.duration,
+                                         .device = settings.device},
+                                        progress);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Outcome outcome;
+  std::vector<double> batch_us;
+  double tasks_per_second = 0;
+  uint64_t tasks = 0;
+  std::string difference;
+  for (const absl::StatusOr<bench::TaskStreamReport>& report : reports) {
+    if (!report.ok()) return report.status();
+    tasks += report->tasks;
+    tasks_per_second += static_cast<double>(report->tasks) / report->seconds;
+    batch_us.insert(batch_us.end(), report->batch_us.begin(), report->batch_us.end());
+    outcome.wrong += report->wrong;
+    if (difference.empty()) difference = report->first_difference;
+  }
+  const LatencySummary latency = Summarize(batch_us);
+  outcome.text =
+      absl::StrCat("Submit: batches of ", FormatExact(settings.batch), " adds of ",
+                   settings.elements, " float32, ", settings.in_flight, " in flight, ",
+                   settings.streams, settings.streams == 1 ? " client\n" : " clients\n", "  ",
+                   FormatCount(tasks_per_second), " tasks/s; a batch is answered after ",
+                   Us(latency.p50_us), " (p50), ", Us(latency.p99_us), " (p99)\n");
+  if (!difference.empty()) absl::StrAppend(&outcome.text, "  WRONG: ", difference, "\n");
+  outcome.json = {{"batch", settings.batch},
+                  {"elements", settings.elements},
+                  {"in_flight", settings.in_flight},
+                  {"clients", settings.streams},
+                  {"tasks", tasks},
+                  {"tasks_per_second", tasks_per_second},
+                  {"batch_latency", SummaryJson(latency)},
+                  {"wrong_elements", outcome.wrong}};
+  outcome.raw = {{"batch_us", batch_us}};
+  return outcome;
+}
+
+absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
+  Part part("FLUX");
+  absl::StatusOr<bench::FluxStreamReport> report = bench::StreamFlux(
+      daemon,
+      {.runs = settings.flux_runs, .duration = settings.duration, .device = settings.device},
+      part.Callback());
+  if (!report.ok()) return report.status();
+  const double instructions = static_cast<double>(report->instructions) / report->seconds;
+  const double runs = static_cast<double>(report->runs) / report->seconds;
+  Outcome outcome;
+  outcome.wrong = report->wrong;
+  outcome.text = absl::StrCat("FLUX: one program over ", FormatExact(settings.flux_runs),
+                              " inputs a batch\n  ", FormatCount(instructions), " instructions/s, ",
+                              FormatCount(runs), " runs/s\n");
+  if (report->wrong > 0) {
+    absl::StrAppend(&outcome.text, "  WRONG: ", report->first_difference, "\n");
+  }
+  outcome.json = {{"runs_in_batch", settings.flux_runs},
+                  {"runs", report->runs},
+                  {"instructions", report->instructions},
+                  {"seconds", report->seconds},
+                  {"instructions_per_second", instructions},
+                  {"runs_per_second", runs},
+                  {"wrong_runs", report->wrong}};
+  outcome.raw = Json::object();
+  return outcome;
+}
+
+// What the figures were measured on.
+Json Setup(const v1::StatusResponse& status, const std::string& address) {
+  Json devices = Json::array();
+  for (const v1::DeviceStatus& device : status.devices()) {
+    devices.push_back({{"device", device.device()},
+                       {"name", device.name()},
+                       {"engine", device.engine()},
+                       {"blocks", device.blocks()},
+                       {"threads_per_block", device.threads_per_block()}});
+  }
+  return {{"time", absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone())},
+          {"server", address},
+          {"residentd", status.version()},
+          {"residentctl", kClientVersion},
+          {"cpu_threads", std::thread::hardware_concurrency()},
+          {"devices", devices}};
+}
+
+int Measure(client::Client& daemon, const Settings& settings) {
+  absl::StatusOr<v1::StatusResponse> status = daemon.Status();
+  if (!status.ok()) return CallError(status.status());
+  const bool json = absl::GetFlag(FLAGS_json);
+  Json summary = {{"setup", Setup(*status, daemon.address())}};
+  Json raw = Json::object();
+  uint64_t wrong = 0;
+  absl::Status failed;
+  const auto add = [&](const char* name, const absl::StatusOr<Outcome>& outcome) {
+    if (!outcome.ok()) {
+      failed = outcome.status();
+      return false;
+    }
+    summary[name] = outcome->json;
+    raw[name] = outcome->raw;
+    wrong += outcome->wrong;
+    if (!json) {
+      Print(outcome->text);
+      Print("\n");
+      std::fflush(stdout);
+    }
+    return true;
+  };
+  const bool done = add("lone_run_device", LoneRun(daemon, settings, /*send_data=*/false)) &&
+                    add("lone_run_message", LoneRun(daemon, settings, /*send_data=*/true)) &&
+                    add("submit", Tasks(settings)) && add("flux", Flux(daemon, settings));
+  if (!done) return CallError(failed);
+  summary["wrong"] = wrong;
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (!out.empty()) {
+    Json file = summary;
+    file["raw"] = raw;
+    if (absl::Status written = WriteFile(out, file.dump() + "\n"); !written.ok()) {
+      return UsageError(written);
+    }
+  }
+  if (json) {
+    PrintJson(summary);
+  } else {
+    Print(wrong == 0 ? "every result was checked and right\n"
+                     : absl::StrCat(FormatExact(wrong), " results are wrong\n"));
+  }
+  return wrong == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+int RunBench(const std::vector<std::string>& words) {
+  if (!words.empty()) return UsageError("bench takes no words", "residentctl help bench");
+  const bool quick = absl::GetFlag(FLAGS_quick);
+  Settings settings{
+      .duration = quick ? absl::Milliseconds(200) : absl::Seconds(absl::GetFlag(FLAGS_seconds)),
+      .device = absl::GetFlag(FLAGS_device).index,
+      .batch = absl::GetFlag(FLAGS_batch),
+      .elements = absl::GetFlag(FLAGS_elements),
+      .in_flight = absl::GetFlag(FLAGS_in_flight),
+      .streams = absl::GetFlag(FLAGS_streams),
+      .flux_runs = quick ? 4096u : 65536u,
+  };
+  if (settings.duration <= absl::ZeroDuration() || settings.batch == 0 || settings.elements == 0 ||
+      settings.in_flight == 0 || settings.streams == 0 || settings.streams > 256) {
+    return UsageError(
+        "--seconds, --batch, --elements and --in_flight must be more than zero, --streams 1 to 256",
+        "residentctl help bench lists the defaults");
+  }
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  return Measure(**client, settings);
+}
+
+}  // namespace resident::cli

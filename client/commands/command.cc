@@ -1,0 +1,61 @@
+#include "client/commands/command.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/flags.h"
+#include "client/cli/output.h"
+
+namespace resident::cli {
+
+const Command* FindCommand(std::string_view name) {
+  for (const Command& command : Commands()) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
+  client::Options options;
+  options.client_name = "residentctl";
+  options.call_timeout = absl::GetFlag(FLAGS_timeout);
+  options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
+  options.session = session;
+  return client::Client::Connect(ServerAddress(), std::move(options));
+}
+
+absl::StatusOr<uint32_t> ParseDevice(const std::string& word) {
+  uint32_t device;
+  if (absl::SimpleAtoi(word, &device)) return device;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", word, "' is no device. Fix: an index as in the DEVICE column of residentctl status"));
+}
+
+int Main(std::span<const std::string> arguments) {
+  absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
+  if (!line.ok()) return UsageError(line.status());
+  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
+    return UsageError("--timeout must be more than zero", "as in --timeout=5s");
+  }
+  if (line->words.empty()) {
+    if (line->help) return RunHelp({});
+    return UsageError("no command given", "residentctl help lists the commands");
+  }
+  const std::string name = line->words.front();
+  const Command* command = FindCommand(name);
+  if (command == nullptr) {
+    std::vector<std::string> names;
+    for (const Command& known : Commands()) names.emplace_back(known.name);
+    const std::string nearest = Nearest(name, names);
+    return UsageError(absl::StrCat("there is no command '", name, "'"),
+                      nearest.empty() ? "residentctl help lists the commands"
+                                      : absl::StrCat("did you mean ", nearest, "?"));
+  }
+  if (line->help) return RunHelp({name});
+  if (absl::Status status = CheckFlags(*line, command->flags, name); !status.ok()) {
+    return UsageError(status);
+  }
+  line->words.erase(line->words.begin());
+  return command->run(line->words);
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,79 @@
+// The table of commands: names, usage and help in one place.
+#include "client/commands/command.h"
+
+namespace resident::cli {
+
+std::span<const Command> Commands() {
+  static const std::vector<Command>* const kCommands = new std::vector<Command>{
+      {"status", "", "devices, queues and clients of the daemon", "", {}, RunStatus},
+      {"ops", "[NAME]", "operators, or one operator's signature and versions", "", {}, RunOps},
+      {"buffers",
+       "[list | alloc SHAPE | upload ID FILE | download ID FILE | free ID... | persist ID]",
+       "device memory",
+       "list shows the durable buffers (a session's own end with it, so residentctl has none\n"
+       "of its own afterwards). alloc makes a durable buffer and prints its id; SHAPE is as in\n"
+       "2x3. upload and download copy raw elements; FILE may be - for stdin or stdout.\n",
+       {"dtype", "name", "device"},
+       RunBuffers},
+      {"run",
+       "OPERATOR [NAME[:DTYPE][:SHAPE]=VALUE]...",
+       "run one task and print what it returns",
+       "VALUE is\n"
+       "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
+       "  @FILE      raw little-endian elements (for an output: the file to write)\n"
+       "  buffer:ID  a buffer on the device\n"
+       "  nothing    for an output: print it\n"
+       "Outputs that are not named are returned, in the shape of the first input (or its first\n"
+       "dimensions, when the output has fewer); give another as in out:1024=. Scalars that\n"
+       "have a default may be left out.\n"
+       "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
+       "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
+       "  residentctl run fill out:4= value=7\n",
+       {"device", "op_version", "all"},
+       RunRun},
+      {"flux",
+       "asm FILE | disasm FILE | run FILE | check FILE",
+       "assemble, disassemble, run and check FLUX programs",
+       "FILE may be - for stdin. asm prints bytecode as hex, or writes it raw to --out. disasm\n"
+       "takes hex or raw bytecode. run takes assembly or hex and prints registers, error and\n"
+       "cycles; exit status 1 if the program ended with an error. check runs test vectors (one\n"
+       "JSON object to a line: name, bytecode in hex, optional initial, max_cycles,\n"
+       "unknown_opcode; expected registers, error, cycles) through the daemon, prints each\n"
+       "difference and `N passed, N failed`; exit status 1 if any failed.\n",
+       {"out", "initial", "registers", "max_cycles", "unknown_opcode", "device"},
+       RunFlux},
+      {"bench",
+       "",
+       "latency and throughput through gRPC, against a bare gRPC echo",
+       "Measures, in one run: a lone Run beside the same call to a bare gRPC echo server in\n"
+       "this process (alternating, so that both see the same machine); a stream of batches of\n"
+       "small tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n",
+       {"quick", "seconds", "batch", "elements", "in_flight", "streams", "out", "device"},
+       RunBench},
+      {"demo",
+       "",
+       "stream checked work through the daemon and explain what happened",
+       "",
+       {"device"},
+       RunDemo},
+      {"top",
+       "",
+       "live view of devices and clients",
+       "Redraws on a terminal until interrupted; elsewhere, or with --json, prints one\n"
+       "snapshot after the other. --once prints one, with rates over one interval.\n",
+       {"once", "interval"},
+       RunTop},
+      {"admin",
+       "park DEVICE | resume DEVICE | drain",
+       "take the kernel off a device, put it back, stop taking work",
+       "drain finishes what is queued and refuses new work for good; --drain_timeout is how long\n"
+       "it may take (0: the daemon's own).\n",
+       {"drain_timeout"},
+       RunAdmin},
+      {"version", "", "versions of residentctl and of the daemon", "", {}, RunVersion},
+      {"help", "[COMMAND]", "this, or more about one command", "", {}, RunHelp},
+  };
+  return *kCommands;
+}
+
+}  // namespace resident::cli

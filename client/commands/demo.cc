@@ -1,0 +1,147 @@
+// demo: a little checked work, with words for somebody who sees residentd for the
+// first time. `make demo` runs it against a daemon of its own (deploy/demo.sh).
+#include "absl/strings/str_cat.h"
+#include "client/bench/flux_stream.h"
+#include "client/bench/task_stream.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/cli/format.h"
+#include "client/cli/latency.h"
+#include "client/cli/output.h"
+#include "client/cli/progress.h"
+#include "client/commands/command.h"
+#include "client/commands/shared_flags.h"
+
+namespace resident::cli {
+namespace {
+
+constexpr uint64_t kProgressSteps = 1000;
+
+// Runs of the FLUX program: few enough for one core, enough to measure.
+constexpr uint32_t kFluxRuns = 16384;
+constexpr uint64_t kFluxBatches = 8;
+constexpr uint32_t kTasksInBatch = 1024;
+constexpr uint64_t kTaskBatches = 400;
+constexpr int kLoneRuns = 500;
+
+std::function<void(double)> Show(Progress& progress) {
+  return [&progress](double part) { progress.Set(static_cast<uint64_t>(part * kProgressSteps)); };
+}
+
+void Say(std::string_view text) {
+  if (absl::GetFlag(FLAGS_json)) return;
+  Print(text);
+  std::fflush(stdout);
+}
+
+std::string Verdict(uint64_t wrong, const std::string& difference) {
+  if (wrong == 0) return "all right";
+  return absl::StrCat(FormatExact(wrong), " WRONG, the first: ", difference);
+}
+
+// Latency of one task at a time, microseconds.
+absl::StatusOr<LatencySummary> LoneRuns(client::Client& client) {
+  client::TaskBatch batch("add");
+  batch.Input(std::vector<float>{1, 2, 3}).Input(std::vector<float>{10, 20, 30});
+  batch.Return<float>({3}).Scalar(2);
+  if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
+  std::vector<double> us;
+  for (int i = 0; i < kLoneRuns; ++i) {
+    const int64_t start = absl::GetCurrentTimeNanos();
+    absl::StatusOr<client::Result> result = client.Run(batch);
+    us.push_back(static_cast<double>(absl::GetCurrentTimeNanos() - start) / 1e3);
+    if (!result.ok()) return result.status();
+    if (!result->ok()) return result->status();
+  }
+  return Summarize(std::move(us));
+}
+
+int Demonstrate(client::Client& client) {
+  absl::StatusOr<v1::StatusResponse> status = client.Status();
+  if (!status.ok()) return CallError(status.status());
+  Json devices = Json::array();
+  for (const v1::DeviceStatus& device : status->devices()) {
+    Say(absl::StrCat(
+        "device ", device.device(), ": ", device.name(), ", ", device.engine(), " engine, ",
+        device.blocks(), device.engine() == "cpu" ? " workers" : " blocks",
+        device.engine() == "cpu" ? std::string()
+                                 : absl::StrCat(" of ", device.threads_per_block(), " threads"),
+        "\n"));
+    devices.push_back(
+        {{"device", device.device()}, {"name", device.name()}, {"engine", device.engine()}});
+  }
+  if (!status->gpu_unavailable_reason().empty()) {
+    Say(absl::StrCat("no GPU: ", status->gpu_unavailable_reason(), "\n"));
+  }
+
+  Say("\n1. FLUX: one bytecode program, many inputs (the sum of the squares from 1 to n)\n\n");
+  Say(bench::kSumOfSquaresSource);
+  bench::FluxStreamOptions flux_options;
+  flux_options.runs = kFluxRuns;
+  flux_options.batches = kFluxBatches;
+  flux_options.device = absl::GetFlag(FLAGS_device).index;
+  absl::StatusOr<bench::FluxStreamReport> flux;
+  {
+    Progress progress("FLUX", kProgressSteps);
+    flux = bench::StreamFlux(client, flux_options, Show(progress));
+  }
+  if (!flux.ok()) return CallError(flux.status());
+  const double instructions = static_cast<double>(flux->instructions) / flux->seconds;
+  Say(absl::StrCat("\n   ", FormatExact(flux->runs), " runs, ", FormatCount(instructions),
+                   " instructions/s; checked against n(n+1)(2n+1)/6: ",
+                   Verdict(flux->wrong, flux->first_difference), "\n"));
+
+  Say("\n2. Element-wise tasks: out = x + alpha * y, 64 numbers each, in batches of 1,024\n\n");
+  bench::TaskStreamOptions task_options;
+  task_options.batch = kTasksInBatch;
+  task_options.batches = kTaskBatches;
+  task_options.device = absl::GetFlag(FLAGS_device).index;
+  absl::StatusOr<bench::TaskStreamReport> tasks;
+  {
+    Progress progress("tasks", kProgressSteps);
+    tasks = bench::StreamTasks(client, task_options, Show(progress));
+  }
+  if (!tasks.ok()) return CallError(tasks.status());
+  const double tasks_per_second = static_cast<double>(tasks->tasks) / tasks->seconds;
+  const LatencySummary batch = Summarize(tasks->batch_us);
+  Say(absl::StrCat(
+      "   ", FormatExact(tasks->tasks), " tasks, ", FormatCount(tasks_per_second),
+      " tasks/s; a batch is answered after ", HumanDuration(absl::Nanoseconds(batch.p50_us * 1e3)),
+      " (median); checked against this CPU: ", Verdict(tasks->wrong, tasks->first_difference),
+      "\n"));
+
+  Say("\n3. One task at a time, each a gRPC call\n\n");
+  absl::StatusOr<LatencySummary> lone = LoneRuns(client);
+  if (!lone.ok()) return CallError(lone.status());
+  Say(absl::StrCat("   ", FormatExact(lone->samples), " calls, ",
+                   HumanDuration(absl::Nanoseconds(lone->p50_us * 1e3)), " (median), ",
+                   HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)), " (99th percentile)\n"));
+
+  const uint64_t wrong = flux->wrong + tasks->wrong;
+  if (absl::GetFlag(FLAGS_json)) {
+    PrintJson({{"devices", devices},
+               {"flux",
+                {{"runs", flux->runs},
+                 {"instructions_per_second", instructions},
+                 {"wrong", flux->wrong}}},
+               {"tasks",
+                {{"tasks", tasks->tasks},
+                 {"tasks_per_second", tasks_per_second},
+                 {"batch_p50_us", batch.p50_us},
+                 {"wrong", tasks->wrong}}},
+               {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
+               {"wrong", wrong}});
+  }
+  return wrong == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+int RunDemo(const std::vector<std::string>& words) {
+  if (!words.empty()) return UsageError("demo takes no words");
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  return Demonstrate(**client);
+}
+
+}  // namespace resident::cli

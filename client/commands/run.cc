@@ -1,0 +1,337 @@
+// run: one task of any operator, from the command line.
+//
+// The operator is described first, so that arguments can be given by name, in any
+// order, with their types filled in.
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/cli/format.h"
+#include "client/cli/output.h"
+#include "client/cli/run_argument.h"
+#include "client/cli/table.h"
+#include "client/cli/values.h"
+#include "client/commands/command.h"
+#include "client/commands/shared_flags.h"
+
+ABSL_FLAG(uint32_t, op_version, 0, "version of the operator; 0 is the active one");
+ABSL_FLAG(bool, all, false, "print every element, not the first 16");
+
+namespace resident::cli {
+namespace {
+
+constexpr size_t kShownElements = 16;
+
+// An output of the task: what it is and, in the end, its elements.
+struct Output {
+  std::string name;
+  v1::DType dtype;
+  std::vector<uint64_t> shape;
+  // Where the elements are: result output `returned`, or `buffer` on the device.
+  int returned = -1;
+  client::BufferHandle buffer;
+  // File to write them to; empty: printed.
+  std::string file;
+  std::string bytes;
+};
+
+// Builds the batch of one task from words and the operator's signature.
+class TaskBuilder {
+ public:
+  TaskBuilder(client::Client& client, const v1::Operator& op)
+      : client_(client), op_(op), batch_(op.name()) {
+    batch_.Version(absl::GetFlag(FLAGS_op_version));
+    if (const auto device = absl::GetFlag(FLAGS_device).index) batch_.set_device(*device);
+  }
+
+  // INVALID_ARGUMENT: the words do not fit the signature. Others: a call failed.
+  absl::Status Build(const std::vector<RunArgument>& arguments) {
+    if (absl::Status status = CheckNames(arguments); !status.ok()) return status;
+    for (int i = 0; i < op_.parameters_size(); ++i) {
+      const v1::Parameter& parameter = op_.parameters(i);
+      const RunArgument* argument = Find(arguments, parameter.name());
+      absl::Status status;
+      switch (parameter.kind()) {
+        case v1::Parameter::KIND_OUTPUT:
+          status = AddOutput(parameter, argument);
+          break;
+        case v1::Parameter::KIND_SCALAR:
+          if (argument == nullptr) {
+            if (NoneGivenFrom(arguments, i)) return absl::OkStatus();  // Defaults, or refused.
+            return Missing(parameter);
+          }
+          status = AddScalar(parameter, *argument);
+          break;
+        default:
+          if (argument == nullptr || argument->kind == RunArgument::kNothing) {
+            return Missing(parameter);
+          }
+          status = AddInput(parameter, *argument);
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  client::TaskBatch& batch() { return batch_; }
+  std::vector<Output>& outputs() { return outputs_; }
+
+ private:
+  static const RunArgument* Find(const std::vector<RunArgument>& arguments,
+                                 const std::string& name) {
+    for (const RunArgument& argument : arguments) {
+      if (argument.name == name) return &argument;
+    }
+    return nullptr;
+  }
+
+  bool NoneGivenFrom(const std::vector<RunArgument>& arguments, int first) const {
+    for (int i = first; i < op_.parameters_size(); ++i) {
+      if (Find(arguments, op_.parameters(i).name()) != nullptr) return false;
+    }
+    return true;
+  }
+
+  std::string ParameterNames() const {
+    return absl::StrJoin(
+        op_.parameters(), ", ",
+        [](std::string* out, const v1::Parameter& parameter) { out->append(parameter.name()); });
+  }
+
+  absl::Status CheckNames(const std::vector<RunArgument>& arguments) const {
+    for (const RunArgument& argument : arguments) {
+      int matches = 0;
+      for (const v1::Parameter& parameter : op_.parameters()) {
+        matches += parameter.name() == argument.name;
+      }
+      if (matches == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(op_.name(), " has no parameter '",
+                                                       argument.name, "'. Fix: its parameters are ",
+                                                       ParameterNames()));
+      }
+      if (Find(arguments, argument.name) != &argument) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", argument.name, "' is given twice. Fix: give it once"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Missing(const v1::Parameter& parameter) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op_.name(), " needs ", parameter.name(), ". Fix: ", parameter.name(),
+                     "=VALUE; its parameters are ", ParameterNames()));
+  }
+
+  static v1::DType DTypeFor(const v1::Parameter& parameter, const RunArgument* argument) {
+    if (argument != nullptr && argument->dtype.has_value()) return *argument->dtype;
+    if (parameter.dtypes().empty()) return v1::DTYPE_F32;
+    return static_cast<v1::DType>(parameter.dtypes(0));
+  }
+
+  void AddBuffer(const RunArgument& argument) {
+    v1::BufferColumn& column = *batch_.message().mutable_tasks()->add_arguments()->mutable_buffer();
+    column.add_buffer_ids(argument.buffer);
+    if (argument.dtype.has_value()) column.set_dtype(*argument.dtype);
+    if (argument.shape.has_value()) {
+      column.mutable_shape()->Add(argument.shape->begin(), argument.shape->end());
+    }
+  }
+
+  absl::Status AddInput(const v1::Parameter& parameter, const RunArgument& argument) {
+    if (argument.kind == RunArgument::kBuffer) {
+      AddBuffer(argument);
+      return absl::OkStatus();
+    }
+    const v1::DType dtype = DTypeFor(parameter, &argument);
+    std::string bytes;
+    if (argument.kind == RunArgument::kFile) {
+      if (absl::Status status = ReadFile(argument.text, &bytes); !status.ok()) return status;
+    } else {
+      absl::StatusOr<std::string> encoded = EncodeValues(dtype, argument.text);
+      if (!encoded.ok()) return encoded.status();
+      bytes = *std::move(encoded);
+    }
+    const uint64_t size = client::SizeOf(dtype);
+    if (bytes.size() % size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          argument.text, " has ", bytes.size(), " bytes, which are no whole ", EnumName(dtype),
+          " elements. Fix: give its element type, as in ", argument.name, ":u8=@FILE"));
+    }
+    const std::vector<uint64_t> shape =
+        argument.shape.value_or(std::vector<uint64_t>{bytes.size() / size});
+    if (client::ElementsOf(shape) * size != bytes.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          argument.name, " has ", bytes.size() / size, " elements, but its shape ",
+          FormatShape(shape), " is ", client::ElementsOf(shape), ". Fix: give as many"));
+    }
+    if (!first_shape_.has_value()) first_shape_ = shape;
+    if (parameter.kind() == v1::Parameter::KIND_IN_OUT) {
+      return AddInOut(argument, dtype, shape, bytes);
+    }
+    batch_.InputBytes(dtype, bytes.data(), bytes.size(), shape);
+    return absl::OkStatus();
+  }
+
+  // What is read and written in place has to be on the device.
+  absl::Status AddInOut(const RunArgument& argument, v1::DType dtype,
+                        const std::vector<uint64_t>& shape, const std::string& bytes) {
+    client::BufferOptions options;
+    options.device = absl::GetFlag(FLAGS_device).index;
+    absl::StatusOr<client::BufferHandle> buffer = client_.AllocateAs(dtype, shape, options);
+    if (!buffer.ok()) return buffer.status();
+    absl::Status status = client_.UploadBytes(buffer->id(), 0, bytes);
+    if (!status.ok()) return status;
+    batch_.Use(*buffer);
+    outputs_.push_back({argument.name, dtype, shape, -1, *std::move(buffer), "", ""});
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutput(const v1::Parameter& parameter, const RunArgument* argument) {
+    if (argument != nullptr && argument->kind == RunArgument::kBuffer) {
+      AddBuffer(*argument);
+      return absl::OkStatus();
+    }
+    if (argument != nullptr && argument->kind == RunArgument::kValues) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          parameter.name(), " is an output and takes no values. Fix: ", parameter.name(),
+          "= to print it, ", parameter.name(), "=@FILE, or ", parameter.name(), "=buffer:ID"));
+    }
+    Output output{parameter.name(), DTypeFor(parameter, argument), {}, returned_++, {}, "", ""};
+    if (argument != nullptr && argument->kind == RunArgument::kFile) output.file = argument->text;
+    if (argument != nullptr && argument->shape.has_value()) {
+      output.shape = *argument->shape;
+    } else if (first_shape_.has_value()) {
+      output.shape = *first_shape_;
+      if (output.shape.size() > parameter.max_rank()) output.shape.resize(parameter.max_rank());
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("the shape of ", parameter.name(),
+                                                     " is not known. Fix: give it, as in ",
+                                                     parameter.name(), ":1024="));
+    }
+    batch_.ReturnAs(output.dtype, output.shape);
+    outputs_.push_back(std::move(output));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddScalar(const v1::Parameter& parameter, const RunArgument& argument) {
+    const v1::DType dtype = DTypeFor(parameter, nullptr);
+    const bool real = dtype == v1::DTYPE_F32 || dtype == v1::DTYPE_F64 || dtype == v1::DTYPE_F16 ||
+                      dtype == v1::DTYPE_BF16;
+    double f64 = 0;
+    int64_t i64 = 0;
+    const bool parsed =
+        argument.kind == RunArgument::kValues &&
+        (real ? absl::SimpleAtod(argument.text, &f64) : absl::SimpleAtoi(argument.text, &i64));
+    if (!parsed) {
+      return absl::InvalidArgumentError(absl::StrCat("'", argument.text, "' is no value for ",
+                                                     parameter.name(), ". Fix: one ",
+                                                     real ? "number" : "integer"));
+    }
+    if (real) {
+      batch_.Scalar(f64);
+    } else {
+      batch_.Integer(i64);
+    }
+    return absl::OkStatus();
+  }
+
+  client::Client& client_;
+  const v1::Operator& op_;
+  client::TaskBatch batch_;
+  std::vector<Output> outputs_;
+  int returned_ = 0;
+  // Of the first input with a shape that is known here.
+  std::optional<std::vector<uint64_t>> first_shape_;
+};
+
+absl::Status Collect(client::Client& client, const client::Result& result, Output& output) {
+  if (output.returned >= 0) {
+    if (output.returned >= result.message().outputs_size()) {
+      return absl::InternalError(absl::StrCat("the server returned no ", output.name));
+    }
+    output.bytes = result.message().outputs(output.returned);
+    return absl::OkStatus();
+  }
+  return client.DownloadBytes(output.buffer.id(), 0, 0, [&](std::string_view piece) {
+    output.bytes.append(piece);
+    return true;
+  });
+}
+
+void PrintResult(const v1::Operator& op, const client::Result& result,
+                 const std::vector<Output>& outputs) {
+  const bool timed = !result.device_ns().empty();
+  if (absl::GetFlag(FLAGS_json)) {
+    Json json = {{"operator", op.name()},
+                 {"version", result.version()},
+                 {"device", result.device()},
+                 {"device_ns", timed ? Json(result.device_ns()[0]) : Json(nullptr)},
+                 {"outputs", Json::object()}};
+    for (const Output& output : outputs) {
+      Json& entry = json["outputs"][output.name];
+      entry = {{"dtype", EnumName(output.dtype)}, {"shape", output.shape}};
+      if (output.file.empty()) {
+        entry["values"] = ValuesToJson(output.dtype, output.bytes);
+      } else {
+        entry["file"] = output.file;
+      }
+    }
+    PrintJson(json);
+    return;
+  }
+  const size_t most = absl::GetFlag(FLAGS_all) ? SIZE_MAX : kShownElements;
+  Table table({});
+  for (const Output& output : outputs) {
+    table.Add({output.name, EnumName(output.dtype), FormatShape(output.shape),
+               output.file.empty() ? FormatValues(output.dtype, output.bytes, most)
+                                   : absl::StrCat("written to ", output.file)});
+  }
+  Print(table.ToString());
+  Print(absl::StrCat(
+      op.name(), " version ", result.version(), " on device ", result.device(),
+      timed ? absl::StrCat(", ", HumanDuration(absl::Nanoseconds(result.device_ns()[0])))
+            : std::string(),
+      "\n"));
+}
+
+}  // namespace
+
+int RunRun(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    return UsageError("run needs an operator",
+                      "residentctl ops lists them; as in residentctl run add x=1,2 y=3,4");
+  }
+  std::vector<RunArgument> arguments;
+  for (size_t i = 1; i < words.size(); ++i) {
+    absl::StatusOr<RunArgument> argument = ParseRunArgument(words[i]);
+    if (!argument.ok()) return UsageError(argument.status());
+    arguments.push_back(*std::move(argument));
+  }
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<v1::Operator> op = (*client)->DescribeOperator(words[0]);
+  if (!op.ok()) return CallError(op.status());
+  TaskBuilder builder(**client, *op);
+  if (absl::Status status = builder.Build(arguments); !status.ok()) {
+    const bool ours = absl::IsInvalidArgument(status);
+    return ours ? UsageError(status) : CallError(status);
+  }
+  absl::StatusOr<client::Result> result = (*client)->Run(builder.batch());
+  if (!result.ok()) return CallError(result.status());
+  if (!result->ok()) return TaskError(result->status());
+  for (Output& output : builder.outputs()) {
+    if (absl::Status status = Collect(**client, *result, output); !status.ok()) {
+      return CallError(status);
+    }
+    if (output.file.empty()) continue;
+    if (absl::Status status = WriteFile(output.file, output.bytes); !status.ok()) {
+      return UsageError(status);
+    }
+  }
+  PrintResult(*op, *result, builder.outputs());
+  return kExitOk;
+}
+
+}  // namespace resident::cli

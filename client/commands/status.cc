@@ -1,0 +1,25 @@
+// status: one look at the daemon.
+#include "absl/strings/str_cat.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/cli/output.h"
+#include "client/commands/command.h"
+#include "client/commands/status_text.h"
+
+namespace resident::cli {
+
+int RunStatus(const std::vector<std::string>& words) {
+  if (!words.empty()) return UsageError("status takes no words");
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<v1::StatusResponse> status = (*client)->Status();
+  if (!status.ok()) return CallError(status.status());
+  if (absl::GetFlag(FLAGS_json)) {
+    PrintJson(ToJson(*status));
+  } else {
+    Print(StatusText(*status, (*client)->address()));
+  }
+  return kExitOk;
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,20 @@
+// A daemon's status for people; shared by status and top.
+#ifndef RESIDENT_CLIENT_COMMANDS_STATUS_TEXT_H_
+#define RESIDENT_CLIENT_COMMANDS_STATUS_TEXT_H_
+
+#include <string>
+
+#include "resident/v1/admin.pb.h"
+
+namespace resident::cli {
+
+// One paragraph about the daemon, a table of devices, one of clients.
+std::string StatusText(const v1::StatusResponse& status, const std::string& address);
+
+// The same with rates since `before`, which was taken `seconds` earlier.
+std::string TopText(const v1::StatusResponse& before, const v1::StatusResponse& now, double seconds,
+                    const std::string& address);
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_COMMANDS_STATUS_TEXT_H_

@@ -1,0 +1,79 @@
+// top: the daemon's status again and again, with rates.
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/flags.h"
+#include "client/cli/output.h"
+#include "client/commands/command.h"
+#include "client/commands/status_text.h"
+
+ABSL_FLAG(bool, once, false, "print one snapshot and end");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "time between snapshots");
+
+namespace resident::cli {
+namespace {
+
+constexpr std::string_view kClearScreen = "\x1b[H\x1b[2J";
+
+Json Rates(const v1::StatusResponse& before, const v1::StatusResponse& now, double seconds) {
+  Json rates = Json::array();
+  for (const v1::DeviceStatus& device : now.devices()) {
+    uint64_t earlier_completed = device.completed_tasks();
+    for (const v1::DeviceStatus& earlier : before.devices()) {
+      if (earlier.device() == device.device()) earlier_completed = earlier.completed_tasks();
+    }
+    const uint64_t completed = device.completed_tasks() - earlier_completed;
+    rates.push_back({{"device", device.device()},
+                     {"tasks_per_second", static_cast<double>(completed) / seconds}});
+  }
+  return rates;
+}
+
+}  // namespace
+
+int RunTop(const std::vector<std::string>& words) {
+  if (!words.empty()) return UsageError("top takes no words");
+  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
+  if (interval < absl::Milliseconds(10)) {
+    return UsageError("--interval must be at least 10ms", "as in --interval=2s");
+  }
+  const bool json = absl::GetFlag(FLAGS_json);
+  const bool once = absl::GetFlag(FLAGS_once);
+  const bool redraw = !json && !once && isatty(STDOUT_FILENO) == 1;
+
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<v1::StatusResponse> before = (*client)->Status();
+  if (!before.ok()) return CallError(before.status());
+  absl::Time before_time = absl::Now();
+  while (true) {
+    absl::SleepFor(interval);
+    absl::StatusOr<v1::StatusResponse> now = (*client)->Status();
+    if (!now.ok()) return CallError(now.status());
+    const absl::Time now_time = absl::Now();
+    const double seconds = absl::ToDoubleSeconds(now_time - before_time);
+    if (json) {
+      PrintJsonLine({{"interval_s", seconds},
+                     {"rates", Rates(*before, *now, seconds)},
+                     {"status", ToJson(*now)}});
+    } else {
+      if (redraw) Print(kClearScreen);
+      Print(TopText(*before, *now, seconds, (*client)->address()));
+      if (redraw) {
+        Print("\nevery ");
+        Print(absl::FormatDuration(interval));
+        Print("; Ctrl-C ends\n");
+      } else if (!once) {
+        Print("\n");
+      }
+      std::fflush(stdout);
+    }
+    if (once) return kExitOk;
+    before = std::move(now);
+    before_time = now_time;
+  }
+}
+
+}  // namespace resident::cli
