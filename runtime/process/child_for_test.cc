@@ -1,10 +1,7 @@
 // What the tests of ChildProcess run: does what its first argument says.
 #include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <string>
@@ -39,20 +36,8 @@ int main(int argc, char** argv) {
     Write(5, list);
     return 0;
   }
-  if (what == "signals") {  // Exits with the number of blocked or ignored signals.
-    int odd = 0;
-    sigset_t blocked;
-    sigprocmask(SIG_SETMASK, nullptr, &blocked);
-    for (int signal = 1; signal < NSIG; ++signal) {
-      struct sigaction action;
-      if (sigaction(signal, nullptr, &action) != 0) continue;
-      odd += action.sa_handler != SIG_DFL || sigismember(&blocked, signal) == 1;
-    }
-    return odd;
-  }
   if (what == "parent") {
-    // Starts a grandchild from a short-lived thread's point of view, says its pid on
-    // descriptor 3, and waits to be killed.
+    // Starts a grandchild, says its pid on descriptor 3, and waits to be killed.
     resident::ChildOptions options;
     options.program = argv[0];
     options.arguments = {argv[0], "sleep"};

@@ -144,9 +144,20 @@ TEST(ChildProcessTest, SignalsAreAsInAFreshProcess) {
   ignore.sa_handler = SIG_IGN;
   struct sigaction before;
   sigaction(SIGPIPE, &ignore, &before);
-  auto child = ChildProcess::Spawn(Options({"signals"}));
+  Pipe pipe;
+  ChildOptions options;
+  options.program = "/bin/grep";  // A program without a sanitizer's handlers.
+  options.arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"};
+  options.fds = {{pipe.fd[1], 1}};
+  auto child = ChildProcess::Spawn(options);
   ASSERT_TRUE(child.ok()) << child.status();
-  EXPECT_EQ((*child)->Wait(kLong)->status, 0);
+  pipe.CloseWriteEnd();
+  const std::string report = pipe.Read();
+  EXPECT_THAT(report, HasSubstr("SigBlk:\t0000000000000000\n"));
+  // All but the C library's own, which nobody can set: signals 32 and 33.
+  const size_t ignored = report.find("SigIgn:");
+  ASSERT_NE(ignored, std::string::npos) << report;
+  EXPECT_EQ(std::stoull(report.substr(ignored + 8), nullptr, 16) & ~0x180000000ull, 0u) << report;
   sigaction(SIGPIPE, &before, nullptr);
 }
 

@@ -1,0 +1,20 @@
+// What ThreadSanitizer is not to report: the system's gRPC, protobuf and Abseil are not
+// instrumented, so it does not see what orders their own accesses, and reports their
+// insides, inlined parts of them in our binaries included.
+//
+// A suppression matches any frame of a report, so races in what runs inside an RPC
+// handler go unreported too. The runtime's own handlers are those of the engine's
+// control plane (runtime/engine/process), which hold a lock for their whole length; what
+// they call is tested without gRPC as well.
+extern "C" const char* __tsan_default_suppressions();
+
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:libgrpc.so\n"
+         "race:libgrpc++.so\n"
+         "race:libgpr.so\n"
+         "race:libprotobuf.so\n"
+         "race:libabsl_graphcycles_internal.so\n"
+         "race:^grpc::\n"
+         "thread:libgpr.so\n"
+         "mutex:libgrpc.so\n";
+}
