@@ -34,6 +34,14 @@ _LIBRARIES = {
     "protobuf": (["protobuf"], []),
 }
 
+# name -> deps of the target, as a Starlark expression
+_DEPS = {
+    "absl": """select({
+    "@//bazel/tsan": ["@//bazel/tsan:absl_mutex"],
+    "//conditions:default": [],
+})""",
+}
+
 def _pkg_config(ctx, args):
     result = ctx.execute(["pkg-config"] + args)
     if result.return_code != 0:
@@ -61,10 +69,11 @@ def _system_libraries_impl(ctx):
             if flag.startswith("-D") or flag.startswith("-I") and not flag.startswith("-I/usr/include")
         ]
         links = extra + _last_of_each(_pkg_config(ctx, ["--libs"] + modules))
-        build.append("cc_library(name = {}, defines = {}, linkopts = {})".format(
+        build.append("cc_library(name = {}, defines = {}, linkopts = {}, deps = {})".format(
             repr(name),
             repr([flag[2:] for flag in copts if flag.startswith("-D")]),
             repr(links),
+            _DEPS.get(name, "[]"),
         ))
     ctx.file("WORKSPACE", "workspace(name = \"system\")\n")
     ctx.file("BUILD.bazel", "\n".join(build) + "\n")

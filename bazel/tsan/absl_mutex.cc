@@ -1,0 +1,165 @@
+// absl::Mutex as ThreadSanitizer must see it, over the system's Abseil.
+//
+// The system's libabsl_synchronization.so is not instrumented, so ThreadSanitizer does
+// not see that its locks order anything, and would report everything that they guard.
+// The definitions here come before the library's: each calls the library's own and
+// tells ThreadSanitizer what that orders. Conditions (absl::Condition) run under the
+// lock, but in whichever thread holds it at the moment, inside the library; their reads
+// are not looked at.
+//
+// Linked into every target that uses Abseil, with `--config=tsan` alone.
+#include <dlfcn.h>
+#include <sanitizer/tsan_interface.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/synchronization/mutex.h"
+
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+}
+
+namespace {
+
+// The library's definition of a function that this file defines too. `name` is its name
+// to the linker.
+template <typename Function>
+Function* Next(const char* name) {
+  void* next = dlsym(RTLD_NEXT, name);
+  if (next == nullptr) {
+    std::fprintf(stderr, "absl_mutex.cc: no %s. Fix: name the functions of this Abseil\n", name);
+    std::abort();
+  }
+  return reinterpret_cast<Function*>(next);
+}
+
+}  // namespace
+
+// Calls the library's NAME, a member of absl::Mutex or absl::CondVar.
+#define LIBRARY(name, result, ...) \
+  static auto* const library = Next<result(__VA_ARGS__)>("_ZN4absl7debian3" name)
+
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+
+void Mutex::Lock() {
+  LIBRARY("5Mutex4LockEv", void, Mutex*);
+  library(this);
+  __tsan_acquire(this);
+}
+
+void Mutex::Unlock() {
+  LIBRARY("5Mutex6UnlockEv", void, Mutex*);
+  __tsan_release(this);
+  library(this);
+}
+
+bool Mutex::TryLock() {
+  LIBRARY("5Mutex7TryLockEv", bool, Mutex*);
+  const bool locked = library(this);
+  if (locked) __tsan_acquire(this);
+  return locked;
+}
+
+void Mutex::ReaderLock() {
+  LIBRARY("5Mutex10ReaderLockEv", void, Mutex*);
+  library(this);
+  __tsan_acquire(this);
+}
+
+void Mutex::ReaderUnlock() {
+  LIBRARY("5Mutex12ReaderUnlockEv", void, Mutex*);
+  __tsan_release(this);
+  library(this);
+}
+
+bool Mutex::ReaderTryLock() {
+  LIBRARY("5Mutex13ReaderTryLockEv", bool, Mutex*);
+  const bool locked = library(this);
+  if (locked) __tsan_acquire(this);
+  return locked;
+}
+
+void Mutex::LockWhen(const Condition& condition) {
+  LIBRARY("5Mutex8LockWhenERKNS0_9ConditionE", void, Mutex*, const Condition&);
+  library(this, condition);
+  __tsan_acquire(this);
+}
+
+bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
+  LIBRARY("5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE", bool, Mutex*,
+          const Condition&, Duration);
+  const bool held = library(this, condition, timeout);
+  __tsan_acquire(this);  // Locked either way.
+  return held;
+}
+
+bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
+  LIBRARY("5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE", bool, Mutex*,
+          const Condition&, Time);
+  const bool held = library(this, condition, deadline);
+  __tsan_acquire(this);
+  return held;
+}
+
+void Mutex::Await(const Condition& condition) {
+  LIBRARY("5Mutex5AwaitERKNS0_9ConditionE", void, Mutex*, const Condition&);
+  __tsan_release(this);
+  library(this, condition);
+  __tsan_acquire(this);
+}
+
+bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
+  LIBRARY("5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE", bool, Mutex*,
+          const Condition&, Duration);
+  __tsan_release(this);
+  const bool held = library(this, condition, timeout);
+  __tsan_acquire(this);
+  return held;
+}
+
+bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
+  LIBRARY("5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE", bool, Mutex*, const Condition&,
+          Time);
+  __tsan_release(this);
+  const bool held = library(this, condition, deadline);
+  __tsan_acquire(this);
+  return held;
+}
+
+void CondVar::Wait(Mutex* mutex) {
+  LIBRARY("7CondVar4WaitEPNS0_5MutexE", void, CondVar*, Mutex*);
+  __tsan_release(mutex);
+  library(this, mutex);
+  __tsan_acquire(mutex);
+}
+
+bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
+  LIBRARY("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE", bool, CondVar*, Mutex*, Duration);
+  __tsan_release(mutex);
+  const bool timed_out = library(this, mutex, timeout);
+  __tsan_acquire(mutex);
+  return timed_out;
+}
+
+bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
+  LIBRARY("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE", bool, CondVar*, Mutex*, Time);
+  __tsan_release(mutex);
+  const bool timed_out = library(this, mutex, deadline);
+  __tsan_acquire(mutex);
+  return timed_out;
+}
+
+bool Condition::Eval() const {
+  static auto* const library =
+      Next<bool(const Condition*)>("_ZNK4absl7debian39Condition4EvalEv");
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  const bool value = library(this);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  return value;
+}
+
+ABSL_NAMESPACE_END
+}  // namespace absl
