@@ -1,0 +1,117 @@
+// Tensors as text, and the arguments of `residentctl run`.
+#include "client/cli/values.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "client/cli/run_argument.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace resident::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string RoundTrip(v1::DType dtype, std::string_view text) {
+  absl::StatusOr<std::string> bytes = EncodeValues(dtype, text);
+  return bytes.ok() ? FormatValues(dtype, *bytes, 100) : std::string(bytes.status().message());
+}
+
+TEST(ValuesTest, EveryElementTypeReadsBack) {
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "1,2.5,-0.1"), "1 2.5 -0.1");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F64, "0.1 1e300"), "0.1 1e+300");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F16, "1,0.5,65504"), "1 0.5 65504");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_BF16, "1,-2,0.5"), "1 -2 0.5");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_I32, "-2147483648,2147483647"), "-2147483648 2147483647");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_I64, "-9223372036854775808"), "-9223372036854775808");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_U8, "0,255"), "0 255");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_I8, "-128,127"), "-128 127");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_U32, "4294967295"), "4294967295");
+}
+
+TEST(ValuesTest, NanAndInfinityAreValues) {
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "nan,inf,-inf"), "nan inf -inf");
+  absl::StatusOr<std::string> bytes = EncodeValues(v1::DTYPE_F32, "nan,inf,-inf");
+  EXPECT_EQ(ValuesToJson(v1::DTYPE_F32, *bytes).dump(), R"(["NaN","Infinity","-Infinity"])");
+}
+
+TEST(ValuesTest, ARepetitionIsThatManyElements) {
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "0.5*3,1"), "0.5 0.5 0.5 1");
+  EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "7*0,1"), "1");
+  EXPECT_THAT(RoundTrip(v1::DTYPE_F32, "1*99999999999"), HasSubstr("makes more than"));
+}
+
+TEST(ValuesTest, WhatIsNoElementIsNamed) {
+  EXPECT_THAT(RoundTrip(v1::DTYPE_F32, "1,two"), HasSubstr("'two' is no f32"));
+  EXPECT_THAT(RoundTrip(v1::DTYPE_U8, "256"), HasSubstr("'256' is no u8"));
+  EXPECT_THAT(RoundTrip(v1::DTYPE_I32, "1.5"), HasSubstr("'1.5' is no i32"));
+}
+
+TEST(ValuesTest, JsonHasTheShortestDecimals) {
+  absl::StatusOr<std::string> bytes = EncodeValues(v1::DTYPE_F32, "0.1");
+  EXPECT_EQ(ValuesToJson(v1::DTYPE_F32, *bytes).dump(), "[0.1]");
+}
+
+TEST(ValuesTest, LongTensorsAreCut) {
+  absl::StatusOr<std::string> bytes = EncodeValues(v1::DTYPE_I32, "1*20");
+  EXPECT_EQ(FormatValues(v1::DTYPE_I32, *bytes, 2), "1 1 ... 18 more");
+}
+
+TEST(HalfTest, EveryHalfReadsBack) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const float value = HalfToFloat(static_cast<uint16_t>(bits));
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(value))));
+    } else {
+      ASSERT_EQ(FloatToHalf(value), bits) << value;
+    }
+  }
+}
+
+TEST(HalfTest, RoundsToNearestEven) {
+  EXPECT_EQ(FloatToHalf(1.0f + 0x1p-11f), 0x3c00);      // Half way, to even.
+  EXPECT_EQ(FloatToHalf(1.0f + 3 * 0x1p-11f), 0x3c02);  // Half way, to even.
+  EXPECT_EQ(FloatToHalf(65519.0f), 0x7bff);             // Largest half.
+  EXPECT_EQ(FloatToHalf(65520.0f), 0x7c00);             // Infinity.
+  EXPECT_EQ(FloatToHalf(0x1p-25f), 0x0000);             // Half the smallest, to even.
+  EXPECT_EQ(FloatToHalf(-0.0f), 0x8000);
+  EXPECT_EQ(FloatToBfloat16(1.0f + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(FloatToBfloat16(1.0f + 3 * 0x1p-8f), 0x3f82);
+  EXPECT_TRUE(std::isnan(Bfloat16ToFloat(FloatToBfloat16(NAN))));
+}
+
+TEST(ShapeTest, DimensionsAreSeparatedByX) {
+  EXPECT_THAT(*ParseShape("2x3x4"), ElementsAre(2, 3, 4));
+  EXPECT_TRUE(ParseShape("scalar")->empty());
+  for (const char* bad : {"", "2x", "x", "-1", "99999999999999999999"}) {
+    EXPECT_FALSE(ParseShape(bad).ok()) << bad;
+  }
+}
+
+TEST(RunArgumentTest, EveryForm) {
+  absl::StatusOr<RunArgument> values = ParseRunArgument("x:f16:2x3=1,2,3,4,5,6");
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_EQ(values->name, "x");
+  EXPECT_EQ(values->dtype, v1::DTYPE_F16);
+  EXPECT_THAT(*values->shape, ElementsAre(2, 3));
+  EXPECT_EQ(values->kind, RunArgument::kValues);
+  EXPECT_EQ(values->text, "1,2,3,4,5,6");
+
+  EXPECT_EQ(ParseRunArgument("out=")->kind, RunArgument::kNothing);
+  EXPECT_EQ(ParseRunArgument("y=@a=b.f32")->text, "a=b.f32");
+  EXPECT_EQ(ParseRunArgument("y=@f")->kind, RunArgument::kFile);
+  EXPECT_EQ(ParseRunArgument("x=buffer:7")->kind, RunArgument::kBuffer);
+  EXPECT_EQ(ParseRunArgument("x=buffer:7")->buffer, 7u);
+}
+
+TEST(RunArgumentTest, WhatIsMalformedIsRefused) {
+  for (const char* bad : {"x", "=1", "x:2y=1", "x=@", "x=buffer:", "x=buffer:one"}) {
+    EXPECT_FALSE(ParseRunArgument(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace resident::cli
