@@ -153,8 +153,7 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
 }
 
 bool Condition::Eval() const {
-  static auto* const library =
-      Next<bool(const Condition*)>("_ZNK4absl7debian39Condition4EvalEv");
+  static auto* const library = Next<bool(const Condition*)>("_ZNK4absl7debian39Condition4EvalEv");
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   const bool value = library(this);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
