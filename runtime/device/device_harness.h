@@ -27,7 +27,7 @@ namespace resident {
 // Whether RESIDENT_TEST_ENGINE asks for the CUDA engine.
 bool TestOnCuda();
 
-// The program with the engine role that stands beside the tests.
+// The program with the engine role: that which stands beside the tests, or $RESIDENTD.
 std::string EngineProgramForTest();
 
 // The first slot of a built-in or test operator, by its name ("add", "test.count").

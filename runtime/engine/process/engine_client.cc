@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "resident/internal/engine.grpc.pb.h"
 #include "runtime/engine/process/descriptor_channel.h"
 #include "runtime/engine/process/engine_messages.h"
 
@@ -34,8 +35,13 @@ void SetLimit(grpc::ClientContext& context, std::chrono::nanoseconds most) {
 
 }  // namespace
 
+struct EngineClient::Stub {
+  std::unique_ptr<internal::EngineControl::Stub> calls;
+};
+
 EngineClient::EngineClient(int control_socket, int descriptor_socket)
-    : stub_(MakeStub(control_socket)), descriptor_socket_(descriptor_socket) {}
+    : stub_(std::make_unique<Stub>(Stub{MakeStub(control_socket)})),
+      descriptor_socket_(descriptor_socket) {}
 
 EngineClient::~EngineClient() { close(descriptor_socket_); }
 
@@ -44,7 +50,7 @@ absl::StatusOr<EngineInfo> EngineClient::Start(bool cuda, const EngineOptions& o
   grpc::ClientContext context;
   SetLimit(context, most);
   internal::StartResponse response;
-  const grpc::Status status = stub_->Start(&context, ToMessage(cuda, options), &response);
+  const grpc::Status status = stub_->calls->Start(&context, ToMessage(cuda, options), &response);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(
         absl::StrCat("the engine did not start within ", most.count(), " ms"));
@@ -59,14 +65,14 @@ absl::Status EngineClient::AwaitPark(std::chrono::nanoseconds most) {
   internal::AwaitParkRequest request;
   request.set_most_ns(most.count());
   internal::AwaitParkResponse response;
-  return FromControlStatus(stub_->AwaitPark(&context, request, &response));
+  return FromControlStatus(stub_->calls->AwaitPark(&context, request, &response));
 }
 
 absl::Status EngineClient::Resume(std::chrono::milliseconds most) {
   grpc::ClientContext context;
   SetLimit(context, most);
   internal::ResumeResponse response;
-  return FromControlStatus(stub_->Resume(&context, internal::ResumeRequest(), &response));
+  return FromControlStatus(stub_->calls->Resume(&context, internal::ResumeRequest(), &response));
 }
 
 absl::StatusOr<uint64_t> EngineClient::MapShared(int fd, uint64_t bytes) {
@@ -79,7 +85,7 @@ absl::StatusOr<uint64_t> EngineClient::MapShared(int fd, uint64_t bytes) {
   grpc::ClientContext context;
   SetLimit(context, kMapLimit);
   internal::MapSharedResponse response;
-  const grpc::Status status = stub_->MapShared(&context, request, &response);
+  const grpc::Status status = stub_->calls->MapShared(&context, request, &response);
   if (!status.ok()) return FromControlStatus(status);
   return response.address();
 }
@@ -90,14 +96,15 @@ absl::Status EngineClient::UnmapShared(uint64_t address) {
   internal::UnmapSharedRequest request;
   request.set_address(address);
   internal::UnmapSharedResponse response;
-  return FromControlStatus(stub_->UnmapShared(&context, request, &response));
+  return FromControlStatus(stub_->calls->UnmapShared(&context, request, &response));
 }
 
 absl::Status EngineClient::Shutdown(std::chrono::milliseconds most) {
   grpc::ClientContext context;
   SetLimit(context, most);
   internal::ShutdownResponse response;
-  return FromControlStatus(stub_->Shutdown(&context, internal::ShutdownRequest(), &response));
+  return FromControlStatus(
+      stub_->calls->Shutdown(&context, internal::ShutdownRequest(), &response));
 }
 
 }  // namespace resident

@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "resident/internal/engine.grpc.pb.h"
 #include "runtime/engine/engine.h"
 
 namespace resident {
@@ -42,7 +41,9 @@ class EngineClient {
   absl::Status Shutdown(std::chrono::milliseconds most);
 
  private:
-  const std::unique_ptr<internal::EngineControl::Stub> stub_;
+  struct Stub;  // gRPC's, kept out of this header.
+
+  const std::unique_ptr<Stub> stub_;
   const int descriptor_socket_;
   // Held from sending a descriptor to the end of its call, so that tokens arrive in
   // rising order.
