@@ -62,20 +62,31 @@ int List(client::Client& client) {
   return kExitOk;
 }
 
-int Allocate(client::Client& client, const std::string& shape_text) {
+struct NewBuffer {
+  v1::DType dtype;
+  std::vector<uint64_t> shape;
+};
+
+absl::StatusOr<NewBuffer> ParseNewBuffer(const std::string& shape_text) {
   absl::StatusOr<std::vector<uint64_t>> shape = ParseShape(shape_text);
-  if (!shape.ok()) return UsageError(shape.status());
+  if (!shape.ok()) return shape.status();
   const std::optional<v1::DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   if (!dtype.has_value()) {
-    return UsageError(absl::StrCat("--dtype '", absl::GetFlag(FLAGS_dtype), "' is no element type"),
-                      "one of f32 f16 bf16 f64 i32 i64 u8 i8 u32");
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype '", absl::GetFlag(FLAGS_dtype),
+                     "' is no element type. Fix: one of f32 f16 bf16 f64 i32 i64 u8 i8 u32"));
   }
+  return NewBuffer{*dtype, *std::move(shape)};
+}
+
+int Allocate(client::Client& client, const NewBuffer& wanted) {
   // Anything else would be freed when residentctl ends.
   client::BufferOptions options;
   options.durable = true;
   options.name = absl::GetFlag(FLAGS_name);
   options.device = absl::GetFlag(FLAGS_device).index;
-  absl::StatusOr<client::BufferHandle> buffer = client.AllocateAs(*dtype, *shape, options);
+  absl::StatusOr<client::BufferHandle> buffer =
+      client.AllocateAs(wanted.dtype, wanted.shape, options);
   if (!buffer.ok()) return CallError(buffer.status());
   if (absl::GetFlag(FLAGS_json)) {
     PrintJson({{"id", buffer->id()},
@@ -165,11 +176,17 @@ int RunBuffers(const std::vector<std::string>& words) {
       ids.push_back(*id);
     }
   }
+  NewBuffer wanted;
+  if (action == "alloc") {
+    absl::StatusOr<NewBuffer> parsed = ParseNewBuffer(words[1]);
+    if (!parsed.ok()) return UsageError(parsed.status());
+    wanted = *std::move(parsed);
+  }
   absl::StatusOr<std::unique_ptr<client::Client>> connected = Connect();
   if (!connected.ok()) return CallError(connected.status());
   client::Client& client = **connected;
   if (action == "list") return List(client);
-  if (action == "alloc") return Allocate(client, words[1]);
+  if (action == "alloc") return Allocate(client, wanted);
   if (action == "upload") return Upload(client, ids[0], words[2]);
   if (action == "download") return Download(client, ids[0], words[2]);
   if (action == "free") {

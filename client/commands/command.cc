@@ -1,5 +1,7 @@
 #include "client/commands/command.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
@@ -32,7 +34,11 @@ absl::StatusOr<uint32_t> ParseDevice(const std::string& word) {
 
 int Main(std::span<const std::string> arguments) {
   absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
-  if (!line.ok()) return UsageError(line.status());
+  if (!line.ok()) {
+    // What comes after the wrong flag has not been read, and may have asked for JSON.
+    if (std::ranges::count(arguments, "--json") > 0) absl::SetFlag(&FLAGS_json, true);
+    return UsageError(line.status());
+  }
   if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
     return UsageError("--timeout must be more than zero", "as in --timeout=5s");
   }
