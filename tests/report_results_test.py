@@ -12,6 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import report_results  # pylint: disable=wrong-import-position
+import unittest_main  # pylint: disable=wrong-import-position
 
 GOOGLETEST = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="4" failures="1" disabled="1" errors="0" time="0.1" name="AllTests">
@@ -208,7 +209,4 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    outcome = unittest.main(exit=False).result
-    bad = len(outcome.failures) + len(outcome.errors)
-    print("{} passed, {} failed".format(outcome.testsRun - bad, bad), file=sys.stderr, flush=True)
-    sys.exit(bad != 0)
+    unittest_main.main(verbosity=1)

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""A real Prometheus scrapes a real daemon, and says what it saw.
+
+Also: what is deployed with the daemon (alert rules, dashboard, docs/operations.md) speaks
+of metrics that are there.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+
+ROOT = pathlib.Path(__file__).absolute().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cli")]
+import daemon as daemons  # pylint: disable=wrong-import-position
+import unittest_main  # pylint: disable=wrong-import-position
+
+WAIT_S = 60
+METRIC = re.compile(r"\b(?:resident|process)_[a-z0-9_]+")
+
+
+def wait_for(what, condition):
+    """Calls condition until it returns something true, and returns that."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError("not within {} s: {}".format(WAIT_S, what))
+        time.sleep(0.1)
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Prometheus:
+    """A Prometheus server that scrapes one target, with the rules of deploy/prometheus."""
+
+    def __init__(self, target):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prometheus-test-"))
+        rules = (ROOT / "deploy/prometheus/residentd.rules.yml").read_text()
+        (self.folder / "residentd.rules.yml").write_text(rules)
+        (self.folder / "prometheus.yml").write_text("""
+global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
+rule_files: [residentd.rules.yml]
+scrape_configs:
+  - job_name: residentd
+    static_configs: [{{targets: ["{}"]}}]
+""".format(target))
+        # Another program may take the port in between: then another is tried.
+        for _ in range(5):
+            self.url = "http://127.0.0.1:{}".format(free_port())
+            self.log = open(self.folder / "log", "ab")
+            self.process = subprocess.Popen(
+                [
+                    "prometheus",
+                    "--config.file=" + str(self.folder / "prometheus.yml"),
+                    "--storage.tsdb.path=" + str(self.folder / "data"),
+                    "--web.listen-address=" + self.url[len("http://"):],
+                ], stdout=self.log, stderr=self.log)
+            if wait_for("Prometheus is ready", lambda: self.ready() or self.process.poll()) is True:
+                return
+            self.log.close()
+        text = (self.folder / "log").read_text(errors="replace")
+        self.stop()
+        raise RuntimeError("prometheus did not start:\n" + text)
+
+    def ready(self):
+        try:
+            get(self.url + "/-/ready")
+            return self.process.poll() is None
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def api(self, path, **arguments):
+        """Answer of the HTTP API; AssertionError with its message on an error."""
+        try:
+            text = get("{}/api/v1/{}?{}".format(self.url, path, urllib.parse.urlencode(arguments)))
+        except urllib.error.HTTPError as error:
+            raise AssertionError("{}: {}".format(arguments, error.read().decode())) from error
+        return json.loads(text)["data"]
+
+    def series(self, expression):
+        return self.api("query", query=expression)["result"]
+
+    def value(self, expression):
+        """Value of an expression with one series; None if there is none."""
+        series = self.series(expression)
+        return float(series[0]["value"][1]) if series else None
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def dashboard_expressions():
+    dashboard = json.loads((ROOT / "deploy/grafana/residentd.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield "$" + variable["name"], variable["query"]["query"]
+
+
+def page_metrics(page):
+    """Names of the families on a metrics page, and of the series of histograms."""
+    families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    names = set(families)
+    for name, kind in families.items():
+        if kind == "histogram":
+            names |= {name + "_bucket", name + "_sum", name + "_count"}
+    return families, names
+
+
+class MetricsTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon()
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.prometheus = Prometheus(cls.daemon.metrics_address)
+        cls.addClassCleanup(cls.prometheus.stop)
+        wait_for("the daemon is scraped", lambda: cls.prometheus.value("up") == 1)
+
+    def page(self):
+        return get("http://{}/metrics".format(self.daemon.metrics_address))
+
+    def device(self):
+        return self.daemon.ctl("status", "--json").json["devices"][0]
+
+    def test_every_task_is_seen(self):
+        expression = 'resident_tasks_total{operator="add",status="ok"}'
+        self.assertIsNotNone(self.prometheus.value(expression), "the series is there before work")
+        before = self.prometheus.value(expression)
+        for _ in range(7):
+            result = self.daemon.ctl("run", "add", "x=1,2", "y=3,4")
+            self.assertEqual(result.code, 0, result)
+        wait_for("7 more tasks of add", lambda: self.prometheus.value(expression) == before + 7)
+
+    def test_throughput_is_what_the_daemon_did(self):
+        total = "sum(resident_tasks_total)"
+        before = self.prometheus.value(total)
+        started = time.monotonic()
+        result = self.daemon.ctl("bench", "--quick", "--json")
+        self.assertEqual(result.code, 0, result)
+        elapsed = time.monotonic() - started
+        # Everything that was sent is accounted for, by the page and by Status alike.
+        completed = int(self.device()["completed_tasks"])
+        self.assertGreater(completed, before)
+        wait_for("{} tasks".format(completed), lambda: self.prometheus.value(total) == completed)
+        # And the rate that Prometheus worked out is one that those tasks can have had: not
+        # below their average while they ran (less what falls between two scrapes).
+        peak = self.prometheus.value(
+            "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(int(elapsed) + 5))
+        self.assertGreater(peak, 0.5 * (completed - before) / (elapsed + 2))
+        for family in ("resident_batch_seconds", "resident_task_device_seconds"):
+            p99 = self.prometheus.value(
+                "histogram_quantile(0.99, sum by (le) ({}_bucket))".format(family))
+            self.assertGreater(p99, 0, family)
+            self.assertLess(p99, 60, family)
+
+    def test_network_and_batches_count(self):
+        before = self.prometheus.value("resident_rpc_received_bytes_total")
+        batches = self.prometheus.value("resident_batches_total")
+        self.assertEqual(self.daemon.ctl("run", "add", "x=1,2", "y=3,4").code, 0)
+        wait_for("bytes in", lambda: self.prometheus.value("resident_rpc_received_bytes_total") > before)
+        wait_for("bytes out", lambda: self.prometheus.value("resident_rpc_sent_bytes_total") > 0)
+        wait_for("a batch", lambda: self.prometheus.value("resident_batches_total") > batches)
+
+    def test_z_killed_engine_is_counted_and_alerted(self):
+        """Last, since the others' daemon has a new engine afterwards."""
+        restarts = 'resident_engine_restarts_total{cause="killed"}'
+        self.assertEqual(self.prometheus.value(restarts), 0)
+        pid = int(self.device()["engine_pid"])
+        os.kill(pid, signal.SIGKILL)
+        wait_for("a restart", lambda: self.prometheus.value(restarts) == 1)
+        wait_for(
+            "an alert", lambda: self.prometheus.series(
+                'ALERTS{alertname="ResidentdEngineRestarts",alertstate="firing",cause="killed"}'))
+        wait_for("a new engine", lambda: int(self.device()["engine_pid"]) not in (0, pid))
+
+    def test_promtool_has_no_complaint_about_the_page(self):
+        said = subprocess.run(["promtool", "check", "metrics"], input=self.page(), text=True,
+                              capture_output=True, check=False)
+        self.assertEqual((said.returncode, said.stdout + said.stderr), (0, ""))
+
+    def test_rules_are_valid_and_evaluate(self):
+        said = subprocess.run(
+            ["promtool", "check", "rules", str(ROOT / "deploy/prometheus/residentd.rules.yml")],
+            text=True, capture_output=True, check=False)
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        wait_for(
+            "every rule was evaluated", lambda: all(
+                rule["health"] != "unknown" for group in self.prometheus.api("rules")["groups"]
+                for rule in group["rules"]))
+        for group in self.prometheus.api("rules")["groups"]:
+            for rule in group["rules"]:
+                self.assertEqual(rule["health"], "ok", rule)
+
+    def test_scrape_config_is_valid(self):
+        said = subprocess.run(
+            ["promtool", "check", "config", str(ROOT / "deploy/prometheus/prometheus.yml")],
+            text=True, capture_output=True, check=False)
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+
+    def test_rules_and_dashboard_name_metrics_that_are_there(self):
+        _, names = page_metrics(self.page())
+        expressions = list(dashboard_expressions())
+        for group in self.prometheus.api("rules")["groups"]:
+            expressions += [(rule["name"], rule["query"]) for rule in group["rules"]]
+        self.assertGreater(len(expressions), 30)
+        recorded = re.compile(r"\w+:resident_\w+")
+        for where, expression in expressions:
+            for name in METRIC.findall(recorded.sub("", expression)):
+                self.assertIn(name, names, where)
+
+    def test_dashboard_expressions_are_valid(self):
+        values = {"$job": ".*", "$instance": ".*", "$device": ".*", "$__rate_interval": "5s",
+                  "$__range": "1m"}
+        checked = 0
+        for where, expression in dashboard_expressions():
+            if where.startswith("$"):
+                continue
+            for variable, value in values.items():
+                expression = expression.replace(variable, value)
+            self.assertNotIn("$", expression, where)
+            self.prometheus.series(expression)
+            checked += 1
+        self.assertGreater(checked, 20)
+
+    def test_documented_metrics_are_those_on_the_page(self):
+        families, names = page_metrics(self.page())
+        text = (ROOT / "docs/operations.md").read_text()
+        own = {name for name in families if METRIC.fullmatch(name)}
+        for name in sorted(own):
+            self.assertIn("`" + name, text, "docs/operations.md does not list it")
+        for name in re.findall(r"`((?:resident|process)_[a-z0-9_]+)", text):
+            self.assertIn(name, names, "docs/operations.md lists it")
+
+    def test_documented_alerts_are_those_in_the_rules(self):
+        text = (ROOT / "docs/operations.md").read_text()
+        alerts = {
+            rule["name"] for group in self.prometheus.api("rules")["groups"]
+            for rule in group["rules"] if rule["type"] == "alerting"
+        }
+        self.assertEqual(set(re.findall(r"^\| `(Residentd\w+)`", text, re.MULTILINE)), alerts)
+
+    def test_documented_flags_are_those_of_the_daemon(self):
+        said = subprocess.run([str(daemons.RESIDENTD), "serve", "--helpfull"], text=True,
+                              capture_output=True, check=False).stdout
+        flags = set()
+        for section in said.split("  Flags from ")[1:]:
+            if "server/flags.cc" in section.splitlines()[0]:
+                flags |= set(re.findall(r"^    --(\w+) \(", section, re.MULTILINE))
+        self.assertIn("metrics_address", flags, said)
+        text = (ROOT / "docs/operations.md").read_text()
+        self.assertEqual(set(re.findall(r"^\| `--(\w+)`", text, re.MULTILINE)), flags)
+
+
+if __name__ == "__main__":
+    unittest_main.main()

@@ -1,0 +1,16 @@
+"""main() of the Python tests: `N passed, N failed` is their last line."""
+
+import sys
+import unittest
+
+
+def main(verbosity=2):
+    """Runs the test cases of the program's own module and ends the program."""
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=verbosity).run(suite)
+    failed = len({test.id() for test, _ in result.failures + result.errors})
+    for test, reason in result.skipped:
+        print("skipped: {}: {}".format(test.id(), reason))
+    passed = max(result.testsRun - failed - len(result.skipped), 0)
+    print("{} passed, {} failed".format(passed, failed), flush=True)
+    sys.exit(0 if failed == 0 and passed > 0 else 1)
