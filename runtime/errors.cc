@@ -242,11 +242,6 @@ absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits) {
 
 // --- FLUX ------------------------------------------------------------------------
 
-absl::Status NoBytecode() {
-  return absl::InvalidArgumentError(
-      "FluxPrograms has no program. Fix: send bytecode, with offsets if it is more than one");
-}
-
 absl::Status FluxOffsets(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("FluxPrograms.offsets: ", what,
                                            ". Fix: send programs + 1 ascending values, the last at "
@@ -387,10 +382,10 @@ absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t 
                                            " bytes. Fix: send 1 to the object's size"));
 }
 
-absl::Status SharedMemoryShape(uint64_t shape_bytes, uint64_t size) {
-  return absl::InvalidArgumentError(StrCat("dtype and shape take ", shape_bytes,
-                                           " bytes and size_bytes is ", size,
-                                           ". Fix: send a shape that fits"));
+absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size) {
+  return absl::InvalidArgumentError(StrCat("shape ", shape, " of ", dtype,
+                                           " does not fit size_bytes = ", size,
+                                           ". Fix: send a shape that does"));
 }
 
 absl::Status TransferFailed(const std::string& what, const std::string& cause) {

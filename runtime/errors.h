@@ -78,7 +78,6 @@ absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits);
 
 // --- FLUX ------------------------------------------------------------------------
 
-absl::Status NoBytecode();
 absl::Status FluxOffsets(const std::string& what);
 absl::Status FluxCount(uint64_t count, uint64_t programs);
 absl::Status FluxIndex(uint64_t run, uint64_t program, uint64_t programs);
@@ -105,7 +104,7 @@ absl::Status SharedMemoryName(const std::string& name);
 absl::Status SharedMemoryMissing(const std::string& name);
 absl::Status SharedMemoryDenied(const std::string& name, const std::string& why);
 absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t object);
-absl::Status SharedMemoryShape(uint64_t shape_bytes, uint64_t size);
+absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size);
 absl::Status TransferFailed(const std::string& what, const std::string& cause);
 
 // --- Sessions, devices, the daemon -----------------------------------------------

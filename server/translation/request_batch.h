@@ -6,6 +6,7 @@
 #define RESIDENT_SERVER_TRANSLATION_REQUEST_BATCH_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace resident {
 
-struct RequestBatch : Batch {
+struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   // Chosen by the client.
   uint64_t id = 0;
   uint32_t device = 0;
@@ -35,7 +36,7 @@ struct RequestBatch : Batch {
   const uint8_t* flux_errors = nullptr;
   const uint8_t* flux_cycles = nullptr;
 
-  // Bytes of window memory held; whether answering it copies little.
+  // Bytes of window memory held.
   uint64_t window_bytes = 0;
 };
 

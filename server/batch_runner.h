@@ -1,0 +1,69 @@
+// BatchRunner: takes a client's batch through translation, the gate and a device's
+// queue, and calls back when it can be answered. What Run and Submit have in common.
+//
+// The callback comes on the caller's own thread when it lent it (Launch's `assist`),
+// else on a thread of the runner's: never on the queue's pump, which serves everybody.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(auto batch, runner.Prepare(message, client, deadline, answer));
+//   ... remember `batch`, to cancel it ...
+//   RETURN_IF_ERROR(runner.Launch(batch, assist));   // `answer` follows if OK.
+#ifndef RESIDENT_SERVER_BATCH_RUNNER_H_
+#define RESIDENT_SERVER_BATCH_RUNNER_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "resident/v1/executor.pb.h"
+#include "server/client_table.h"
+#include "server/drain_gate.h"
+#include "server/rpc_counters.h"
+#include "server/translation/batch_translator.h"
+#include "server/worker_pool.h"
+
+namespace resident {
+
+class BatchRunner {
+ public:
+  // Must leave nothing pending that the batch's memory is needed for.
+  using Answer = std::function<void(RequestBatch& batch)>;
+
+  BatchRunner(const BatchTranslator* translator, std::vector<Device*> devices, DrainGate* gate,
+              RpcCounters* counters, WorkerPool* answers)
+      : translator_(translator),
+        devices_(std::move(devices)),
+        gate_(gate),
+        counters_(counters),
+        answers_(answers) {}
+
+  // Errors: as Executor.Run documents.
+  absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
+                                                        const std::shared_ptr<Client>& client,
+                                                        Clock::time_point deadline, Answer answer);
+
+  // Errors: RESOURCE_EXHAUSTED (the client's queue is full), UNAVAILABLE, UNAUTHENTICATED
+  // (the session has ended). Then `answer` is not called.
+  absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, Client& client,
+                      std::chrono::nanoseconds assist);
+
+  // Runs `work` on one of the threads that answers are made on.
+  void Post(std::function<void()> work) { answers_->Post(std::move(work)); }
+
+  // Skips what is not yet in the ring.
+  void Cancel(RequestBatch& batch);
+
+ private:
+  const BatchTranslator* const translator_;
+  const std::vector<Device*> devices_;
+  DrainGate* const gate_;
+  RpcCounters* const counters_;
+  WorkerPool* const answers_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_BATCH_RUNNER_H_

@@ -1,0 +1,112 @@
+// ClientTable: who sends work, and in whose name it is queued.
+//
+// A client is a session (Sessions.Open), or, for calls without one, a connection. Each
+// has a queue of its own on every device; uploads and downloads have a second one, so
+// that they do not wait behind the client's own tasks. A connection's client owns no
+// buffers and is forgotten when it has been idle for a while.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(std::shared_ptr<Client> client, table.ForCall(session_id, peer));
+//   client->Begin();  ... a batch ...  client->Completed();
+#ifndef RESIDENT_SERVER_CLIENT_TABLE_H_
+#define RESIDENT_SERVER_CLIENT_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/buffers/buffer_table.h"
+#include "runtime/limits.h"
+#include "server/translation/batch_translator.h"
+
+namespace resident {
+
+class Client {
+ public:
+  Client(ClientId id, ClientId transfer_id, std::string session, std::string name, std::string peer,
+         size_t devices);
+
+  // Names of its queues.
+  ClientId id() const { return id_; }
+  ClientId transfer_id() const { return transfer_id_; }
+  bool is_session() const { return !session_.empty(); }
+  // The session's id; empty for a connection.
+  const std::string& session() const { return session_; }
+  const std::string& name() const { return name_; }
+  const std::string& peer() const { return peer_; }
+  const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
+
+  // A batch is on its way; Completed follows when it is answered.
+  void Begin();
+  void Completed();
+  // The same for one that was not taken after all.
+  void Abandon();
+  // Calls `wake` once, when the next batch is completed, from that thread. False: none
+  // is on its way, and `wake` will not be called.
+  bool WaitForCompletion(std::function<void()> wake);
+
+ private:
+  const ClientId id_;
+  const ClientId transfer_id_;
+  const std::string session_;
+  const std::string name_;
+  const std::string peer_;
+  std::vector<std::shared_ptr<WindowUse>> window_use_;
+
+  absl::Mutex mu_;
+  uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+class ClientTable {
+ public:
+  ClientTable(const Limits& limits, std::vector<Device*> devices, BufferTable* buffers)
+      : limits_(limits), devices_(std::move(devices)), buffers_(buffers) {}
+
+  // Errors: RESOURCE_EXHAUSTED (--max_sessions), INVALID_ARGUMENT (name too long).
+  absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
+                                                      const std::string& peer);
+  // Drops what the session has queued, and frees its buffers.
+  void EndSession(const std::shared_ptr<Client>& client);
+
+  // The client of a call: that of `session`, or with an empty one that of the
+  // connection. Errors: UNAUTHENTICATED (unknown session), RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<Client>> ForCall(const std::string& session,
+                                                  const std::string& peer);
+
+  std::vector<std::shared_ptr<Client>> List() const;
+  uint64_t sessions() const;
+
+ private:
+  std::shared_ptr<Client> Make(std::string session, std::string name, std::string peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetIdle(absl::Time now, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveQueues(const Client& client);
+
+  struct Peer {
+    std::shared_ptr<Client> client;
+    absl::Time last_seen;
+  };
+
+  const Limits limits_;
+  const std::vector<Device*> devices_;
+  BufferTable* const buffers_;
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, std::shared_ptr<Client>> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Peer> peers_ ABSL_GUARDED_BY(mu_);
+  absl::Time last_sweep_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  ClientId next_id_ ABSL_GUARDED_BY(mu_) = 1;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_CLIENT_TABLE_H_

@@ -1,0 +1,53 @@
+// Core: everything the services share.
+//
+// Made by serve.cc, in this order; taken apart in reverse.
+//
+// Thread safety: the members' own; the structure itself does not change while serving.
+#ifndef RESIDENT_SERVER_CORE_H_
+#define RESIDENT_SERVER_CORE_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/buffers/buffer_table.h"
+#include "runtime/device/device.h"
+#include "runtime/limits.h"
+#include "runtime/registry/registry.h"
+#include "server/batch_runner.h"
+#include "server/client_table.h"
+#include "server/drain_gate.h"
+#include "server/live_streams.h"
+#include "server/rpc_counters.h"
+#include "server/translation/batch_translator.h"
+#include "server/worker_pool.h"
+
+namespace resident {
+
+struct Core {
+  Limits limits;
+  std::vector<Device*> devices;  // By index.
+  Registry* registry = nullptr;
+  BufferTable* buffers = nullptr;
+  ClientTable* clients = nullptr;
+  BatchRunner* runner = nullptr;
+  DrainGate* gate = nullptr;
+  RpcCounters* counters = nullptr;
+  LiveStreams* streams = nullptr;
+  // For calls that block on a device (park, resume, drain, mapping).
+  WorkerPool* blocking = nullptr;
+  std::vector<ServingDevice> serving;
+
+  bool allow_shared_memory = true;
+  std::chrono::milliseconds drain_timeout{0};
+  Clock::time_point started = Clock::now();
+  std::string metrics_address;
+  std::string gpu_unavailable_reason;
+  // Called once the gate has been closed: tells the health service.
+  std::function<void()> on_draining;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_CORE_H_

@@ -1,0 +1,125 @@
+#include "server/flags.h"
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+ABSL_FLAG(std::string, address, "127.0.0.1:50051",
+          "host:port that gRPC listens on; port 0 takes a free one");
+ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
+          "host:port of the Prometheus page; empty: none; port 0 takes a free one");
+ABSL_FLAG(std::string, port_file, "",
+          "file to write the addresses to, as JSON, once the daemon serves");
+ABSL_FLAG(std::string, devices, "all",
+          "\"all\" (every GPU, or the CPU where there is none), \"cpu\", or GPUs by ordinal, "
+          "e.g. \"0,2\"");
+ABSL_FLAG(absl::Duration, park_after, absl::Seconds(10),
+          "idle time after which the kernel leaves the device until the next task; 0: never");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "on SIGTERM, how long to finish what was taken before the rest is answered UNAVAILABLE");
+ABSL_FLAG(absl::Duration, task_time_limit, absl::Seconds(10),
+          "a task that runs longer ends its engine, which is replaced; 0: no limit");
+ABSL_FLAG(uint32_t, ring_slots, resident::DeviceLimits().ring_slots,
+          "tasks in flight on a device; a power of two, 64 to 65536");
+ABSL_FLAG(uint64_t, window_mib, resident::DeviceLimits().window_mib,
+          "pinned host memory of a device for what batches carry inline, uploads and downloads");
+ABSL_FLAG(uint64_t, device_memory_mib, resident::DeviceLimits().device_memory_mib,
+          "memory of a device for buffers; 0: a quarter of a GPU's free memory, 1 GiB for the CPU");
+ABSL_FLAG(uint32_t, blocks_per_sm, 0,
+          "blocks of the resident kernel on each SM; 0: as many as fit, at most 3");
+ABSL_FLAG(uint32_t, sms_free, 0, "SMs left to other programs");
+ABSL_FLAG(uint32_t, cpu_workers, 0,
+          "threads of the CPU engine; 0: one for each processor, at most 16");
+ABSL_FLAG(uint32_t, max_message_mib, resident::Limits().max_message_mib,
+          "largest gRPC message taken");
+ABSL_FLAG(uint32_t, max_batch_tasks, resident::Limits().max_batch_tasks,
+          "tasks, or FLUX runs, in one batch");
+ABSL_FLAG(uint64_t, max_queued_tasks, resident::Limits().max_queued_tasks,
+          "tasks that one client may have queued on a device");
+ABSL_FLAG(uint32_t, max_stream_batches, resident::Limits().max_stream_batches,
+          "batches of one stream that are taken and not yet answered");
+ABSL_FLAG(uint32_t, max_sessions, resident::Limits().max_sessions, "open sessions");
+ABSL_FLAG(uint32_t, max_buffers, resident::Limits().max_buffers,
+          "buffers of one session, and of all durable ones");
+ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_mib,
+          "device memory that one session's buffers may take; 0: as much as there is");
+ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
+          "most instructions that one FLUX run may be allowed");
+ABSL_FLAG(bool, allow_shared_memory, true,
+          "whether clients on this machine may make their shared memory buffers");
+ABSL_FLAG(bool, test_operators, false, "load the operators that exist to go wrong (tests)");
+
+namespace resident {
+namespace {
+
+absl::Status BadFlag(const std::string& flag, const std::string& what, const std::string& fix) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what, ". Fix: ", fix));
+}
+
+absl::StatusOr<std::chrono::milliseconds> Milliseconds(const std::string& flag,
+                                                       absl::Duration value) {
+  if (value < absl::ZeroDuration() || value > absl::Hours(24 * 365)) {
+    return BadFlag(flag, absl::StrCat(absl::FormatDuration(value), " is not a time to wait"),
+                   "give 0 to a year, e.g. 10s");
+  }
+  return absl::ToChronoMilliseconds(value);
+}
+
+}  // namespace
+
+absl::StatusOr<ServeOptions> ReadServeFlags() {
+  ServeOptions options;
+  options.address = absl::GetFlag(FLAGS_address);
+  options.metrics_address = absl::GetFlag(FLAGS_metrics_address);
+  options.port_file = absl::GetFlag(FLAGS_port_file);
+  options.devices = absl::GetFlag(FLAGS_devices);
+  const auto park_after = Milliseconds("park_after", absl::GetFlag(FLAGS_park_after));
+  if (!park_after.ok()) return park_after.status();
+  options.park_after = *park_after;
+  const auto drain = Milliseconds("drain_timeout", absl::GetFlag(FLAGS_drain_timeout));
+  if (!drain.ok()) return drain.status();
+  options.drain_timeout = *drain;
+  const auto limit = Milliseconds("task_time_limit", absl::GetFlag(FLAGS_task_time_limit));
+  if (!limit.ok()) return limit.status();
+  options.task_time_limit = *limit;
+
+  options.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
+  options.sms_free = absl::GetFlag(FLAGS_sms_free);
+  options.cpu_workers = absl::GetFlag(FLAGS_cpu_workers);
+  options.test_operators = absl::GetFlag(FLAGS_test_operators);
+  options.allow_shared_memory = absl::GetFlag(FLAGS_allow_shared_memory);
+
+  DeviceLimits& device = options.device_limits;
+  device.ring_slots = absl::GetFlag(FLAGS_ring_slots);
+  if (device.ring_slots < 64 || device.ring_slots > 65536 ||
+      (device.ring_slots & (device.ring_slots - 1)) != 0) {
+    return BadFlag("ring_slots", absl::StrCat(device.ring_slots, " slots"),
+                   "give a power of two from 64 to 65536");
+  }
+  device.window_mib = absl::GetFlag(FLAGS_window_mib);
+  if (device.window_mib < 1 || device.window_mib > 1 << 20) {
+    return BadFlag("window_mib", absl::StrCat(device.window_mib, " MiB"), "give 1 to 1048576");
+  }
+  device.device_memory_mib = absl::GetFlag(FLAGS_device_memory_mib);
+
+  Limits& limits = options.limits;
+  limits.max_message_mib = absl::GetFlag(FLAGS_max_message_mib);
+  if (limits.max_message_mib < 1 || limits.max_message_mib > 2047) {
+    return BadFlag("max_message_mib", absl::StrCat(limits.max_message_mib, " MiB"),
+                   "give 1 to 2047");
+  }
+  limits.max_batch_tasks = absl::GetFlag(FLAGS_max_batch_tasks);
+  limits.max_queued_tasks = absl::GetFlag(FLAGS_max_queued_tasks);
+  limits.max_stream_batches = absl::GetFlag(FLAGS_max_stream_batches);
+  limits.max_sessions = absl::GetFlag(FLAGS_max_sessions);
+  limits.max_buffers = absl::GetFlag(FLAGS_max_buffers);
+  limits.max_client_memory_mib = absl::GetFlag(FLAGS_max_client_memory_mib);
+  limits.flux_max_cycles = absl::GetFlag(FLAGS_flux_max_cycles);
+  if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
+      limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0) {
+    return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
+  }
+  return options;
+}
+
+}  // namespace resident

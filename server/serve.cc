@@ -1,0 +1,341 @@
+#include "server/serve.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "grpcpp/ext/channelz_service_plugin.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/server_builder.h"
+#include "nlohmann/json.hpp"
+#include "runtime/buffers/copy_task.h"
+#include "runtime/errors.h"
+#include "server/core.h"
+#include "server/device_list.h"
+#include "server/health.h"
+#include "server/listen_check.h"
+#include "server/metrics/metrics_server.h"
+#include "server/services/admin_service.h"
+#include "server/services/buffers_service.h"
+#include "server/services/executor_service.h"
+#include "server/services/operators_service.h"
+#include "server/services/sessions_service.h"
+#include "server/version.h"
+
+namespace resident {
+namespace {
+
+// Client of the queue that restores durable buffers; clients' ids are below it.
+constexpr ClientId kRestoreClient = UINT64_MAX;
+// How long calls may take to get their last answers out at the end.
+constexpr auto kLastAnswers = std::chrono::seconds(2);
+constexpr int kBlockingThreads = 4;
+
+int AnswerThreads() {
+  return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 4);
+}
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// "invalid_argument".
+std::string CodeName(int code) {
+  std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return tolower(c); });
+  return name;
+}
+
+RpcTotals TotalsOf(const RpcCounters& counters) {
+  RpcTotals totals;
+  totals.received_bytes = counters.received_bytes();
+  totals.sent_bytes = counters.sent_bytes();
+  totals.batches = counters.batches();
+  for (int code = 1; code < RpcCounters::kCodes; ++code) {
+    if (counters.refused(code) != 0)
+      totals.refused_batches[CodeName(code)] = counters.refused(code);
+  }
+  return totals;
+}
+
+// Everything that serves. Made in the order of its members, ended by Stop.
+class Daemon {
+ public:
+  explicit Daemon(const ServeOptions& options) : options_(options) {}
+  // Devices call back into what is destroyed before them.
+  ~Daemon() {
+    for (const auto& device : devices_) device->Shutdown();
+  }
+
+  absl::Status Start();
+  // Ends once a signal has come. `signals`: those that cut the draining short.
+  void Stop(const sigset_t& signals);
+  std::string Banner() const;
+  absl::Status WritePortFile() const;
+
+ private:
+  absl::Status StartDevicesAndRegistry();
+  void ConnectCore();
+  absl::Status StartMetrics();
+  absl::Status StartServer();
+  void RestoreBuffers(Device& device, EngineSession& session);
+
+  const ServeOptions options_;
+  std::string gpu_unavailable_reason_;
+  std::unique_ptr<Registry> registry_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<BufferTable> buffers_;
+  std::unique_ptr<ClientTable> clients_;
+  DrainGate gate_;
+  RpcCounters counters_;
+  LiveStreams streams_;
+  std::unique_ptr<Health> health_;
+  std::unique_ptr<BatchTranslator> translator_;
+  std::unique_ptr<WorkerPool> answers_;
+  std::unique_ptr<WorkerPool> blocking_;
+  std::unique_ptr<BatchRunner> runner_;
+  Core core_;
+  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<ExecutorService> executor_;
+  std::unique_ptr<SessionsService> sessions_;
+  std::unique_ptr<BuffersService> buffers_service_;
+  std::unique_ptr<OperatorsService> operators_;
+  std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+absl::Status Daemon::StartDevicesAndRegistry() {
+  absl::StatusOr<DeviceChoices> choices = ChooseDevices(options_.devices);
+  if (!choices.ok()) return choices.status();
+  gpu_unavailable_reason_ = choices->gpu_unavailable_reason;
+  auto registry = Registry::Create({.devices = static_cast<uint32_t>(choices->devices.size()),
+                                    .test_operators = options_.test_operators});
+  if (!registry.ok()) return registry.status();
+  registry_ = *std::move(registry);
+  auto devices = StartDevices(*choices, options_, [registry = registry_.get()](uint32_t slot) {
+    const Operator* op = registry->FindBySlot(slot);
+    return op == nullptr ? absl::StrCat("operator slot ", slot) : op->name();
+  });
+  if (!devices.ok()) return devices.status();
+  devices_ = *std::move(devices);
+  return absl::OkStatus();
+}
+
+void Daemon::RestoreBuffers(Device& device, EngineSession& session) {
+  const auto copy_bytes = registry_->Resolve(kCopyBytesOperator, 0);
+  if (!copy_bytes.ok()) return;
+  device.queue().AddClient(kRestoreClient);
+  buffers_->OnRestart(
+      device.index(), session, device.snapshot().detail,
+      [&](EngineSession& engine, const DeviceMemory& memory, absl::Span<const uint8_t> bytes) {
+        return WriteAndWait(*copy_bytes, device, kRestoreClient, engine, memory.address, bytes);
+      });
+}
+
+void Daemon::ConnectCore() {
+  for (const auto& device : devices_) {
+    core_.devices.push_back(device.get());
+    core_.serving.push_back(
+        {device.get(), std::make_shared<WindowGate>(options_.device_limits.window_mib << 20)});
+  }
+  buffers_ = std::make_unique<BufferTable>(options_.limits);
+  clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
+  health_ = std::make_unique<Health>(core_.devices, &gate_);
+  translator_ = std::make_unique<BatchTranslator>(
+      BatchTranslator::Sources{&core_.limits, registry_.get(), buffers_.get(), core_.serving});
+  answers_ = std::make_unique<WorkerPool>(AnswerThreads());
+  blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
+  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, &counters_,
+                                          answers_.get());
+  core_.limits = options_.limits;
+  core_.registry = registry_.get();
+  core_.buffers = buffers_.get();
+  core_.clients = clients_.get();
+  core_.runner = runner_.get();
+  core_.gate = &gate_;
+  core_.counters = &counters_;
+  core_.streams = &streams_;
+  core_.blocking = blocking_.get();
+  core_.allow_shared_memory = options_.allow_shared_memory;
+  core_.drain_timeout = options_.drain_timeout;
+  core_.gpu_unavailable_reason = gpu_unavailable_reason_;
+  core_.on_draining = [this] { health_->Update(); };
+  for (Device* device : core_.devices) {
+    device->OnRestart([this, device](const std::shared_ptr<EngineSession>& session) {
+      RestoreBuffers(*device, *session);
+    });
+    device->OnStateChange([this](Device::State) { health_->Update(); });
+  }
+}
+
+absl::Status Daemon::StartMetrics() {
+  if (options_.metrics_address.empty()) return absl::OkStatus();
+  MetricsSources sources;
+  sources.version = kVersion;
+  sources.devices.assign(core_.devices.begin(), core_.devices.end());
+  sources.operators = [this] {
+    std::vector<OperatorSeries> series;
+    registry_->ForEachStats([&](uint32_t device, const OperatorStats& stats) {
+      series.push_back({device, &stats});
+    });
+    return series;
+  };
+  sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };
+  sources.clients = [this] { return clients_->sessions(); };
+  sources.rpc = [this] { return TotalsOf(counters_); };
+  auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
+  if (!metrics.ok()) return metrics.status();
+  metrics_ = *std::move(metrics);
+  core_.metrics_address = absl::StrCat(HostOf(options_.metrics_address), ":", metrics_->port());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartServer() {
+  executor_ = std::make_unique<ExecutorService>(&core_);
+  sessions_ = std::make_unique<SessionsService>(&core_);
+  buffers_service_ = std::make_unique<BuffersService>(&core_);
+  operators_ = std::make_unique<OperatorsService>(&core_);
+  admin_ = std::make_unique<AdminService>(&core_);
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::channelz::experimental::InitChannelzService();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.limits.max_message_mib) << 20);
+  builder.SetMaxSendMessageSize(-1);
+  // A second daemon on the same port would share its connections by chance.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A client that vanished without a word is noticed, and its session ended.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  // Health, reflection and channelz are synchronous services.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
+  int port = 0;
+  builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(executor_.get());
+  builder.RegisterService(sessions_.get());
+  builder.RegisterService(buffers_service_.get());
+  builder.RegisterService(operators_.get());
+  builder.RegisterService(admin_.get());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return CannotListen("address", options_.address, "address in use, or not this machine's");
+  }
+  address_ = absl::StrCat(HostOf(options_.address), ":", port);
+  health_->Attach(server_->GetHealthCheckService());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Start() {
+  absl::Status status = CheckListen("address", options_.address);
+  if (status.ok() && !options_.metrics_address.empty()) {
+    status = CheckListen("metrics_address", options_.metrics_address);
+  }
+  if (status.ok()) status = StartDevicesAndRegistry();
+  if (!status.ok()) return status;
+  ConnectCore();
+  status = StartMetrics();
+  if (status.ok()) status = StartServer();
+  return status;
+}
+
+std::string Daemon::Banner() const {
+  const std::string devices =
+      absl::StrJoin(core_.devices, "; ", [](std::string* out, const Device* device) {
+        const EngineInfo info = device->snapshot().info;
+        absl::StrAppend(out, "device ", device->index(), ": ", info.name, " (", info.kind, ", ",
+                        info.workers, info.kind == "cpu" ? " workers)" : " blocks)");
+      });
+  return absl::StrCat(
+      "residentd ", kVersion, ": serving on ", address_, "; metrics ",
+      core_.metrics_address.empty() ? "off"
+                                    : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
+      "; ", devices,
+      gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_));
+}
+
+absl::Status Daemon::WritePortFile() const {
+  if (options_.port_file.empty()) return absl::OkStatus();
+  const nlohmann::json ports = {{"address", address_},
+                                {"metrics_address", core_.metrics_address},
+                                {"pid", static_cast<int64_t>(getpid())}};
+  const std::string text = ports.dump() + "\n";
+  // A reader sees all of it or nothing.
+  const std::string draft = options_.port_file + ".new";
+  FILE* const file = fopen(draft.c_str(), "w");
+  const bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) fclose(file);
+  if (!written || rename(draft.c_str(), options_.port_file.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot write --port_file=", options_.port_file,
+                                               ". Fix: give a path in a folder that is there"));
+  }
+  return absl::OkStatus();
+}
+
+void Daemon::Stop(const sigset_t& signals) {
+  gate_.Close();
+  health_->Update();
+  const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
+  uint64_t left = 0;
+  while ((left = gate_.AwaitEmpty(std::min(deadline, absl::Now() + absl::Milliseconds(100)))) > 0 &&
+         absl::Now() < deadline) {
+    const timespec now{0, 0};
+    if (sigtimedwait(&signals, nullptr, &now) > 0) break;
+  }
+  if (left > 0) {
+    fprintf(stderr, "residentd: %llu tasks were not finished and are answered UNAVAILABLE\n",
+            static_cast<unsigned long long>(left));
+  }
+  // What is left ends UNAVAILABLE with its engine; then the streams are ended.
+  for (const auto& device : devices_) device->Shutdown();
+  gate_.AwaitEmpty(absl::Now() + absl::FromChrono(kLastAnswers));
+  streams_.EndAll(errors::Draining());
+  health_->Attach(nullptr);
+  server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
+  server_->Wait();
+  // Batches refer to the pools, the pools to nothing else.
+  blocking_.reset();
+  answers_.reset();
+  metrics_.reset();
+}
+
+}  // namespace
+
+absl::Status Serve(const ServeOptions& options) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  Daemon daemon(options);
+  absl::Status status = daemon.Start();
+  if (status.ok()) status = daemon.WritePortFile();
+  if (!status.ok()) return status;
+  printf("%s\n", daemon.Banner().c_str());
+  fflush(stdout);
+
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  daemon.Stop(signals);
+  return absl::OkStatus();
+}
+
+}  // namespace resident

@@ -1,0 +1,21 @@
+// `residentd serve`: the daemon, from start to end.
+#ifndef RESIDENT_SERVER_SERVE_H_
+#define RESIDENT_SERVER_SERVE_H_
+
+#include "absl/status/status.h"
+#include "server/flags.h"
+
+namespace resident {
+
+// Serves until SIGTERM or SIGINT. Errors: what kept it from starting, for people.
+//
+// SIGTERM: the health service says NOT_SERVING and new work gets UNAVAILABLE; what was
+// taken is finished, for at most --drain_timeout (a second signal cuts that short);
+// the rest is answered UNAVAILABLE; the metrics page goes last.
+//
+// REQUIRES: called from the main thread, before any other was started.
+absl::Status Serve(const ServeOptions& options);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVE_H_

@@ -1,0 +1,198 @@
+#include "server/services/buffers_service.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/buffers/copy_task.h"
+#include "runtime/errors.h"
+#include "server/services/call.h"
+#include "server/services/device_reader.h"
+#include "server/services/download_stream.h"
+#include "server/services/shared_memory.h"
+#include "server/services/upload_stream.h"
+#include "server/status.h"
+#include "server/translation/placement.h"
+
+namespace resident {
+namespace {
+
+void Describe(const Buffer& buffer, v1::BufferInfo* info) {
+  info->set_id(buffer.id);
+  info->set_device(buffer.device);
+  info->set_dtype(static_cast<v1::DType>(buffer.dtype));
+  for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
+  info->set_size_bytes(buffer.size_bytes);
+  info->set_durable(buffer.durable);
+  info->set_shared(buffer.shared);
+  info->set_name(buffer.name);
+}
+
+absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
+                      BufferSpec* spec) {
+  if (!v1::DType_IsValid(dtype)) {
+    return errors::BadBufferType(absl::StrCat("dtype has the unknown value ", dtype));
+  }
+  spec->dtype = static_cast<DType>(dtype);
+  if (shape.size() > static_cast<int>(kMaxRank)) {
+    return errors::BadBufferType(absl::StrCat("a shape of ", shape.size(), " dimensions"));
+  }
+  for (const uint64_t dim : shape) {
+    if (dim > (uint64_t{1} << 60)) {
+      return errors::BadBufferType(absl::StrCat("dimension ", dim, " is too large"));
+    }
+    spec->shape.push_back(static_cast<int64_t>(dim));
+  }
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
+                                    const absl::Status& status) {
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
+                                        const v1::AllocateRequest& request,
+                                        v1::AllocateResponse& response) {
+  const auto client = SessionClientOf(context, core_);
+  if (!client.ok()) return client.status();
+  if (core_.gate->draining()) return errors::Draining();
+  BufferSpec spec;
+  const absl::Status read = ReadSpec(request.dtype(), request.shape(), &spec);
+  if (!read.ok()) return read;
+  std::optional<uint32_t> wanted;
+  if (request.has_device()) wanted = request.device();
+  const auto place = Place(core_.serving, wanted);
+  if (!place.ok()) return place.status();
+  spec.device = place->device;
+  spec.durable = request.durable();
+  spec.name = request.name();
+  const auto buffer = core_.buffers->Allocate(spec, (*client)->id(), *place->session);
+  if (!buffer.ok()) return buffer.status();
+  Describe(**buffer, response.mutable_buffer());
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* context,
+                                                   const v1::AllocateRequest* request,
+                                                   v1::AllocateResponse* response) {
+  return FinishNow(context, DoAllocate(*context, *request, *response));
+}
+
+grpc::ServerReadReactor<v1::UploadRequest>* BuffersService::Upload(
+    grpc::CallbackServerContext* context, v1::UploadResponse* response) {
+  return UploadStream::Start(core_, *context, *response);
+}
+
+grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
+    grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
+  return DownloadStream::Start(core_, *context, *request);
+}
+
+grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
+                                               const v1::FreeRequest* request, v1::FreeResponse*) {
+  const auto client = SessionClientOf(*context, core_);
+  return FinishNow(context, client.ok() ? core_.buffers->Free((*client)->id(), request->buffer_id())
+                                        : client.status());
+}
+
+grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* context,
+                                               const v1::ListBuffersRequest*,
+                                               v1::ListBuffersResponse* response) {
+  const auto client = ClientOf(*context, core_);
+  if (client.ok()) {
+    for (const auto& buffer : core_.buffers->List((*client)->id())) {
+      Describe(*buffer, response->add_buffers());
+    }
+  }
+  return FinishNow(context, client.status());
+}
+
+grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* context,
+                                                  const v1::PersistRequest* request,
+                                                  v1::PersistResponse*) {
+  const auto client = SessionClientOf(*context, core_);
+  if (!client.ok()) return FinishNow(context, client.status());
+  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  if (!buffer.ok()) return FinishNow(context, buffer.status());
+  if (!(*buffer)->durable) return FinishNow(context, errors::NotDurable(request->buffer_id()));
+  if (!core_.gate->Enter(1)) return FinishNow(context, errors::Draining());
+
+  auto* const reactor = context->DefaultReactor();
+  // The reader's callbacks refer to it, and it to them, until it ends.
+  struct Job {
+    std::shared_ptr<DeviceReader> reader;
+    uint64_t offset = 0;
+  };
+  auto job = std::make_shared<Job>();
+  const auto take = [job, copy = (*buffer)->host_copy](absl::Span<const uint8_t> data) {
+    copy->Write(job->offset, data);
+    job->offset += data.size();
+    job->reader->Next();
+  };
+  const auto end = [this, job, reactor](const absl::Status& status) {
+    job->reader.reset();
+    core_.gate->Leave(1);
+    reactor->Finish(ToGrpc(status));
+  };
+  job->reader = std::make_shared<DeviceReader>(
+      core_, *client, *buffer, DeviceReader::Range{0, (*buffer)->size_bytes, kCopyPieceBytes}, take,
+      end);
+  const std::shared_ptr<DeviceReader> reader = job->reader;
+  reader->Start();
+  return reactor;
+}
+
+absl::Status BuffersService::DoImport(const Client& client, const v1::ImportSharedRequest& request,
+                                      v1::ImportSharedResponse& response) {
+  BufferSpec spec;
+  absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
+  if (!status.ok()) return status;
+  spec.name = request.name().substr(0, kMaxBufferNameBytes);
+  const auto elements = ElementCount(spec.shape);
+  if (!elements.has_value() ||
+      static_cast<uint64_t>(*elements) >
+          request.size_bytes() / SizeOf(spec.dtype == DType::kInvalid ? DType::kU8 : spec.dtype)) {
+    return errors::SharedMemoryShape(ShapeText(spec.shape), DTypeName(spec.dtype),
+                                     request.size_bytes());
+  }
+  std::optional<uint32_t> wanted;
+  if (request.has_device()) wanted = request.device();
+  const auto place = Place(core_.serving, wanted);
+  if (!place.ok()) return place.status();
+  spec.device = place->device;
+
+  const absl::StatusOr<int> fd = OpenSharedMemory(request.name(), request.size_bytes());
+  if (!fd.ok()) return fd.status();
+  const absl::Cleanup close_fd = [&] { close(*fd); };
+  auto memory = place->session->MapShared(*fd, request.size_bytes());
+  if (!memory.ok()) return memory.status();
+  const auto buffer =
+      core_.buffers->Adopt(spec, client.id(), *std::move(memory), place->session->epoch());
+  if (!buffer.ok()) return buffer.status();
+  Describe(**buffer, response.mutable_buffer());
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerContext* context,
+                                                       const v1::ImportSharedRequest* request,
+                                                       v1::ImportSharedResponse* response) {
+  const auto client = SessionClientOf(*context, core_);
+  if (!client.ok()) return FinishNow(context, client.status());
+  if (!core_.allow_shared_memory) return FinishNow(context, errors::SharedMemoryDisabled());
+  if (core_.gate->draining()) return FinishNow(context, errors::Draining());
+  auto* const reactor = context->DefaultReactor();
+  // Mapping is a call to the engine.
+  core_.blocking->Post([this, reactor, client = *client, request, response] {
+    reactor->Finish(ToGrpc(DoImport(*client, *request, *response)));
+  });
+  return reactor;
+}
+
+}  // namespace resident

@@ -1,0 +1,47 @@
+// BuffersService: resident.v1.Buffers.
+//
+// Thread safety: as gRPC's callback services: calls come from any thread.
+#ifndef RESIDENT_SERVER_SERVICES_BUFFERS_SERVICE_H_
+#define RESIDENT_SERVER_SERVICES_BUFFERS_SERVICE_H_
+
+#include "resident/v1/buffers.grpc.pb.h"
+#include "server/core.h"
+
+namespace resident {
+
+class BuffersService final : public v1::Buffers::CallbackService {
+ public:
+  explicit BuffersService(Core* core) : core_(*core) {}
+
+  grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
+                                     const v1::AllocateRequest* request,
+                                     v1::AllocateResponse* response) override;
+  grpc::ServerReadReactor<v1::UploadRequest>* Upload(grpc::CallbackServerContext* context,
+                                                     v1::UploadResponse* response) override;
+  grpc::ServerWriteReactor<v1::DownloadResponse>* Download(
+      grpc::CallbackServerContext* context, const v1::DownloadRequest* request) override;
+  grpc::ServerUnaryReactor* Free(grpc::CallbackServerContext* context,
+                                 const v1::FreeRequest* request,
+                                 v1::FreeResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListBuffersRequest* request,
+                                 v1::ListBuffersResponse* response) override;
+  grpc::ServerUnaryReactor* Persist(grpc::CallbackServerContext* context,
+                                    const v1::PersistRequest* request,
+                                    v1::PersistResponse* response) override;
+  grpc::ServerUnaryReactor* ImportShared(grpc::CallbackServerContext* context,
+                                         const v1::ImportSharedRequest* request,
+                                         v1::ImportSharedResponse* response) override;
+
+ private:
+  absl::Status DoAllocate(const grpc::CallbackServerContext& context,
+                          const v1::AllocateRequest& request, v1::AllocateResponse& response);
+  absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,
+                        v1::ImportSharedResponse& response);
+
+  Core& core_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_BUFFERS_SERVICE_H_

@@ -1,0 +1,38 @@
+#include "server/services/call.h"
+
+#include <chrono>
+
+#include "runtime/errors.h"
+
+namespace resident {
+
+std::string SessionOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("resident-session");
+  if (found == metadata.end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
+                                                 Core& core) {
+  const std::string session = SessionOf(context);
+  return core.clients->ForCall(session, session.empty() ? context.peer() : "");
+}
+
+absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
+                                                        Core& core) {
+  const std::string session = SessionOf(context);
+  if (session.empty()) return errors::NoSession();
+  return core.clients->ForCall(session, "");
+}
+
+Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  // A deadline beyond a century is none; adding it must not overflow.
+  if (left > std::chrono::hours(24 * 365 * 100)) return Clock::time_point::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+}  // namespace resident

@@ -1,0 +1,86 @@
+#include "server/services/download_stream.h"
+
+#include <utility>
+
+#include "runtime/errors.h"
+#include "runtime/limits.h"
+#include "server/services/call.h"
+#include "server/status.h"
+
+namespace resident {
+
+DownloadStream* DownloadStream::Start(Core& core, const grpc::CallbackServerContext& context,
+                                      const v1::DownloadRequest& request) {
+  std::shared_ptr<DownloadStream> stream(new DownloadStream(core));
+  stream->self_ = stream;
+  const absl::Status opened = stream->Open(context, request);
+  if (!opened.ok()) stream->End(opened);
+  return stream.get();
+}
+
+DownloadStream::~DownloadStream() {
+  if (entered_) core_.gate->Leave(1);
+}
+
+absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
+                                  const v1::DownloadRequest& request) {
+  const auto client = SessionClientOf(context, core_);
+  if (!client.ok()) return client.status();
+  if (!core_.gate->Enter(1)) return errors::Draining();
+  entered_ = true;
+  const auto buffer = core_.buffers->Find((*client)->id(), request.buffer_id());
+  if (!buffer.ok()) return buffer.status();
+  const uint64_t size = (*buffer)->size_bytes;
+  const uint64_t offset = request.offset();
+  if (offset > size || request.size_bytes() > size - offset) {
+    return errors::BeyondBufferEnd(request.buffer_id(), offset, request.size_bytes(), size);
+  }
+  const uint64_t bytes = request.size_bytes() == 0 ? size - offset : request.size_bytes();
+  auto reader = std::make_shared<DeviceReader>(
+      core_, *client, *buffer, DeviceReader::Range{offset, bytes, kDownloadChunkBytes},
+      [self = shared_from_this()](absl::Span<const uint8_t> data) { self->Take(data); },
+      [self = shared_from_this()](const absl::Status& status) { self->End(status); });
+  {
+    absl::MutexLock lock(&mu_);
+    reader_ = reader;
+  }
+  reader->Start();
+  return absl::OkStatus();
+}
+
+void DownloadStream::Take(absl::Span<const uint8_t> data) {
+  response_.mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
+  core_.counters->Sent(data.size());
+  // The reader ends the call only once this piece is given back, in OnWriteDone.
+  StartWrite(&response_);
+}
+
+void DownloadStream::OnWriteDone(bool ok) {
+  std::shared_ptr<DeviceReader> reader;
+  {
+    absl::MutexLock lock(&mu_);
+    reader = reader_;
+  }
+  if (reader == nullptr) return;
+  if (!ok) reader->Cancel();
+  reader->Next();
+}
+
+void DownloadStream::OnCancel() {
+  std::shared_ptr<DeviceReader> reader;
+  {
+    absl::MutexLock lock(&mu_);
+    reader = reader_;
+  }
+  if (reader != nullptr) reader->Cancel();
+}
+
+void DownloadStream::End(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (finished_) return;
+  finished_ = true;
+  reader_.reset();  // It refers to this object.
+  Finish(ToGrpc(status));
+}
+
+}  // namespace resident

@@ -1,0 +1,50 @@
+// DownloadStream: one Buffers.Download.
+//
+// Thread safety: gRPC and the reader call its members from any thread; mu_ orders
+// them.
+#ifndef RESIDENT_SERVER_SERVICES_DOWNLOAD_STREAM_H_
+#define RESIDENT_SERVER_SERVICES_DOWNLOAD_STREAM_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/server_callback.h"
+#include "resident/v1/buffers.pb.h"
+#include "server/core.h"
+#include "server/services/device_reader.h"
+
+namespace resident {
+
+class DownloadStream final : public grpc::ServerWriteReactor<v1::DownloadResponse>,
+                             public std::enable_shared_from_this<DownloadStream> {
+ public:
+  // Owns itself until gRPC and the reader are done with it.
+  static DownloadStream* Start(Core& core, const grpc::CallbackServerContext& context,
+                               const v1::DownloadRequest& request);
+  ~DownloadStream() override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+
+ private:
+  explicit DownloadStream(Core& core) : core_(core) {}
+  absl::Status Open(const grpc::CallbackServerContext& context, const v1::DownloadRequest& request);
+  void Take(absl::Span<const uint8_t> data);
+  void End(const absl::Status& status);
+
+  Core& core_;
+  std::shared_ptr<DownloadStream> self_;  // Until OnDone.
+  bool entered_ = false;                  // Counted by the gate.
+  v1::DownloadResponse response_;         // gRPC's while it is written.
+
+  absl::Mutex mu_;
+  std::shared_ptr<DeviceReader> reader_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_DOWNLOAD_STREAM_H_

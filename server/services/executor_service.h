@@ -1,0 +1,27 @@
+// ExecutorService: resident.v1.Executor.
+//
+// Thread safety: as gRPC's callback services: calls come from any thread.
+#ifndef RESIDENT_SERVER_SERVICES_EXECUTOR_SERVICE_H_
+#define RESIDENT_SERVER_SERVICES_EXECUTOR_SERVICE_H_
+
+#include "resident/v1/executor.grpc.pb.h"
+#include "server/core.h"
+
+namespace resident {
+
+class ExecutorService final : public v1::Executor::CallbackService {
+ public:
+  explicit ExecutorService(Core* core) : core_(*core) {}
+
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const v1::RunRequest* request,
+                                v1::RunResponse* response) override;
+  grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>* Submit(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  Core& core_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_EXECUTOR_SERVICE_H_

@@ -1,0 +1,22 @@
+// Opens a client's POSIX shared-memory object.
+//
+// Thread safety: a function without state of its own.
+#ifndef RESIDENT_SERVER_SERVICES_SHARED_MEMORY_H_
+#define RESIDENT_SERVER_SERVICES_SHARED_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace resident {
+
+// A descriptor, which the caller closes, of an object of at least `size_bytes`. The
+// daemon may be able to open more than its clients may: only objects that belong to
+// the daemon's user, or that everybody may read and write, are taken.
+// Errors: INVALID_ARGUMENT (name, size), NOT_FOUND, PERMISSION_DENIED.
+absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_bytes);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_SHARED_MEMORY_H_

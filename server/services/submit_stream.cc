@@ -1,0 +1,198 @@
+#include "server/services/submit_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/errors.h"
+#include "server/services/call.h"
+#include "server/status.h"
+#include "server/translation/result_builder.h"
+
+namespace resident {
+namespace {
+
+// A small batch on a stream with nothing else under way is somebody's lone task: the
+// reader's thread lends itself to it.
+constexpr std::chrono::nanoseconds kAssist = std::chrono::microseconds(50);
+constexpr size_t kLoneTasks = 16;
+
+}  // namespace
+
+SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext& context) {
+  std::shared_ptr<SubmitStream> stream(new SubmitStream(core));
+  stream->self_ = stream;
+  stream->Open(context);
+  return stream.get();  // gRPC destroys nothing before this handler has returned.
+}
+
+SubmitStream::~SubmitStream() { core_.streams->Remove(this); }
+
+void SubmitStream::Open(const grpc::CallbackServerContext& context) {
+  const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
+  core_.streams->Add(shared_from_this());
+  absl::MutexLock lock(&mu_);
+  if (!client.ok()) {
+    finished_ = true;
+    Finish(ToGrpc(client.status()));
+    return;
+  }
+  client_ = *client;
+  deadline_ = DeadlineOf(context);
+  StartRead(&request_);
+}
+
+void SubmitStream::OnReadDone(bool ok) {
+  if (ok) {
+    core_.counters->CountBatch();
+    core_.counters->Received(request_.ByteSizeLong());
+    Admit();
+    return;
+  }
+  absl::MutexLock lock(&mu_);
+  reads_ended_ = true;
+  Advance();
+}
+
+void SubmitStream::Admit() {
+  const std::shared_ptr<SubmitStream> alive = shared_from_this();
+  for (bool again = true;; again = false) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (cancelled_ || finished_) return;
+    }
+    const absl::Status status = TryAdmit();
+    if (status.code() == absl::StatusCode::kResourceExhausted) {
+      // It fits once something of the client's has ended. If nothing of it is under way,
+      // that may have ended just now; otherwise waiting would not help.
+      if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
+      if (again) continue;
+    }
+    if (!status.ok()) Refuse(request_.batch().id(), status);
+    absl::MutexLock lock(&mu_);
+    ReadOn();
+    return;
+  }
+}
+
+absl::Status SubmitStream::TryAdmit() {
+  const std::shared_ptr<SubmitStream> alive = shared_from_this();
+  auto batch = core_.runner->Prepare(request_.batch(), client_, deadline_,
+                                     [alive](RequestBatch& done) { alive->Answer(done); });
+  if (!batch.ok()) return batch.status();
+  bool lone = false;
+  {
+    absl::MutexLock lock(&mu_);
+    lone = running_.empty() && (*batch)->tasks.size() <= kLoneTasks;
+    running_[batch->get()] = *batch;
+    ++unanswered_;
+    if (cancelled_) (*batch)->cancelled = true;
+  }
+  const absl::Status taken =
+      core_.runner->Launch(*batch, *client_, lone ? kAssist : std::chrono::nanoseconds(0));
+  if (!taken.ok()) {
+    absl::MutexLock lock(&mu_);
+    running_.erase(batch->get());
+    --unanswered_;
+  }
+  return taken;
+}
+
+void SubmitStream::ReadOn() {
+  if (finished_) return;
+  if (unanswered_ >= core_.limits.max_stream_batches) {
+    paused_ = true;
+  } else {
+    StartRead(&request_);
+  }
+}
+
+void SubmitStream::Answer(RequestBatch& batch) {
+  auto response = std::make_unique<v1::SubmitResponse>();
+  BuildResult(batch, response->mutable_result());
+  {
+    absl::MutexLock lock(&mu_);
+    running_.erase(&batch);
+  }
+  Write(std::move(response));
+}
+
+void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
+  core_.counters->CountRefused(why.code());
+  auto response = std::make_unique<v1::SubmitResponse>();
+  BuildRefusal(id, why, response->mutable_result());
+  {
+    absl::MutexLock lock(&mu_);
+    ++unanswered_;
+  }
+  Write(std::move(response));
+}
+
+void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
+  core_.counters->Sent(response->ByteSizeLong());
+  absl::MutexLock lock(&mu_);
+  responses_.push_back(std::move(response));
+  Advance();
+}
+
+void SubmitStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  writing_ = false;
+  responses_.pop_front();
+  --unanswered_;
+  if (!ok) cancelled_ = true;  // The client is gone; OnCancel follows or has come.
+  if (paused_ && !finished_ && unanswered_ < core_.limits.max_stream_batches) {
+    paused_ = false;
+    StartRead(&request_);
+  }
+  Advance();
+}
+
+// Writes what is ready; finishes when there is nothing left to come.
+void SubmitStream::Advance() {
+  if (finished_) return;
+  if (cancelled_) {
+    if (writing_) return;
+    // The batches still under way keep the object, not the call.
+    finished_ = true;
+    Finish(ToGrpc(errors::Cancelled()));
+    return;
+  }
+  if (!responses_.empty()) {
+    if (!writing_) {
+      writing_ = true;
+      StartWrite(responses_.front().get());
+    }
+    return;
+  }
+  if (running_.empty() && (reads_ended_ || !end_.ok())) {
+    finished_ = true;
+    Finish(ToGrpc(end_));
+  }
+}
+
+void SubmitStream::CancelRunning() {
+  std::vector<std::shared_ptr<RequestBatch>> running;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [key, batch] : running_) running.push_back(batch);
+  }
+  for (const auto& batch : running) core_.runner->Cancel(*batch);
+}
+
+void SubmitStream::OnCancel() {
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    Advance();
+  }
+  CancelRunning();
+}
+
+void SubmitStream::End(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (finished_ || !end_.ok()) return;
+  end_ = status;
+  Advance();
+}
+
+}  // namespace resident

@@ -1,0 +1,86 @@
+// SubmitStream: one Executor.Submit.
+//
+//            ┌──────────── answered or refused ────────────┐
+//            ▼                                             │
+//   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
+//      │ ▲
+//      ▼ │ an answer was written / a batch of the client's completed
+//   paused, stalled
+//
+// Flow control: a stream is not read from while max_stream_batches of its batches are
+// not written back (paused), nor while a batch does not fit the client's queue or its
+// share of staging memory (stalled: the batch is kept and tried again when one of the
+// client's completes).
+//
+// Thread safety: gRPC and the runner call its members from any thread. One thread at
+// a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
+// Operations are started under mu_, and none after Finish.
+#ifndef RESIDENT_SERVER_SERVICES_SUBMIT_STREAM_H_
+#define RESIDENT_SERVER_SERVICES_SUBMIT_STREAM_H_
+
+#include <deque>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/server_callback.h"
+#include "resident/v1/executor.pb.h"
+#include "server/core.h"
+#include "server/live_streams.h"
+
+namespace resident {
+
+class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>,
+                           public LiveStream,
+                           public std::enable_shared_from_this<SubmitStream> {
+ public:
+  // Owns itself until gRPC is done with it and its last batch is answered.
+  static SubmitStream* Start(Core& core, const grpc::CallbackServerContext& context);
+  ~SubmitStream() override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+  void End(const absl::Status& status) override;
+
+ private:
+  explicit SubmitStream(Core& core) : core_(core) {}
+  void Open(const grpc::CallbackServerContext& context);
+
+  // (reader's turn) Admits request_, answers its refusal, or stalls.
+  void Admit();
+  absl::Status TryAdmit();
+  // (reader's turn) Gives the turn back: reads on, or pauses.
+  void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Answer(RequestBatch& batch);
+  void Refuse(uint64_t id, const absl::Status& why);
+  void Write(std::unique_ptr<v1::SubmitResponse> response);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CancelRunning();
+
+  Core& core_;
+  std::shared_ptr<SubmitStream> self_;  // Until OnDone.
+  std::shared_ptr<Client> client_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+
+  v1::SubmitRequest request_;  // The reader's.
+
+  absl::Mutex mu_;
+  // Admitted or refused, and not yet written.
+  uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
+  std::deque<std::unique_ptr<v1::SubmitResponse>> responses_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_SUBMIT_STREAM_H_

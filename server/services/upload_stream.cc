@@ -1,0 +1,157 @@
+#include "server/services/upload_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/buffers/copy_task.h"
+#include "runtime/errors.h"
+#include "server/services/buffer_access.h"
+#include "server/services/call.h"
+#include "server/status.h"
+
+namespace resident {
+namespace {
+
+constexpr int kPiecesUnderWay = 2;
+
+}  // namespace
+
+UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext& context,
+                                  v1::UploadResponse& response) {
+  std::shared_ptr<UploadStream> stream(new UploadStream(core, response));
+  stream->self_ = stream;
+  stream->Open(context);
+  return stream.get();
+}
+
+UploadStream::~UploadStream() {
+  if (entered_) core_.gate->Leave(1);
+}
+
+void UploadStream::Open(const grpc::CallbackServerContext& context) {
+  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
+  absl::MutexLock lock(&mu_);
+  if (!client.ok()) {
+    Fail(client.status());
+  } else if (!core_.gate->Enter(1)) {
+    Fail(errors::Draining());
+  } else {
+    entered_ = true;
+    client_ = *client;
+  }
+  Advance();
+}
+
+void UploadStream::OnReadDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  reading_ = false;
+  if (!ok) {
+    reads_ended_ = true;
+    if (buffer_ == nullptr) Fail(errors::NoUpload());
+  } else {
+    core_.counters->Received(message_.data().size());
+    position_ = 0;
+    Fail(Accept());
+  }
+  Advance();
+}
+
+absl::Status UploadStream::Accept() {
+  if (buffer_ == nullptr) {
+    auto buffer = core_.buffers->Find(client_->id(), message_.buffer_id());
+    if (!buffer.ok()) return buffer.status();
+    buffer_ = *std::move(buffer);
+    offset_ = message_.offset();
+  }
+  const uint64_t size = buffer_->size_bytes;
+  const uint64_t bytes = message_.data().size();
+  if (offset_ > size || bytes > size - offset_) {
+    return errors::BeyondBufferEnd(buffer_->id, offset_, bytes, size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UploadStream::SendPiece() {
+  const auto engine = EngineOf(core_, *buffer_);
+  if (!engine.ok()) return engine.status();
+  const uint64_t bytes = std::min<uint64_t>(kCopyPieceBytes, message_.data().size() - position_);
+  auto window = (*engine)->AllocateWindow(bytes);
+  if (!window.ok()) return window.status();
+  std::memcpy((*window)->host, message_.data().data() + position_, bytes);
+
+  const auto copy_bytes = core_.registry->Resolve(kCopyBytesOperator, 0);
+  if (!copy_bytes.ok()) return copy_bytes.status();
+  auto batch = MakeCopyBatch(*copy_bytes, buffer_->device, **engine, (*window)->address,
+                             buffer_->memory->address + offset_, bytes);
+  batch->keep_alive = {*window, buffer_};
+  batch->done = [self = shared_from_this(), offset = offset_, bytes,
+                 host = (*window)->host](Batch& piece) {
+    // Off the pump's thread: it may have to copy the piece once more. The piece keeps
+    // the window memory, so it is kept until then.
+    const absl::Status outcome =
+        piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
+    self->core_.runner->Post([self, offset, bytes, host, outcome, keep = piece.keep_alive] {
+      self->OnPieceDone(outcome, offset, bytes, host);
+    });
+  };
+  const absl::Status taken =
+      core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
+  if (!taken.ok()) {
+    return taken.code() == absl::StatusCode::kNotFound ? errors::UnknownSession(client_->session())
+                                                       : taken;
+  }
+  ++under_way_;
+  position_ += bytes;
+  offset_ += bytes;
+  return absl::OkStatus();
+}
+
+void UploadStream::OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
+                               const uint8_t* host) {
+  std::shared_ptr<DurableCopy> durable;
+  {
+    absl::MutexLock lock(&mu_);
+    durable = buffer_->host_copy;
+  }
+  if (outcome.ok() && durable != nullptr) durable->Write(offset, {host, bytes});
+  absl::MutexLock lock(&mu_);
+  --under_way_;
+  if (outcome.ok()) written_ += bytes;
+  Fail(outcome);
+  Advance();
+}
+
+void UploadStream::OnCancel() {
+  absl::MutexLock lock(&mu_);
+  Fail(errors::Cancelled());
+  Advance();
+}
+
+void UploadStream::Fail(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+void UploadStream::Advance() {
+  if (finished_) return;
+  while (status_.ok() && buffer_ != nullptr && !reading_ && !reads_ended_ &&
+         position_ < message_.data().size() && under_way_ < kPiecesUnderWay) {
+    const absl::Status sent = SendPiece();
+    // Staging memory that is full may be this upload's own: its next piece retries.
+    if (sent.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) return;
+    Fail(sent);
+  }
+  if (status_.ok() && !reads_ended_) {
+    const bool all_sent = buffer_ == nullptr || position_ == message_.data().size();
+    if (all_sent && !reading_) {
+      reading_ = true;
+      StartRead(&message_);
+    }
+    return;
+  }
+  if (under_way_ > 0) return;
+  finished_ = true;
+  response_.set_written_bytes(written_);
+  Finish(ToGrpc(status_));
+}
+
+}  // namespace resident

@@ -1,0 +1,67 @@
+// UploadStream: one Buffers.Upload.
+//
+// Each message is cut into pieces, which go through the window to the buffer, two of
+// them under way at a time: one is copied into the window while the device copies
+// the other out of it. The next message is read once the last piece of the one before
+// is under way.
+//
+// Thread safety: gRPC and the copies' answers call its members from any thread; mu_
+// guards everything.
+#ifndef RESIDENT_SERVER_SERVICES_UPLOAD_STREAM_H_
+#define RESIDENT_SERVER_SERVICES_UPLOAD_STREAM_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/server_callback.h"
+#include "resident/v1/buffers.pb.h"
+#include "server/core.h"
+
+namespace resident {
+
+class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
+                           public std::enable_shared_from_this<UploadStream> {
+ public:
+  // Owns itself until gRPC is done with it and its last copy has ended.
+  static UploadStream* Start(Core& core, const grpc::CallbackServerContext& context,
+                             v1::UploadResponse& response);
+  ~UploadStream() override;
+
+  void OnReadDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+
+ private:
+  UploadStream(Core& core, v1::UploadResponse& response) : core_(core), response_(response) {}
+  void Open(const grpc::CallbackServerContext& context);
+  absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
+                   const uint8_t* host);
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Core& core_;
+  v1::UploadResponse& response_;
+  std::shared_ptr<UploadStream> self_;  // Until OnDone.
+  std::shared_ptr<Client> client_;
+  bool entered_ = false;  // Counted by the gate.
+
+  absl::Mutex mu_;
+  v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);  // gRPC's while reading_.
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Buffer> buffer_ ABSL_GUARDED_BY(mu_);  // From the first message on.
+  uint64_t position_ ABSL_GUARDED_BY(mu_) = 0;                 // In message_'s data.
+  uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;                   // Of position_, in the buffer.
+  uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_UPLOAD_STREAM_H_
