@@ -1,0 +1,234 @@
+// Clients that vanish, do not read, or ask for too much: others are undisturbed.
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "runtime/process/child_process.h"
+#include "tests/faults/daemon.h"
+
+namespace resident::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+// A client with buffers, and with much more work queued than is done in a while, that
+// says "ready" on descriptor 3 once it has and then waits to be killed.
+int VanishingClient(const std::string& address) {
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  grpc::ClientContext session_context;
+  v1::OpenSessionRequest open;
+  open.set_client_name("vanishing");
+  const auto session = v1::Sessions::NewStub(channel)->Open(&session_context, open);
+  v1::OpenSessionResponse opened;
+  if (!session->Read(&opened)) return 1;
+
+  grpc::ClientContext allocate_context;
+  allocate_context.AddMetadata("resident-session", opened.session_id());
+  v1::AllocateRequest allocate;
+  allocate.set_dtype(v1::DTYPE_F32);
+  allocate.add_shape(1 << 20);
+  v1::AllocateResponse allocated;
+  if (!v1::Buffers::NewStub(channel)->Allocate(&allocate_context, allocate, &allocated).ok()) {
+    return 2;
+  }
+  grpc::ClientContext submit_context;
+  submit_context.AddMetadata("resident-session", opened.session_id());
+  const auto stream = v1::Executor::NewStub(channel)->Submit(&submit_context);
+  for (int i = 0; i < 10; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() =
+        FloatTasks("test.spin", allocated.buffer().id(), 0, 20'000, 5'000'000);
+    if (!stream->Write(request)) return 3;
+  }
+  if (write(3, "r", 1) != 1) return 4;
+  while (true) pause();
+}
+
+// The daemon's view of the client of that name; null if it has none.
+std::unique_ptr<v1::ClientStatus> Find(const Daemon& daemon, const std::string& name) {
+  const v1::StatusResponse status = daemon.Status();
+  for (const v1::ClientStatus& client : status.clients()) {
+    if (client.name() == name) return std::make_unique<v1::ClientStatus>(client);
+  }
+  return nullptr;
+}
+
+TEST(ClientFaultsTest, VanishesMidStream) {
+  Daemon daemon;
+  const Client other(daemon, "other");
+  const Counters counters(other, 1000);
+  EXPECT_TRUE(other.Run(counters.Batch(0, 10)).all_ok());
+
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ChildOptions options;
+  options.program = "/proc/self/exe";
+  options.arguments = {"client_faults_test", "--vanishing_client", daemon.address()};
+  options.fds = {{ready[1], 3}};
+  auto vanishing = ChildProcess::Spawn(options);
+  ASSERT_TRUE(vanishing.ok()) << vanishing.status();
+  close(ready[1]);
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the client failed";
+  close(ready[0]);
+  ASSERT_TRUE(Eventually([&] {
+    const auto client = Find(daemon, "vanishing");
+    return client != nullptr && client->queued_tasks() > 0 && client->buffers() == 1;
+  }));
+  const uint64_t used = daemon.Device().memory_used_bytes();
+  EXPECT_GE(used, uint64_t{4} << 20);
+  // Another client's task does not stand behind all that.
+  EXPECT_TRUE(other.Run(counters.Batch(10, 10)).all_ok());
+
+  (*vanishing)->Kill(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Find(daemon, "vanishing") == nullptr; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
+  EXPECT_TRUE(other.Run(counters.Batch(20, 10)).all_ok());
+  for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+  EXPECT_EQ(daemon.Device().restarts(), 0u);
+}
+
+TEST(ClientFaultsTest, NeverReadsItsResults) {
+  Daemon daemon({"--max_stream_batches=8"});
+  const Client other(daemon, "other");
+  const Counters counters(other, 1000);
+  const Client deaf(daemon, "deaf");
+  const auto context = deaf.Context();
+  const auto stream = deaf.executor().Submit(context.get());
+  std::atomic<uint64_t> written{0};
+  std::atomic<bool> ended{false};
+  std::thread writer([&] {
+    v1::SubmitRequest request;
+    v1::OperatorTasks* const tasks = request.mutable_batch()->mutable_tasks();
+    tasks->set_operator_("fill");
+    tasks->set_count(1);
+    v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
+    out->set_dtype(v1::DTYPE_F32);
+    out->add_shape(64 << 10);  // 256 KiB come back.
+    tasks->add_arguments()->mutable_scalar()->add_f64(1);
+    while (stream->Write(request)) ++written;
+    ended = true;
+  });
+  // It is not read from any more once its results have nowhere to go; what gRPC
+  // itself holds on the way is some hundred of these small requests, not for ever.
+  uint64_t last = 0;
+  auto since = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Eventually([&] {
+    if (const uint64_t now = written; now != last) {
+      last = now;
+      since = std::chrono::steady_clock::now();
+    }
+    return last > 0 && std::chrono::steady_clock::now() - since > seconds(1);
+  })) << written
+      << " batches were taken from a client that reads nothing";
+  EXPECT_FALSE(ended);
+  for (uint32_t i = 0; i < 10; ++i) {
+    EXPECT_TRUE(other.Run(counters.Batch(100 * i, 100)).all_ok());
+  }
+  for (uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+  context->TryCancel();
+  writer.join();
+  stream->Finish();
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+}
+
+TEST(ClientFaultsTest, QueueIsFull) {
+  Daemon daemon({"--max_queued_tasks=1000"});
+  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  const auto park = [&] {
+    grpc::ClientContext context;
+    v1::ParkResponse response;
+    return admin->Park(&context, v1::ParkRequest(), &response);
+  };
+  const auto resume = [&] {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    return admin->Resume(&context, v1::ResumeRequest(), &response);
+  };
+  ASSERT_TRUE(park().ok());
+  const Client client(daemon, "eager"), other(daemon, "other");
+  const Counters counters(client, 4000), others(other, 100);
+  RunOutcome waiting;
+  std::thread waiter([&] { waiting = client.Run(counters.Batch(0, 900)); });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 900; }));
+  const RunOutcome refused = client.Run(counters.Batch(900, 200));
+  EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.message(), HasSubstr("--max_queued_tasks"));
+  // The limit is each client's own.
+  RunOutcome another;
+  std::thread another_waiter([&] { another = other.Run(others.Batch(0, 100)); });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1000; }));
+  EXPECT_TRUE(resume().ok());
+  waiter.join();
+  another_waiter.join();
+  EXPECT_TRUE(waiting.all_ok()) << waiting.message();
+  EXPECT_TRUE(another.all_ok()) << another.message();
+  EXPECT_TRUE(client.Run(counters.Batch(900, 200)).all_ok());
+  for (uint32_t i = 0; i < 1100; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+}
+
+TEST(ClientFaultsTest, DeviceMemoryIsExhausted) {
+  Daemon daemon;  // 64 MiB.
+  uint64_t id = 0;
+  {
+    const Client greedy(daemon, "greedy");
+    for (int i = 0; i < 15; ++i) ASSERT_TRUE(greedy.Allocate(1 << 20, &id).ok()) << i;
+    const grpc::Status refused = greedy.Allocate(16 << 20, &id);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("--device_memory_mib"));
+    EXPECT_TRUE(greedy.Allocate(1 << 10, &id).ok());
+  }
+  // All of it comes back when the client leaves.
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (1u << 20); }));
+  const Client next(daemon, "next");
+  EXPECT_TRUE(next.Allocate(15 << 20, &id).ok());
+}
+
+TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
+  Daemon daemon;
+  const auto visit = [&] {
+    const Client client(daemon, "visitor");
+    const Counters counters(client, 100);
+    uint64_t id = 0;
+    EXPECT_TRUE(client.Allocate(1000, &id).ok());
+    EXPECT_TRUE(client.Run(counters.Batch(0, 100)).all_ok());
+  };
+  for (int i = 0; i < 10; ++i) visit();  // gRPC's pools find their size.
+  const auto settled = [&] { return Find(daemon, "visitor") == nullptr; };
+  ASSERT_TRUE(Eventually(settled));
+  const size_t descriptors = daemon.Descriptors(), threads = daemon.Threads();
+  const uint64_t memory = daemon.Device().memory_used_bytes();
+  constexpr size_t kVisits = 50;
+  for (size_t i = 0; i < kVisits; ++i) visit();
+  EXPECT_TRUE(Eventually(settled));
+  EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= descriptors; }))
+      << daemon.Descriptors() << " descriptors, " << descriptors << " before";
+  // The pools may still breathe by a few.
+  EXPECT_TRUE(Eventually([&] { return daemon.Threads() <= threads + kVisits / 10; }))
+      << daemon.Threads() << " threads, " << threads << " before";
+  EXPECT_EQ(daemon.Device().memory_used_bytes(), memory);
+  EXPECT_EQ(daemon.Device().buffers(), 0u);
+}
+
+}  // namespace
+}  // namespace resident::testing
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--vanishing_client") {
+    return resident::testing::VanishingClient(argv[2]);
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

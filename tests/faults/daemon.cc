@@ -1,0 +1,278 @@
+#include "tests/faults/daemon.h"
+
+#include <fcntl.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+namespace resident::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::string DaemonProgram() {
+  if (const char* program = std::getenv("RESIDENTD")) return program;
+  const char* sources = std::getenv("TEST_SRCDIR");
+  const char* workspace = std::getenv("TEST_WORKSPACE");
+  if (sources == nullptr || workspace == nullptr) {
+    std::cerr << "no daemon. Fix: set RESIDENTD to the path of residentd\n";
+    std::abort();
+  }
+  return std::string(sources) + "/" + workspace + "/server/residentd";
+}
+
+std::string Devices() {
+  const char* devices = std::getenv("RESIDENT_TEST_DEVICES");
+  return devices == nullptr ? "cpu" : devices;
+}
+
+std::string MakeFolder() {
+  std::string folder = std::filesystem::temp_directory_path() / "resident-faults-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    std::perror("mkdtemp");
+    std::abort();
+  }
+  return folder;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs `residentd serve` with its output in FOLDER/output.
+std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string& address,
+                                    const std::vector<std::string>& flags) {
+  const int output =
+      open((folder + "/output").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  ChildOptions options;
+  options.program = DaemonProgram();
+  options.arguments = {"residentd",
+                       "serve",
+                       "--address=" + address,
+                       "--metrics_address=127.0.0.1:0",
+                       "--port_file=" + folder + "/ports",
+                       "--devices=" + Devices(),
+                       "--device_memory_mib=64",
+                       "--window_mib=16",
+                       "--test_operators"};
+  options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
+  options.fds = {{output, STDOUT_FILENO}, {output, STDERR_FILENO}};
+  auto child = ChildProcess::Spawn(options);
+  close(output);
+  if (!child.ok()) {
+    std::cerr << child.status() << "\n";
+    std::abort();
+  }
+  return *std::move(child);
+}
+
+size_t CountEntries(const std::string& folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+}  // namespace
+
+bool Eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
+bool OnGpu() { return Devices() != "cpu"; }
+
+Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address)
+    : folder_(MakeFolder()), child_(Spawn(folder_, address, flags)) {
+  const std::string ports = folder_ + "/ports";
+  Eventually(
+      [&] { return std::filesystem::exists(ports) || child_->Wait(seconds(0)).has_value(); });
+  if (!std::filesystem::exists(ports)) {
+    std::cerr << "the daemon does not serve: " << Output() << "\n";
+    std::abort();
+  }
+  const nlohmann::json addresses = nlohmann::json::parse(ReadFile(ports));
+  address_ = addresses["address"];
+  metrics_address_ = addresses["metrics_address"];
+}
+
+Daemon::~Daemon() {
+  if (::testing::Test::HasFailure()) std::cerr << "the daemon's output:\n" << Output() << "\n";
+  child_.reset();
+  std::filesystem::remove_all(folder_);
+}
+
+Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
+  const std::string folder = MakeFolder();
+  const auto child = Spawn(folder, "127.0.0.1:0", flags);
+  const auto exit = child->Wait(seconds(60));
+  Failure failure{exit.value_or(ChildExit{}), ReadFile(folder + "/output")};
+  EXPECT_TRUE(exit.has_value()) << "the daemon started";
+  std::filesystem::remove_all(folder);
+  return failure;
+}
+
+std::string Daemon::Output() const { return ReadFile(folder_ + "/output"); }
+
+std::shared_ptr<grpc::Channel> Daemon::Connect() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+}
+
+v1::StatusResponse Daemon::Status() const {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  v1::StatusResponse response;
+  const grpc::Status status =
+      v1::Admin::NewStub(Connect())->Status(&context, v1::StatusRequest(), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  if (response.devices_size() == 0) response.add_devices();  // The test has failed.
+  return response;
+}
+
+bool Daemon::AwaitAnotherEngine(pid_t than) const {
+  return Eventually([&] {
+    const v1::DeviceStatus device = Device();
+    return device.engine_pid() != 0 && device.engine_pid() != than &&
+           device.state() == v1::DeviceStatus::STATE_RESIDENT;
+  });
+}
+
+size_t Daemon::Descriptors() const {
+  return CountEntries("/proc/" + std::to_string(pid()) + "/fd");
+}
+
+size_t Daemon::Threads() const { return CountEntries("/proc/" + std::to_string(pid()) + "/task"); }
+
+size_t Daemon::Children() const {
+  size_t count = 0;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid()) + "/task")) {
+    std::istringstream pids(ReadFile(task.path() / "children"));
+    for (std::string child; pids >> child;) ++count;
+  }
+  return count;
+}
+
+v1::TaskStatus RunOutcome::status(int i) const {
+  if (!call.ok()) return v1::TASK_STATUS_UNAVAILABLE;
+  return result.status_size() == 0 ? v1::TASK_STATUS_OK : result.status(i);
+}
+
+std::string RunOutcome::message() const {
+  if (!call.ok()) return call.error_message();
+  return result.errors_size() == 0 ? "" : result.errors(0).message();
+}
+
+Client::Client(const Daemon& daemon, const std::string& name)
+    : channel_(daemon.Connect()),
+      executor_(v1::Executor::NewStub(channel_)),
+      buffers_(v1::Buffers::NewStub(channel_)),
+      sessions_(v1::Sessions::NewStub(channel_)) {
+  v1::OpenSessionRequest request;
+  request.set_client_name(name);
+  open_ = sessions_->Open(&open_context_, request);
+  v1::OpenSessionResponse response;
+  EXPECT_TRUE(open_->Read(&response)) << "no session";
+  session_ = response.session_id();
+}
+
+Client::~Client() {
+  open_context_.TryCancel();
+  open_->Finish();
+}
+
+std::unique_ptr<grpc::ClientContext> Client::Context() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + seconds(60));
+  context->AddMetadata("resident-session", session_);
+  return context;
+}
+
+RunOutcome Client::Run(const v1::Batch& batch) const {
+  v1::RunRequest request;
+  *request.mutable_batch() = batch;
+  v1::RunResponse response;
+  RunOutcome outcome;
+  outcome.call = executor_->Run(Context().get(), request, &response);
+  outcome.result = std::move(*response.mutable_result());
+  return outcome;
+}
+
+grpc::Status Client::Allocate(uint64_t floats, uint64_t* id) const {
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(floats);
+  v1::AllocateResponse response;
+  const grpc::Status status = buffers_->Allocate(Context().get(), request, &response);
+  *id = response.buffer().id();
+  return status;
+}
+
+v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t first,
+                     uint32_t count, std::optional<int64_t> scalar) {
+  v1::Batch batch;
+  v1::OperatorTasks* const tasks = batch.mutable_tasks();
+  tasks->set_operator_(operator_name);
+  tasks->set_count(count);
+  v1::BufferColumn* const column = tasks->add_arguments()->mutable_buffer();
+  column->add_buffer_ids(buffer);
+  for (uint32_t i = 0; i < count; ++i) column->add_offsets(uint64_t{4} * (first + i));
+  column->set_dtype(v1::DTYPE_F32);
+  column->add_shape(1);
+  if (scalar) tasks->add_arguments()->mutable_scalar()->add_i64(*scalar);
+  return batch;
+}
+
+Counters::Counters(const Client& client, uint32_t count) : count_(count) {
+  static std::atomic<int> number{0};
+  name_ = "/resident-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++);
+  const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  const size_t bytes = size_t{count} * sizeof(float);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    std::perror("shm_open");
+    std::abort();
+  }
+  values_ = static_cast<float*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  close(fd);
+  v1::ImportSharedRequest request;
+  request.set_name(name_);
+  request.set_size_bytes(bytes);
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(count);
+  v1::ImportSharedResponse response;
+  const grpc::Status status =
+      client.buffers().ImportShared(client.Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  buffer_ = response.buffer().id();
+}
+
+Counters::~Counters() {
+  munmap(const_cast<float*>(values_), size_t{count_} * sizeof(float));
+  shm_unlink(name_.c_str());
+}
+
+}  // namespace resident::testing

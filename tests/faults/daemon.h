@@ -1,0 +1,151 @@
+// The real daemon as a child process, and a client of it, for tests that break things.
+//
+// RESIDENTD names the binary (default: the one Bazel built), RESIDENT_TEST_DEVICES the
+// value of --devices (default: cpu), so that the same tests run on a GPU machine.
+//
+// Thread safety: Daemon and Client as gRPC's stubs: calls from any thread.
+//
+//   Daemon daemon({"--max_queued_tasks=100"});
+//   Client client(daemon);
+//   Counters counters(client, 1000);
+//   RunOutcome outcome = client.Run(counters.Batch(0, 1000));
+#ifndef RESIDENT_TESTS_FAULTS_DAEMON_H_
+#define RESIDENT_TESTS_FAULTS_DAEMON_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "resident/v1/admin.grpc.pb.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/executor.grpc.pb.h"
+#include "runtime/process/child_process.h"
+
+namespace resident::testing {
+
+// Waits until the condition holds; false after a minute.
+bool Eventually(const std::function<bool()>& condition);
+
+// Whether the tests run on a GPU.
+bool OnGpu();
+
+class Daemon {
+ public:
+  // Starts it, with the test operators, and waits until it serves; aborts the test
+  // program, with the daemon's output, if it does not.
+  explicit Daemon(const std::vector<std::string>& flags = {},
+                  const std::string& address = "127.0.0.1:0");
+  // Kills it.
+  ~Daemon();
+
+  // Starts one that is expected to fail; waits for its end.
+  struct Failure {
+    ChildExit exit;
+    std::string output;
+  };
+  static Failure StartInVain(const std::vector<std::string>& flags);
+
+  const std::string& address() const { return address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+  pid_t pid() const { return child_->pid(); }
+  void Kill(int signal) { child_->Kill(signal); }
+  std::optional<ChildExit> Wait() { return child_->Wait(std::chrono::seconds(60)); }
+  std::string Output() const;
+
+  // A connection of its own.
+  std::shared_ptr<grpc::Channel> Connect() const;
+  v1::StatusResponse Status() const;
+  v1::DeviceStatus Device() const { return Status().devices(0); }
+  pid_t engine_pid() const { return static_cast<pid_t>(Device().engine_pid()); }
+  // Waits for an engine other than this one that serves.
+  bool AwaitAnotherEngine(pid_t than) const;
+
+  // Of the daemon's process.
+  size_t Descriptors() const;
+  size_t Threads() const;
+  size_t Children() const;
+
+ private:
+  const std::string folder_;
+  std::string address_;
+  std::string metrics_address_;
+  std::unique_ptr<ChildProcess> child_;
+};
+
+// What became of a batch: the call's status, and the result if that is OK.
+struct RunOutcome {
+  grpc::Status call;
+  v1::BatchResult result;
+
+  // Of task i: its own, or UNAVAILABLE if the call itself failed.
+  v1::TaskStatus status(int i) const;
+  bool all_ok() const { return call.ok() && result.status_size() == 0; }
+  // The first message there is.
+  std::string message() const;
+};
+
+// A client with a session.
+class Client {
+ public:
+  explicit Client(const Daemon& daemon, const std::string& name = "test");
+  ~Client();
+
+  // A context with the session's id and a deadline of a minute.
+  std::unique_ptr<grpc::ClientContext> Context() const;
+  RunOutcome Run(const v1::Batch& batch) const;
+  // A device buffer of floats; the status of the call if it is refused.
+  grpc::Status Allocate(uint64_t floats, uint64_t* id) const;
+
+  v1::Executor::Stub& executor() const { return *executor_; }
+  v1::Buffers::Stub& buffers() const { return *buffers_; }
+  const std::string& session() const { return session_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Executor::Stub> executor_;
+  const std::unique_ptr<v1::Buffers::Stub> buffers_;
+  const std::unique_ptr<v1::Sessions::Stub> sessions_;
+  grpc::ClientContext open_context_;
+  std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>> open_;
+  std::string session_;
+};
+
+// `count` tasks of an operator whose only tensor is one float of this buffer, one after
+// the other from `first`; with `scalar` as its other argument.
+v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t first,
+                     uint32_t count, std::optional<int64_t> scalar = std::nullopt);
+
+// Floats in memory that the client shares with the daemon: what tasks did to them can be
+// seen whatever becomes of daemon and engine.
+class Counters {
+ public:
+  Counters(const Client& client, uint32_t count);
+  ~Counters();
+  Counters(const Counters&) = delete;
+  Counters& operator=(const Counters&) = delete;
+
+  uint64_t buffer() const { return buffer_; }
+  float value(uint32_t i) const { return values_[i]; }
+  // Tasks that add 1 to each of `count` floats.
+  v1::Batch Batch(uint32_t first, uint32_t count) const {
+    return FloatTasks("test.count", buffer_, first, count);
+  }
+
+ private:
+  std::string name_;
+  const uint32_t count_;
+  volatile float* values_ = nullptr;
+  uint64_t buffer_ = 0;
+};
+
+}  // namespace resident::testing
+
+#endif  // RESIDENT_TESTS_FAULTS_DAEMON_H_

@@ -1,0 +1,135 @@
+// The daemon itself is killed, stopped, or cannot start.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/faults/daemon.h"
+
+namespace resident::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBatch = 500;
+constexpr uint32_t kCounters = 1 << 20;
+
+TEST(DaemonFaultsTest, KilledUnderLoadAndStartedOnTheSamePort) {
+  auto daemon = std::make_unique<Daemon>();
+  const std::string address = daemon->address();
+  const pid_t engine = daemon->engine_pid();
+  const auto channel = daemon->Connect();
+
+  std::atomic<uint64_t> ok{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 3; ++c) {
+    clients.emplace_back([&] {
+      const Client client(*daemon);
+      const Counters counters(client, kCounters);
+      for (uint32_t first = 0; first + kBatch <= kCounters; first += kBatch) {
+        const RunOutcome outcome = client.Run(counters.Batch(first, kBatch));
+        if (!outcome.call.ok()) {
+          EXPECT_EQ(outcome.call.error_code(), grpc::StatusCode::UNAVAILABLE)
+              << outcome.call.error_message();
+          for (uint32_t i = 0; i < kBatch; ++i) EXPECT_LE(counters.value(first + i), 1.0f);
+          return;
+        }
+        for (uint32_t i = 0; i < kBatch; ++i) EXPECT_EQ(counters.value(first + i), 1.0f);
+        ok += kBatch;
+      }
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return ok > 5000; }));
+  daemon->Kill(SIGKILL);
+  EXPECT_TRUE(daemon->Wait());
+  for (std::thread& client : clients) client.join();
+  // The engine goes with it, at once.
+  EXPECT_TRUE(Eventually([&] { return kill(engine, 0) != 0 && errno == ESRCH; }));
+
+  const Daemon again({}, address);
+  EXPECT_EQ(again.address(), address);
+  // The old connection finds the new daemon.
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  v1::StatusResponse status;
+  const grpc::Status called =
+      v1::Admin::NewStub(channel)->Status(&context, v1::StatusRequest(), &status);
+  EXPECT_TRUE(called.ok()) << called.error_message();
+  EXPECT_EQ(status.pid(), again.pid());
+  const Client client(again);
+  const Counters counters(client, kBatch);
+  EXPECT_TRUE(client.Run(counters.Batch(0, kBatch)).all_ok());
+}
+
+TEST(DaemonFaultsTest, TerminatedFinishesWhatItHas) {
+  Daemon daemon;
+  const pid_t engine = daemon.engine_pid();
+  const Client client(daemon);
+  const Counters out(client, 16);
+  RunOutcome outcome;
+  std::thread running(
+      [&] { outcome = client.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 1'000'000'000)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  daemon.Kill(SIGTERM);
+  running.join();
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  EXPECT_EQ(out.value(0), 1.0f);
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
+  EXPECT_EQ(kill(engine, 0), -1);
+}
+
+TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {
+  Daemon daemon({"--drain_timeout=200ms"});
+  const Client client(daemon);
+  const Counters out(client, 16);
+  RunOutcome outcome;
+  std::thread running(
+      [&] { outcome = client.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 60'000'000'000)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  daemon.Kill(SIGTERM);
+  running.join();
+  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_UNAVAILABLE);
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
+}
+
+TEST(DaemonFaultsTest, TwoDaemonsOnOnePort) {
+  const Daemon first;
+  const Daemon::Failure second = Daemon::StartInVain({"--address=" + first.address()});
+  EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
+  EXPECT_THAT(second.output, HasSubstr(first.address()));
+  EXPECT_THAT(second.output, HasSubstr("Fix: "));
+  EXPECT_EQ(first.Status().pid(), first.pid());  // The first one is undisturbed.
+}
+
+TEST(DaemonFaultsTest, MetricsPortInUse) {
+  const Daemon first;
+  const Daemon::Failure second =
+      Daemon::StartInVain({"--metrics_address=" + first.metrics_address()});
+  EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
+  EXPECT_THAT(second.output, HasSubstr("metrics_address"));
+  EXPECT_THAT(second.output, HasSubstr("Fix: "));
+}
+
+TEST(DaemonFaultsTest, RingThatIsNoPowerOfTwo) {
+  const Daemon::Failure failure = Daemon::StartInVain({"--ring_slots=100"});
+  EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
+  EXPECT_THAT(failure.output, HasSubstr("--ring_slots"));
+}
+
+}  // namespace
+}  // namespace resident::testing

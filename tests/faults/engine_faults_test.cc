@@ -1,0 +1,203 @@
+// The engine dies, faults or hangs under load: what clients of the daemon see.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/faults/daemon.h"
+
+namespace resident::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBatch = 500;
+constexpr uint32_t kCounters = 1 << 20;
+
+// Counts, batch by batch, until one does not end OK. Each task that is OK has run
+// exactly once, each other one at most once.
+uint64_t CountUntilLost(const Daemon& daemon) {
+  const Client client(daemon, "counter");
+  const Counters counters(client, kCounters);
+  uint64_t ok = 0;
+  for (uint32_t first = 0; first + kBatch <= kCounters; first += kBatch) {
+    const RunOutcome outcome = client.Run(counters.Batch(first, kBatch));
+    for (uint32_t i = 0; i < kBatch; ++i) {
+      const v1::TaskStatus status = outcome.status(static_cast<int>(i));
+      if (status == v1::TASK_STATUS_OK) {
+        EXPECT_EQ(counters.value(first + i), 1.0f) << "task " << i;
+        ++ok;
+      } else {
+        EXPECT_EQ(status, v1::TASK_STATUS_UNAVAILABLE) << "task " << i;
+        EXPECT_LE(counters.value(first + i), 1.0f) << "task " << i;
+      }
+    }
+    if (!outcome.all_ok()) {
+      EXPECT_THAT(outcome.message(), HasSubstr("Fix: "));
+      return ok;
+    }
+  }
+  ADD_FAILURE() << "the engine was not lost";
+  return ok;
+}
+
+void ExpectServes(const Daemon& daemon) {
+  const Client client(daemon);
+  const Counters counters(client, kBatch);
+  const RunOutcome outcome = client.Run(counters.Batch(0, kBatch));
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  for (uint32_t i = 0; i < kBatch; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+}
+
+TEST(EngineFaultsTest, KilledUnderLoad) {
+  Daemon daemon;
+  { const Client warm_up(daemon); }
+  ExpectServes(daemon);
+  const size_t descriptors = daemon.Descriptors();
+
+  // A client that is there all the time: its stream outlives the engine.
+  const Client steady(daemon, "steady");
+  const auto context = steady.Context();
+  const auto stream = steady.executor().Submit(context.get());
+  for (int round = 0; round < 3; ++round) {
+    const pid_t pid = daemon.engine_pid();
+    std::atomic<uint64_t> ok{0};
+    std::vector<std::thread> clients;
+    const uint64_t before = daemon.Device().completed_tasks();
+    for (int c = 0; c < 3; ++c) clients.emplace_back([&] { ok += CountUntilLost(daemon); });
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().completed_tasks() > before + 5000; }));
+    kill(pid, SIGKILL);
+    for (std::thread& client : clients) client.join();
+    EXPECT_GT(ok, 0u);
+    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+    EXPECT_EQ(daemon.Device().restarts(), static_cast<uint64_t>(round + 1));
+
+    const Counters counters(steady, 100);
+    v1::SubmitRequest request;
+    *request.mutable_batch() = counters.Batch(0, 100);
+    request.mutable_batch()->set_id(static_cast<uint64_t>(round));
+    ASSERT_TRUE(stream->Write(request));
+    v1::SubmitResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.result().id(), static_cast<uint64_t>(round));
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    EXPECT_EQ(response.result().status_size(), 0);
+    for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  ExpectServes(daemon);
+  EXPECT_EQ(daemon.Children(), 1u);
+  // The steady client's connection is one more.
+  EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= descriptors + 1; }))
+      << daemon.Descriptors() << " descriptors, " << descriptors << " before";
+}
+
+TEST(EngineFaultsTest, OperatorThatStoresToABadAddress) {
+  Daemon daemon;
+  const pid_t pid = daemon.engine_pid();
+  const Client client(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client.Allocate(16, &buffer).ok());
+  const RunOutcome outcome = client.Run(FloatTasks("test.bad_store", buffer, 0, 1));
+  ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
+  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
+  EXPECT_THAT(outcome.message(), HasSubstr("test.bad_store"));
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+  // The buffer went with the engine, and that is said.
+  const RunOutcome lost = client.Run(FloatTasks("test.count", buffer, 0, 1));
+  EXPECT_EQ(lost.call.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(lost.message(), HasSubstr("Fix: "));
+  ExpectServes(daemon);
+}
+
+TEST(EngineFaultsTest, OperatorThatNeverReturns) {
+  Daemon daemon({"--task_time_limit=500ms"});
+  const pid_t pid = daemon.engine_pid();
+  const Client client(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client.Allocate(16, &buffer).ok());
+  const RunOutcome outcome = client.Run(FloatTasks("test.never_returns", buffer, 0, 1));
+  ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
+  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
+  EXPECT_THAT(outcome.message(), HasSubstr("test.never_returns"));
+  EXPECT_THAT(outcome.message(), HasSubstr("--task_time_limit"));
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+  ExpectServes(daemon);
+}
+
+TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
+  Daemon daemon;
+  const Client client(daemon);
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(4);
+  request.set_durable(true);
+  v1::AllocateResponse response;
+  ASSERT_TRUE(client.buffers().Allocate(client.Context().get(), request, &response).ok());
+  const uint64_t id = response.buffer().id();
+  const float values[] = {1, 2, 3, 4};
+  v1::UploadResponse uploaded;
+  {
+    const auto context = client.Context();
+    const auto upload = client.buffers().Upload(context.get(), &uploaded);
+    v1::UploadRequest part;
+    part.set_buffer_id(id);
+    part.set_data(values, sizeof(values));
+    upload->Write(part);
+    upload->WritesDone();
+    const grpc::Status status = upload->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  for (int round = 0; round < 2; ++round) {
+    const pid_t pid = daemon.engine_pid();
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+    v1::DownloadRequest download;
+    download.set_buffer_id(id);
+    const auto context = client.Context();
+    const auto reader = client.buffers().Download(context.get(), download);
+    std::string bytes;
+    v1::DownloadResponse piece;
+    while (reader->Read(&piece)) bytes += piece.data();
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(bytes, std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  }
+  v1::FreeRequest free_request;
+  free_request.set_buffer_id(id);
+  v1::FreeResponse freed;
+  EXPECT_TRUE(client.buffers().Free(client.Context().get(), free_request, &freed).ok());
+}
+
+TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
+  Daemon daemon;
+  for (int i = 0; i < 5; ++i) {
+    pid_t pid = 0;
+    ASSERT_TRUE(Eventually([&] {
+      const v1::DeviceStatus device = daemon.Device();
+      pid = static_cast<pid_t>(device.engine_pid());
+      return pid != 0 && device.state() == v1::DeviceStatus::STATE_RESIDENT;
+    }));
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return daemon.engine_pid() != pid; }));
+  }
+  ASSERT_TRUE(
+      Eventually([&] { return daemon.Device().state() == v1::DeviceStatus::STATE_UNHEALTHY; }));
+  EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
+  EXPECT_EQ(daemon.Children(), 0u);
+  const Client client(daemon);  // The daemon itself is well.
+  uint64_t buffer = 0;
+  const grpc::Status refused = client.Allocate(16, &buffer);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.error_message(), HasSubstr("Fix: "));
+}
+
+}  // namespace
+}  // namespace resident::testing
