@@ -157,7 +157,7 @@ class Buffer : public BufferHandle {
 
 struct BufferOptions {
   // Absent: the least loaded device.
-  std::optional<uint32_t> device;
+  std::optional<uint32_t> device = std::nullopt;
   // Outlives the session and engine restarts.
   bool durable = false;
   // For people; at most 128 bytes.

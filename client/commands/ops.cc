@@ -22,20 +22,24 @@ std::string DTypes(const v1::Parameter& parameter) {
   });
 }
 
-std::string Signature(const v1::Operator& op) {
-  return absl::StrCat("(",
-                      absl::StrJoin(op.parameters(), ", ",
-                                    [](std::string* out, const v1::Parameter& parameter) {
-                                      out->append(parameter.name());
-                                    }),
-                      ")");
+// "(x, y, out)"; of more than `most` parameters the first.
+std::string Signature(const v1::Operator& op, int most) {
+  std::vector<std::string> names;
+  for (const v1::Parameter& parameter : op.parameters()) {
+    if (static_cast<int>(names.size()) == most) {
+      names.push_back(absl::StrCat("... ", op.parameters_size() - most, " more"));
+      break;
+    }
+    names.push_back(parameter.name());
+  }
+  return absl::StrCat("(", absl::StrJoin(names, ", "), ")");
 }
 
 std::string ListText(const std::vector<v1::Operator>& operators) {
   Table table({"OPERATOR", "PARAMETERS", "ACTIVE", "SPLIT", "SUMMARY"},
               {Table::kLeft, Table::kLeft, Table::kRight});
   for (const v1::Operator& op : operators) {
-    table.Add({op.name(), Signature(op), absl::StrCat(op.active_version()),
+    table.Add({op.name(), Signature(op, /*most=*/5), absl::StrCat(op.active_version()),
                op.wide() ? "wide" : "block", op.summary()});
   }
   return table.ToString();
@@ -43,7 +47,7 @@ std::string ListText(const std::vector<v1::Operator>& operators) {
 
 std::string DescribeText(const v1::Operator& op) {
   std::string text = absl::StrCat(
-      op.name(), Signature(op), ": ", op.summary(), "\n",
+      op.name(), Signature(op, op.parameters_size()), ": ", op.summary(), "\n",
       op.wide() ? "a large task is split over many blocks\n" : "a task runs on one block\n", "\n");
   Table parameters({"PARAMETER", "KIND", "ELEMENTS", "DIMENSIONS"});
   for (const v1::Parameter& parameter : op.parameters()) {

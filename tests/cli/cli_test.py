@@ -1,0 +1,499 @@
+#!/usr/bin/env python3
+"""residentctl against a real daemon: what it prints, its JSON, its exit status, its hints.
+
+The last line is `N passed, N failed`.
+"""
+
+import http.client
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import daemon as daemons  # noqa: E402
+
+VECTORS = pathlib.Path(os.environ.get("FLUX_VECTORS") or "tests/flux/vectors.jsonl").resolve()
+
+OK, FAILED, USAGE, UNREACHABLE, REFUSED = range(5)
+
+SQUARES = """        MOV   R1, R0
+        MOVI  R0, 0
+next:   MUL   R2, R1, R1
+        ADD   R0, R0, R2
+        LOOP  R1, next
+        HALT
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class WithoutDaemon(unittest.TestCase):
+    """What needs no server, and what is said when there is none."""
+
+    def check(self, result, code):
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def ctl(self, *words, **options):
+        return daemons.ctl(*words, server=None, **options)
+
+    def test_help_lists_commands_and_exit_codes(self):
+        out = self.check(self.ctl("help"), OK).out
+        for word in ("status", "ops", "buffers", "run", "flux", "bench", "top", "admin", "version",
+                     "--server", "--json", "--timeout", "no server answered"):
+            self.assertIn(word, out)
+
+    def test_help_of_each_command_names_it(self):
+        for command in self.ctl("help", "--json").json["commands"]:
+            name = command["name"]
+            out = self.check(self.ctl("help", name), OK).out
+            self.assertIn("Usage: residentctl " + name, out)
+            for flag in command["flags"]:
+                self.assertIn("--" + flag["name"], out)
+            self.assertEqual(self.check(self.ctl(name, "--help"), OK).out, out)
+            self.assertEqual(self.check(self.ctl("help", name, "--json"), OK).json["name"], name)
+
+    def test_usage_errors_end_with_two_and_a_hint(self):
+        for words, expected in (
+            ((), "no command"),
+            (("statsu",), "did you mean status?"),
+            (("status", "--quick"), "has no flag --quick"),
+            (("status", "--nonsense"), "unknown flag --nonsense"),
+            (("status", "word"), "takes no words"),
+            (("status", "--timeout=0s"), "--timeout"),
+            (("run",), "run needs an operator"),
+            (("run", "add", "x"), "is no argument"),
+            (("run", "add", "x:2y=1"), "neither an element type nor a shape"),
+            (("flux",), "flux needs an action"),
+            (("flux", "fly", "x"), "flux cannot 'fly'"),
+            (("flux", "asm"), "takes one FILE"),
+            (("flux", "asm", "/nonexistent.flux"), "cannot read /nonexistent.flux"),
+            (("buffers", "eat"), "buffers cannot 'eat'"),
+            (("buffers", "free"), "wrong number of words"),
+            (("buffers", "free", "one"), "'one' is no buffer"),
+            (("buffers", "alloc", "2by3"), "is no shape"),
+            (("admin",), "admin needs an action"),
+            (("admin", "park", "gpu"), "'gpu' is no device"),
+            (("admin", "drain", "now"), "takes no words"),
+            (("top", "--interval=1ms"), "--interval"),
+            (("bench", "--batch=0"), "more than zero"),
+            (("help", "nothing"), "there is no command"),
+        ):
+            with self.subTest(words=words):
+                result = self.check(self.ctl(*words), USAGE)
+                self.assertIn(expected, result.err)
+                self.assertEqual(result.out, "")
+                as_json = self.check(self.ctl(*words, "--json"), USAGE)
+                self.assertIn("message", as_json.error)
+
+    def test_no_server_is_three_and_says_how_to_start_one(self):
+        address = "127.0.0.1:{}".format(free_port())
+        for words in (("status",), ("ops",), ("buffers",), ("run", "add", "x=1", "y=1"),
+                      ("bench", "--quick"), ("top", "--once"), ("admin", "park", "0"), ("demo",)):
+            with self.subTest(words=words):
+                result = self.check(daemons.ctl(*words, server=address), UNREACHABLE)
+                self.assertIn("Connection refused", result.err)
+                self.assertIn("hint: is residentd serving on " + address, result.err)
+                self.assertIn("residentd serve", result.err)
+        error = self.check(daemons.ctl("status", "--json", server=address), UNREACHABLE).error
+        self.assertEqual(error["code"], "UNAVAILABLE")
+        self.assertIn("residentd serve", error["hint"])
+
+    def test_the_environment_names_the_server(self):
+        address = "127.0.0.1:{}".format(free_port())
+        result = self.check(self.ctl("status", env={"RESIDENTD_SERVER": address}), UNREACHABLE)
+        self.assertIn(address, result.err)
+
+    def test_version_does_not_need_a_server(self):
+        address = "127.0.0.1:{}".format(free_port())
+        result = self.check(daemons.ctl("version", server=address), OK)
+        self.assertRegex(result.out, r"residentctl \d+\.\d+\.\d+")
+        self.assertIn("not reached", result.out)
+        self.assertIsNone(daemons.ctl("version", "--json", server=address).json["residentd"])
+
+    def test_a_server_that_never_answers_ends_with_the_timeout(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            address = "127.0.0.1:{}".format(silent.getsockname()[1])
+            result = daemons.ctl("status", "--timeout=300ms", server=address)
+            self.assertIn(result.code, (UNREACHABLE, REFUSED), result)
+            self.assertIn("hint:", result.err)
+
+    def test_assembly_and_back_is_the_same(self):
+        code = self.check(self.ctl("flux", "asm", "-", stdin=SQUARES), OK).out.strip()
+        self.assertRegex(code, r"^([0-9a-f]{2})+$")
+        text = self.check(self.ctl("flux", "disasm", "-", stdin=code), OK).out
+        self.assertIn("LOOP", text)
+        self.assertEqual(self.ctl("flux", "asm", "-", stdin=text).out.strip(), code)
+        self.assertEqual(self.ctl("flux", "asm", "-", "--json", stdin=SQUARES).json,
+                         {"bytecode": code, "bytes": len(code) // 2})
+        self.assertIn("LOOP", self.ctl("flux", "disasm", "-", "--json", stdin=code).json["assembly"])
+
+    def test_raw_bytecode_goes_through_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            raw = pathlib.Path(folder, "squares.bin")
+            result = self.check(self.ctl("flux", "asm", "-", "--out", raw, stdin=SQUARES), OK)
+            self.assertEqual(result.out, "")
+            code = self.ctl("flux", "asm", "-", stdin=SQUARES).out.strip()
+            self.assertEqual(raw.read_bytes().hex(), code)
+            self.assertEqual(os.listdir(folder), ["squares.bin"])
+            self.assertEqual(self.check(self.ctl("flux", "disasm", raw), OK).out,
+                             self.ctl("flux", "disasm", "-", stdin=code).out)
+
+    def test_a_bad_program_is_a_usage_error_with_its_place(self):
+        result = self.check(self.ctl("flux", "asm", "-", stdin="MOVI R0, 1\nMOVI R16, 2\n"), USAGE)
+        self.assertIn("line 2", result.err)
+        self.assertIn("R16", result.err)
+
+    def test_bad_vectors_are_a_usage_error_with_their_line(self):
+        result = self.check(self.ctl("flux", "check", "-", stdin='{"name": "x"}\n'), USAGE)
+        self.assertIn("line 1", result.err)
+
+
+class WithDaemon(unittest.TestCase):
+    """One daemon for all; no test here stops or parks it for good."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def ctl(self, *words, code=OK, **options):
+        result = self.daemon.ctl(*words, **options)
+        self.assertEqual(result.code, code, result)
+        return result
+
+    # --- status, ops, version, top ---
+
+    def test_status(self):
+        out = self.ctl("status").out
+        self.assertIn(self.daemon.address, out)
+        self.assertIn("DEVICE", out)
+        self.assertRegex(out, r"metrics +http://127\.0\.0\.1:\d+/metrics")
+        status = self.ctl("status", "--json").json
+        self.assertEqual(status["pid"], self.daemon.process.pid)
+        self.assertFalse(status["draining"])
+        self.assertGreaterEqual(len(status["devices"]), 1)
+        device = status["devices"][0]
+        self.assertIn(device["state"], ("resident", "idle_parked"))
+        self.assertIsInstance(device["completed_tasks"], int)
+        self.assertGreater(device["ring"]["slots"], 0)
+
+    def test_the_metrics_address_of_status_answers(self):
+        address = self.ctl("status", "--json").json["metrics_address"]
+        connection = http.client.HTTPConnection(address, timeout=10)
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        self.assertEqual(response.status, 200)
+        self.assertIn(b"resident", response.read())
+        connection.close()
+
+    def test_ops(self):
+        out = self.ctl("ops").out
+        for name in ("add", "copy", "sum_rows", "silu"):
+            self.assertRegex(out, r"(?m)^{} ".format(name))
+        names = [op["name"] for op in self.ctl("ops", "--json").json["operators"]]
+        self.assertIn("scale", names)
+
+    def test_ops_of_one_operator(self):
+        out = self.ctl("ops", "add").out
+        self.assertIn("out = x + alpha * y", out)
+        self.assertRegex(out, r"alpha +scalar +f32")
+        op = self.ctl("ops", "add", "--json").json
+        self.assertEqual([p["name"] for p in op["parameters"]], ["x", "y", "out", "alpha"])
+        self.assertEqual([p["kind"] for p in op["parameters"]],
+                         ["input", "input", "output", "scalar"])
+
+    def test_an_unknown_operator_is_refused_by_name(self):
+        result = self.ctl("ops", "ad", code=REFUSED)
+        self.assertIn("ad", result.err)
+        self.assertEqual(self.ctl("ops", "ad", "--json", code=REFUSED).error["code"], "NOT_FOUND")
+        self.ctl("run", "ad", "x=1", code=REFUSED)
+
+    def test_version_of_both(self):
+        versions = self.ctl("version", "--json").json
+        self.assertRegex(versions["residentctl"], r"^\d+\.\d+\.\d+$")
+        self.assertRegex(versions["residentd"], r"^\d+\.\d+")
+        self.assertIn("residentd   " + versions["residentd"], self.ctl("version").out)
+
+    def test_top_once(self):
+        out = self.ctl("top", "--once", "--interval=50ms").out
+        self.assertIn("TASKS", out)
+        self.assertRegex(out, r"\d/s")
+        snapshot = json.loads(self.ctl("top", "--once", "--interval=50ms", "--json").out)
+        self.assertGreater(snapshot["interval_s"], 0.04)
+        self.assertEqual(len(snapshot["rates"]), len(snapshot["status"]["devices"]))
+
+    def test_top_streams_lines_until_it_is_ended(self):
+        top = subprocess.Popen(
+            [str(daemons.RESIDENTCTL), "top", "--json", "--interval=20ms",
+             "--server=" + self.daemon.address], stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(3):
+                self.assertIn("rates", json.loads(top.stdout.readline()))
+        finally:
+            top.send_signal(signal.SIGINT)
+            top.communicate(timeout=30)
+
+    # --- run ---
+
+    def test_run_fills_in_what_is_left_out(self):
+        out = self.ctl("run", "add", "x=1,2,3", "y=10,20,30").out
+        self.assertRegex(out, r"out +f32 +3 +11 22 33")
+        self.assertRegex(out, r"add version 1 on device \d+")
+
+    def test_run_with_a_scalar_and_json(self):
+        result = self.ctl("run", "add", "y=10,20,30", "alpha=2", "x=1,2,3", "--json").json
+        self.assertEqual(result["operator"], "add")
+        self.assertEqual(result["version"], 1)
+        self.assertEqual(result["outputs"]["out"],
+                         {"dtype": "f32", "shape": [3], "values": [21, 42, 63]})
+
+    def test_run_keeps_nan_and_infinity(self):
+        values = self.ctl("run", "div", "x=1,-1,0", "y=0,0,0",
+                          "--json").json["outputs"]["out"]["values"]
+        self.assertEqual(values, ["Infinity", "-Infinity", "NaN"])
+        self.assertRegex(self.ctl("run", "div", "x=1,-1,0", "y=0,0,0").out, r"inf -inf nan")
+
+    def test_run_takes_shapes_and_repetitions(self):
+        result = self.ctl("run", "sum_rows", "x:2x3=1,2,3,4,5,6", "--json").json
+        self.assertEqual(result["outputs"]["out"]["values"], [6, 15])
+        self.assertEqual(self.ctl("run", "fill", "out:4=", "value=7",
+                                  "--json").json["outputs"]["out"]["values"], [7, 7, 7, 7])
+        long = self.ctl("run", "scale", "x=1*100", "s=3").out
+        self.assertIn("... 84 more", long)
+        self.assertNotIn("more", self.ctl("run", "scale", "x=1*100", "s=3", "--all").out)
+
+    def test_run_reads_and_writes_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = pathlib.Path(folder, "x.f32"), pathlib.Path(folder, "out.f32")
+            source.write_bytes(struct.pack("<4f", -1, 0, 1, 2))
+            out = self.ctl("run", "relu", "x=@{}".format(source), "out=@{}".format(target)).out
+            self.assertIn("written to", out)
+            self.assertEqual(struct.unpack("<4f", target.read_bytes()), (0, 0, 1, 2))
+
+    def test_run_errors_are_told_before_anything_is_sent(self):
+        for words, expected in (
+            (("add", "x=1,2"), "add needs y"),
+            (("add", "x=1", "y=1", "z=1"), "no parameter 'z'"),
+            (("add", "x=1", "x=2", "y=1"), "given twice"),
+            (("add", "x=1,b", "y=1,2"), "'b' is no f32"),
+            (("add", "x:3=1,2", "y=1,2"), "x has 2 elements"),
+            (("add", "x=1", "y=1", "out=5"), "is an output"),
+            (("add", "x=1", "y=1", "alpha=two"), "'two' is no value for alpha"),
+            (("fill", "value=1"), "the shape of out is not known"),
+            (("relu", "x=@/nonexistent"), "cannot read /nonexistent"),
+        ):
+            with self.subTest(words=words):
+                self.assertIn(expected, self.ctl("run", *words, code=USAGE).err)
+
+    def test_run_refused_by_the_server(self):
+        result = self.ctl("run", "add", "x=1,2,3", "y=1,2", code=REFUSED)
+        self.assertIn("Fix:", result.err)
+        self.ctl("run", "add", "x=buffer:999999", "y=1", "out:1=", code=REFUSED)
+        self.ctl("run", "add", "x=1", "y=1", "--op_version=77", code=REFUSED)
+        self.ctl("run", "add", "x=1", "y=1", "--device=77", code=REFUSED)
+        # And the next one is served.
+        self.ctl("run", "add", "x=1", "y=1")
+
+    # --- buffers ---
+
+    def test_buffers_from_allocation_to_free(self):
+        made = self.ctl("buffers", "alloc", "2x3", "--name=weights", "--json").json
+        buffer = str(made["id"])
+        self.assertEqual((made["dtype"], made["shape"], made["size_bytes"]), ("f32", [2, 3], 24))
+        try:
+            listed = self.ctl("buffers", "--json").json["buffers"]
+            entry = [each for each in listed if each["id"] == made["id"]][0]
+            self.assertTrue(entry["durable"])
+            self.assertEqual(entry["name"], "weights")
+            self.assertRegex(self.ctl("buffers", "list").out, r"2x3 +24 B +durable +weights")
+            data = struct.pack("<6f", *range(6))
+            with tempfile.TemporaryDirectory() as folder:
+                source, target = pathlib.Path(folder, "in"), pathlib.Path(folder, "out")
+                source.write_bytes(data)
+                self.ctl("buffers", "upload", buffer, source)
+                self.ctl("buffers", "download", buffer, target)
+                self.assertEqual(target.read_bytes(), data)
+                source.write_bytes(data + b"more")
+                self.ctl("buffers", "upload", buffer, source, code=REFUSED)
+            sums = self.ctl("run", "sum_rows", "x=buffer:" + buffer, "out:2=", "--json").json
+            self.assertEqual(sums["outputs"]["out"]["values"], [3, 12])
+            self.ctl("buffers", "persist", buffer)
+        finally:
+            self.ctl("buffers", "free", buffer)
+        self.ctl("buffers", "free", buffer, code=REFUSED)
+
+    def test_a_buffer_that_is_not_there(self):
+        for words in (("free", "987654"), ("persist", "987654"), ("download", "987654", "-")):
+            result = self.ctl("buffers", *words, "--json", code=REFUSED)
+            self.assertEqual(result.error["code"], "NOT_FOUND", result)
+
+    # --- flux ---
+
+    def test_flux_run(self):
+        result = self.ctl("flux", "run", "-", "--initial=10", "--registers=0,1", stdin=SQUARES)
+        self.assertRegex(result.out, r"(?m)^R0 +385$")
+        self.assertRegex(result.out, r"error 0 .*, 33 cycles")
+        as_json = self.ctl("flux", "run", "-", "--initial=10", "--json", stdin=SQUARES).json
+        self.assertEqual(as_json["registers"]["R0"], 385)
+        self.assertEqual(len(as_json["registers"]), 16)
+        self.assertEqual((as_json["error"], as_json["cycles"]), (0, 33))
+
+    def test_flux_run_of_a_program_that_fails(self):
+        source = "MOVI R0, 7\nDIV R1, R0, R2\nHALT\n"
+        result = self.ctl("flux", "run", "-", "--json", stdin=source, code=FAILED).json
+        self.assertEqual((result["error"], result["cycles"]), (1, 2))
+        self.assertEqual(result["registers"]["R0"], 7)
+        self.assertIn("error 1", self.ctl("flux", "run", "-", stdin=source, code=FAILED).out)
+
+    def test_flux_run_takes_hex_limits_and_unknown_opcodes(self):
+        loop = "here: JMP here\n"
+        result = self.ctl("flux", "run", "-", "--max_cycles=100", "--json", stdin=loop,
+                          code=FAILED).json
+        self.assertEqual((result["error"], result["cycles"]), (5, 100))
+        self.assertEqual(self.ctl("flux", "run", "-", "--json", stdin="ff 00",
+                                  code=FAILED).json["error"], 4)
+        nop = self.ctl("flux", "run", "-", "--unknown_opcode=nop", "--json", stdin="ff 00").json
+        self.assertEqual((nop["error"], nop["cycles"]), (0, 2))
+        self.ctl("flux", "run", "-", "--unknown_opcode=maybe", stdin="00", code=USAGE)
+        self.ctl("flux", "run", "-", "--registers=16", stdin="00", code=USAGE)
+        self.ctl("flux", "run", "-", "--initial=1,x", stdin="00", code=USAGE)
+
+    def test_flux_check_of_vectors_that_hold(self):
+        # In the API a cycle limit of 0 is the default: such vectors are for other tests.
+        vectors = [line for line in VECTORS.read_text().splitlines()
+                   if line.strip() and json.loads(line).get("max_cycles") != 0]
+        self.assertGreater(len(vectors), 50)
+        text = "\n".join(vectors)
+        out = self.ctl("flux", "check", "-", stdin=text).out
+        self.assertEqual(out, "{} passed, 0 failed\n".format(len(vectors)))
+        result = self.ctl("flux", "check", "-", "--json", stdin=text).json
+        self.assertEqual(result, {"passed": len(vectors), "failed": 0, "failures": []})
+
+    def test_flux_check_says_what_cannot_be_asked_for(self):
+        vector = {"name": "n", "bytecode": "00", "registers": [0], "error": 0, "cycles": 1,
+                  "max_cycles": 0}
+        out = self.ctl("flux", "check", "-", stdin=json.dumps(vector), code=FAILED).out
+        self.assertIn("max_cycles 0 cannot be sent", out)
+        self.assertTrue(out.endswith("0 passed, 1 failed\n"))
+
+    def test_flux_check_prints_each_difference(self):
+        good = {"name": "good", "bytecode": "18002a00", "registers": [42], "error": 0, "cycles": 2}
+        register = dict(good, name="register", registers=[41])
+        error = dict(good, name="error", error=3)
+        cycles = dict(good, name="cycles", cycles=9, max_cycles=5)
+        vectors = "".join(json.dumps(v) + "\n" for v in (good, register, error, cycles))
+        out = self.ctl("flux", "check", "-", stdin=vectors, code=FAILED).out
+        lines = out.splitlines()
+        self.assertEqual(lines[-1], "1 passed, 3 failed")
+        self.assertEqual(len(lines), 4)
+        for line, name, words in zip(lines, ("register", "error", "cycles"),
+                                     (("R0", "42", "41"), ("error",), ("2", "9"))):
+            self.assertIn(name, line)
+            for word in words:
+                self.assertIn(word, line)
+        result = self.ctl("flux", "check", "-", "--json", stdin=vectors, code=FAILED).json
+        self.assertEqual((result["passed"], result["failed"]), (1, 3))
+        self.assertEqual([each["line"] for each in result["failures"]], [2, 3, 4])
+
+    def test_flux_check_of_more_than_one_batch(self):
+        good = {"name": "n", "bytecode": "18002a00", "registers": [42], "error": 0, "cycles": 2}
+        vectors = (json.dumps(good) + "\n") * 20000
+        out = self.ctl("flux", "check", "-", stdin=vectors).out
+        self.assertEqual(out, "20000 passed, 0 failed\n")
+
+    # --- bench, demo, admin ---
+
+    def test_bench_quick(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "bench.json")
+            result = self.ctl("bench", "--quick", "--json", "--out", file).json
+            self.assertEqual(result["wrong"], 0)
+            for name in ("lone_run_device", "lone_run_message"):
+                self.assertGreater(result[name]["echo"]["p50_us"], 0)
+                self.assertGreater(result[name]["residentd"]["p99_us"], 0)
+                self.assertTrue(math.isfinite(result[name]["p50_ratio"]))
+            self.assertGreater(result["submit"]["tasks_per_second"], 0)
+            self.assertGreater(result["flux"]["instructions_per_second"], 0)
+            saved = json.loads(file.read_text())
+            self.assertEqual(len(saved["raw"]["lone_run_device"]["echo_us"]),
+                             saved["lone_run_device"]["echo"]["samples"])
+            self.assertEqual(saved["setup"]["server"], self.daemon.address)
+
+    def test_bench_for_people(self):
+        out = self.ctl("bench", "--quick", "--streams=2").out
+        for words in ("bare gRPC echo", "difference", "ratio", "tasks/s", "instructions/s",
+                      "every result was checked and right"):
+            self.assertIn(words, out)
+
+    def test_demo(self):
+        out = self.ctl("demo").out
+        self.assertEqual(len(re.findall("all right", out)), 2)
+        self.assertEqual(self.ctl("demo", "--json").json["wrong"], 0)
+
+    def test_park_and_resume(self):
+        self.assertIn("is parked", self.ctl("admin", "park", "0").out)
+        try:
+            self.assertEqual(self.ctl("status", "--json").json["devices"][0]["state"], "parked")
+            # A task waits for the kernel, for as long as the caller does.
+            started = self.ctl("run", "add", "x=1", "y=1", "--device=0", "--timeout=300ms",
+                               code=REFUSED)
+            self.assertIn("--timeout", started.err)
+        finally:
+            resumed = self.ctl("admin", "resume", "0", "--json").json
+        self.assertEqual(resumed, {"device": 0, "state": "resident"})
+        self.ctl("run", "add", "x=1", "y=1", "--device=0")
+
+    def test_admin_of_a_device_that_is_not_there(self):
+        self.assertEqual(self.ctl("admin", "park", "77", "--json", code=REFUSED).error["code"],
+                         "NOT_FOUND")
+
+
+class Draining(unittest.TestCase):
+    """What a daemon that takes no more work says."""
+
+    def test_drain(self):
+        daemon = daemons.Daemon()
+        try:
+            self.assertEqual(daemon.ctl("run", "add", "x=1", "y=1").code, OK)
+            drained = daemon.ctl("admin", "drain", "--drain_timeout=5s", "--json")
+            self.assertEqual(drained.code, OK, drained)
+            self.assertEqual(drained.json["remaining_tasks"], 0)
+            refused = daemon.ctl("run", "add", "x=1", "y=1", "--json")
+            self.assertEqual(refused.code, REFUSED, refused)
+            self.assertEqual(refused.error["code"], "UNAVAILABLE")
+            self.assertTrue(daemon.ctl("status", "--json").json["draining"])
+        finally:
+            daemon.stop()
+
+
+def main():
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    failed = len({test.id() for test, _ in result.failures + result.errors})
+    sys.stderr.flush()
+    print("{} passed, {} failed".format(max(result.testsRun - failed, 0), failed))
+    return 0 if result.wasSuccessful() and result.testsRun > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

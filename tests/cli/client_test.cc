@@ -1,0 +1,354 @@
+// The C++ client against a real daemon.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/residentd_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cli/daemon_process.h"
+
+namespace resident::client {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+// SUM of the numbers from n down to 1: ADD R1, R1, R0; LOOP R0, -4; MOV R0, R1; HALT.
+const std::vector<uint8_t> kTriangle = {0x20, 1, 1, 0, 0x46, 0, 4, 0, 0x3a, 0, 1, 0, 0x00};
+
+class ClientTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { daemon_ = DaemonProcess::Start().release(); }
+  static void TearDownTestSuite() {
+    delete daemon_;
+    daemon_ = nullptr;
+  }
+
+  void SetUp() override {
+    ASSERT_NE(daemon_, nullptr);
+    client_ = Connect();
+    ASSERT_NE(client_, nullptr);
+  }
+
+  static std::unique_ptr<Client> Connect() {
+    auto client = Client::Connect(daemon_->address());
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+
+  // Buffers that `client` sees and that are not durable.
+  static size_t OwnBuffers(Client& client) {
+    auto buffers = client.ListBuffers();
+    EXPECT_TRUE(buffers.ok()) << buffers.status();
+    size_t own = 0;
+    for (const v1::BufferInfo& buffer : *buffers) own += !buffer.durable();
+    return own;
+  }
+
+  static DaemonProcess* daemon_;
+  std::unique_ptr<Client> client_;
+};
+
+DaemonProcess* ClientTest::daemon_ = nullptr;
+
+TEST_F(ClientTest, NobodyListeningIsUnreachable) {
+  auto client = Client::Connect("127.0.0.1:1");
+  ASSERT_FALSE(client.ok());
+  EXPECT_TRUE(IsUnreachable(client.status())) << client.status();
+  EXPECT_THAT(MessageOf(client.status()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(ClientTest, WhatIsUploadedComesBack) {
+  std::vector<int64_t> values(1 << 18);  // 2 MiB: more than one message each way.
+  std::iota(values.begin(), values.end(), -5);
+  auto buffer = client_->Upload(values);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  EXPECT_EQ(buffer->dtype(), v1::DTYPE_I64);
+  EXPECT_EQ(buffer->size(), values.size());
+  auto back = buffer->Download();
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, values);
+}
+
+TEST_F(ClientTest, PartsAreWrittenAndReadInPlace) {
+  auto buffer = client_->Upload(std::vector<float>{1, 2, 3, 4});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  ASSERT_TRUE(buffer->Upload(std::vector<float>{20, 30}, /*first=*/1).ok());
+  std::vector<float> middle(2);
+  ASSERT_TRUE(buffer->Download(std::span<float>(middle), /*first=*/2).ok());
+  EXPECT_THAT(middle, ElementsAre(30, 4));
+  const absl::Status beyond = buffer->Upload(std::vector<float>{1, 2}, /*first=*/3);
+  EXPECT_TRUE(absl::IsOutOfRange(beyond)) << beyond;
+}
+
+TEST_F(ClientTest, ABufferIsFreedWithItsVariable) {
+  {
+    auto one = client_->Allocate<float>({16});
+    auto two = client_->Allocate<float>({16});
+    ASSERT_TRUE(one.ok() && two.ok());
+    EXPECT_EQ(OwnBuffers(*client_), 2u);
+    *one = *std::move(two);  // Frees what `one` had.
+    EXPECT_EQ(OwnBuffers(*client_), 1u);
+    ASSERT_TRUE(one->Free().ok());
+    EXPECT_EQ(OwnBuffers(*client_), 0u);
+    EXPECT_TRUE(one->Free().ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(one->Download().status()));
+  }
+  EXPECT_EQ(OwnBuffers(*client_), 0u);
+}
+
+TEST_F(ClientTest, ABufferKeepsTheSessionOpen) {
+  auto buffer = client_->Upload(std::vector<float>{7, 8});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  client_.reset();
+  auto back = buffer->Download();
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(*back, ElementsAre(7, 8));
+}
+
+TEST_F(ClientTest, BuffersOfAnotherSessionAreNotFound) {
+  auto buffer = client_->Upload(std::vector<float>{1});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  auto other = Connect();
+  EXPECT_EQ(OwnBuffers(*other), 0u);
+  EXPECT_TRUE(absl::IsNotFound(other->Free(buffer->id())));
+}
+
+TEST_F(ClientTest, ADurableBufferOutlivesItsSession) {
+  uint64_t id = 0;
+  {
+    auto buffer = client_->Upload(std::vector<float>{1, 2}, {.durable = true, .name = "kept"});
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    id = buffer->id();
+    buffer->Release();
+  }
+  client_ = Connect();
+  std::string bytes;
+  absl::Status read = client_->DownloadBytes(id, 0, 0, [&](std::string_view piece) {
+    bytes.append(piece);
+    return true;
+  });
+  EXPECT_TRUE(read.ok()) << read;
+  EXPECT_EQ(bytes.size(), 8u);
+  EXPECT_TRUE(client_->Free(id).ok());
+}
+
+TEST_F(ClientTest, ATaskTakesBuffersInlineTensorsAndScalars) {
+  auto x = client_->Upload(std::vector<float>{1, 2, 3});
+  ASSERT_TRUE(x.ok()) << x.status();
+  TaskBatch batch("add");
+  batch.Use(*x).Input(std::vector<float>{10, 20, 30}).Return<float>({3}).Scalar(2);
+  batch.set_id(77);
+  for (int times = 0; times < 2; ++times) {  // A batch can be sent again.
+    auto result = client_->Run(batch);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->status().ok()) << result->status();
+    EXPECT_EQ(result->id(), 77u);
+    EXPECT_EQ(result->version(), 1u);
+    EXPECT_THAT(result->Output<float>(), ElementsAre(21, 42, 63));
+    EXPECT_TRUE(result->Output<float>(1).empty());
+  }
+}
+
+TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
+  auto x = client_->Upload(std::vector<float>{1, 2, 3, 4, 5, 6});
+  ASSERT_TRUE(x.ok()) << x.status();
+  TaskBatch batch("scale", 3);
+  batch.Use(*x, {.shape = {2}, .stride = 2}).Return<float>({2});
+  batch.Scalars(std::vector<double>{1, 10, 100});
+  auto result = client_->Run(batch);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->Output<float>(), ElementsAre(1, 2, 30, 40, 500, 600));
+  EXPECT_EQ(result->device_ns().size(), 3u);
+}
+
+TEST_F(ClientTest, ARefusalIsTheServersOwnMessage) {
+  TaskBatch unknown("no_such_operator");
+  EXPECT_TRUE(absl::IsNotFound(client_->Run(unknown).status()));
+  TaskBatch unequal("add");
+  unequal.Input(std::vector<float>{1, 2}).Input(std::vector<float>{1}).Return<float>({2});
+  const absl::Status status = client_->Run(unequal).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(MessageOf(status), HasSubstr("Fix:"));
+  EXPECT_FALSE(IsUnreachable(status));
+}
+
+TEST_F(ClientTest, FluxOfOneProgramOverManyInputs) {
+  FluxBatch batch;
+  batch.Program(kTriangle).Inputs(std::vector<int32_t>{1, 2, 3, 100}, 1).Wanted({0, 1});
+  auto result = client_->Run(batch);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->registers(), ElementsAre(1, 1, 3, 3, 6, 6, 5050, 5050));
+  EXPECT_THAT(result->cycles(), ElementsAre(4, 6, 8, 202));
+}
+
+TEST_F(ClientTest, FluxOfManyProgramsByIndex) {
+  FluxBatch batch;
+  batch.Program({0x18, 0, 5, 0x00}).Program({0x18, 0, 9, 0x00});
+  batch.ProgramOfRun(std::vector<uint32_t>{1, 0, 1});
+  auto result = client_->Run(batch);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->registers(), ElementsAre(9, 5, 9));
+  EXPECT_THAT(result->flux_errors(), Each(0));
+}
+
+TEST_F(ClientTest, AStreamAnswersEachBatchUnderTheCallersId) {
+  auto stream = client_->OpenStream({.max_in_flight = 4});
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  std::vector<std::future<absl::StatusOr<Result>>> futures;
+  for (int i = 0; i < 100; ++i) {
+    TaskBatch batch("scale");
+    batch.Input(std::vector<float>{static_cast<float>(i)}).Return<float>({1}).Scalar(2);
+    batch.set_id(i % 3);  // Need not be unique.
+    futures.push_back((*stream)->Send(batch));
+  }
+  for (int i = 0; i < 100; ++i) {
+    auto result = futures[i].get();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->id(), static_cast<uint64_t>(i % 3));
+    EXPECT_THAT(result->Output<float>(), ElementsAre(2.0f * i));
+  }
+  EXPECT_TRUE((*stream)->Finish().ok());
+}
+
+TEST_F(ClientTest, ARefusedBatchDoesNotEndTheStream) {
+  auto stream = client_->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  TaskBatch bad("no_such_operator");
+  TaskBatch good("scale");
+  good.Input(std::vector<float>{4}).Return<float>({1}).Scalar(0.5);
+  auto refused = (*stream)->Send(bad);
+  auto answered = (*stream)->Send(good);
+  EXPECT_TRUE(absl::IsNotFound(refused.get().status()));
+  auto result = answered.get();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->Output<float>(), ElementsAre(2));
+  EXPECT_TRUE((*stream)->Finish().ok());
+}
+
+TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
+  auto stream = client_->OpenStream({.max_in_flight = 8});
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  std::atomic<int> answered{0};
+  std::atomic<int> in_flight{0};
+  std::atomic<int> most_in_flight{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        TaskBatch batch("scale");
+        batch.Input(std::vector<float>{1}).Return<float>({1}).Scalar(3);
+        const absl::Status sent = (*stream)->Send(batch, [&](absl::StatusOr<Result> result) {
+          in_flight.fetch_sub(1);
+          answered += result.ok() && result->Output<float>()[0] == 3;
+        });
+        ASSERT_TRUE(sent.ok()) << sent;
+        const int now = in_flight.fetch_add(1) + 1;
+        int most = most_in_flight;
+        while (now > most && !most_in_flight.compare_exchange_weak(most, now)) {
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE((*stream)->Finish().ok());
+  EXPECT_EQ(answered, 200);
+  // Counted after Send, so four threads may each be one ahead.
+  EXPECT_LE(most_in_flight, 8 + 4);
+}
+
+TEST_F(ClientTest, AnAbandonedStreamAnswersEverythingOnce) {
+  std::atomic<int> sent{0}, answers{0};
+  {
+    auto stream = client_->OpenStream({.max_in_flight = 64});
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    FluxBatch slow;  // JMP to itself, for a while.
+    slow.Program({0x43, 0, 0, 0}).MaxCycles(2'000'000).Runs(8);
+    for (int i = 0; i < 20; ++i) {
+      sent += (*stream)->Send(slow, [&](absl::StatusOr<Result>) { ++answers; }).ok();
+    }
+  }
+  EXPECT_EQ(sent, 20);
+  EXPECT_EQ(answers, 20);
+  TaskBatch next("scale");
+  next.Input(std::vector<float>{1}).Return<float>({1}).Scalar(1);
+  auto result = client_->Run(next);
+  EXPECT_TRUE(result.ok()) << result.status();
+}
+
+TEST_F(ClientTest, SendAfterFinishIsAnError) {
+  auto stream = client_->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_TRUE((*stream)->Finish().ok());
+  EXPECT_TRUE((*stream)->Finish().ok());
+  TaskBatch batch("scale");
+  EXPECT_FALSE((*stream)->Send(batch).get().ok());
+}
+
+TEST_F(ClientTest, SharedMemoryIsReadAndWrittenInPlace) {
+  const std::string name = absl::StrCat("/residentd-client-test-", getpid());
+  const int file = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(ftruncate(file, 4096), 0);
+  void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  ASSERT_NE(memory, MAP_FAILED);
+  float* values = static_cast<float*>(memory);
+  for (int i = 0; i < 1024; ++i) values[i] = static_cast<float>(i);
+  auto buffer = client_->ImportShared<float>(name, {1024});
+  shm_unlink(name.c_str());
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  TaskBatch batch("scale");
+  batch.Use(*buffer, {.shape = {512}});
+  // The second half is the output: a view at an offset, through the message.
+  v1::BufferColumn& half = *batch.message().mutable_tasks()->add_arguments()->mutable_buffer();
+  half.add_buffer_ids(buffer->id());
+  half.add_offsets(512 * sizeof(float));
+  half.add_shape(512);
+  batch.Scalar(2);
+  auto result = client_->Run(batch);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->status().ok()) << result->status();
+  EXPECT_EQ(values[512 + 100], 200);
+  ASSERT_TRUE(buffer->Free().ok());
+  munmap(memory, 4096);
+}
+
+TEST_F(ClientTest, StatusNamesTheClient) {
+  auto named = Client::Connect(daemon_->address(), {.client_name = "somebody"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  ASSERT_TRUE((*named)->SessionId().ok());
+  auto status = client_->Status();
+  ASSERT_TRUE(status.ok()) << status.status();
+  bool found = false;
+  for (const v1::ClientStatus& client : status->clients()) found |= client.name() == "somebody";
+  EXPECT_TRUE(found);
+}
+
+TEST(ClientWithoutDaemonTest, ALostDaemonIsUnreachableAndNothingHangs) {
+  auto daemon = DaemonProcess::Start();
+  ASSERT_NE(daemon, nullptr);
+  auto client = Client::Connect(daemon->address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto buffer = (*client)->Upload(std::vector<float>{1});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  auto stream = (*client)->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  daemon->Kill();
+  EXPECT_FALSE((*stream)->Finish().ok());
+  const absl::Status status = (*client)->Status().status();
+  EXPECT_TRUE(IsUnreachable(status)) << status;
+  EXPECT_FALSE(buffer->Download().ok());
+}
+
+}  // namespace
+}  // namespace resident::client

@@ -1,0 +1,38 @@
+// A `residentd serve` of a test's own, on free ports of the loopback interface.
+//
+// The program is $RESIDENTD, else server/residentd of this build. The engine is the
+// CPU's, unless $RESIDENT_TEST_DEVICES names GPUs.
+#ifndef RESIDENT_TESTS_CLI_DAEMON_PROCESS_H_
+#define RESIDENT_TESTS_CLI_DAEMON_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+
+namespace resident::client {
+
+class DaemonProcess {
+ public:
+  // Returns when it serves. Null: it did not start; stderr says why.
+  static std::unique_ptr<DaemonProcess> Start();
+  // SIGTERM, and waits.
+  ~DaemonProcess();
+
+  // host:port.
+  const std::string& address() const { return address_; }
+  // SIGKILL, and waits.
+  void Kill();
+
+ private:
+  DaemonProcess(pid_t pid, std::string folder) : pid_(pid), folder_(std::move(folder)) {}
+  void End(int signal);
+
+  pid_t pid_;
+  std::string folder_;
+  std::string address_;
+};
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_TESTS_CLI_DAEMON_PROCESS_H_
