@@ -486,7 +486,7 @@ bool SupervisedDevice::AwaitRestart(const End& end) {
       absl::StrCat(end.cause, "; that was failure ", RestartPolicy::kMostFailures, " within ",
                    RestartPolicy::kWindow.count(),
                    " s, so the engine is not started again. Fix: remove the "
-                   "cause, then resume the device (residentctl resume) or restart the daemon");
+                   "cause, then resume the device (residentctl admin resume) or restart the daemon");
   {
     absl::MutexLock lock(&mu_);
     resume_wanted_ = false;  // One from before cannot have known.
