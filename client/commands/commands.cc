@@ -54,7 +54,7 @@ std::span<const Command> Commands() {
        "",
        "stream checked work through the daemon and explain what happened",
        "",
-       {"device"},
+       {"out", "device"},
        RunDemo},
       {"top",
        "",

@@ -486,6 +486,54 @@ class Draining(unittest.TestCase):
             daemon.stop()
 
 
+class Programs(unittest.TestCase):
+    """What the README shows."""
+
+    def test_the_example(self):
+        daemon = daemons.Daemon()
+        try:
+            done = subprocess.run([str(daemons.EXAMPLE), daemon.address], capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout.split()),
+                             (0, ["3", "5", "7", "1", "4", "9", "16"]), done)
+        finally:
+            daemon.stop()
+        done = subprocess.run([str(daemons.EXAMPLE), daemon.address], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("UNAVAILABLE", done.stderr)
+
+    def demo(self, folder, **programs):
+        environment = dict(os.environ, TMPDIR=folder, RESIDENTD=str(daemons.RESIDENTD),
+                           RESIDENTCTL=str(daemons.RESIDENTCTL))
+        environment.update(programs)
+        devices = "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu")
+        done = subprocess.run([str(daemons.DEMO), devices], capture_output=True, text=True,
+                              env=environment, timeout=180)
+        self.assertEqual(os.listdir(folder), [], "the demo left files behind")
+        return done
+
+    def test_the_demo(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.demo(folder)
+        self.assertEqual(done.returncode, 0, done)
+        for words in ("all right", "/metrics", "resident_tasks_total", "Summary", "Next"):
+            self.assertIn(words, done.stdout)
+        # The daemon is gone.
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", done.stdout)[1])
+        with socket.socket() as probe:
+            self.assertNotEqual(probe.connect_ex(("127.0.0.1", port)), 0)
+
+    def test_a_demo_that_goes_wrong_says_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unchecked = self.demo(folder, RESIDENTCTL="/bin/false")
+            self.assertEqual(unchecked.returncode, 1, unchecked)
+            self.assertIn("FAILED", unchecked.stderr)
+            absent = self.demo(folder, RESIDENTD="/bin/false")
+            self.assertEqual(absent.returncode, 1, absent)
+            self.assertIn("ended at its start", absent.stderr)
+
+
 def main():
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
     result = unittest.TextTestRunner(verbosity=2).run(suite)

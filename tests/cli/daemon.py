@@ -23,6 +23,8 @@ def program(variable, path):
 
 RESIDENTD = program("RESIDENTD", "server/residentd")
 RESIDENTCTL = program("RESIDENTCTL", "client/residentctl")
+EXAMPLE = program("RESIDENTD_EXAMPLE", "client/example")
+DEMO = program("RESIDENTD_DEMO", "deploy/demo.sh")
 
 
 class Result:
@@ -61,6 +63,8 @@ class Daemon:
     """`residentd serve` on free ports of the loopback interface."""
 
     def __init__(self, *flags):
+        if not RESIDENTD.exists():
+            raise FileNotFoundError(RESIDENTD)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-test-"))
         self.log = self.folder / "log"
         ports = self.folder / "ports"
