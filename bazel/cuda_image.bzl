@@ -18,10 +18,9 @@ load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
 ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
 PTX_ARCHITECTURE = "80"
 
-# The most registers that a thread may use, so that three blocks of 288 threads fit on
-# an SM (65,536 registers). Operators are linked with the kernel, whose launch needs
-# the largest of them.
-MAX_REGISTERS = 72
+# As kMaxRegisters in kernels/resident/kernel_parameters.h. Operators are linked with
+# the kernel, whose launch needs the largest of them.
+MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
 

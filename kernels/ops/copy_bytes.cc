@@ -44,7 +44,8 @@ RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
   block.for_each({done, range.end}, [&](i64 i) { to[i] = from[i]; });
 #else
   if (range.size() > 0) {
-    std::memcpy(out.data() + range.begin, x.data() + range.begin, static_cast<size_t>(range.size()));
+    std::memcpy(out.data() + range.begin, x.data() + range.begin,
+                static_cast<size_t>(range.size()));
   }
 #endif
 }

@@ -32,7 +32,8 @@ RESIDENT_OPERATOR(copy)(Block& block, const Args& args) {
 RESIDENT_OPERATOR(fill)(Block& block, const Args& args) {
   auto out = args.tensor<float>(0);
   const float value = args.scalar<float>(1);
-  block.for_each(block.share(out.size(), resident::kMapStep), [&](resident::i64 i) { out[i] = value; });
+  block.for_each(block.share(out.size(), resident::kMapStep),
+                 [&](resident::i64 i) { out[i] = value; });
 }
 
 RESIDENT_OPERATOR(add)(Block& block, const Args& args) {

@@ -23,9 +23,10 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const (&in)[kInputs], i64 
   for (int q = 0; q < kQuads; ++q) {
 #pragma unroll
     for (int p = 0; p < kInputs; ++p) {
-      loaded[p][q] = *reinterpret_cast<const float4*>(in[p] + at + q * kMapStep);
+      loaded[p][q] = reinterpret_cast<const float4*>(in[p] + at)[q * (kMapStep / 4)];
     }
   }
+  __syncwarp();  // Nothing is used before all loads are on their way.
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     float v[4][kInputs];

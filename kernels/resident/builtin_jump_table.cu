@@ -14,8 +14,8 @@ namespace resident {
 // Two slots for each operator: the first version stands in the first.
 #define SLOTS(symbol, name, summary, signature, split) &RESIDENT_OPERATOR_SYMBOL(symbol), nullptr,
 extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
-__constant__ OperatorFunction kJumpTable[kMaxOperatorSlots] = {
-    RESIDENT_BUILTIN_OPERATORS(SLOTS) RESIDENT_TEST_OPERATORS(SLOTS)};
+__constant__ OperatorFunction kJumpTable[kMaxOperatorSlots] = {RESIDENT_BUILTIN_OPERATORS(SLOTS)
+                                                                   RESIDENT_TEST_OPERATORS(SLOTS)};
 #undef SLOTS
 
 }  // namespace resident

@@ -13,9 +13,13 @@ inline constexpr char kResidentKernelName[] = "resident_kernel";
 inline constexpr u32 kComputeThreads = 256;
 inline constexpr u32 kControlThreads = 32;
 inline constexpr u32 kThreadsPerBlock = kComputeThreads + kControlThreads;
-// The most registers that a thread of the kernel, and so an operator, may use: three
-// blocks then fit on an SM. bazel/cuda_image.bzl compiles with the same number.
-inline constexpr u32 kMaxRegisters = 72;
+// Blocks on an SM, and the most registers that a thread of the kernel, and so an
+// operator, may use, so that they fit. bazel/cuda_image.bzl compiles with the same
+// number. With three blocks and 72 registers, the loads of a wide add no longer fit in
+// registers together, and it reaches 0.66 of a copy's bandwidth in place of 0.9
+// (docs/benchmarks).
+inline constexpr u32 kMaxBlocksPerSm = 2;
+inline constexpr u32 kMaxRegisters = 96;
 
 // Slots of the device ring: a power of two. More than tasks can be in flight, since a
 // wide task takes one for each block that works on it.
@@ -27,7 +31,8 @@ struct WideProgress {
   u32 next_chunk;
   u32 blocks_done;
   u32 status_and_detail;
-  u32 reserved;
+  // Stamp of the task whose arguments stand in `wide_arguments`.
+  u32 arguments_stamp;
   u64 start_ns;
   u64 reserved2;
 };
@@ -53,9 +58,10 @@ struct KernelParameters {
   const ArgumentBlock* argument_blocks;
   // In device memory.
   KernelState* state;
-  RingSlot* device_ring;   // kDeviceRingSlots.
-  WideProgress* wide;      // One for each submission slot.
-  unsigned char* scratch;  // kScratchBytes for each block.
+  RingSlot* device_ring;          // kDeviceRingSlots.
+  WideProgress* wide;             // One for each submission slot,
+  ArgumentBlock* wide_arguments;  // likewise.
+  unsigned char* scratch;         // kScratchBytes for each block.
   u64 first_sequence;
   u32 slot_mask;  // Submission slots - 1.
   u32 reserved;

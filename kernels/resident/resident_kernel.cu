@@ -21,11 +21,16 @@
 // claim chunks from a counter; the last to finish completes the task.
 //
 // Memory ordering. A task's inputs, written before its submission, are visible to its
-// operator: the poller fences to the system after it has read the stamps and before
-// it hands the task on; a worker fences after it has read its slot; barriers carry it
-// to the compute warps. A task's outputs are visible to whoever has read its
-// completion: the compute warps meet at a barrier, then one thread fences to the
-// system and stores the completion.
+// operator: the poller reads the stamps with acquiring loads, or fences after it has
+// read them, before it hands the task on; a worker fences after it has read its slot;
+// barriers carry it to the compute warps. A task's outputs are visible to whoever has read its
+// completion: the compute warps meet at a barrier, then one thread fences and stores the
+// completion.
+//
+// A lone task whose outputs are all in device memory (kTaskDeviceOutputs) is completed
+// before that fence: its outputs can be read by later tasks only, and the poller, who
+// shares the block, hands nothing on until the fence is through. Of the round trip
+// of 4.4 us this takes 1.1 us away (docs/benchmarks).
 //
 // Park: the poller sends every worker a slot that says leave, behind all tasks. Each
 // block finishes what it is at. `filled` and `next_ticket` are then equal, and the
@@ -44,10 +49,12 @@ namespace {
 
 constexpr u32 kWarp = 32;
 constexpr u32 kEverybody = 0xffffffffu;
-// Submission slots that the poller looks at while it waits for a lone task.
-constexpr u32 kLookSlots = 2;
-// Submission slots that it reads at once when there are more.
-constexpr u32 kBulkSlots = 32;
+// Submission slots that the poller looks at while it waits for a lone task. With 1 a
+// lone task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
+constexpr u32 kLookSlots = 4;
+// Submission slots that it reads at once when there are more: the time of a read is
+// that of its way over PCIe, whatever its size.
+constexpr u32 kBulkSlots = 64;
 constexpr u32 kChunksPerLane = kBulkSlots * kChunksPerSlot / kWarp;
 constexpr u32 kQuarterSlots = kDeviceRingSlots / kDeviceRingQuarters;
 // A device-ring slot with these flags tells its worker to leave.
@@ -56,11 +63,19 @@ constexpr u32 kLeave = kTaskPark;
 static_assert(Block::kThreads == kComputeThreads, "");
 static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
 
+// What the compute warps of block 0 are at.
+enum LoneState : u32 {
+  kIdle = 0,
+  kRunning = 1,
+  // The task's completion is stored, or about to be; its fence is not through.
+  kFencing = 2,
+};
+
 // What control and compute warps of a block tell each other.
 struct Handover {
   u32 leave;
-  u32 wide;           // The task's chunk is not all of it.
-  volatile u32 busy;  // Block 0: its compute warps are at a task.
+  u32 wide;            // The task's chunk is not all of it.
+  volatile u32 state;  // Block 0: a LoneState.
   u32 reserved;
   u64 start_ns;
 };
@@ -92,41 +107,49 @@ __device__ __forceinline__ void ClearOutcome() {
   if (LaneId() == 0) block_state.status_and_detail = 0;
 }
 
-// (warp) Fetches the argument block of the block's task from host memory, and sets up
-// the rest of the state.
-__device__ __forceinline__ void PrepareTask(const KernelParameters& p) {
-  const TaskDescriptor& task = block_state.descriptor;
-  const u32 token = task.token;
-  if (LaneId() == 0) {
-    Breadcrumb* crumb = p.breadcrumbs + blockIdx.x;
-    asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(crumb), "r"(Stamp(token)),
-                 "r"(static_cast<u32>(task.operator_slot))
-                 : "memory");
+// Chunks of the block's arguments, as the operator's signature has them.
+__device__ __forceinline__ u32 ArgumentChunks() {
+  const u64 count = block_state.descriptor.words[0];
+  return static_cast<u32>(min(count, u64{kMaxArguments}) * sizeof(Argument) / sizeof(StampedChunk));
+}
+
+// (warp) Copies the first `chunks` chunks of an argument block, all loads before the
+// first store.
+template <typename Load, typename Store>
+__device__ __forceinline__ void CopyArguments(u32 chunks, Load load, Store store) {
+  StampedChunk loaded[kArgumentBlockBytes / sizeof(StampedChunk) / kWarp];
+#pragma unroll
+  for (u32 k = 0; k < sizeof(loaded) / sizeof(loaded[0]); ++k) {
+    if (k * kWarp + LaneId() < chunks) loaded[k] = load(k * kWarp + LaneId());
   }
-  ClearOutcome();
-  if (!(task.flags & kTaskCompact)) {
-    const u64 count = task.words[0] < kMaxArguments ? task.words[0] : kMaxArguments;
-    const u32 chunks = static_cast<u32>(count * sizeof(Argument) / sizeof(StampedChunk));
-    const auto* from = reinterpret_cast<const StampedChunk*>(
-        p.argument_blocks + (token & p.slot_mask));
-    auto* to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
-    StampedChunk loaded[kArgumentBlockBytes / sizeof(StampedChunk) / kWarp];
 #pragma unroll
-    for (u32 k = 0; k < sizeof(loaded) / sizeof(loaded[0]); ++k) {
-      if (k * kWarp + LaneId() < chunks) loaded[k] = LoadChunkSystem(from + k * kWarp + LaneId());
-    }
-#pragma unroll
-    for (u32 k = 0; k < sizeof(loaded) / sizeof(loaded[0]); ++k) {
-      if (k * kWarp + LaneId() < chunks) to[k * kWarp + LaneId()] = loaded[k];
-    }
+  for (u32 k = 0; k < sizeof(loaded) / sizeof(loaded[0]); ++k) {
+    if (k * kWarp + LaneId() < chunks) store(k * kWarp + LaneId(), loaded[k]);
   }
   __syncwarp();
 }
 
-// (lanes 0 to 3 of a warp, behind a barrier) Publishes a completion.
-__device__ __forceinline__ void Complete(const KernelParameters& p, u32 token,
-                                         u32 status_and_detail, u64 start_ns) {
-  FenceSystem();
+// (warp) Fetches the arguments of the block's task from host memory.
+__device__ __forceinline__ void FetchArguments(const KernelParameters& p) {
+  const auto* from = reinterpret_cast<const StampedChunk*>(
+      p.argument_blocks + (block_state.descriptor.token & p.slot_mask));
+  auto* to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+  CopyArguments(
+      ArgumentChunks(), [&](u32 i) { return LoadChunkSystem(from + i); },
+      [&](u32 i, const StampedChunk& chunk) { to[i] = chunk; });
+}
+
+// (lane 0) Tells the host what this block is at.
+__device__ __forceinline__ void LeaveCrumb(const KernelParameters& p, u32 token,
+                                           u32 operator_slot) {
+  asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(p.breadcrumbs + blockIdx.x),
+               "r"(Stamp(token)), "r"(operator_slot)
+               : "memory");
+}
+
+// (warp, behind a barrier) Stores a completion; the fence is the caller's.
+__device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 token,
+                                                u32 status_and_detail, u64 start_ns) {
   const u64 elapsed = NanosecondClock() - start_ns;
   const u32 lane = LaneId();
   if (lane >= kChunksPerSlot) return;
@@ -145,6 +168,19 @@ __device__ __forceinline__ void Complete(const KernelParameters& p, u32 token,
 
 // ---------------------------------------------------------------- compute warps ----
 
+// (warp 0 of block 0) Completes the block's task; see "Memory ordering" above.
+__device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
+  const bool device_outputs = block_state.descriptor.flags & kTaskDeviceOutputs;
+  if (!device_outputs) FenceSystem();
+  if (threadIdx.x == 0) handover.state = kFencing;
+  FenceBlock();  // The poller sees kFencing before the host can see the completion.
+  StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
+                  handover.start_ns);
+  if (device_outputs) FenceDevice();
+  __syncwarp();
+  if (threadIdx.x == 0) handover.state = kIdle;
+}
+
 __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
   Block block(&block_state);
   const Args args(&block_state);
@@ -159,19 +195,46 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
       block.fail(CompletionStatus::kNoOperator);
     }
     block.barrier();
-    if (!handover.wide && threadIdx.x < kWarp) {
-      Complete(p, block_state.descriptor.token, block_state.status_and_detail, handover.start_ns);
+    if (threadIdx.x < kWarp) {
+      if (is_poller) {
+        FinishLoneTask(p);
+      } else if (!handover.wide) {
+        FenceSystem();
+        StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
+                        handover.start_ns);
+        __syncwarp();  // The state is read: it may be filled in again.
+      }
     }
-    __syncwarp();  // The state is read: it may be filled in again.
-    if (!is_poller) {
-      BarrierArrive<kFinishedBarrier>(kThreadsPerBlock);
-    } else if (threadIdx.x == 0) {
-      handover.busy = 0;
-    }
+    if (!is_poller) BarrierArrive<kFinishedBarrier>(kThreadsPerBlock);
   }
 }
 
 // ------------------------------------------------------- control warp of a worker ----
+
+// (warp) Gets the arguments of a wide task: one block, the leader, fetches them from host
+// memory and leaves a copy in device memory for the others. If each fetched them, the
+// reads would queue: 260 blocks took 200 us (docs/benchmarks, "wide add").
+__device__ __forceinline__ void ShareArguments(const KernelParameters& p, WideProgress* wide,
+                                               bool leader) {
+  const u32 token = block_state.descriptor.token;
+  auto* shared = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+  auto* device = reinterpret_cast<StampedChunk*>(p.wide_arguments + (token & p.slot_mask));
+  if (leader) {
+    FetchArguments(p);
+    for (u32 i = LaneId(); i < ArgumentChunks(); i += kWarp)
+      StoreChunkDevice(device + i, shared[i]);
+    __syncwarp();
+    FenceDevice();
+    if (LaneId() == 0) StoreDevice(&wide->arguments_stamp, Stamp(token));
+    return;
+  }
+  while (LoadDevice(&wide->arguments_stamp) != Stamp(token)) {
+  }
+  FenceDevice();
+  CopyArguments(
+      ArgumentChunks(), [&](u32 i) { return LoadChunkDevice(device + i); },
+      [&](u32 i, const StampedChunk& chunk) { shared[i] = chunk; });
+}
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
 // block is the last to finish.
@@ -186,6 +249,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
   if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
   chunk = __shfl_sync(kEverybody, chunk, 0);
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
+  if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0);
   while (chunk < chunks) {
     if (LaneId() == 0) {
       block_state.chunk = chunk;
@@ -214,7 +278,8 @@ __device__ void RunWideTask(const KernelParameters& p) {
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
   __syncwarp();
   if (LaneId() == 0) *wide = WideProgress{};
-  Complete(p, token, status_and_detail, start_ns);
+  FenceSystem();
+  StoreCompletion(p, token, status_and_detail, start_ns);
 }
 
 __device__ void ServeDeviceRing(const KernelParameters& p) {
@@ -231,11 +296,16 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     if (lane == 0) AddDevice(&p.state->taken[ticket / kQuarterSlots % kDeviceRingQuarters], 1);
     FenceDevice();
     TakeDescriptor(chunk);
-    if (block_state.descriptor.flags & kLeave) break;
-    PrepareTask(p);
-    if (!(block_state.descriptor.flags & kTaskCompact) && block_state.descriptor.words[1] > 1) {
-      RunWideTask(p);
-      continue;
+    const TaskDescriptor& task = block_state.descriptor;
+    if (task.flags & kLeave) break;
+    if (lane == 0) LeaveCrumb(p, task.token, task.operator_slot);
+    ClearOutcome();
+    if (!(task.flags & kTaskCompact)) {
+      if (task.words[1] > 1) {
+        RunWideTask(p);
+        continue;
+      }
+      FetchArguments(p);
     }
     if (lane == 0) {
       block_state.chunk = 0;
@@ -268,9 +338,8 @@ class DeviceRingWriter {
     const u64 index = filled_ + LaneId() / kChunksPerSlot;
     if (LaneId() < count * kChunksPerSlot) {
       chunk.stamp = Stamp(index);
-      StoreChunkDevice(p_.device_ring[index & (kDeviceRingSlots - 1)].chunks +
-                           LaneId() % kChunksPerSlot,
-                       chunk);
+      StoreChunkDevice(
+          p_.device_ring[index & (kDeviceRingSlots - 1)].chunks + LaneId() % kChunksPerSlot, chunk);
     }
     filled_ += count;
   }
@@ -297,7 +366,8 @@ class DeviceRingWriter {
 };
 
 // (warp) The chunk of slot `index` of a bulk read, lane l getting chunk l % 4.
-__device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksPerLane], u32 index) {
+__device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksPerLane],
+                                             u32 index) {
   // Chunk c of slot i was read by lane (4 i + c) % 32 as its (4 i + c) / 32-th.
   const u32 from = (index * kChunksPerSlot + LaneId() % kChunksPerSlot) % kWarp;
   const u32 k = index * kChunksPerSlot / kWarp;
@@ -325,7 +395,7 @@ class Poller {
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
     ring_.WriteCopies(leave, gridDim.x - 1);
-    while (handover.busy) {
+    while (handover.state != kIdle) {
     }
     if (LaneId() == 0) {
       p_.state->filled = ring_.filled();
@@ -342,6 +412,12 @@ class Poller {
     return p_.submissions[sequence & p_.slot_mask].chunks;
   }
 
+  // What a task that was read may depend on is fenced: see "Memory ordering".
+  __device__ __forceinline__ void AwaitFence() const {
+    while (handover.state == kFencing) {
+    }
+  }
+
   // Polls the next slots. Gives a task that is ready alone to this block's compute
   // warps and returns true; returns false when several are ready, or this one cannot
   // be taken here.
@@ -353,29 +429,26 @@ class Poller {
     StampedChunk chunk;
     u32 ready;
     do {
-      chunk = LoadChunkSystem(from);
+      chunk = AcquireChunkSystem(from);
       ready = __ballot_sync(kEverybody, chunk.stamp == stamp);
     } while ((ready & 0xf) != 0xf);
     const u32 word1 = __shfl_sync(kEverybody, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
-    if ((ready >> 4 & 0xf) == 0xf || flags != kTaskCompact || handover.busy) return false;
-    FenceSystem();
+    if ((ready >> 4 & 0xf) == 0xf || (flags & ~kTaskDeviceOutputs) != kTaskCompact) return false;
+    AwaitFence();
+    if (handover.state != kIdle) return false;
     TakeDescriptor(chunk);
     ClearOutcome();
     if (LaneId() == 0) {
       block_state.chunk = 0;
       block_state.chunk_count = 1;
       handover.wide = 0;
-      handover.busy = 1;
+      handover.state = kRunning;
       handover.start_ns = NanosecondClock();
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
-    if (LaneId() == 0) {
-      asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(p_.breadcrumbs),
-                   "r"(Stamp(next_)), "r"(OperatorSlotOf(word1))
-                   : "memory");
-    }
+    if (LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
     return true;
   }
@@ -383,19 +456,14 @@ class Poller {
   // Reads kBulkSlots slots at a time and hands on what is ready, until a read finds
   // nothing.
   __device__ void ForwardBulk() {
-    StampedChunk bulk[kChunksPerLane], ahead[kChunksPerLane];
-    Read(next_, bulk);
-    while (true) {
+    StampedChunk bulk[kChunksPerLane];
+    while (!leave_) {
+      Read(next_, bulk);
       const u32 count = CountReady(next_, bulk);
       if (count == 0) return;
+      AwaitFence();
       FenceSystem();
-      // The next read is on its way while these are handed on.
-      Read(next_ + count, ahead);
-      HandOn(bulk, count);
-      next_ += count;
-      if (leave_) return;
-#pragma unroll
-      for (u32 k = 0; k < kChunksPerLane; ++k) bulk[k] = ahead[k];
+      next_ += HandOn(bulk, count);
     }
   }
 
@@ -425,7 +493,8 @@ class Poller {
     return count;
   }
 
-  __device__ __forceinline__ void HandOn(const StampedChunk (&bulk)[kChunksPerLane], u32 count) {
+  // Hands on the first `count` slots, up to a park marker; returns how many that were.
+  __device__ __forceinline__ u32 HandOn(const StampedChunk (&bulk)[kChunksPerLane], u32 count) {
     // Whether anything among them may need more than to be passed on (a marker, a wide
     // task). Flags stand in a slot's first chunk.
     bool special = false;
@@ -433,15 +502,18 @@ class Poller {
     for (u32 k = 0; k < kChunksPerLane; ++k) {
       const u32 c = k * kWarp + LaneId();
       const u32 flags = FlagsOf(bulk[k].payload[1]);
-      if (c / kChunksPerSlot < count && c % kChunksPerSlot == 0) special |= flags != kTaskCompact;
+      if (c / kChunksPerSlot < count && c % kChunksPerSlot == 0) {
+        special |= (flags & ~kTaskDeviceOutputs) != kTaskCompact;
+      }
     }
     if (!__any_sync(kEverybody, special)) {
       constexpr u32 kSlotsPerRow = kWarp / kChunksPerSlot;
 #pragma unroll
       for (u32 k = 0; k < kChunksPerLane; ++k) {
-        if (k * kSlotsPerRow < count) ring_.Write(bulk[k], min(kSlotsPerRow, count - k * kSlotsPerRow));
+        if (k * kSlotsPerRow < count)
+          ring_.Write(bulk[k], min(kSlotsPerRow, count - k * kSlotsPerRow));
       }
-      return;
+      return count;
     }
     for (u32 i = 0; i < count; ++i) {
       const StampedChunk chunk = Pick(bulk, i);
@@ -449,8 +521,7 @@ class Poller {
       if (flags & kTaskSkip) continue;
       if (flags & kTaskPark) {
         leave_ = true;
-        next_ += i + 1 - count;  // The caller adds count.
-        return;
+        return i + 1;
       }
       u32 copies = 1;
       if (!(flags & kTaskCompact)) {
@@ -461,6 +532,7 @@ class Poller {
       }
       ring_.WriteCopies(chunk, copies);
     }
+    return count;
   }
 
   const KernelParameters& p_;
@@ -473,7 +545,9 @@ class Poller {
 
 }  // namespace resident
 
-extern "C" __global__ void __launch_bounds__(resident::kThreadsPerBlock)
+// The second bound keeps the kernel within resident::kMaxRegisters: -maxrregcount does not
+// hold where there are launch bounds.
+extern "C" __global__ void __launch_bounds__(resident::kThreadsPerBlock, resident::kMaxBlocksPerSm)
     resident_kernel(const __grid_constant__ resident::KernelParameters parameters) {
   using namespace resident;
   if (threadIdx.x == 0) {

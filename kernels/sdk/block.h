@@ -73,12 +73,13 @@ class Block {
   static constexpr RESIDENT_HOST_DEVICE u32 threads() { return kThreads; }
 
   // Index of this chunk of a wide task, and their number: 0 and 1 for a block task.
-  RESIDENT_HOST_DEVICE i64 chunk() const { return static_cast<i64>(state_->chunk); }
-  RESIDENT_HOST_DEVICE i64 chunk_count() const { return static_cast<i64>(state_->chunk_count); }
+  RESIDENT_HOST_DEVICE i64 chunk() const { return static_cast<i64>(state()->chunk); }
+  RESIDENT_HOST_DEVICE i64 chunk_count() const { return static_cast<i64>(state()->chunk_count); }
 
   // This chunk's share of n work items: all of them for a block task. Shares start
   // at multiples of `align` items.
   RESIDENT_HOST_DEVICE Range share(i64 n, i64 align = 1) const {
+    if (chunk_count() == 1) return {0, n};  // A lone small task pays for no division.
     const i64 units = (n + align - 1) / align;
     const i64 base = units / chunk_count();
     const i64 more = units % chunk_count();
@@ -119,7 +120,7 @@ class Block {
     for (int delta = 16; delta > 0; delta /= 2) {
       value = combine(value, __shfl_xor_sync(0xffffffffu, value, delta));
     }
-    T* partial = reinterpret_cast<T*>(state_->reduce);
+    T* partial = reinterpret_cast<T*>(state()->reduce);
     const u32 warp = threadIdx.x / 32;
     constexpr u32 kWarps = kThreads / 32;
     barrier();  // The previous reduction's reads are over.
@@ -137,13 +138,13 @@ class Block {
   // initialised. offset + count * sizeof(T) <= kBlockMemoryBytes.
   template <typename T>
   RESIDENT_HOST_DEVICE T* memory(u32 offset = 0) const {
-    return reinterpret_cast<T*>(state_->memory + offset);
+    return reinterpret_cast<T*>(state()->memory + offset);
   }
 
   // Device memory of the block, kScratchBytes. Not initialised.
   template <typename T>
   RESIDENT_HOST_DEVICE T* scratch(u64 offset = 0) const {
-    return reinterpret_cast<T*>(state_->scratch + offset);
+    return reinterpret_cast<T*>(state()->scratch + offset);
   }
 
   // Ends the task with a status other than OK (the first one reported is kept).
@@ -151,9 +152,9 @@ class Block {
   RESIDENT_HOST_DEVICE void fail(CompletionStatus status, u16 detail = 0) const {
     const u32 packed = static_cast<u32>(status) | static_cast<u32>(detail) << 16;
 #if defined(__CUDA_ARCH__)
-    atomicCAS(&state_->status_and_detail, 0u, packed);
+    atomicCAS(&state()->status_and_detail, 0u, packed);
 #else
-    if (state_->status_and_detail == 0) state_->status_and_detail = packed;
+    if (state()->status_and_detail == 0) state()->status_and_detail = packed;
 #endif
   }
 
@@ -163,10 +164,17 @@ class Block {
   RESIDENT_HOST_DEVICE void set_result(const T& value, u32 offset = 0) const {
     static_assert(sizeof(T) <= kResultBytes, "a result is at most 32 bytes");
     const unsigned char* bytes = reinterpret_cast<const unsigned char*>(&value);
-    for (u32 i = 0; i < sizeof(T); ++i) state_->result[offset + i] = bytes[i];
+    for (u32 i = 0; i < sizeof(T); ++i) state()->result[offset + i] = bytes[i];
   }
 
  private:
+  RESIDENT_HOST_DEVICE BlockState* state() const {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isShared(state_));
+#endif
+    return state_;
+  }
+
   BlockState* state_;
 };
 
@@ -175,24 +183,24 @@ class Args {
  public:
   RESIDENT_HOST_DEVICE explicit Args(const BlockState* state) : state_(state) {}
 
-  RESIDENT_HOST_DEVICE bool compact() const { return state_->descriptor.flags & kTaskCompact; }
+  RESIDENT_HOST_DEVICE bool compact() const { return state()->descriptor.flags & kTaskCompact; }
 
   // Argument i as a tensor. T is const for inputs.
   template <typename T>
   RESIDENT_HOST_DEVICE Tensor<T> tensor(u32 i) const {
     if (compact() && i < kCompactArguments) {
-      return Tensor<T>(state_->descriptor.words[1 + i],
-                       static_cast<i64>(state_->descriptor.words[0]));
+      return Tensor<T>(state()->descriptor.words[1 + i],
+                       static_cast<i64>(state()->descriptor.words[0]));
     }
-    return Tensor<T>(state_->arguments.arguments[i].tensor);
+    return Tensor<T>(state()->arguments.arguments[i].tensor);
   }
 
   // Argument i as a scalar of exactly the signature's type.
   template <typename T>
   RESIDENT_HOST_DEVICE T scalar(u32 i) const {
     const u64 bits = compact() && i < kCompactArguments
-                         ? state_->descriptor.words[1 + i]
-                         : state_->arguments.arguments[i].scalar_bits;
+                         ? state()->descriptor.words[1 + i]
+                         : state()->arguments.arguments[i].scalar_bits;
     T value;
     const unsigned char* from = reinterpret_cast<const unsigned char*>(&bits);
     unsigned char* to = reinterpret_cast<unsigned char*>(&value);
@@ -201,6 +209,13 @@ class Args {
   }
 
  private:
+  RESIDENT_HOST_DEVICE const BlockState* state() const {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isShared(state_));
+#endif
+    return state_;
+  }
+
   const BlockState* state_;
 };
 

@@ -27,10 +27,18 @@ class Tensor {
 
   RESIDENT_HOST_DEVICE explicit Tensor(const TensorArgument& argument)
       : data_(reinterpret_cast<T*>(argument.address)), size_(1), described_(&argument) {
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
     for (u32 i = 0; i < argument.rank; ++i) size_ *= argument.shape[i];
   }
 
-  RESIDENT_HOST_DEVICE T* data() const { return data_; }
+  RESIDENT_HOST_DEVICE T* data() const {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isGlobal(data_));  // Global, not generic, loads and stores.
+#endif
+    return data_;
+  }
   // Number of elements.
   RESIDENT_HOST_DEVICE i64 size() const { return size_; }
   RESIDENT_HOST_DEVICE u32 rank() const { return described_ ? described_->rank : 1; }
@@ -51,7 +59,7 @@ class Tensor {
   }
 
   // Element i of a dense tensor.
-  RESIDENT_HOST_DEVICE T& operator[](i64 i) const { return data_[Checked(i)]; }
+  RESIDENT_HOST_DEVICE T& operator[](i64 i) const { return data()[Checked(i)]; }
 
   // Element at the given index, one value for each dimension.
   template <typename... Index>
@@ -59,7 +67,7 @@ class Tensor {
     const i64 indices[] = {static_cast<i64>(index)...};
     i64 offset = 0;
     for (u32 i = 0; i < sizeof...(Index); ++i) offset += CheckedIn(indices[i], i) * stride(i);
-    return data_[offset];
+    return data()[offset];
   }
 
  private:

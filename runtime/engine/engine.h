@@ -30,7 +30,7 @@ struct EngineOptions {
   int ordinal = 0;
   // Memory for buffers, bytes; 0: the engine's default (DeviceLimits).
   uint64_t memory_bytes = 0;
-  // GPU: blocks of the resident kernel on each SM; 0: as many as fit, at most 3.
+  // GPU: blocks of the resident kernel on each SM; 0: as many as fit, at most 2.
   // CPU: ignored.
   uint32_t blocks_per_sm = 0;
   // GPU: SMs left to others.

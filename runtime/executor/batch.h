@@ -72,9 +72,9 @@ struct Batch {
 
   // --- Filled in by the queue -------------------------------------------------
 
-  std::vector<TaskStatus> status;      // One for each task.
-  std::vector<uint32_t> device_ns;     // Likewise.
-  std::vector<uint16_t> detail;        // Likewise; 0 unless the device reported one.
+  std::vector<TaskStatus> status;   // One for each task.
+  std::vector<uint32_t> device_ns;  // Likewise.
+  std::vector<uint16_t> detail;     // Likewise; 0 unless the device reported one.
   std::vector<std::array<uint8_t, kResultBytes>> results;  // If wanted.
   // Why tasks ended ABORTED or UNAVAILABLE; empty otherwise.
   std::string cause;

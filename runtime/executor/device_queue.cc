@@ -34,6 +34,10 @@ constexpr nanoseconds kShortestNap = std::chrono::microseconds(20);
 constexpr nanoseconds kLongestNap = std::chrono::microseconds(500);
 // Completions consumed in one pass, so that submissions get their turn.
 constexpr uint32_t kConsumeMost = 1024;
+// With more tasks in flight than this, one that is late hides those behind it for up to
+// kLookPastInterval.
+constexpr uint32_t kFewInFlight = 16;
+constexpr nanoseconds kLookPastInterval = std::chrono::microseconds(10);
 // How often work that is held back (parked) is looked through for deadlines.
 constexpr absl::Duration kDoomedCheck = absl::Milliseconds(20);
 // No worker shows the task, yet it does not complete: the kernel itself is stuck.
@@ -130,10 +134,10 @@ class DeviceQueue::Impl {
             loss_.empty() ? "" : absl::StrCat(" (", loss_, ")"), ". Fix: send the batch again"));
       }
       if (client.queued_tasks != 0 && client.queued_tasks + count > options_.max_queued_tasks) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "the client has ", client.queued_tasks, " tasks queued; ", count,
-            " more would pass the limit of ", options_.max_queued_tasks,
-            ". Fix: wait for results, or raise --max_queued_tasks"));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the client has ", client.queued_tasks, " tasks queued; ", count,
+                         " more would pass the limit of ", options_.max_queued_tasks,
+                         ". Fix: wait for results, or raise --max_queued_tasks"));
       }
       client.queued_tasks += count;
       queued_tasks_ += count;
@@ -191,21 +195,21 @@ class DeviceQueue::Impl {
         loss_ = cause;
       }
       // Completions that arrived before the end still count.
-      ConsumeCompletions(&finished);
+      ConsumeCompletions(&finished, /*thorough=*/true);
       ring_->ForEachInFlight([&](uint64_t sequence) {
         Entry& entry = entries_[sequence & (ring_->slots() - 1)];
         Batch& batch = *entry.batch;
         const bool suspect = std::find(suspects.begin(), suspects.end(),
                                        batch.tasks[entry.index].operator_slot) != suspects.end();
-        batch.cause = suspect
-                          ? absl::StrCat(cause, "; its operator is a suspect")
-                          : absl::StrCat(cause, "; the task may have run. Fix: send it again if "
-                                                "that is safe");
+        batch.cause = suspect ? absl::StrCat(cause, "; its operator is a suspect")
+                              : absl::StrCat(cause,
+                                             "; the task may have run. Fix: send it again if "
+                                             "that is safe");
         Finish(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, 0, 0, &finished);
       });
-      const std::string not_run =
-          absl::StrCat(cause, "; the task did not run. Fix: send it again");
-      for (auto& batch : ordered_ready_) SkipRest(batch, TaskStatus::kUnavailable, not_run, &finished);
+      const std::string not_run = absl::StrCat(cause, "; the task did not run. Fix: send it again");
+      for (auto& batch : ordered_ready_)
+        SkipRest(batch, TaskStatus::kUnavailable, not_run, &finished);
       ordered_ready_.clear();
       absl::MutexLock lock(&mu_);
       for (auto& client : turn_) {
@@ -353,23 +357,27 @@ class DeviceQueue::Impl {
     prctl(PR_SET_TIMERSLACK, 1000);
     Clock::time_point last_progress = Clock::now();
     nanoseconds nap = kShortestNap;
+    bool quiet = false;  // Nothing has moved for the time that the pump spins.
     while (true) {
       Finished finished;
       std::shared_ptr<HostRing> ring;  // Keeps the region while this thread naps on it.
       bool progress;
       {
         absl::MutexLock pump_lock(&pump_mu_);
-        progress = Pass(&finished);
+        progress = Pass(&finished, /*thorough=*/quiet);
         ring = ring_;
       }
       Deliver(&finished);
       if (progress) {
         last_progress = Clock::now();
         nap = kShortestNap;
+        quiet = false;
         continue;
       }
-      if (Clock::now() - last_progress < options_.spin) {
-        std::this_thread::yield();
+      if (!quiet) {
+        if (Clock::now() - last_progress < options_.spin) std::this_thread::yield();
+        // Once more, thoroughly, before the first nap.
+        quiet = Clock::now() - last_progress >= options_.spin;
         continue;
       }
       if (ring != nullptr && in_flight_.load(std::memory_order_relaxed) > 0) {
@@ -387,6 +395,7 @@ class DeviceQueue::Impl {
       }
       wake_pump_ = false;
       last_progress = Clock::now();
+      quiet = false;
     }
   }
 
@@ -421,7 +430,7 @@ class DeviceQueue::Impl {
     while (!done) {
       if (!pump_mu_.TryLock()) break;
       Finished finished;
-      const bool progress = Pass(&finished);
+      const bool progress = Pass(&finished, /*thorough=*/false);
       pump_mu_.Unlock();
       // `batch` is only compared: it may be gone once delivered.
       for (const auto& b : finished.batches) done |= b.get() == batch;
@@ -437,8 +446,9 @@ class DeviceQueue::Impl {
   }
 
   // One round: completions, then submissions. Returns whether anything moved.
-  bool Pass(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
-    bool progress = ConsumeCompletions(finished);
+  // `thorough`: finds every completion.
+  bool Pass(Finished* finished, bool thorough) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
+    bool progress = ConsumeCompletions(finished, thorough);
     progress |= SubmitTasks(finished);
     if (ring_ != nullptr) {
       in_flight_.store(ring_->in_flight(), std::memory_order_relaxed);
@@ -454,21 +464,31 @@ class DeviceQueue::Impl {
     return progress;
   }
 
-  bool ConsumeCompletions(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
+  bool ConsumeCompletions(Finished* finished, bool thorough)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
     if (ring_ == nullptr || ring_->in_flight() == 0) return false;
     const uint32_t mask = ring_->slots() - 1;
-    const uint32_t consumed = ring_->Consume(
-        [&](uint64_t sequence, const TaskCompletion& completion)
-            ABSL_NO_THREAD_SAFETY_ANALYSIS {
-              Entry& entry = entries_[sequence & mask];
-              if (entry.batch->wants_results) {
-                std::memcpy(entry.batch->results[entry.index].data(), completion.result,
-                            kResultBytes);
-              }
-              Finish(entry, ToTaskStatus(completion.status), completion.duration_ns,
-                     completion.detail, finished);
-            },
-        kConsumeMost);
+    const auto report = [&](uint64_t sequence,
+                            const TaskCompletion& completion) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      Entry& entry = entries_[sequence & mask];
+      if (entry.batch->wants_results) {
+        std::memcpy(entry.batch->results[entry.index].data(), completion.result, kResultBytes);
+      }
+      Finish(entry, ToTaskStatus(completion.status), completion.duration_ns, completion.detail,
+             finished);
+    };
+    // Mostly tasks complete in order: look at the oldest. Past it only when few are in
+    // flight, or now and then (HostRing::Consume says why).
+    uint32_t consumed = 0;
+    if (ring_->in_flight() > kFewInFlight) consumed = ring_->Consume(report, kConsumeMost, 1);
+    if (consumed == 0) {
+      const Clock::time_point now = Clock::now();
+      if (thorough || ring_->in_flight() <= kFewInFlight ||
+          now - looked_past_ > kLookPastInterval) {
+        looked_past_ = now;
+        consumed = ring_->Consume(report, kConsumeMost);
+      }
+    }
     if (consumed == 0) return false;
     AdaptInFlightLimit(consumed);
     return true;
@@ -748,8 +768,10 @@ class DeviceQueue::Impl {
     Breadcrumb& crumb = ring_->region().breadcrumbs()[worker];
     Breadcrumb read{};
     read.stamp = std::atomic_ref<uint32_t>(crumb.stamp).load(std::memory_order_acquire);
-    read.operator_slot = std::atomic_ref<uint32_t>(crumb.operator_slot).load(std::memory_order_relaxed);
-    read.fault_signal = std::atomic_ref<uint32_t>(crumb.fault_signal).load(std::memory_order_relaxed);
+    read.operator_slot =
+        std::atomic_ref<uint32_t>(crumb.operator_slot).load(std::memory_order_relaxed);
+    read.fault_signal =
+        std::atomic_ref<uint32_t>(crumb.fault_signal).load(std::memory_order_relaxed);
     return read;
   }
 
@@ -770,6 +792,7 @@ class DeviceQueue::Impl {
   Clock::time_point measured_since_ ABSL_GUARDED_BY(pump_mu_);
   Clock::time_point last_completion_ ABSL_GUARDED_BY(pump_mu_) = Clock::now();
   Clock::time_point busy_since_ ABSL_GUARDED_BY(pump_mu_) = Clock::now();
+  Clock::time_point looked_past_ ABSL_GUARDED_BY(pump_mu_);
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_ ABSL_GUARDED_BY(mu_);

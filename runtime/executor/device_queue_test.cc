@@ -106,7 +106,8 @@ TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   EXPECT_EQ(pending->batch->status[0], TaskStatus::kOk);
   EXPECT_GT(pending->batch->device_ns[0], 0u);
   for (int i = 0; i < kN; ++i) {
-    EXPECT_FLOAT_EQ(out.as<float>()[i], x.as<float>()[i] + 2.5f * y.as<float>()[i]);
+    // A GPU rounds once (fused), a CPU may round twice.
+    EXPECT_NEAR(out.as<float>()[i], x.as<float>()[i] + 2.5 * y.as<float>()[i], 2e-6);
   }
 }
 
@@ -140,7 +141,7 @@ TEST_F(DeviceQueueTest, EveryTaskRunsExactlyOnceAcrossManyLapsOfTheRing) {
 TEST_F(DeviceQueueTest, LongTaskIsPassedOverWhenTheRingComesAround) {
   auto counter = harness_->Window(4), out = harness_->Window(4);
   *counter.as<float>() = 0;
-  auto slow = SpinBatch(out.address, 1, 200'000'000);
+  auto slow = SpinBatch(out.address, 1, 1'000'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
   constexpr int kTasks = 5000;  // About five laps while it runs.
   auto quick = CountBatch(counter.address, kTasks);
@@ -209,8 +210,8 @@ TEST_F(DeviceQueueTest, InOrderBatchRunsItsTasksOneAfterTheOther) {
   auto one = harness_->Window(4);
   *one.as<float>() = 1;
   for (int i = 0; i < kSteps; ++i) {
-    pending->batch->tasks.push_back(CompactTask(
-        OperatorSlot("add"), 1, {cell.address, one.address, cell.address, Bits(1.0f)}));
+    pending->batch->tasks.push_back(
+        CompactTask(OperatorSlot("add"), 1, {cell.address, one.address, cell.address, Bits(1.0f)}));
   }
   ASSERT_TRUE(queue_.Enqueue(1, pending->batch).ok());
   pending->Wait();

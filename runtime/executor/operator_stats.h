@@ -9,9 +9,9 @@
 #ifndef RESIDENT_RUNTIME_EXECUTOR_OPERATOR_STATS_H_
 #define RESIDENT_RUNTIME_EXECUTOR_OPERATOR_STATS_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>

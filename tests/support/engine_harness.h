@@ -70,7 +70,8 @@ class EngineHarness {
 uint32_t OperatorSlot(const std::string& name);
 
 // A compact task: n elements, then up to four arguments.
-TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n, std::initializer_list<uint64_t> arguments);
+TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n,
+                           std::initializer_list<uint64_t> arguments);
 inline uint64_t Bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

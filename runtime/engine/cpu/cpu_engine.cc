@@ -37,7 +37,8 @@ uint64_t NowNs() {
 bool Ready(RingSlot& slot, uint64_t sequence) {
   const uint32_t stamp = Stamp(sequence);
   for (auto& chunk : slot.chunks) {
-    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp) return false;
+    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp)
+      return false;
   }
   return true;
 }
@@ -69,17 +70,17 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
   uint32_t count = options_.cpu_workers;
   if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWorkers);
   if (count > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat("--cpu_workers=", count, " is above the limit of ",
-                                                   kMaxWorkers, ". Fix: ask for fewer"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--cpu_workers=", count, " is above the limit of ", kMaxWorkers, ". Fix: ask for fewer"));
   }
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
   // Pages come as they are touched.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot reserve ", memory_bytes_, " bytes for buffers: ", std::strerror(errno),
-                     ". Fix: lower --device_memory_mib"));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot reserve ", memory_bytes_,
+                                                     " bytes for buffers: ", std::strerror(errno),
+                                                     ". Fix: lower --device_memory_mib"));
   }
   memory_ = static_cast<uint8_t*>(memory);
   for (uint32_t w = 0; w < count; ++w) wide_.push_back(std::make_unique<Wide>());
@@ -122,7 +123,8 @@ absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
           left, " of ", workers_.size(), " workers are still at work behind the park marker"));
     }
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
-    timespec timeout{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    timespec timeout{static_cast<time_t>(ns / 1'000'000'000),
+                     static_cast<long>(ns % 1'000'000'000)};
     syscall(SYS_futex, &running_, FUTEX_WAIT, left, &timeout, nullptr, 0);
   }
   for (auto& worker : workers_) worker.join();
@@ -192,7 +194,8 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   // is held up. What is read in vain, because another worker took the task, may be
   // torn and is not looked at.
   ReadTask(slot, &state.descriptor);
-  if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel)) return true;
+  if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel))
+    return true;
   if (state.descriptor.flags & kTaskSkip) return true;
   if (state.descriptor.flags & kTaskPark) {
     leaving_.store(true, std::memory_order_release);
@@ -293,7 +296,8 @@ void CpuEngine::LeaveCrumb(uint32_t worker, uint64_t sequence, uint32_t operator
 void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state) {
   TaskCompletion completion{};
   completion.start_ns = start_ns;
-  completion.duration_ns = static_cast<uint32_t>(std::min<uint64_t>(NowNs() - start_ns, UINT32_MAX));
+  completion.duration_ns =
+      static_cast<uint32_t>(std::min<uint64_t>(NowNs() - start_ns, UINT32_MAX));
   completion.status = static_cast<CompletionStatus>(state.status_and_detail & 0xffff);
   completion.detail = static_cast<uint16_t>(state.status_and_detail >> 16);
   std::memcpy(completion.result, state.result, kResultBytes);
@@ -301,7 +305,8 @@ void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState&
   const auto* from = reinterpret_cast<const unsigned char*>(&completion);
   for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
     std::memcpy(slot.chunks[c].payload, from + c * kChunkPayloadBytes, kChunkPayloadBytes);
-    std::atomic_ref<uint32_t>(slot.chunks[c].stamp).store(Stamp(sequence), std::memory_order_release);
+    std::atomic_ref<uint32_t>(slot.chunks[c].stamp)
+        .store(Stamp(sequence), std::memory_order_release);
   }
   ControlBlock* const control = region_->control();
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,9 +15,6 @@
 namespace resident {
 namespace {
 
-// Blocks on an SM unless told otherwise: enough to hide a task's latencies behind other
-// tasks (docs/benchmarks, "sustained").
-constexpr uint32_t kDefaultBlocksPerSm = 3;
 // Stack of a thread; operators are called through pointers, so nobody can compute it.
 // It can be set only while no kernel runs.
 constexpr size_t kStackBytes = 2048;
@@ -25,14 +23,14 @@ constexpr uint64_t kDefaultMemoryDivisor = 4;
 constexpr auto kParkSpin = std::chrono::milliseconds(1);
 constexpr auto kParkNap = std::chrono::microseconds(100);
 
-#define RETURN_IF_CUDA_ERROR(call_name, ...)                                                   \
-  do {                                                                                         \
-    absl::Status status_ = driver_.Check(driver_.call_name(__VA_ARGS__), #call_name);          \
-    if (!status_.ok()) return status_;                                                         \
+#define RETURN_IF_CUDA_ERROR(call_name, ...)                                          \
+  do {                                                                                \
+    absl::Status status_ = driver_.Check(driver_.call_name(__VA_ARGS__), #call_name); \
+    if (!status_.ok()) return status_;                                                \
   } while (false)
 
-#define RETURN_IF_ERROR(expression)                                \
-  do {                                                             \
+#define RETURN_IF_ERROR(expression)                                         \
+  do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
@@ -58,8 +56,9 @@ absl::Status CudaEngine::OpenDevice() {
   int count = 0;
   RETURN_IF_CUDA_ERROR(cuDeviceGetCount, &count);
   if (options_.ordinal < 0 || options_.ordinal >= count) {
-    return absl::UnavailableError(absl::StrCat("there is no GPU ", options_.ordinal, ": the driver finds ",
-                                               count, ". Fix: choose another in --devices"));
+    return absl::UnavailableError(absl::StrCat("there is no GPU ", options_.ordinal,
+                                               ": the driver finds ", count,
+                                               ". Fix: choose another in --devices"));
   }
   RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, options_.ordinal);
   RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain, &context_, device_);
@@ -70,7 +69,8 @@ absl::Status CudaEngine::OpenDevice() {
   int driver_version = 0;
   RETURN_IF_CUDA_ERROR(cuDriverGetVersion, &driver_version);
   info_.name = name;
-  info_.detail = absl::StrCat("driver for CUDA ", driver_version / 1000, ".", driver_version % 1000 / 10);
+  info_.detail =
+      absl::StrCat("driver for CUDA ", driver_version / 1000, ".", driver_version % 1000 / 10);
   return absl::OkStatus();
 }
 
@@ -96,7 +96,8 @@ absl::Status CudaEngine::LoadImage() {
 
 absl::Status CudaEngine::ChooseLaunch() {
   int fit = 0;
-  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock, 0);
+  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock,
+                       0);
   int registers = 0, shared = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
@@ -104,32 +105,42 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto threads = Attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   const auto sm_registers = Attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
   const auto sm_shared = Attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-  for (const auto& status : {sms.status(), threads.status(), sm_registers.status(), sm_shared.status()}) {
+  for (const auto& status :
+       {sms.status(), threads.status(), sm_registers.status(), sm_shared.status()}) {
     RETURN_IF_ERROR(status);
   }
   const uint32_t wanted = options_.blocks_per_sm;
   if (fit < 1 || wanted > static_cast<uint32_t>(fit)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--blocks_per_sm=", wanted, " does not fit: a block takes ", kThreadsPerBlock, " threads, ",
-        registers, " registers a thread and ", shared, " bytes of shared memory; an SM has ", *threads,
-        " threads, ", *sm_registers, " registers and ", *sm_shared, " bytes, which is ", fit,
-        " blocks. Fix: set --blocks_per_sm to at most ", fit));
+        registers, " registers a thread and ", shared, " bytes of shared memory; an SM has ",
+        *threads, " threads, ", *sm_registers, " registers and ", *sm_shared, " bytes, which is ",
+        fit, " blocks. Fix: set --blocks_per_sm to at most ", fit));
   }
-  const uint32_t per_sm = wanted != 0 ? wanted : std::min<uint32_t>(fit, kDefaultBlocksPerSm);
+  const uint32_t per_sm = wanted != 0 ? wanted : std::min<uint32_t>(fit, kMaxBlocksPerSm);
   if (options_.sms_free >= static_cast<uint32_t>(*sms)) {
-    return absl::InvalidArgumentError(absl::StrCat("--sms_free=", options_.sms_free, " leaves none of the ",
-                                                   *sms, " SMs. Fix: leave fewer free"));
+    return absl::InvalidArgumentError(absl::StrCat("--sms_free=", options_.sms_free,
+                                                   " leaves none of the ", *sms,
+                                                   " SMs. Fix: leave fewer free"));
   }
+  // Shared memory for these blocks and no more: what is left is L1, which a wide task's
+  // loads in flight need.
+  const int carveout =
+      static_cast<int>((uint64_t{per_sm} * (shared + 1024) * 100 + *sm_shared - 1) / *sm_shared);
+  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
+                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, std::min(carveout, 100));
   RETURN_IF_ERROR(CreateStream(*sms));
   const uint32_t most = std::min<uint32_t>(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
   blocks_ = std::min(blocks_ * per_sm, most);
   if (blocks_ < 2) {
     return absl::InvalidArgumentError(
-        "the kernel needs two blocks: one that polls and one that works. Fix: raise --blocks_per_sm "
+        "the kernel needs two blocks: one that polls and one that works. Fix: raise "
+        "--blocks_per_sm "
         "or lower --sms_free");
   }
-  info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", kThreadsPerBlock, " threads, ",
-                              registers, " registers, ", shared, " bytes of shared memory");
+  info_.detail =
+      absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", kThreadsPerBlock, " threads, ",
+                   registers, " registers, ", shared, " bytes of shared memory");
   return absl::OkStatus();
 }
 
@@ -143,12 +154,12 @@ absl::Status CudaEngine::CreateStream(uint32_t sms) {
   CUdevResource all{}, ours{}, rest{};
   RETURN_IF_CUDA_ERROR(cuDeviceGetDevResource, device_, &all, CU_DEV_RESOURCE_TYPE_SM);
   unsigned groups = 1;
-  RETURN_IF_CUDA_ERROR(cuDevSmResourceSplitByCount, &ours, &groups, &all, &rest, 0, sms - options_.sms_free);
+  RETURN_IF_CUDA_ERROR(cuDevSmResourceSplitByCount, &ours, &groups, &all, &rest, 0,
+                       sms - options_.sms_free);
   if (ours.sm.smCount > sms - options_.sms_free) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sms_free=", options_.sms_free, ": this GPU can set aside only ",
-                     sms - ours.sm.smCount, " of ", sms, " SMs near that. Fix: ask for ",
-                     sms - ours.sm.smCount, ", or for more"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sms_free=", options_.sms_free, ": this GPU can set aside only ", sms - ours.sm.smCount,
+        " of ", sms, " SMs near that. Fix: ask for ", sms - ours.sm.smCount, ", or for more"));
   }
   CUdevResourceDesc description{};
   CUgreenCtx green = nullptr;
@@ -161,7 +172,8 @@ absl::Status CudaEngine::CreateStream(uint32_t sms) {
 
 absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* what) {
   CUdeviceptr address = 0;
-  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc"); !status.ok()) {
+  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc");
+      !status.ok()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for ", what, " (", bytes, " bytes): ", status.message()));
   }
@@ -187,21 +199,27 @@ absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
   const auto state = AllocateZeroed(sizeof(KernelState), "the kernel's state");
   const auto ring = AllocateZeroed(kDeviceRingSlots * sizeof(RingSlot), "the device ring");
   const auto wide = AllocateZeroed(layout.slots * sizeof(WideProgress), "wide tasks");
+  const auto wide_arguments =
+      AllocateZeroed(layout.slots * sizeof(ArgumentBlock), "arguments of wide tasks");
   const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
-  for (const auto* allocated : {&state, &ring, &wide, &scratch}) RETURN_IF_ERROR(allocated->status());
+  for (const auto* allocated : {&state, &ring, &wide, &wide_arguments, &scratch})
+    RETURN_IF_ERROR(allocated->status());
   parameters_.state = reinterpret_cast<KernelState*>(*state);
   parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
   parameters_.wide = reinterpret_cast<WideProgress*>(*wide);
+  parameters_.wide_arguments = reinterpret_cast<ArgumentBlock*>(*wide_arguments);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
 
   size_t free = 0, total = 0;
   RETURN_IF_CUDA_ERROR(cuMemGetInfo, &free, &total);
-  const uint64_t bytes = options_.memory_bytes != 0 ? options_.memory_bytes : free / kDefaultMemoryDivisor;
+  const uint64_t bytes =
+      options_.memory_bytes != 0 ? options_.memory_bytes : free / kDefaultMemoryDivisor;
   CUdeviceptr memory = 0;
-  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&memory, bytes), "cuMemAlloc"); !status.ok()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", options_.ordinal,
-                     " for buffers (", status.message(), "). Fix: lower --device_memory_mib"));
+  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&memory, bytes), "cuMemAlloc");
+      !status.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", options_.ordinal,
+        " for buffers (", status.message(), "). Fix: lower --device_memory_mib"));
   }
   info_.memory_address = memory;
   info_.memory_bytes = bytes;
@@ -253,11 +271,13 @@ absl::StatusOr<uint64_t> CudaEngine::MapShared(int fd, uint64_t bytes) {
         absl::StrCat("cannot map ", bytes, " bytes of the shared object: ", std::strerror(errno)));
   }
   CUdeviceptr address = 0;
-  absl::Status status = driver_.Check(
-      driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
-      "cuMemHostRegister");
+  absl::Status status =
+      driver_.Check(driver_.cuMemHostRegister(
+                        host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+                    "cuMemHostRegister");
   if (status.ok()) {
-    status = driver_.Check(driver_.cuMemHostGetDevicePointer(&address, host, 0), "cuMemHostGetDevicePointer");
+    status = driver_.Check(driver_.cuMemHostGetDevicePointer(&address, host, 0),
+                           "cuMemHostGetDevicePointer");
   }
   if (!status.ok()) {
     munmap(host, bytes);
@@ -303,7 +323,8 @@ absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
   if (!found.ok()) return found.status();
   const Driver& driver = **found;
   int count = 0;
-  if (absl::Status status = driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"); !status.ok()) {
+  if (absl::Status status = driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
+      !status.ok()) {
     return status;
   }
   std::vector<std::string> names;
@@ -314,7 +335,8 @@ absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
     driver.cuDeviceGetName(name, sizeof(name), device);
     names.emplace_back(name);
   }
-  if (names.empty()) return absl::UnavailableError("the NVIDIA driver finds no GPU. Fix: use --devices=cpu");
+  if (names.empty())
+    return absl::UnavailableError("the NVIDIA driver finds no GPU. Fix: use --devices=cpu");
   return names;
 }
 

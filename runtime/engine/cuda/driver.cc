@@ -18,14 +18,15 @@ absl::StatusOr<Driver> Open() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(absl::StrCat("there is no NVIDIA driver on this machine (",
-                                               dlerror(), "). Fix: install it, or use --devices=cpu"));
+                                               dlerror(),
+                                               "). Fix: install it, or use --devices=cpu"));
   }
   Driver driver{};
-#define LOAD(call)                                                                           \
-  driver.call = reinterpret_cast<decltype(driver.call)>(dlsym(library, SYMBOL_NAME(call)));  \
-  if (driver.call == nullptr) {                                                              \
-    return absl::UnavailableError(absl::StrCat("the NVIDIA driver is too old: it has no ",   \
-                                               SYMBOL_NAME(call), ". Fix: update it"));      \
+#define LOAD(call)                                                                          \
+  driver.call = reinterpret_cast<decltype(driver.call)>(dlsym(library, SYMBOL_NAME(call))); \
+  if (driver.call == nullptr) {                                                             \
+    return absl::UnavailableError(absl::StrCat("the NVIDIA driver is too old: it has no ",  \
+                                               SYMBOL_NAME(call), ". Fix: update it"));     \
   }
   RESIDENT_DRIVER_CALLS(LOAD)
 #undef LOAD
@@ -61,10 +62,10 @@ absl::StatusOr<JitLink> OpenJitLink() {
         absl::StrCat("cannot open nvJitLink (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
   }
   JitLink link{};
-#define LOAD(member, call)                                                                      \
-  link.member = reinterpret_cast<decltype(link.member)>(dlsym(library, SYMBOL_NAME(call)));     \
-  if (link.member == nullptr) {                                                                 \
-    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));        \
+#define LOAD(member, call)                                                                  \
+  link.member = reinterpret_cast<decltype(link.member)>(dlsym(library, SYMBOL_NAME(call))); \
+  if (link.member == nullptr) {                                                             \
+    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));    \
   }
   LOAD(create, nvJitLinkCreate)
   LOAD(add_data, nvJitLinkAddData)
@@ -92,8 +93,8 @@ absl::Status Driver::Check(CUresult result, const char* call) const {
   const char* text = nullptr;
   cuGetErrorName(result, &name);
   cuGetErrorString(result, &text);
-  const std::string message = absl::StrCat(call, ": ", name == nullptr ? "unknown error" : name, " (",
-                                           text == nullptr ? "" : text, ")");
+  const std::string message = absl::StrCat(call, ": ", name == nullptr ? "unknown error" : name,
+                                           " (", text == nullptr ? "" : text, ")");
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return absl::ResourceExhaustedError(message);
   return absl::InternalError(message);
 }

@@ -20,36 +20,37 @@ namespace resident {
 
 // Every driver call that residentd makes. None of them but those at the end may wait
 // for a resident kernel.
-#define RESIDENT_DRIVER_CALLS(X)     \
-  X(cuInit)                          \
-  X(cuGetErrorName)                  \
-  X(cuGetErrorString)                \
-  X(cuDriverGetVersion)              \
-  X(cuDeviceGet)                     \
-  X(cuDeviceGetAttribute)            \
-  X(cuDeviceGetCount)                \
-  X(cuDeviceGetName)                 \
-  X(cuDeviceGetDevResource)          \
-  X(cuDevSmResourceSplitByCount)     \
-  X(cuDevResourceGenerateDesc)       \
-  X(cuGreenCtxCreate)                \
-  X(cuGreenCtxStreamCreate)          \
-  X(cuDevicePrimaryCtxRetain)        \
-  X(cuCtxSetCurrent)                 \
-  X(cuCtxSetLimit)                   \
-  X(cuFuncGetAttribute)              \
+#define RESIDENT_DRIVER_CALLS(X)                 \
+  X(cuInit)                                      \
+  X(cuGetErrorName)                              \
+  X(cuGetErrorString)                            \
+  X(cuDriverGetVersion)                          \
+  X(cuDeviceGet)                                 \
+  X(cuDeviceGetAttribute)                        \
+  X(cuDeviceGetCount)                            \
+  X(cuDeviceGetName)                             \
+  X(cuDeviceGetDevResource)                      \
+  X(cuDevSmResourceSplitByCount)                 \
+  X(cuDevResourceGenerateDesc)                   \
+  X(cuGreenCtxCreate)                            \
+  X(cuGreenCtxStreamCreate)                      \
+  X(cuDevicePrimaryCtxRetain)                    \
+  X(cuCtxSetCurrent)                             \
+  X(cuCtxSetLimit)                               \
+  X(cuFuncGetAttribute)                          \
+  X(cuFuncSetAttribute)                          \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
-  X(cuStreamCreate)                  \
-  X(cuStreamQuery)                   \
-  X(cuLaunchKernel)                  \
-  X(cuMemGetInfo)                    \
-  X(cuMemAlloc)                      \
-  X(cuMemHostRegister)               \
-  X(cuMemHostGetDevicePointer)       \
-  /* Only while no kernel is resident: */ \
-  X(cuModuleLoadData)                \
-  X(cuModuleGetFunction)             \
-  X(cuMemsetD8)                      \
+  X(cuStreamCreate)                              \
+  X(cuStreamQuery)                               \
+  X(cuLaunchKernel)                              \
+  X(cuMemGetInfo)                                \
+  X(cuMemAlloc)                                  \
+  X(cuMemHostRegister)                           \
+  X(cuMemHostGetDevicePointer)                   \
+  /* Only while no kernel is resident: */        \
+  X(cuModuleLoadData)                            \
+  X(cuModuleGetFunction)                         \
+  X(cuMemsetD8)                                  \
   X(cuMemHostUnregister)
 
 struct Driver {

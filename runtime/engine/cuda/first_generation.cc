@@ -2,7 +2,7 @@
 
 #include "runtime/engine/cuda/driver.h"
 
-#define DECLARE(arch)                                           \
+#define DECLARE(arch)                                                  \
   extern const char _binary_first_generation_sm##arch##_cubin_start[]; \
   extern const char _binary_first_generation_sm##arch##_cubin_end[];
 extern "C" {
@@ -21,7 +21,7 @@ struct Image {
   const char* end;
 };
 
-#define IMAGE(arch)                                             \
+#define IMAGE(arch)                                            \
   Image{arch, _binary_first_generation_sm##arch##_cubin_start, \
         _binary_first_generation_sm##arch##_cubin_end},
 const Image kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
@@ -46,8 +46,8 @@ absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from
   }
   if (best != nullptr && !from_ptx) return std::string(best->begin, best->end);
   std::vector<std::string> ptx;
-  for (const char* at = _binary_first_generation_ptx_start;
-       at < _binary_first_generation_ptx_end; at += ptx.back().size() + 1) {
+  for (const char* at = _binary_first_generation_ptx_start; at < _binary_first_generation_ptx_end;
+       at += ptx.back().size() + 1) {
     ptx.emplace_back(at);
   }
   return LinkPtx(ptx, architecture);

@@ -29,7 +29,8 @@ TEST(FirstGeneration, LaterMinorTakesTheImageOfAnEarlierOne) {
 
 TEST(FirstGeneration, PtxLinksForArchitecturesWithAndWithoutAnImage) {
   for (int architecture : {80, 90, 100, 103}) {
-    const auto image = FirstGenerationImage(architecture / 10, architecture % 10, /*from_ptx=*/true);
+    const auto image =
+        FirstGenerationImage(architecture / 10, architecture % 10, /*from_ptx=*/true);
     ASSERT_TRUE(image.ok()) << image.status();
     EXPECT_TRUE(LooksLikeTheKernel(*image)) << architecture;
   }

@@ -1,0 +1,466 @@
+// What the resident kernel does beside what launches and graphs do, in one run.
+//
+//   bench_resident --out=FILE.json       (tests/gpu/run runs it)
+//
+// Prints a table of our figure, the baseline's and their ratio, and writes the raw
+// figures as JSON. Every result is checked against a float64 reference on fresh random
+// inputs, with outputs poisoned before; a wrong one ends the program with status 1.
+// Speed never does.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/flux/run_arguments.h"
+#include "runtime/executor/device_queue.h"
+#include "tests/gpu/cuda_baselines.h"
+#include "tests/support/engine_harness.h"
+
+ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
+ABSL_FLAG(int, blocks_per_sm, 0, "as of the daemon");
+ABSL_FLAG(std::string, only, "",
+          "parts to run: lone, burst, sustained, sides, wide, flux; all by default");
+ABSL_FLAG(bool, quick, false, "fewer rounds, for trying things");
+
+namespace resident::testing {
+namespace {
+
+using Micros = std::chrono::duration<double, std::micro>;
+
+constexpr uint64_t kN = 1024;
+constexpr uint64_t kVectorBytes = kN * 4;
+
+[[noreturn]] void Fail(const std::string& why) {
+  std::fprintf(stderr, "bench_resident: %s\n", why.c_str());
+  std::exit(1);
+}
+
+double Percentile(std::vector<double> values, double p) {
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(p * values.size()))];
+}
+
+// What was measured, for the table and the JSON.
+class Report {
+ public:
+  void Add(const std::string& what, double ours, const std::string& unit,
+           const std::string& baseline_name = "", double baseline = 0) {
+    std::printf("%-52s %12.4g %-8s", what.c_str(), ours, unit.c_str());
+    if (!baseline_name.empty()) {
+      std::printf("  %-28s %12.4g  ratio %.3f", baseline_name.c_str(), baseline, ours / baseline);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    absl::StrAppend(&json_, json_.empty() ? "" : ",\n", "    {\"what\": \"", what,
+                    "\", \"value\": ", ours, ", \"unit\": \"", unit, "\"");
+    if (!baseline_name.empty()) {
+      absl::StrAppend(&json_, ", \"baseline\": \"", baseline_name,
+                      "\", \"baseline_value\": ", baseline, ", \"ratio\": ", ours / baseline);
+    }
+    absl::StrAppend(&json_, "}");
+  }
+
+  void Write(const std::string& path, const EngineInfo& info) const {
+    if (path.empty()) return;
+    std::FILE* file = std::fopen(path.c_str(), "w");
+    if (file == nullptr) Fail("cannot write " + path);
+    std::fprintf(file,
+                 "{\n  \"device\": \"%s\",\n  \"detail\": \"%s\",\n  \"figures\": [\n%s\n  ]\n}\n",
+                 info.name.c_str(), info.detail.c_str(), json_.c_str());
+    std::fclose(file);
+  }
+
+ private:
+  std::string json_;
+};
+
+class Bench {
+ public:
+  Bench(EngineHarness* harness, Report* report)
+      : harness_(*harness), report_(*report), ring_(harness->NewRing()) {}
+
+  void Run(const Baselines& baselines) {
+    const std::string& only = absl::GetFlag(FLAGS_only);
+    const auto wanted = [&](const char* part) {
+      return only.empty() || only.find(part) != std::string::npos;
+    };
+    if (wanted("lone")) LoneTask(baselines);
+    if (wanted("burst")) Burst();
+    if (wanted("sustained")) Sustained(baselines);
+    if (wanted("sides")) Sides();
+    if (wanted("wide")) Wide(baselines);
+    if (wanted("flux")) Flux();
+  }
+
+ private:
+  int Rounds(int rounds) const { return absl::GetFlag(FLAGS_quick) ? rounds / 10 + 1 : rounds; }
+
+  // Submits one task and waits for it.
+  TaskCompletion Do(const TaskDescriptor& task, const std::vector<Argument>& arguments = {}) {
+    const uint64_t sequence = *ring_->Reserve();
+    std::copy(arguments.begin(), arguments.end(), ring_->arguments(sequence)->arguments);
+    ring_->Publish(sequence, task);
+    TaskCompletion result{};
+    while (ring_->Consume([&](uint64_t, const TaskCompletion& c) { result = c; }) == 0) {
+    }
+    if (result.status != CompletionStatus::kOk) {
+      Fail(absl::StrCat("a task ended with status ", static_cast<int>(result.status), ", detail ",
+                        result.detail));
+    }
+    return result;
+  }
+
+  // Copies bytes between the window and device memory.
+  void Copy(uint64_t to, uint64_t from, uint64_t bytes) {
+    if (bytes == 0) return;
+    const uint32_t chunks = static_cast<uint32_t>(std::max<uint64_t>(1, bytes / 65536));
+    Do(ArgumentTask(OperatorSlot("copy_bytes"), 2, chunks),
+       {DenseTensor(from, DType::kU8, {static_cast<int64_t>(bytes)}),
+        DenseTensor(to, DType::kU8, {static_cast<int64_t>(bytes)})});
+  }
+
+  // `count` vectors in device memory with random contents; returns their address and
+  // fills in `values`.
+  uint64_t RandomVectors(uint64_t count, std::vector<float>* values) {
+    std::normal_distribution<float> normal;
+    values->resize(count * kN);
+    for (float& v : *values) v = normal(random_);
+    return Upload(values->data(), values->size() * 4);
+  }
+
+  uint64_t Upload(const void* data, uint64_t bytes) {
+    const uint64_t memory = harness_.Memory(bytes);
+    for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
+      const uint64_t part = std::min(kStagingBytes, bytes - done);
+      std::memcpy(staging_.host, static_cast<const char*>(data) + done, part);
+      Copy(memory + done, staging_.address, part);
+    }
+    return memory;
+  }
+
+  void Download(void* data, uint64_t memory, uint64_t bytes) {
+    for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
+      const uint64_t part = std::min(kStagingBytes, bytes - done);
+      Copy(staging_.address, memory + done, part);
+      std::memcpy(static_cast<char*>(data) + done, staging_.host, part);
+    }
+  }
+
+  void CheckAdd(const std::vector<float>& x, const std::vector<float>& y, double alpha,
+                uint64_t out) {
+    std::vector<float> got(x.size());
+    Download(got.data(), out, got.size() * 4);
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = static_cast<double>(x[i]) + alpha * static_cast<double>(y[i]);
+      error += (got[i] - expected) * (got[i] - expected);
+      norm += expected * expected;
+    }
+    const double relative = std::sqrt(error / norm);
+    if (!(relative < 1e-6)) Fail(absl::StrCat("add is wrong: relative error ", relative));
+  }
+
+  void LoneTask(const Baselines& baselines) {
+    std::vector<float> x, y, poison(kN, 1e30f);
+    const uint64_t xa = RandomVectors(1, &x), ya = RandomVectors(1, &y);
+    const uint64_t out = Upload(poison.data(), kVectorBytes);
+    TaskDescriptor task = CompactTask(OperatorSlot("add"), kN, {xa, ya, out, Bits(0.5f)});
+    task.flags |= kTaskDeviceOutputs;
+    std::vector<double> us, device_us;
+    for (int i = 0; i < Rounds(50'000); ++i) {
+      const auto start = Clock::now();
+      const TaskCompletion completion = Do(task);
+      const double took = Micros(Clock::now() - start).count();
+      if (i >= 500) {
+        us.push_back(took);
+        device_us.push_back(completion.duration_ns / 1e3);
+      }
+    }
+    CheckAdd(x, y, 0.5, out);
+    const double p50 = Percentile(us, 0.5);
+    report_.Add("lone add of 1,024, round trip, p50", p50, "us", "launch + synchronize",
+                Percentile(baselines.launch_us, 0.5));
+    report_.Add("lone add of 1,024, round trip, p50", p50, "us", "launch + mapped flag",
+                Percentile(baselines.launch_flag_us, 0.5));
+    report_.Add("lone add of 1,024, round trip, p50", p50, "us", "graph of one node",
+                Percentile(baselines.graph_one_us, 0.5));
+    report_.Add("lone add of 1,024, round trip, p99", Percentile(us, 0.99), "us",
+                "graph of one node, p99", Percentile(baselines.graph_one_us, 0.99));
+    report_.Add("lone add of 1,024, on the device, p50", Percentile(device_us, 0.5), "us");
+  }
+
+  void Burst() {
+    constexpr int kBurst = 64;
+    std::vector<float> x, y, poison(kBurst * kN, 1e30f);
+    const uint64_t xa = RandomVectors(kBurst, &x), ya = RandomVectors(kBurst, &y);
+    const uint64_t out = Upload(poison.data(), poison.size() * 4);
+    std::vector<TaskDescriptor> tasks;
+    for (uint64_t i = 0; i < kBurst; ++i) {
+      tasks.push_back(CompactTask(
+          OperatorSlot("add"), kN,
+          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(2.0f)}));
+    }
+    std::vector<double> us;
+    for (int i = 0; i < Rounds(5000); ++i) {
+      const auto start = Clock::now();
+      for (const auto& task : tasks) ring_->Publish(*ring_->Reserve(), task);
+      uint32_t done = 0;
+      while (done < kBurst) done += ring_->Consume([](uint64_t, const TaskCompletion&) {});
+      if (i >= 100) us.push_back(Micros(Clock::now() - start).count());
+    }
+    CheckAdd(x, y, 2.0, out);
+    report_.Add("burst of 64 adds, first submit to last done, p50", Percentile(us, 0.5), "us");
+    report_.Add("burst of 64 adds, first submit to last done, p99", Percentile(us, 0.99), "us");
+  }
+
+  void Sustained(const Baselines& baselines) {
+    constexpr uint64_t kSets = 8192;  // 96 MiB of distinct buffers: more than the L2 holds.
+    std::vector<float> x, y, poison(kSets * kN, 1e30f);
+    const uint64_t xa = RandomVectors(kSets, &x), ya = RandomVectors(kSets, &y);
+    const uint64_t out = Upload(poison.data(), poison.size() * 4);
+    std::vector<TaskDescriptor> tasks;
+    for (uint64_t i = 0; i < kSets; ++i) {
+      tasks.push_back(CompactTask(
+          OperatorSlot("add"), kN,
+          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(1.5f)}));
+      tasks.back().flags |= kTaskDeviceOutputs;
+    }
+    std::vector<double> per_s;
+    for (int round = 0; round < 7; ++round) {
+      const uint64_t total = static_cast<uint64_t>(Rounds(2'000'000));
+      uint64_t submitted = 0, done = 0;
+      const auto start = Clock::now();
+      while (done < total) {
+        // A few at a time, so that completions are consumed while the ring fills.
+        for (int i = 0; i < 64 && submitted < total; ++i) {
+          const std::optional<uint64_t> sequence = ring_->Reserve();
+          if (!sequence) break;
+          ring_->Publish(*sequence, tasks[submitted % kSets]);
+          ++submitted;
+        }
+        done += ring_->Consume([](uint64_t, const TaskCompletion&) {}, 1024, 1);
+      }
+      if (round >= 2) per_s.push_back(1e6 * total / Micros(Clock::now() - start).count());
+    }
+    CheckAdd(x, y, 1.5, out);
+    report_.Add("sustained adds of 1,024, distinct buffers", Percentile(per_s, 0.5), "tasks/s",
+                "graph of 1,000 independent", baselines.graph_independent_per_s);
+    report_.Add("sustained adds of 1,024, distinct buffers", Percentile(per_s, 0.5), "tasks/s",
+                "launches on one stream", baselines.launches_per_s);
+  }
+
+  // Where the time of sustained tasks goes: what a task costs the host's thread, and
+  // how fast the device takes them when it does not wait for the host.
+  void Sides() {
+    const uint64_t in = Upload(std::vector<float>(2 * kN, 1.0f).data(), 2 * kVectorBytes);
+    const uint64_t out = harness_.Memory(8192 * kVectorBytes);
+    const uint32_t tasks = ring_->slots() / 2;
+    const uint32_t slot_add = OperatorSlot("add");
+    std::vector<double> publish_ns, consume_ns, device_per_s;
+    for (int round = 0; round < Rounds(200) + 5; ++round) {
+      const auto start = Clock::now();
+      uint64_t last = 0;
+      for (uint32_t i = 0; i < tasks; ++i) {
+        last = *ring_->Reserve();
+        ring_->Publish(
+            last,
+            CompactTask(slot_add, kN, {in, in + kVectorBytes, out + i * kVectorBytes, Bits(1.0f)}));
+      }
+      const auto published = Clock::now();
+      // Let the device finish without touching what it writes, but for the last one.
+      auto& stamp = harness_.region()->completions()[last & (ring_->slots() - 1)].chunks[3].stamp;
+      while (std::atomic_ref<u32>(stamp).load(std::memory_order_acquire) != Stamp(last)) {
+      }
+      const auto finished = Clock::now();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      const auto consume = Clock::now();
+      uint32_t done = 0;
+      while (done < tasks) done += ring_->Consume([](uint64_t, const TaskCompletion&) {});
+      const auto consumed = Clock::now();
+      if (round < 5) continue;
+      publish_ns.push_back(1e3 * Micros(published - start).count() / tasks);
+      consume_ns.push_back(1e3 * Micros(consumed - consume).count() / tasks);
+      device_per_s.push_back(1e6 * tasks / Micros(finished - start).count());
+    }
+    report_.Add("host: publish a task", Percentile(publish_ns, 0.5), "ns");
+    report_.Add("host: consume a completion", Percentile(consume_ns, 0.5), "ns");
+    report_.Add("device: tasks while the host only publishes", Percentile(device_per_s, 0.5),
+                "tasks/s");
+  }
+
+  void Wide(const Baselines& baselines) {
+    constexpr uint64_t kElements = uint64_t{256} << 20;
+    // A pattern of 16 Ki random vectors, repeated: the host cannot draw 256 Mi quickly.
+    constexpr uint64_t kPattern = uint64_t{16} << 20;
+    std::vector<float> x, y;
+    const uint64_t px = RandomVectors(kPattern / kN, &x), py = RandomVectors(kPattern / kN, &y);
+    const uint64_t xa = harness_.Memory(kElements * 4), ya = harness_.Memory(kElements * 4);
+    const uint64_t out = harness_.Memory(kElements * 4);
+    for (uint64_t i = 0; i < kElements / kPattern; ++i) {
+      Copy(xa + i * kPattern * 4, px, kPattern * 4);
+      Copy(ya + i * kPattern * 4, py, kPattern * 4);
+    }
+    const auto tensor = [](uint64_t at) {
+      return DenseTensor(at, DType::kF32, {static_cast<int64_t>(kElements)});
+    };
+    Do(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30f))});
+    for (uint32_t grain : {8192u, 32768u, 131072u}) {
+      std::vector<double> us;
+      for (int i = 0; i < Rounds(30) + 3; ++i) {
+        const auto start = Clock::now();
+        Do(ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
+           {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0f))});
+        if (i >= 3) us.push_back(Micros(Clock::now() - start).count());
+      }
+      report_.Add(absl::StrCat("wide add of 256 Mi, chunks of ", grain),
+                  3.0 * kElements * 4 / Percentile(us, 0.5) * 1e6, "bytes/s",
+                  "device-to-device copy", baselines.copy_bytes_per_s);
+    }
+    for (uint64_t i : {uint64_t{0}, kElements / kPattern / 2, kElements / kPattern - 1}) {
+      CheckAdd(x, y, 3.0, out + i * kPattern * 4);
+    }
+  }
+
+  void Flux() {
+    // sum of i * i for i from n to 1: LOOP with four instructions a round.
+    const std::string body = std::string("\x18\x00\x00", 3) +      // MOVI R0, 0
+                             std::string("\x22\x02\x01\x01", 4) +  // loop: MUL R2, R1, R1
+                             std::string("\x20\x00\x00\x02", 4) +  // ADD R0, R0, R2
+                             std::string("\x26\x03\x02\x00", 4) +  // OR R3, R2, R0
+                             std::string("\x46\x01\x0c\x00", 4) +  // LOOP R1, loop
+                             std::string("\x00", 1);               // HALT
+    constexpr uint32_t kRuns = 1u << 20;
+    std::vector<int32_t> initial(2 * kRuns);
+    std::uniform_int_distribution<int32_t> rounds(900, 1000);
+    for (uint32_t i = 0; i < kRuns; ++i) initial[2 * i + 1] = 1000;
+    RunFlux("FLUX, one program over 1 Mi inputs", body, {}, initial, kRuns, 1024);
+
+    for (uint32_t i = 0; i < kRuns; ++i) initial[2 * i + 1] = rounds(random_);
+    RunFlux("FLUX, one program over 1 Mi inputs, uneven", body, {}, initial, kRuns, 1024);
+
+    // 1 Mi different programs: random arithmetic on random registers, in a loop.
+    std::string bytecode;
+    std::vector<uint32_t> offsets;
+    std::uniform_int_distribution<int> op(0x20, 0x2f), reg(2, 15);
+    for (uint32_t i = 0; i < kRuns; ++i) {
+      offsets.push_back(static_cast<uint32_t>(bytecode.size()));
+      for (int k = 0; k < 8; ++k) {
+        int code = op(random_);
+        if (code == 0x23 || code == 0x24) code = 0x20;  // No division by zero.
+        for (int byte : {code, reg(random_), reg(random_), reg(random_)}) {
+          bytecode.push_back(static_cast<char>(byte));
+        }
+      }
+      bytecode += std::string("\x46\x01\x20\x00", 4);  // LOOP R1, -32
+      bytecode += std::string("\x3a\x00\x02\x00", 4);  // MOV R0, R2
+      bytecode += std::string("\x00", 1);
+    }
+    offsets.push_back(static_cast<uint32_t>(bytecode.size()));
+    initial.assign(16 * kRuns, 0);
+    for (uint32_t i = 0; i < kRuns; ++i) {
+      for (int r = 2; r < 16; ++r) initial[16 * i + r] = static_cast<int32_t>(random_());
+      initial[16 * i + 1] = 50;
+    }
+    RunFlux("FLUX, 1 Mi different programs", bytecode, offsets, initial, kRuns, 256);
+  }
+
+  void RunFlux(const std::string& what, const std::string& bytecode,
+               const std::vector<uint32_t>& offsets, const std::vector<int32_t>& initial,
+               uint32_t runs, uint32_t runs_per_chunk) {
+    const auto count = [](size_t n) { return static_cast<int64_t>(n); };
+    std::vector<uint32_t> poison(runs, 0xdeadbeef);
+    const uint64_t code = Upload(bytecode.data(), bytecode.size());
+    const uint64_t offs = Upload(offsets.data(), offsets.size() * 4);
+    const uint64_t init = Upload(initial.data(), initial.size() * 4);
+    const uint64_t regs = Upload(poison.data(), runs * 4);
+    const uint64_t errs = Upload(poison.data(), runs);
+    const uint64_t cycs = Upload(poison.data(), runs * 4);
+    const std::vector<Argument> arguments = {
+        DenseTensor(code, DType::kU8, {count(bytecode.size())}),
+        DenseTensor(offs, DType::kU32, {count(offsets.size())}),
+        DenseTensor(0, DType::kU32, {0}),
+        DenseTensor(init, DType::kI32, {count(initial.size())}),
+        DenseTensor(regs, DType::kI32, {runs}),
+        DenseTensor(errs, DType::kU8, {runs}),
+        DenseTensor(cycs, DType::kU32, {runs}),
+        Scalar(runs),
+        Scalar(initial.size() / runs),
+        Scalar(0),
+        Scalar(0),
+        Scalar(1),
+        Scalar(1'000'000),
+        Scalar(0),
+    };
+    std::vector<double> us;
+    for (int i = 0; i < Rounds(10) + 1; ++i) {
+      const auto start = Clock::now();
+      Do(ArgumentTask(OperatorSlot("flux.run"), 14, (runs + runs_per_chunk - 1) / runs_per_chunk),
+         arguments);
+      if (i >= 1) us.push_back(Micros(Clock::now() - start).count());
+    }
+    std::vector<uint32_t> cycles(runs);
+    std::vector<uint8_t> errors(runs);
+    std::vector<int32_t> results(runs);
+    Download(cycles.data(), cycs, runs * 4);
+    Download(errors.data(), errs, runs);
+    Download(results.data(), regs, runs * 4);
+    double instructions = 0;
+    for (uint32_t i = 0; i < runs; ++i) {
+      if (errors[i] != 0)
+        Fail(absl::StrCat("run ", i, " of ", what, " ended with error ", errors[i]));
+      instructions += cycles[i];
+      if (offsets.empty()) {
+        uint32_t sum = 0;
+        for (uint32_t k = initial[2 * i + 1]; k > 0; --k) sum += k * k;
+        if (static_cast<uint32_t>(results[i]) != sum)
+          Fail(absl::StrCat("run ", i, " of ", what, " is wrong"));
+      }
+    }
+    report_.Add(what, instructions / Percentile(us, 0.5) * 1e6, "instr/s");
+  }
+
+  static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
+
+  EngineHarness& harness_;
+  Report& report_;
+  std::shared_ptr<HostRing> ring_;
+  EngineHarness::Span staging_ = harness_.Window(kStagingBytes);
+  std::mt19937 random_{std::random_device{}()};
+};
+
+int Main() {
+  setenv("RESIDENT_TEST_ENGINE", "cuda", 1);
+  const Baselines baselines = MeasureBaselines();
+  EngineHarness::Options options;
+  options.ring_slots = 8192;
+  options.window_bytes = uint64_t{64} << 20;
+  options.engine.blocks_per_sm = static_cast<uint32_t>(absl::GetFlag(FLAGS_blocks_per_sm));
+  options.engine.memory_bytes = uint64_t{8} << 30;
+  EngineHarness harness(options);
+  std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());
+  Report report;
+  Bench(&harness, &report).Run(baselines);
+  report.Write(absl::GetFlag(FLAGS_out), harness.info());
+  // The kernel never ends by itself, and leaving without it is what a killed engine does.
+  std::fflush(stdout);
+  std::_Exit(0);
+}
+
+}  // namespace
+}  // namespace resident::testing
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return resident::testing::Main();
+}
