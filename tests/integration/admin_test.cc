@@ -1,0 +1,244 @@
+// Admin, Operators, health, reflection, channelz: what an operator of the daemon sees.
+#include <signal.h>
+
+#include <future>
+#include <string>
+#include <thread>
+
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "resident/v1/operators.grpc.pb.h"
+#include "tests/integration/messages.h"
+
+namespace resident::testing {
+namespace {
+
+using grpc::StatusCode;
+
+// Calls a unary or streaming method by name; the first response's bytes.
+grpc::Status CallByName(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                        const std::string& request, std::string* response) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer bytes;
+  call->Read(&bytes, nullptr);
+  queue.Next(&tag, &ok);
+  if (ok) {
+    std::vector<grpc::Slice> slices;
+    (void)bytes.Dump(&slices);
+    for (const grpc::Slice& part : slices) {
+      response->append(reinterpret_cast<const char*>(part.begin()), part.size());
+    }
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+// grpc.health.v1: 1 SERVING, 2 NOT_SERVING; 0 on an error.
+int Health(const Daemon& daemon, const std::string& service) {
+  const std::string request =
+      service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+  std::string response;
+  if (!CallByName(daemon.Connect(), "/grpc.health.v1.Health/Check", request, &response).ok()) {
+    return 0;
+  }
+  return response.size() == 2 ? response[1] : 0;
+}
+
+class AdminTest : public DaemonTest {};
+
+TEST_F(AdminTest, StatusDescribesDaemonDevicesAndClients) {
+  ExpectServes();
+  const v1::StatusResponse status = daemon_->Status();
+  EXPECT_EQ(status.pid(), daemon_->pid());
+  EXPECT_FALSE(status.version().empty());
+  EXPECT_EQ(status.metrics_address(), daemon_->metrics_address());
+  ASSERT_GE(status.devices_size(), 1);
+  const v1::DeviceStatus& device = status.devices(0);
+  EXPECT_EQ(device.engine(), OnGpu() ? "cuda" : "cpu");
+  EXPECT_EQ(device.state(), v1::DeviceStatus::STATE_RESIDENT);
+  EXPECT_GT(device.engine_pid(), 0);
+  EXPECT_GT(device.memory_total_bytes(), 0u);
+  EXPECT_GT(device.completed_tasks(), 0u);
+  EXPECT_GT(device.ring().slots(), 0u);
+  EXPECT_GT(device.blocks(), 0u);
+  bool found = false;
+  for (const v1::ClientStatus& client : status.clients()) {
+    if (client.id() != client_.session()) continue;
+    found = true;
+    EXPECT_EQ(client.name(), "test");
+    EXPECT_GE(client.completed_tasks(), 1u);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(AdminTest, OperatorsAreListedAndDescribed) {
+  const auto stub = v1::Operators::NewStub(daemon_->Connect());
+  {
+    grpc::ClientContext context;
+    v1::ListOperatorsResponse list;
+    ASSERT_TRUE(stub->List(&context, v1::ListOperatorsRequest(), &list).ok());
+    EXPECT_GE(list.operators_size(), 12);
+    for (int i = 1; i < list.operators_size(); ++i) {
+      EXPECT_LT(list.operators(i - 1).name(), list.operators(i).name());
+    }
+  }
+  grpc::ClientContext context;
+  v1::DescribeOperatorRequest request;
+  request.set_name("add");
+  v1::DescribeOperatorResponse response;
+  ASSERT_TRUE(stub->Describe(&context, request, &response).ok());
+  const v1::Operator& add = response.operator_();
+  EXPECT_EQ(add.active_version(), 1u);
+  EXPECT_TRUE(add.wide());
+  ASSERT_EQ(add.parameters_size(), 4);
+  EXPECT_EQ(add.parameters(2).kind(), v1::Parameter::KIND_OUTPUT);
+  EXPECT_EQ(add.parameters(3).kind(), v1::Parameter::KIND_SCALAR);
+  EXPECT_EQ(add.parameters(0).max_rank(), 8u);
+  EXPECT_EQ(add.versions(0).state(), "active");
+  grpc::ClientContext second;
+  request.set_name("ads");
+  ExpectRefused(stub->Describe(&second, request, &response), StatusCode::NOT_FOUND,
+                {"did you mean 'add'"});
+}
+
+TEST_F(AdminTest, ParkedTasksWaitUntilResume) {
+  const auto admin = v1::Admin::NewStub(daemon_->Connect());
+  {
+    grpc::ClientContext context;
+    v1::ParkRequest request;
+    request.set_device(99);
+    v1::ParkResponse response;
+    ExpectRefused(admin->Park(&context, request, &response), StatusCode::NOT_FOUND,
+                  {"no device 99"});
+  }
+  {
+    grpc::ClientContext context;
+    v1::ParkResponse response;
+    ASSERT_TRUE(admin->Park(&context, v1::ParkRequest(), &response).ok());
+  }
+  EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_PARKED);
+  auto outcome = std::async(std::launch::async, [&] { return client_.Run(SmallAdd()); });
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 1; }));
+  {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    ASSERT_TRUE(admin->Resume(&context, v1::ResumeRequest(), &response).ok());
+  }
+  EXPECT_TRUE(outcome.get().all_ok());
+  EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_RESIDENT);
+}
+
+TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
+  const auto admin = v1::Admin::NewStub(daemon_->Connect());
+  grpc::ClientContext park;
+  v1::ParkResponse parked;
+  ASSERT_TRUE(admin->Park(&park, v1::ParkRequest(), &parked).ok());
+  v1::Batch batch = SmallAdd();
+  batch.mutable_options()->set_timeout_us(20'000);
+  const RunOutcome outcome = client_.Run(batch);
+  ASSERT_TRUE(outcome.call.ok()) << outcome.message();
+  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_DEADLINE_EXCEEDED);
+  grpc::ClientContext resume;
+  v1::ResumeResponse resumed;
+  ASSERT_TRUE(admin->Resume(&resume, v1::ResumeRequest(), &resumed).ok());
+  ExpectServes();
+}
+
+TEST_F(AdminTest, CancelledRunLeavesTheQueue) {
+  const auto admin = v1::Admin::NewStub(daemon_->Connect());
+  grpc::ClientContext park;
+  v1::ParkResponse parked;
+  ASSERT_TRUE(admin->Park(&park, v1::ParkRequest(), &parked).ok());
+  const auto context = client_.Context();
+  v1::RunRequest request;
+  *request.mutable_batch() = SmallAdd();
+  v1::RunResponse response;
+  auto status = std::async(std::launch::async, [&] {
+    return client_.executor().Run(context.get(), request, &response);
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 1; }));
+  context->TryCancel();
+  EXPECT_EQ(status.get().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 0; }));
+  grpc::ClientContext resume;
+  v1::ResumeResponse resumed;
+  ASSERT_TRUE(admin->Resume(&resume, v1::ResumeRequest(), &resumed).ok());
+  ExpectServes();
+}
+
+TEST_F(AdminTest, EveryServiceIsHealthyAndReflected) {
+  for (const char* service :
+       {"", "resident.v1.Executor", "resident.v1.Sessions", "resident.v1.Buffers",
+        "resident.v1.Operators", "resident.v1.Admin"}) {
+    EXPECT_EQ(Health(*daemon_, service), 1) << service;
+  }
+  EXPECT_EQ(Health(*daemon_, "resident.v1.Nothing"), 0);
+  std::string response;
+  // ServerReflectionRequest.list_services = "".
+  ASSERT_TRUE(CallByName(daemon_->Connect(),
+                         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                         std::string("\x3a\x00", 2), &response)
+                  .ok());
+  EXPECT_NE(response.find("resident.v1.Executor"), std::string::npos);
+  response.clear();
+  ASSERT_TRUE(
+      CallByName(daemon_->Connect(), "/grpc.channelz.v1.Channelz/GetServers", "", &response).ok());
+  EXPECT_FALSE(response.empty());
+}
+
+TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
+  Daemon daemon;
+  const Client client(daemon);
+  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  const auto drain = [&](uint64_t timeout_ms, v1::DrainResponse* response) {
+    grpc::ClientContext context;
+    v1::DrainRequest request;
+    request.set_timeout_ms(timeout_ms);
+    return admin->Drain(&context, request, response);
+  };
+  v1::Batch slow = Tasks("test.spin", 1);
+  Returned(slow, {1});
+  Integer(slow, {1'000'000'000});
+  auto running = std::async(std::launch::async, [&] { return client.Run(slow); });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+
+  v1::DrainResponse response;
+  ExpectRefused(drain(1, &response), StatusCode::DEADLINE_EXCEEDED, {"1 tasks are left"});
+  EXPECT_EQ(Health(daemon, ""), 2);
+  EXPECT_EQ(Health(daemon, "resident.v1.Executor"), 2);
+  EXPECT_TRUE(daemon.Status().draining());
+  ExpectRefused(client.Run(SmallAdd()).call, StatusCode::UNAVAILABLE, {"draining"});
+  {
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    v1::SubmitRequest request;
+    *request.mutable_batch() = SmallAdd(4);
+    ASSERT_TRUE(stream->Write(request));
+    v1::SubmitResponse refused;
+    ASSERT_TRUE(stream->Read(&refused));
+    EXPECT_EQ(refused.result().refused().code(), StatusCode::UNAVAILABLE);
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  uint64_t id = 0;
+  ExpectRefused(client.Allocate(1, &id), StatusCode::UNAVAILABLE, {"draining"});
+  EXPECT_TRUE(drain(60'000, &response).ok());
+  EXPECT_EQ(response.remaining_tasks(), 0u);
+  EXPECT_TRUE(running.get().all_ok());
+}
+
+}  // namespace
+}  // namespace resident::testing

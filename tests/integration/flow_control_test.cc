@@ -1,0 +1,235 @@
+// Flow control and fairness: what one client does to itself, and not to others.
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/integration/messages.h"
+
+namespace resident::testing {
+namespace {
+
+using grpc::StatusCode;
+
+// `count` tasks that keep a worker busy for `ns` each.
+v1::Batch Spin(uint32_t count, int64_t ns) {
+  v1::Batch batch = Tasks("test.spin", count);
+  Returned(batch, {1});
+  Integer(batch, {ns});
+  return batch;
+}
+
+grpc::Status ControlPark(const Daemon& daemon) {
+  grpc::ClientContext context;
+  v1::ParkResponse response;
+  return v1::Admin::NewStub(daemon.Connect())->Park(&context, v1::ParkRequest(), &response);
+}
+
+grpc::Status ControlResume(const Daemon& daemon) {
+  grpc::ClientContext context;
+  v1::ResumeResponse response;
+  return v1::Admin::NewStub(daemon.Connect())->Resume(&context, v1::ResumeRequest(), &response);
+}
+
+TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
+  const Daemon daemon;
+  const Client greedy(daemon);
+  const Client modest(daemon);
+  constexpr uint32_t kTasks = 200'000;
+  auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, 20'000)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > kTasks / 2; }));
+  for (int i = 0; i < 20; ++i) {
+    const RunOutcome outcome = modest.Run(SmallAdd());
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  }
+  // All of the modest client's tasks are done while most of the other's still wait.
+  EXPECT_GT(daemon.Device().queued_tasks(), kTasks / 4);
+  EXPECT_TRUE(flood.get().all_ok());
+}
+
+TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
+  const Daemon daemon({"--window_mib=4"});
+  const Client greedy(daemon);
+  const Client modest(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  const auto context = greedy.Context();
+  const auto stream = greedy.executor().Submit(context.get());
+  constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
+  std::thread writer([&] {
+    for (int i = 0; i < kBatches; ++i) {
+      v1::SubmitRequest request;
+      v1::Batch& batch = *request.mutable_batch();
+      batch = Tasks("fill", 1);
+      batch.set_id(i);
+      Returned(batch, {1 << 18});
+      Scalar(batch, {1});
+      ASSERT_TRUE(stream->Write(request));
+    }
+    stream->WritesDone();
+  });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() >= 1; }));
+  auto lone = std::async(std::launch::async, [&] { return modest.Run(SmallAdd()); });
+  ASSERT_TRUE(Eventually([&] {
+    for (const auto& client : daemon.Status().clients()) {
+      if (client.id() == modest.session() && client.queued_tasks() == 1) return true;
+    }
+    return false;
+  }));
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(lone.get().all_ok());
+  int answered = 0;
+  v1::SubmitResponse response;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  writer.join();
+  EXPECT_EQ(answered, kBatches);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
+  const Daemon daemon({"--max_queued_tasks=1000"});
+  const Client client(daemon);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  constexpr int kBatches = 100;
+  std::thread writer([&] {
+    for (int i = 0; i < kBatches; ++i) {
+      v1::SubmitRequest request;
+      *request.mutable_batch() = Spin(400, 1000);
+      request.mutable_batch()->set_id(i);
+      ASSERT_TRUE(stream->Write(request));
+    }
+    stream->WritesDone();
+  });
+  std::vector<bool> answered(kBatches);
+  v1::SubmitResponse response;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    EXPECT_FALSE(answered[response.result().id()]);
+    answered[response.result().id()] = true;
+  }
+  writer.join();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(std::count(answered.begin(), answered.end(), true), kBatches);
+}
+
+TEST(FlowControlTest, TwoStreamsOfOneClientShareItsQueueWithoutStarving) {
+  const Daemon daemon({"--max_queued_tasks=500"});
+  const Client client(daemon);
+  const auto run = [&] {
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    std::thread writer([&] {
+      for (int i = 0; i < 60; ++i) {
+        v1::SubmitRequest request;
+        *request.mutable_batch() = Spin(300, 1000);
+        if (!stream->Write(request)) break;
+      }
+      stream->WritesDone();
+    });
+    int answered = 0;
+    v1::SubmitResponse response;
+    while (stream->Read(&response)) {
+      EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+      ++answered;
+    }
+    writer.join();
+    EXPECT_TRUE(stream->Finish().ok());
+    return answered;
+  };
+  auto first = std::async(std::launch::async, run);
+  auto second = std::async(std::launch::async, run);
+  EXPECT_EQ(first.get(), 60);
+  EXPECT_EQ(second.get(), 60);
+}
+
+TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
+  const Daemon daemon;
+  const Client client(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  {
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    for (int i = 0; i < 10; ++i) {
+      v1::SubmitRequest request;
+      *request.mutable_batch() = Spin(1000, 1'000'000'000);
+      ASSERT_TRUE(stream->Write(request));
+    }
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 10'000; }));
+    context->TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
+}
+
+TEST(FlowControlTest, ClientThatNeverReadsIsNoLongerReadFrom) {
+  const Daemon daemon({"--max_stream_batches=4"});
+  const Client client(daemon);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  std::atomic<int> written{0};
+  std::thread writer([&] {
+    for (int i = 0; i < 200; ++i) {
+      v1::SubmitRequest request;
+      v1::Batch& batch = *request.mutable_batch();
+      batch = Tasks("copy", 1);
+      Inline(batch, {1 << 16}, std::vector<float>(1 << 16, 1.0f));
+      Returned(batch, {1 << 16});
+      if (!stream->Write(request)) return;
+      ++written;
+    }
+    stream->WritesDone();
+  });
+  // The flow stops when the answers fill the connection: nothing is written for as long
+  // as another client takes to be served a thousand times.
+  const Client other(daemon);
+  int before = -1;
+  ASSERT_TRUE(Eventually([&] {
+    const int now = written;
+    const bool still = now == before;
+    before = now;
+    for (int i = 0; i < 1000; ++i) {
+      if (!other.Run(SmallAdd()).all_ok()) return false;
+    }
+    return still;
+  }));
+  EXPECT_LT(written, 200);
+  int answered = 0;
+  v1::SubmitResponse response;
+  while (stream->Read(&response)) ++answered;
+  writer.join();
+  EXPECT_EQ(answered, 200);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, SessionThatEndsDropsWhatItHasQueued) {
+  const Daemon daemon;
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  std::future<RunOutcome> outcome;
+  {
+    auto client = std::make_unique<Client>(daemon);
+    const auto stub = v1::Executor::NewStub(daemon.Connect());
+    auto context = std::make_shared<grpc::ClientContext>();
+    context->AddMetadata("resident-session", client->session());
+    auto call = std::async(std::launch::async, [&stub, context] {
+      v1::RunRequest request;
+      *request.mutable_batch() = SmallAdd();
+      v1::RunResponse response;
+      return stub->Run(context.get(), request, &response);
+    });
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+    client.reset();  // Ends the session; the call itself is not cancelled.
+    EXPECT_EQ(call.get().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+}
+
+}  // namespace
+}  // namespace resident::testing
