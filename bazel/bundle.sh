@@ -4,7 +4,7 @@
 #
 #   bin/        residentd, residentctl, and the test programs of tests/gpu/checks
 #   lib/        every shared library that they need, glibc's own excepted
-#   tests/      tests/gpu/run and what it reads
+#   tests/      tests/gpu/run and what it reads, the checks written in Python among it
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
 set -euo pipefail
@@ -13,8 +13,13 @@ cd "$(dirname "$0")/.."
 dist=${1:-dist}
 limit_mib=45
 targets=(//server:residentd //client:residentctl)
+scripts=()
 while read -r _ target _; do
-  targets+=("$target")
+  if [[ $target == *.py ]]; then
+    scripts+=("$target")
+  else
+    targets+=("$target")
+  fi
 done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 
@@ -31,6 +36,15 @@ mkdir -p "$dist/tests/gpu"
 install -m 755 tests/report_results.py "$dist/tests/"
 install -m 755 tests/gpu/run "$dist/tests/gpu/"
 install -m 644 tests/gpu/checks "$dist/tests/gpu/"
+# A check in Python comes with what lies beside it.
+install -m 644 tests/unittest_main.py "$dist/tests/"
+for script in "${scripts[@]}"; do
+  folder=$(dirname "$script")
+  mkdir -p "$dist/$folder"
+  install -m 755 "$folder"/*.py "$dist/$folder/"
+done
+mkdir -p "$dist/tests/flux"
+install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 
 echo "bundle: $dist, $(du -sm --apparent-size "$dist" | cut -f1) MiB:" \
