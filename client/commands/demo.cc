@@ -118,18 +118,17 @@ int Demonstrate(client::Client& client) {
                    HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)), " (99th percentile)\n"));
 
   const uint64_t wrong = flux->wrong + tasks->wrong;
-  const Json summary = {{"devices", devices},
-                        {"flux",
-                         {{"runs", flux->runs},
-                          {"instructions_per_second", instructions},
-                          {"wrong", flux->wrong}}},
-                        {"tasks",
-                         {{"tasks", tasks->tasks},
-                          {"tasks_per_second", tasks_per_second},
-                          {"batch_p50_us", batch.p50_us},
-                          {"wrong", tasks->wrong}}},
-                        {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
-                        {"wrong", wrong}};
+  const Json summary = {
+      {"devices", devices},
+      {"flux",
+       {{"runs", flux->runs}, {"instructions_per_second", instructions}, {"wrong", flux->wrong}}},
+      {"tasks",
+       {{"tasks", tasks->tasks},
+        {"tasks_per_second", tasks_per_second},
+        {"batch_p50_us", batch.p50_us},
+        {"wrong", tasks->wrong}}},
+      {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
+      {"wrong", wrong}};
   if (absl::GetFlag(FLAGS_json)) PrintJson(summary);
   const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
