@@ -29,6 +29,7 @@ using std::chrono::nanoseconds;
 // In-flight tasks are kept to about what completes in this time, so that a client's
 // lone task waits no longer than that behind another's long ones.
 constexpr nanoseconds kTargetRingDelay = std::chrono::milliseconds(1);
+constexpr double kMeanTasks = 64;
 // How long a nap lasts at most while tasks are in flight and none completes.
 constexpr nanoseconds kShortestNap = std::chrono::microseconds(20);
 constexpr nanoseconds kLongestNap = std::chrono::microseconds(500);
@@ -67,6 +68,40 @@ void FutexWait(uint32_t* word, uint32_t value, nanoseconds most) {
 void FutexWake(uint32_t* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
+
+// Lets the pump sleep until an engine completes something. From Set() on, the CPU engine
+// raises completion_event with each completion; Await() returns if it was raised since
+// Set() or the last Await(). A GPU raises nothing: the wait is bounded.
+class CompletionAlarm {
+ public:
+  ~CompletionAlarm() { Clear(); }
+
+  void Set(const std::shared_ptr<HostRing>& ring) {
+    if (ring == ring_) return;
+    Clear();
+    if (ring == nullptr) return;
+    ring_ = ring;
+    control_ = ring_->region().control();
+    std::atomic_ref<uint32_t>(control_->completion_waiters).fetch_add(1, std::memory_order_seq_cst);
+    seen_ = std::atomic_ref<uint32_t>(control_->completion_event).load(std::memory_order_acquire);
+  }
+  void Clear() {
+    if (ring_ == nullptr) return;
+    std::atomic_ref<uint32_t>(control_->completion_waiters).fetch_sub(1, std::memory_order_relaxed);
+    ring_ = nullptr;
+  }
+  bool is_set() const { return ring_ != nullptr; }
+
+  void Await(nanoseconds most) {
+    FutexWait(&control_->completion_event, seen_, most);
+    seen_ = std::atomic_ref<uint32_t>(control_->completion_event).load(std::memory_order_acquire);
+  }
+
+ private:
+  std::shared_ptr<HostRing> ring_;  // Keeps the region mapped.
+  ControlBlock* control_ = nullptr;
+  uint32_t seen_ = 0;
+};
 
 }  // namespace
 
@@ -358,10 +393,13 @@ class DeviceQueue::Impl {
     Clock::time_point last_progress = Clock::now();
     nanoseconds nap = kShortestNap;
     bool quiet = false;  // Nothing has moved for the time that the pump spins.
+    std::shared_ptr<HostRing> ring;
+    CompletionAlarm alarm;
     while (true) {
       Finished finished;
-      std::shared_ptr<HostRing> ring;  // Keeps the region while this thread naps on it.
       bool progress;
+      // Set before the last look: what completes after it ends the nap.
+      if (quiet) alarm.Set(ring);
       {
         absl::MutexLock pump_lock(&pump_mu_);
         progress = Pass(&finished, /*thorough=*/quiet);
@@ -369,22 +407,26 @@ class DeviceQueue::Impl {
       }
       Deliver(&finished);
       if (progress) {
+        alarm.Clear();
         last_progress = Clock::now();
         nap = kShortestNap;
         quiet = false;
         continue;
       }
       if (!quiet) {
-        if (Clock::now() - last_progress < options_.spin) std::this_thread::yield();
-        // Once more, thoroughly, before the first nap.
+        std::this_thread::yield();
         quiet = Clock::now() - last_progress >= options_.spin;
         continue;
       }
-      if (ring != nullptr && in_flight_.load(std::memory_order_relaxed) > 0) {
-        Nap(*ring, nap);
+      if (alarm.is_set() && in_flight_.load(std::memory_order_relaxed) > 0) {
+        napping_.store(true, std::memory_order_seq_cst);
+        // Work that arrived before `napping_` was set rang nothing.
+        if (!work_arrived_.load(std::memory_order_seq_cst)) alarm.Await(nap);
+        napping_.store(false, std::memory_order_relaxed);
         nap = std::min(nap * 2, kLongestNap);
         continue;
       }
+      alarm.Clear();
       absl::MutexLock lock(&mu_);
       if (stopping_) return;
       // Queued work that cannot go on (parked) may still pass its deadline.
@@ -408,22 +450,6 @@ class DeviceQueue::Impl {
     }
   }
 
-  // Waits for a completion, at most for `most` (a GPU cannot wake anybody).
-  void Nap(const HostRing& ring, nanoseconds most) {
-    ControlBlock* const control = ring.region().control();
-    std::atomic_ref<uint32_t> event(control->completion_event);
-    std::atomic_ref<uint32_t> waiters(control->completion_waiters);
-    const uint32_t seen = event.load(std::memory_order_acquire);
-    waiters.fetch_add(1, std::memory_order_seq_cst);
-    napping_.store(true, std::memory_order_seq_cst);
-    // Work that arrived before `napping_` was set rang nothing.
-    if (!work_arrived_.load(std::memory_order_seq_cst)) {
-      FutexWait(&control->completion_event, seen, most);
-    }
-    napping_.store(false, std::memory_order_relaxed);
-    waiters.fetch_sub(1, std::memory_order_relaxed);
-  }
-
   void Assist(const Batch* batch, nanoseconds most) {
     const Clock::time_point until = Clock::now() + most;
     bool done = false;
@@ -438,9 +464,9 @@ class DeviceQueue::Impl {
       if (!done && !progress && Clock::now() > until) break;
     }
     // Whatever is left is the pump's.
+    absl::MutexLock lock(&mu_);
     if (in_flight_.load(std::memory_order_relaxed) > 0 ||
-        work_arrived_.load(std::memory_order_acquire)) {
-      absl::MutexLock lock(&mu_);
+        work_arrived_.load(std::memory_order_acquire) || queued_tasks_ > 0) {
       WakePump();
     }
   }
@@ -468,9 +494,13 @@ class DeviceQueue::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
     if (ring_ == nullptr || ring_->in_flight() == 0) return false;
     const uint32_t mask = ring_->slots() - 1;
+    uint64_t busy_ns = 0;
     const auto report = [&](uint64_t sequence,
                             const TaskCompletion& completion) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Entry& entry = entries_[sequence & mask];
+      const TaskDescriptor& task = entry.batch->tasks[entry.index];
+      const bool wide = !(task.flags & kTaskCompact) && task.words[1] > 1;
+      busy_ns += uint64_t{completion.duration_ns} * (wide ? ring_->worker_count() : 1);
       if (entry.batch->wants_results) {
         std::memcpy(entry.batch->results[entry.index].data(), completion.result, kResultBytes);
       }
@@ -490,27 +520,21 @@ class DeviceQueue::Impl {
       }
     }
     if (consumed == 0) return false;
-    AdaptInFlightLimit(consumed);
+    AdaptInFlightLimit(consumed, busy_ns);
     return true;
   }
 
-  // Holds the ring's backlog to about kTargetRingDelay: when a limit's worth of tasks
-  // completes much quicker than that the limit grows, and the other way round.
-  void AdaptInFlightLimit(uint32_t consumed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
-    const Clock::time_point now = Clock::now();
-    last_completion_ = now;
-    completed_since_ += consumed;
-    if (completed_since_ < in_flight_limit_) return;
-    const nanoseconds took = now - measured_since_;
-    const uint32_t least = 2 * ring_->worker_count();
-    if (took < kTargetRingDelay) {
-      in_flight_limit_ = std::min(in_flight_limit_ * 2, ring_->slots());
-    } else if (took > 4 * kTargetRingDelay && was_limited_) {
-      in_flight_limit_ = std::max(in_flight_limit_ / 2, least);
-    }
-    was_limited_ = false;
-    measured_since_ = now;
-    completed_since_ = 0;
+  // Holds the ring's backlog to about kTargetRingDelay of the workers' time, by what the
+  // tasks that completed took of it.
+  void AdaptInFlightLimit(uint32_t consumed, uint64_t busy_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
+    last_completion_ = Clock::now();
+    const double mean_ns = static_cast<double>(busy_ns) / consumed;
+    mean_task_ns_ += (mean_ns - mean_task_ns_) * std::min(1.0, consumed / kMeanTasks);
+    const double workers = ring_->worker_count();
+    const double fit = kTargetRingDelay.count() * workers / std::max(mean_task_ns_, 1.0);
+    in_flight_limit_ = static_cast<uint32_t>(
+        std::clamp<double>(fit, std::min<double>(2 * workers, ring_->slots()), ring_->slots()));
   }
 
   bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
@@ -585,7 +609,6 @@ class DeviceQueue::Impl {
       if (batch->submitted == count) {
         client->queue.pop_front();
       } else if (quantum > 0) {  // The ring is full: the turn ends with what it got.
-        was_limited_ = true;
         break;
       }
     }
@@ -787,9 +810,8 @@ class DeviceQueue::Impl {
   // Nothing is published behind a park marker until the kernel is back.
   bool park_published_ ABSL_GUARDED_BY(pump_mu_) = false;
   bool backlog_ ABSL_GUARDED_BY(pump_mu_) = false;  // Clients wait for room in the ring.
-  bool was_limited_ ABSL_GUARDED_BY(pump_mu_) = false;
-  uint64_t completed_since_ ABSL_GUARDED_BY(pump_mu_) = 0;
-  Clock::time_point measured_since_ ABSL_GUARDED_BY(pump_mu_);
+  // What a task takes of a worker's time, averaged over the last kMeanTasks or so.
+  double mean_task_ns_ ABSL_GUARDED_BY(pump_mu_) = 0;
   Clock::time_point last_completion_ ABSL_GUARDED_BY(pump_mu_) = Clock::now();
   Clock::time_point busy_since_ ABSL_GUARDED_BY(pump_mu_) = Clock::now();
   Clock::time_point looked_past_ ABSL_GUARDED_BY(pump_mu_);

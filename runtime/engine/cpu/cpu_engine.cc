@@ -43,11 +43,14 @@ bool Ready(RingSlot& slot, uint64_t sequence) {
   return true;
 }
 
-void ReadTask(const RingSlot& slot, TaskDescriptor* task) {
-  auto* to = reinterpret_cast<unsigned char*>(task);
-  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
-    std::memcpy(to + c * kChunkPayloadBytes, slot.chunks[c].payload, kChunkPayloadBytes);
+void ReadTask(RingSlot& slot, TaskDescriptor* task) {
+  uint32_t words[kChunksPerSlot * 3];
+  static_assert(sizeof(words) == sizeof(*task));
+  for (uint32_t i = 0; i < kChunksPerSlot * 3; ++i) {
+    words[i] = std::atomic_ref<uint32_t>(slot.chunks[i / 3].payload[i % 3])
+                   .load(std::memory_order_relaxed);
   }
+  std::memcpy(static_cast<void*>(task), words, sizeof(words));
 }
 
 void FutexWake(uint32_t* word) {
