@@ -73,7 +73,8 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() >= 1; }));
   auto lone = std::async(std::launch::async, [&] { return modest.Run(SmallAdd()); });
   ASSERT_TRUE(Eventually([&] {
-    for (const auto& client : daemon.Status().clients()) {
+    const v1::StatusResponse status = daemon.Status();
+    for (const auto& client : status.clients()) {
       if (client.id() == modest.session() && client.queued_tasks() == 1) return true;
     }
     return false;
