@@ -232,6 +232,7 @@ class DeviceQueue::Impl {
       // Completions that arrived before the end still count.
       ConsumeCompletions(&finished, /*thorough=*/true);
       ring_->ForEachInFlight([&](uint64_t sequence) {
+        pump_mu_.AssertHeld();  // Which the lock analysis does not see in here.
         Entry& entry = entries_[sequence & (ring_->slots() - 1)];
         Batch& batch = *entry.batch;
         const bool suspect = std::find(suspects.begin(), suspects.end(),
