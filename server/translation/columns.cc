@@ -295,6 +295,19 @@ bool Columns::compact() const {
   return true;
 }
 
+bool Columns::device_outputs() const {
+  const auto& parameters = op_.op->signature().parameters();
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const ParameterKind kind = parameters[c].kind;
+    if (kind != ParameterKind::kOutput && kind != ParameterKind::kInOut) continue;
+    if (plans_[c].kind != Kind::kBuffer) return false;
+    for (const Buffer* buffer : plans_[c].buffers) {
+      if (buffer->shared) return false;
+    }
+  }
+  return true;
+}
+
 uint64_t Columns::descriptor_bytes() const {
   const uint64_t task = sizeof(TaskDescriptor) + (compact_ ? 0 : plans_.size() * sizeof(Argument));
   return tasks_.count() * task;
@@ -303,7 +316,7 @@ uint64_t Columns::descriptor_bytes() const {
 void Columns::FillCompact(RequestBatch& batch) const {
   TaskDescriptor first{};
   first.operator_slot = static_cast<u16>(op_.version->slot);
-  first.flags = kTaskCompact;
+  first.flags = kTaskCompact | (device_outputs() ? kTaskDeviceOutputs : 0);
   for (const Plan& plan : plans_) {
     if (plan.kind != Kind::kScalar) first.words[0] = plan.elements;
   }

@@ -79,6 +79,8 @@ class Columns {
                             Plan& plan);
   absl::Status PlaceInWindow(size_t column, Plan& plan, uint64_t bytes);
   bool compact() const;
+  // Whether every output is in device memory (kTaskDeviceOutputs).
+  bool device_outputs() const;
   uint64_t chunks() const;
   void FillCompact(RequestBatch& batch) const;
   void FillArguments(RequestBatch& batch) const;
