@@ -482,11 +482,11 @@ bool SupervisedDevice::AwaitRestart(const End& end) {
     return !mu_.AwaitWithTimeout(absl::Condition(&stopped), absl::FromChrono(*wait));
   }
 
-  const std::string detail =
-      absl::StrCat(end.cause, "; that was failure ", RestartPolicy::kMostFailures, " within ",
-                   RestartPolicy::kWindow.count(),
-                   " s, so the engine is not started again. Fix: remove the "
-                   "cause, then resume the device (residentctl admin resume) or restart the daemon");
+  const std::string detail = absl::StrCat(
+      end.cause, "; that was failure ", RestartPolicy::kMostFailures, " within ",
+      RestartPolicy::kWindow.count(),
+      " s, so the engine is not started again. Fix: remove the "
+      "cause, then resume the device (residentctl admin resume) or restart the daemon");
   {
     absl::MutexLock lock(&mu_);
     resume_wanted_ = false;  // One from before cannot have known.

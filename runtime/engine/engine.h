@@ -50,8 +50,8 @@ struct OperatorResources {
 };
 
 struct EngineInfo {
-  std::string kind;  // "cpu" or "cuda".
-  std::string name;  // "cpu", or the GPU's name.
+  std::string kind;    // "cpu" or "cuda".
+  std::string name;    // "cpu", or the GPU's name.
   std::string detail;  // Driver and toolkit versions, for people.
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
