@@ -21,7 +21,6 @@
 #include "resident/v1/executor.pb.h"
 #include "server/client_table.h"
 #include "server/drain_gate.h"
-#include "server/rpc_counters.h"
 #include "server/translation/batch_translator.h"
 #include "server/worker_pool.h"
 
@@ -33,12 +32,8 @@ class BatchRunner {
   using Answer = std::function<void(RequestBatch& batch)>;
 
   BatchRunner(const BatchTranslator* translator, std::vector<Device*> devices, DrainGate* gate,
-              RpcCounters* counters, WorkerPool* answers)
-      : translator_(translator),
-        devices_(std::move(devices)),
-        gate_(gate),
-        counters_(counters),
-        answers_(answers) {}
+              WorkerPool* answers)
+      : translator_(translator), devices_(std::move(devices)), gate_(gate), answers_(answers) {}
 
   // Errors: as Executor.Run documents.
   absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
@@ -60,7 +55,6 @@ class BatchRunner {
   const BatchTranslator* const translator_;
   const std::vector<Device*> devices_;
   DrainGate* const gate_;
-  RpcCounters* const counters_;
   WorkerPool* const answers_;
 };
 

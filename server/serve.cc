@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpcpp/ext/channelz_service_plugin.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/server_builder.h"
@@ -156,8 +157,7 @@ void Daemon::ConnectCore() {
       BatchTranslator::Sources{&core_.limits, registry_.get(), buffers_.get(), core_.serving});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
-  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, &counters_,
-                                          answers_.get());
+  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get());
   core_.limits = options_.limits;
   core_.registry = registry_.get();
   core_.buffers = buffers_.get();
@@ -324,6 +324,8 @@ absl::Status Serve(const ServeOptions& options) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // A malformed message is its sender's affair, who is told; it does not fill the log.
+  google::protobuf::SetLogHandler(nullptr);
 
   Daemon daemon(options);
   absl::Status status = daemon.Start();

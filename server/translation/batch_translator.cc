@@ -36,6 +36,7 @@ absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevi
   auto window = device.window->Allocate(session, (*caller.window_use)[batch.device], bytes);
   if (!window.ok()) return window.status();
   batch.keep_alive.push_back(*window);
+  batch.window_address = (*window)->address;
   batch.window_bytes = bytes;
   return window;
 }

@@ -36,7 +36,8 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   const uint8_t* flux_errors = nullptr;
   const uint8_t* flux_cycles = nullptr;
 
-  // Bytes of window memory held.
+  // Window memory held (in keep_alive); address as operators see it.
+  uint64_t window_address = 0;
   uint64_t window_bytes = 0;
 };
 

@@ -1,0 +1,47 @@
+// FakeDevice: a Device without an engine, for tests of what happens before the ring.
+//
+// Its session hands out memory of the heap (runtime/buffers/fake_session.h); its queue
+// never runs anything.
+//
+// Thread safety: as Device.
+#ifndef RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_
+#define RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_
+
+#include <functional>
+#include <memory>
+
+#include "runtime/buffers/fake_session.h"
+#include "runtime/device/device.h"
+
+namespace resident {
+
+class FakeDevice : public Device {
+ public:
+  FakeDevice(uint32_t index, uint64_t memory_bytes, uint64_t window_bytes)
+      : index_(index),
+        queue_(DeviceQueue::Options()),
+        session_(std::make_shared<FakeSession>(1, memory_bytes, window_bytes)) {}
+
+  uint32_t index() const override { return index_; }
+  DeviceQueue& queue() override { return queue_; }
+  std::shared_ptr<EngineSession> session() override { return session_; }
+  const FakeSession& fake_session() const { return *session_; }
+  absl::Status Park() override { return absl::OkStatus(); }
+  absl::Status Resume() override { return absl::OkStatus(); }
+  Snapshot snapshot() const override { return {}; }
+  const DurationHistogram& park_duration() const override { return durations_; }
+  const DurationHistogram& resume_duration() const override { return durations_; }
+  void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)>) override {}
+  void OnStateChange(std::function<void(State)>) override {}
+  void Shutdown() override {}
+
+ private:
+  const uint32_t index_;
+  DeviceQueue queue_;
+  const std::shared_ptr<FakeSession> session_;
+  DurationHistogram durations_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_

@@ -1,0 +1,307 @@
+// Fuzz target: what a client can send, through the translation into the runtime's
+// batches, and back.
+//
+// An input is the bytes of a resident.v1.Batch, or (first byte odd) a recipe that makes
+// a batch of nearly right values, so that deep checks are reached. For every batch that
+// is accepted: each tensor of each task must lie within the buffer that the client
+// named or within the batch's window memory; answering it must read only what is there
+// (the fake memory is exact, so a sanitizer sees a byte too far); nothing may leak.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "resident/v1/executor.pb.h"
+#include "runtime/buffers/buffer_table.h"
+#include "runtime/registry/registry.h"
+#include "server/translation/batch_translator.h"
+#include "server/translation/fake_device.h"
+#include "server/translation/result_builder.h"
+
+namespace {
+
+using namespace resident;
+
+constexpr ClientId kClient = 1;
+constexpr uint64_t kWindowBytes = 1 << 20;
+
+[[noreturn]] void Fail(const char* what) {
+  std::fprintf(stderr, "fuzz_batch: %s\n", what);
+  std::abort();
+}
+
+// The world that a batch arrives in: two devices, some buffers.
+struct World {
+  World()
+      : gate0(std::make_shared<WindowGate>(kWindowBytes)),
+        gate1(std::make_shared<WindowGate>(kWindowBytes)) {
+    limits.max_batch_tasks = 1000;
+    registry = *Registry::Create({.devices = 2, .test_operators = true});
+    buffers = std::make_unique<BufferTable>(limits);
+    buffers->AddOwner(kClient);
+    buffers->AddOwner(kClient + 1);
+    Add(0, kClient, DType::kF32, {64});
+    Add(0, kClient, DType::kF32, {8, 8});
+    Add(0, kClient, DType::kU8, {7});
+    Add(1, kClient, DType::kF32, {64});
+    Add(0, kClient + 1, DType::kF32, {64});  // Another client's.
+    for (int d = 0; d < 2; ++d) use.push_back(std::make_shared<WindowUse>());
+    translator = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
+        &limits, registry.get(), buffers.get(), {{&device0, gate0}, {&device1, gate1}}});
+  }
+
+  void Add(uint32_t device, ClientId owner, DType dtype, Shape shape) {
+    BufferSpec spec;
+    spec.dtype = dtype;
+    spec.shape = shape;
+    spec.device = device;
+    EngineSession& session = *(device == 0 ? device0 : device1).session();
+    if (!buffers->Allocate(spec, owner, session).ok()) Fail("no buffer");
+  }
+
+  // Whether the client may touch these bytes on the device.
+  bool Allowed(uint32_t device, uint64_t address, uint64_t bytes, const RequestBatch& batch) {
+    if (bytes == 0) return true;
+    for (const auto& buffer : buffers->List(kClient)) {
+      if (buffer->device == device && buffer->owner == kClient &&
+          address >= buffer->memory->address &&
+          address - buffer->memory->address <= buffer->size_bytes &&
+          bytes <= buffer->size_bytes - (address - buffer->memory->address)) {
+        return true;
+      }
+    }
+    // What is not a buffer must be memory that the batch holds.
+    return address >= batch.window_address && bytes <= batch.window_bytes &&
+           address - batch.window_address <= batch.window_bytes - bytes;
+  }
+
+  Limits limits;
+  FakeDevice device0{0, 1 << 20, kWindowBytes};
+  FakeDevice device1{1, 1 << 20, kWindowBytes};
+  std::shared_ptr<WindowGate> gate0;
+  std::shared_ptr<WindowGate> gate1;
+  std::unique_ptr<Registry> registry;
+  std::unique_ptr<BufferTable> buffers;
+  std::vector<std::shared_ptr<WindowUse>> use;
+  std::unique_ptr<BatchTranslator> translator;
+};
+
+// Reads choices from the input; zeros once it is used up.
+class Choices {
+ public:
+  Choices(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  uint32_t Byte() { return at_ < size_ ? data_[at_++] : 0; }
+  uint32_t Below(uint32_t n) { return Byte() % n; }
+  uint64_t Number() {
+    static constexpr uint64_t kNumbers[] = {0,
+                                            1,
+                                            2,
+                                            3,
+                                            4,
+                                            7,
+                                            8,
+                                            16,
+                                            32,
+                                            64,
+                                            255,
+                                            256,
+                                            1u << 20,
+                                            UINT32_MAX,
+                                            uint64_t{1} << 40,
+                                            uint64_t{1} << 62,
+                                            UINT64_MAX,
+                                            UINT64_MAX - 3};
+    return kNumbers[Below(std::size(kNumbers))];
+  }
+  // Nearly always small, so that batches are accepted now and then.
+  uint64_t Small() { return Below(8) == 0 ? Number() : Below(9); }
+  std::string Bytes(size_t size) {
+    std::string bytes(size < 4096 ? size : 4096, '\0');
+    for (char& c : bytes) c = static_cast<char>(Byte());
+    return bytes;
+  }
+
+ private:
+  const uint8_t* const data_;
+  const size_t size_;
+  size_t at_ = 0;
+};
+
+template <typename Column>
+void AddShape(Choices& choose, Column* column) {
+  for (uint32_t rank = choose.Below(8) == 0 ? choose.Below(12) : choose.Below(3); rank > 0;
+       --rank) {
+    column->add_shape(choose.Small());
+  }
+  column->set_dtype(static_cast<v1::DType>(choose.Below(4) == 0 ? choose.Below(12) : 1));
+}
+
+void AddColumn(Choices& choose, uint32_t count, v1::Column* column) {
+  switch (choose.Below(5)) {
+    case 0: {
+      v1::BufferColumn* buffer = column->mutable_buffer();
+      const uint32_t ids = choose.Below(4) == 0 ? choose.Below(4) : choose.Below(2) ? 1 : count;
+      for (uint32_t i = 0; i < ids; ++i) {
+        buffer->add_buffer_ids(choose.Below(8) == 0 ? choose.Number() : 1 + choose.Below(5));
+      }
+      if (choose.Below(2) == 0) {
+        for (uint32_t i = 0; i < count; ++i) buffer->add_offsets(4 * choose.Small());
+      }
+      buffer->set_stride_bytes(choose.Small() * (choose.Below(4) == 0 ? 1 : 4));
+      if (choose.Below(3) != 0) AddShape(choose, buffer);
+      break;
+    }
+    case 1: {
+      v1::InlineColumn* in = column->mutable_inline_();
+      AddShape(choose, in);
+      uint64_t bytes = 4;
+      for (const uint64_t dim : in->shape()) bytes *= dim;
+      if (choose.Below(2) == 0) bytes *= count;
+      if (choose.Below(8) == 0) bytes = choose.Small();
+      in->set_data(choose.Bytes(bytes));
+      break;
+    }
+    case 2:
+      AddShape(choose, column->mutable_returned());
+      break;
+    case 3:
+      for (uint32_t i = choose.Below(4) == 0 ? count : 1; i > 0; --i) {
+        column->mutable_scalar()->add_f64(static_cast<double>(choose.Number()));
+      }
+      break;
+    default:
+      column->mutable_scalar()->add_i64(static_cast<int64_t>(choose.Number()));
+      break;
+  }
+}
+
+void MakeTasks(Choices& choose, const Registry& registry, v1::Batch* batch) {
+  const auto operators = registry.List();
+  const Operator& op = *operators[choose.Below(static_cast<uint32_t>(operators.size()))];
+  v1::OperatorTasks* tasks = batch->mutable_tasks();
+  tasks->set_operator_(op.name());
+  tasks->set_version(choose.Below(8) == 0 ? choose.Below(3) : 0);
+  const uint32_t count =
+      choose.Below(8) == 0 ? static_cast<uint32_t>(choose.Number()) : 1 + choose.Below(5);
+  tasks->set_count(count);
+  const size_t columns = op.signature().parameters().size();
+  for (size_t c = 0; c < columns; ++c) {
+    AddColumn(choose, count < 8 ? count : 8, tasks->add_arguments());
+  }
+}
+
+void MakePrograms(Choices& choose, v1::Batch* batch) {
+  v1::FluxPrograms* programs = batch->mutable_programs();
+  programs->set_bytecode(choose.Bytes(choose.Below(64)));
+  uint32_t offset = 0;
+  for (uint32_t i = choose.Below(5); i > 0; --i) {
+    programs->add_offsets(offset);
+    offset += choose.Below(16);
+  }
+  programs->set_count(static_cast<uint32_t>(choose.Small()));
+  for (uint32_t i = choose.Below(3) == 0 ? programs->count() % 16 : 0; i > 0; --i) {
+    programs->add_program_index(choose.Below(5));
+  }
+  programs->set_initial_width(choose.Below(18));
+  programs->set_initial(choose.Bytes(programs->initial_width() * 4 *
+                                     (choose.Below(2) == 0 ? 1 : programs->count() % 64)));
+  for (uint32_t i = choose.Below(18); i > 0; --i) programs->add_wanted(choose.Below(17));
+  programs->set_max_cycles(choose.Number());
+  programs->set_unknown_opcode(static_cast<v1::FluxPrograms::UnknownOpcode>(choose.Below(3)));
+}
+
+uint64_t BytesOf(const TensorArgument& tensor) {
+  uint64_t elements = 1;
+  for (uint32_t d = 0; d < tensor.rank; ++d) elements *= static_cast<uint64_t>(tensor.shape[d]);
+  return elements * SizeOf(tensor.dtype);
+}
+
+// Every tensor of every task against what the client may touch.
+void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batch) {
+  const Operator* op = nullptr;
+  if (message.has_tasks()) op = world.registry->Resolve(message.tasks().operator_(), 0)->op;
+  for (size_t t = 0; t < batch.tasks.size(); ++t) {
+    const TaskDescriptor& task = batch.tasks[t];
+    const bool compact = (task.flags & kTaskCompact) != 0;
+    const Operator* called = world.registry->FindBySlot(task.operator_slot);
+    if (called == nullptr) Fail("a task without an operator");
+    if (op != nullptr && called != op) Fail("a task of another operator");
+    const auto& parameters = called->signature().parameters();
+    if (compact ? parameters.size() > kCompactArguments : task.words[0] != parameters.size()) {
+      Fail("a task with the wrong number of arguments");
+    }
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (parameters[p].scalar()) continue;
+      if (compact) {
+        if (!world.Allowed(batch.device, task.words[1 + p], task.words[0] * 4, batch)) {
+          Fail("a compact tensor outside of what the client may touch");
+        }
+        continue;
+      }
+      const TensorArgument& tensor = batch.arguments[t * batch.arguments_per_task + p].tensor;
+      if (tensor.rank > kMaxRank || SizeOf(tensor.dtype) == 0) Fail("a malformed tensor");
+      if (!world.Allowed(batch.device, tensor.address, BytesOf(tensor), batch)) {
+        Fail("a tensor outside of what the client may touch");
+      }
+    }
+  }
+}
+
+// Pretends that the tasks ran: poisons what they return, and answers the batch.
+void Answer(RequestBatch& batch, uint32_t failing) {
+  const size_t count = batch.tasks.size();
+  batch.status.assign(count, TaskStatus::kOk);
+  batch.device_ns.assign(count, 1);
+  batch.detail.assign(count, 0);
+  if (failing % 3 == 0) {
+    batch.status[failing % count] = TaskStatus::kAborted;
+    batch.failed = 1;
+  }
+  v1::BatchResult result;
+  BuildResult(batch, &result);
+  if (result.outputs_size() != static_cast<int>(batch.returned.size())) Fail("outputs are missing");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static World* const world = new World;
+  if (size == 0) return 0;
+  v1::Batch message;
+  Choices choose(data + 1, size - 1);
+  if (data[0] % 2 == 0) {
+    if (!message.ParseFromArray(data + 1, static_cast<int>(size - 1))) return 0;
+  } else {
+    if (choose.Below(5) == 0) {
+      MakePrograms(choose, &message);
+    } else {
+      MakeTasks(choose, *world->registry, &message);
+    }
+    if (choose.Below(8) == 0) message.mutable_options()->set_device(choose.Below(3));
+    message.mutable_options()->set_ordering(
+        static_cast<v1::BatchOptions::Ordering>(choose.Below(10) == 0 ? choose.Byte() : 0));
+    message.mutable_options()->set_timeout_us(choose.Number());
+  }
+
+  Caller caller;
+  caller.id = kClient;
+  caller.window_use = &world->use;
+  {
+    auto batch = world->translator->Translate(message, caller);
+    if (!batch.ok()) {
+      if (batch.status().message().find("Fix: ") == absl::string_view::npos) {
+        std::fprintf(stderr, "%s\n", std::string(batch.status().message()).c_str());
+        Fail("a refusal without a fix");
+      }
+    } else {
+      CheckTasks(*world, message, **batch);
+      Answer(**batch, choose.Byte());
+    }
+  }
+  if (world->gate0->used_bytes() + world->gate1->used_bytes() != 0) Fail("window memory leaked");
+  return 0;
+}
