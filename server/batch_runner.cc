@@ -24,6 +24,8 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
     const auto finish = [this, client, answer, held] {
       const uint64_t tasks = held->tasks.size();
       answer(*held);
+      // What waits for the completion may be waiting for this memory.
+      held->keep_alive.clear();
       client->Completed();
       gate_->Leave(tasks);
     };

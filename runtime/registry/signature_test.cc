@@ -28,7 +28,7 @@ std::string ParseError(const std::string& text) {
 struct Given {
   bool scalar;
   DType dtype;
-  Shape shape;
+  std::vector<int64_t> shape;
 };
 
 absl::Status Match(const Signature& signature, const std::vector<Given>& given,
@@ -38,7 +38,7 @@ absl::Status Match(const Signature& signature, const std::vector<Given>& given,
   return signature.Match("op", types, bindings);
 }
 
-Given F32(Shape shape) { return {false, DType::kF32, std::move(shape)}; }
+Given F32(std::vector<int64_t> shape) { return {false, DType::kF32, std::move(shape)}; }
 
 constexpr char kAdd[] = "x: in f32[*S], y: in f32[*S], out: out f32[*S], alpha: scalar f32 = 1";
 
@@ -168,13 +168,13 @@ TEST(SignatureTest, ArgumentsMadeFromBindingsMatchAndOneChangeDoesNot) {
   const Signature s = MustParse("x: in f32[B, *S], y: in f32[*S], out: out f32[B, *S]");
   std::mt19937 random(11);
   for (int i = 0; i < 2000; ++i) {
-    Shape spread(random() % 7, 0);
+    std::vector<int64_t> spread(random() % 7, 0);
     for (int64_t& dim : spread) dim = random() % 5;
-    Shape with_batch = spread;
+    std::vector<int64_t> with_batch = spread;
     with_batch.insert(with_batch.begin(), random() % 5);
     std::vector<Given> given = {F32(with_batch), F32(spread), F32(with_batch)};
     ASSERT_TRUE(Match(s, given).ok());
-    Shape& changed = given[1 + random() % 2].shape;
+    std::vector<int64_t>& changed = given[1 + random() % 2].shape;
     if (changed.empty()) continue;
     changed[random() % changed.size()] += 1;
     ASSERT_FALSE(Match(s, given).ok());

@@ -164,7 +164,7 @@ void SubmitStream::Advance() {
     }
     return;
   }
-  if (running_.empty() && (reads_ended_ || !end_.ok())) {
+  if (unanswered_ == 0 && (reads_ended_ || !end_.ok())) {
     finished_ = true;
     Finish(ToGrpc(end_));
   }

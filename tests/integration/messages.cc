@@ -107,7 +107,9 @@ grpc::Status Upload(const Client& client, uint64_t id, const std::string& bytes,
   } while (sent < bytes.size());
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
-  if (status.ok()) EXPECT_EQ(response.written_bytes(), bytes.size());
+  if (status.ok()) {
+    EXPECT_EQ(response.written_bytes(), bytes.size());
+  }
   return status;
 }
 
