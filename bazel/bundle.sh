@@ -2,8 +2,10 @@
 # Makes the folder that other machines need (Debian 12, Ubuntu 24.04, or newer; nothing
 # installed but the NVIDIA driver, if there is a GPU):
 #
-#   bin/        residentd, residentctl, and the test programs of tests/gpu/checks
+#   bin/        residentd, residentctl, the client's example, and the test programs of
+#               tests/gpu/checks
 #   lib/        every shared library that they need, glibc's own excepted
+#   deploy/     the demo
 #   tests/      tests/gpu/run and what it reads, the checks written in Python among it
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
@@ -12,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 dist=${1:-dist}
 limit_mib=45
-targets=(//server:residentd //client:residentctl)
+targets=(//server:residentd //client:residentctl //client:example)
 scripts=()
 while read -r _ target _; do
   if [[ $target == *.py ]]; then
@@ -43,7 +45,8 @@ for script in "${scripts[@]}"; do
   mkdir -p "$dist/$folder"
   install -m 755 "$folder"/*.py "$dist/$folder/"
 done
-mkdir -p "$dist/tests/flux"
+mkdir -p "$dist/deploy" "$dist/tests/flux"
+install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 

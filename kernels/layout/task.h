@@ -68,9 +68,10 @@ enum TaskFlags : u8 {
   kTaskSkip = 2,
   // Not a task: the kernel finishes what was submitted before and leaves.
   kTaskPark = 4,
-  // Everything the task writes is device memory, so that only later tasks can read it:
-  // its completion need not wait for the writes to reach host memory. A task that
-  // writes to the window or to a client's shared memory must not have it.
+  // Everything the task writes is device memory, so that only later tasks can read it,
+  // and its stores cannot fault: its completion need not wait for them. A task that
+  // writes to the window or to a client's shared memory, or whose operator is not
+  // trusted to stay in its tensors, must not have it.
   kTaskDeviceOutputs = 8,
 };
 

@@ -79,23 +79,23 @@ uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& options) {
   std::unique_ptr<Registry> registry(new Registry);
   uint32_t slot = 0;
-  const auto add_all = [&](absl::Span<const OperatorText> texts) -> absl::Status {
+  const auto add_all = [&](absl::Span<const OperatorText> texts, bool trusted) -> absl::Status {
     for (const OperatorText& text : texts) {
-      const absl::Status status =
-          registry->Add(options, text.name, text.summary, text.signature, text.split, slot);
+      const absl::Status status = registry->Add(options, text.name, text.summary, text.signature,
+                                                text.split, slot, trusted);
       if (!status.ok()) return status;
       slot += 2;
     }
     return absl::OkStatus();
   };
-  absl::Status status = add_all(kBuiltins);
-  if (status.ok() && options.test_operators) status = add_all(kTests);
+  absl::Status status = add_all(kBuiltins, /*trusted=*/true);
+  if (status.ok() && options.test_operators) status = add_all(kTests, /*trusted=*/false);
   if (!status.ok()) return status;
   return registry;
 }
 
 absl::Status Registry::Add(const Options& options, const char* name, const char* summary,
-                           const char* signature, const char* split, uint32_t slot) {
+                           const char* signature, const char* split, uint32_t slot, bool trusted) {
   auto op = std::make_unique<Operator>();
   op->name_ = name;
   op->summary_ = summary;
@@ -111,6 +111,7 @@ absl::Status Registry::Add(const Options& options, const char* name, const char*
   version->version = 1;
   version->slot = slot;
   version->builtin = true;
+  version->trusted = trusted;
   for (uint32_t device = 0; device < options.devices; ++device) {
     version->stats.push_back(std::make_unique<OperatorStats>(name, version->version));
   }

@@ -51,6 +51,10 @@ struct OperatorVersion {
   uint32_t version = 1;
   uint32_t slot = 0;
   bool builtin = false;
+  // Its stores are known to stay in its tensors, so that a fault can never be its own: a
+  // task of it may be completed ahead of its fence (kTaskDeviceOutputs). False for what
+  // others wrote: there, the completion waits until the stores have gone through.
+  bool trusted = false;
   // By device index.
   std::vector<std::unique_ptr<OperatorStats>> stats;
 };
@@ -115,7 +119,7 @@ class Registry {
  private:
   Registry() = default;
   absl::Status Add(const Options& options, const char* name, const char* summary,
-                   const char* signature, const char* split, uint32_t slot);
+                   const char* signature, const char* split, uint32_t slot, bool trusted);
 
   absl::flat_hash_map<std::string, std::unique_ptr<Operator>> operators_;
 };

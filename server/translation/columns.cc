@@ -296,6 +296,7 @@ bool Columns::compact() const {
 }
 
 bool Columns::device_outputs() const {
+  if (!op_.version->trusted) return false;
   const auto& parameters = op_.op->signature().parameters();
   for (size_t c = 0; c < plans_.size(); ++c) {
     const ParameterKind kind = parameters[c].kind;

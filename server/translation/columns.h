@@ -79,7 +79,7 @@ class Columns {
                             Plan& plan);
   absl::Status PlaceInWindow(size_t column, Plan& plan, uint64_t bytes);
   bool compact() const;
-  // Whether every output is in device memory (kTaskDeviceOutputs).
+  // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).
   bool device_outputs() const;
   uint64_t chunks() const;
   void FillCompact(RequestBatch& batch) const;

@@ -31,6 +31,7 @@ ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(int, blocks_per_sm, 0, "as of the daemon");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, sides, wide, flux; all by default");
+ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "fewer rounds, for trying things");
 
 namespace resident::testing {
