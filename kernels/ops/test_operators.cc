@@ -30,7 +30,8 @@ RESIDENT_DEVICE u64 NowNs() {
 }  // namespace
 
 RESIDENT_OPERATOR(test_bad_store)(Block& block, const Args& args) {
-  if (block.thread() == 0) *reinterpret_cast<volatile float*>(u64{64}) = 1.0f;
+  volatile u64 nowhere = 64;  // Volatile, so that no compiler sees it coming.
+  if (block.thread() == 0) *reinterpret_cast<volatile float*>(nowhere) = 1.0f;
 }
 
 RESIDENT_OPERATOR(test_never_returns)(Block& block, const Args& args) {

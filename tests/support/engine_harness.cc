@@ -1,5 +1,11 @@
 #include "tests/support/engine_harness.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -42,6 +48,14 @@ EngineHarness::~EngineHarness() = default;
 
 std::shared_ptr<HostRing> EngineHarness::NewRing() {
   return std::make_shared<HostRing>(region_, info_.workers);
+}
+
+void EngineHarness::Ring() {
+  ControlBlock* const control = region_->control();
+  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
+  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
+    syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  }
 }
 
 EngineHarness::Span EngineHarness::Window(uint64_t bytes) {

@@ -44,6 +44,8 @@ class EngineHarness {
   const std::shared_ptr<SharedRegion>& region() const { return region_; }
   // A ring that continues where the kernel stands. At most one at a time is in use.
   std::shared_ptr<HostRing> NewRing();
+  // Wakes workers that sleep: after Publish(), for a test that has no queue.
+  void Ring();
 
   // Window memory, never freed: where operators see it, and where the test does.
   struct Span {

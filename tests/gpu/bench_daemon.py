@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The whole daemon, measured from outside: how soon it serves, what it takes when idle, and
+`residentctl bench` against it (a bare gRPC echo is the baseline, in the same run).
+
+  bench_daemon.py --out=FILE.json        (tests/gpu/run runs it)
+
+The daemon's device is $RESIDENT_TEST_DEVICES. Prints a table; the file holds the raw figures.
+Exit status 1 if a result of the bench is wrong, never because of speed.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import daemon as daemons  # pylint: disable=wrong-import-position
+
+STARTS = 5
+IDLE_S = 3.0
+
+
+def memory_mib(pid):
+    """Resident memory of a process: all of it, and without what it shares (MiB)."""
+    total = shared = 0
+    for line in pathlib.Path("/proc/{}/smaps_rollup".format(pid)).read_text().splitlines():
+        words = line.split()
+        if words[0] == "Rss:":
+            total = int(words[1])
+        elif words[0] in ("Shared_Clean:", "Shared_Dirty:"):
+            shared += int(words[1])
+    return total / 1024, (total - shared) / 1024
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path("/proc/{}/stat".format(pid)).read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--gtest_output", help="ignored: tests/gpu/run gives it to every check")
+    out = parser.parse_args().out
+
+    ready_s = []
+    for _ in range(STARTS):
+        started = time.monotonic()
+        daemon = daemons.Daemon()
+        ready_s.append(time.monotonic() - started)
+        daemon.stop()
+
+    # Parks soon, so that what is idle is seen idle.
+    daemon = daemons.Daemon("--park_after=200ms")
+    try:
+        engine_pid = daemon.ctl("status", "--json").json["devices"][0]["engine_pid"]
+        time.sleep(1)
+        before = cpu_seconds(daemon.process.pid) + cpu_seconds(engine_pid)
+        time.sleep(IDLE_S)
+        idle_cpu = (cpu_seconds(daemon.process.pid) + cpu_seconds(engine_pid) - before) / IDLE_S
+        front, engine = memory_mib(daemon.process.pid), memory_mib(engine_pid)
+    finally:
+        daemon.stop()
+
+    figures = {
+        "log": "",
+        "serve_to_ready_s": {"median": statistics.median(ready_s), "all": ready_s},
+        "idle_cpu_share_of_a_core": idle_cpu,
+        "front_end_mib": {"resident": front[0], "private": front[1]},
+        "engine_mib": {"resident": engine[0], "private": engine[1]},
+    }
+    print("serve to ready       {:8.3f} s  (median of {})".format(statistics.median(ready_s), STARTS))
+    print("idle                 {:8.2f} % of a core".format(100 * idle_cpu))
+    print("front end, resident  {:8.1f} MiB".format(front[0]))
+    print("engine, resident     {:8.1f} MiB".format(engine[0]), flush=True)
+
+    daemon = daemons.Daemon()
+    raw = pathlib.Path(out + ".ctl")
+    try:
+        figures["log"] = daemon.log.read_text(errors="replace")
+        bench = daemon.ctl("bench", "--out=" + str(raw))
+    finally:
+        daemon.stop()
+    print(bench.out + bench.err)
+    if raw.exists():
+        figures["residentctl_bench"] = json.loads(raw.read_text())
+        raw.unlink()
+    pathlib.Path(out).write_text(json.dumps(figures, indent=1))
+    return bench.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
