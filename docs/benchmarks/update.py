@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Puts the figures of the JSON files beside this one into the tables of the documents.
+
+  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved bench_resident.json
+                                         and bench_daemon.json; they are copied here first
+  docs/benchmarks/update.py --check      changes nothing; exit status 1 if a table is out of date
+
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
+KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
+
+
+def without_raw(value):
+    """Single samples are many and say little: they are not kept."""
+    if isinstance(value, dict):
+        return {k: without_raw(v) for k, v in value.items() if k != "raw"}
+    return [without_raw(v) for v in value] if isinstance(value, list) else value
+
+
+def load(name):
+    return json.loads((HERE / name).read_text())
+
+
+def number(value):
+    """Three digits."""
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return "{:,.{}f}".format(value, digits)
+
+
+def quantity(value, unit):
+    if unit == "us":
+        return number(value) + " µs"
+    if unit == "ns":
+        return number(value) + " ns"
+    if unit == "bytes/s":
+        return "{:,.0f} GB/s".format(value / 1e9)
+    unit = unit.replace("instr/s", "instructions/s")
+    for scale, letter in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+        if value >= scale:
+            return number(value / scale) + " " + letter + unit
+    return number(value) + " " + unit
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def figure(what):
+    """The kernel's figure of that name, and its baselines by name."""
+    found = [f for f in load(KERNEL)["figures"] if f["what"] == what]
+    if not found:
+        sys.exit("update: {} has no figure '{}'".format(KERNEL, what))
+    return found[0], {f["baseline"]: f for f in found if "baseline" in f}
+
+
+def comparison(what, baseline=None):
+    """value, baseline's value, ratio: as text."""
+    ours, baselines = figure(what)
+    if baseline is None:
+        return quantity(ours["value"], ours["unit"]), "", ""
+    other = baselines[baseline]
+    return (quantity(ours["value"], ours["unit"]),
+            "{}: {}".format(baseline, quantity(other["baseline_value"], ours["unit"])),
+            "{:.2f}".format(other["ratio"]))
+
+
+LONE = "lone add of 1,024, round trip, p50"
+BURST = "burst of 64 adds, first submit to last done, p50"
+SUSTAINED = "sustained adds of 1,024, distinct buffers"
+WIDE = "wide add of 256 Mi, chunks of 32768"
+
+
+def kernel():
+    rows = []
+    for f in load(KERNEL)["figures"]:
+        baseline = "baseline" in f
+        rows.append([
+            f["what"], quantity(f["value"], f["unit"]), f["baseline"] if baseline else "",
+            quantity(f["baseline_value"], f["unit"]) if baseline else "",
+            "{:.2f}".format(f["ratio"]) if baseline else ""
+        ])
+    return table(["what", "residentd", "baseline", "its figure", "ratio"], rows)
+
+
+def daemon_rows(name):
+    data = load(name)
+    bench = data["residentctl_bench"]
+
+    def us(summary, key):
+        return quantity(summary[key], "us")
+
+    rows = [
+        ["`serve` to ready, median of {}".format(len(data["serve_to_ready_s"]["all"])),
+         "{:.3f} s".format(data["serve_to_ready_s"]["median"])],
+        ["processor time when idle (front end and engine)",
+         "{:.2f} % of a core".format(100 * data["idle_cpu_share_of_a_core"])],
+        ["resident memory, front end, idle", "{:.1f} MiB".format(data["front_end_mib"]["resident"])],
+        ["resident memory, engine, idle", "{:.1f} MiB".format(data["engine_mib"]["resident"])],
+    ]
+    for key, what in (("lone_run_device", "data in device buffers"),
+                      ("lone_run_message", "data in the message")):
+        run = bench[key]
+        rows.append(["`Run`, one `add` of 1,024, {}: p50, p99".format(what),
+                     us(run["residentd"], "p50_us") + ", " + us(run["residentd"], "p99_us")])
+        rows.append(["the same call to a bare gRPC echo: p50, p99",
+                     us(run["echo"], "p50_us") + ", " + us(run["echo"], "p99_us")])
+    submit, flux = bench["submit"], bench["flux"]
+    rows += [
+        ["`Submit`, batches of {:,} adds of {}, {} client, {} batches in flight".format(
+            submit["batch"], submit["elements"], submit["clients"], submit["in_flight"]),
+         quantity(submit["tasks_per_second"], "tasks/s")],
+        ["a batch of these, from sending to its answer: p50, p99",
+         "{:.2f} ms, {:.2f} ms".format(submit["batch_latency"]["p50_us"] / 1e3,
+                                       submit["batch_latency"]["p99_us"] / 1e3)],
+        ["FLUX through gRPC, one program over {:,} inputs a batch".format(flux["runs_in_batch"]),
+         "{}, {}".format(quantity(flux["instructions_per_second"], "instr/s"),
+                         quantity(flux["runs_per_second"], "runs/s"))],
+    ]
+    return rows
+
+
+def daemon():
+    return table(["what", "figure"], daemon_rows(DAEMON))
+
+
+def daemon_cpu():
+    return table(["what", "figure"], daemon_rows(DAEMON_CPU))
+
+
+def run_p50(side):
+    return quantity(load(DAEMON)["residentctl_bench"]["lone_run_device"][side]["p50_us"], "us")
+
+
+def short():
+    bench = load(DAEMON)["residentctl_bench"]
+    rows = [
+        ["lone task, ring round trip, p50", *comparison(LONE, "graph of one node")],
+        ["burst of 64 tasks, first submit to last done, p50", *comparison(BURST)],
+        ["sustained tasks, distinct buffers", *comparison(SUSTAINED, "graph of 1,000 independent")],
+        ["wide add of 256 Mi", *comparison(WIDE, "device-to-device copy")],
+        ["FLUX in the kernel, one program, 1 Mi inputs",
+         *comparison("FLUX, one program over 1 Mi inputs")],
+        ["gRPC `Submit`, batches of 1,024 tasks, one client",
+         quantity(bench["submit"]["tasks_per_second"], "tasks/s"), "", ""],
+        ["gRPC `Run`, one task, p50", run_p50("residentd"), "bare gRPC echo: " + run_p50("echo"),
+         "{:.2f}".format(bench["lone_run_device"]["p50_ratio"])],
+        ["`serve` to ready", "{:.2f} s".format(load(DAEMON)["serve_to_ready_s"]["median"]), "", ""],
+    ]
+    return table(["what", "residentd", "baseline in the same run", "ratio"], rows)
+
+
+def life():
+    sustained = figure(SUSTAINED)[0]["value"]
+    submitted = load(DAEMON)["residentctl_bench"]["submit"]["tasks_per_second"]
+    rows = [
+        ["the ring's round trip, seen from the host: lone `add` of 1,024, p50", "6 to 11",
+         comparison(LONE)[0]],
+        ["of it, on the device, from taking the task to its completion", "8 to 10",
+         comparison("lone add of 1,024, on the device, p50")[0]],
+        ["publishing a task, host side", "6", comparison("host: publish a task")[0]],
+        ["consuming a completion, host side", "11", comparison("host: consume a completion")[0]],
+        ["a task among many: the ring at its best", "6 to 11",
+         "{} ({})".format(quantity(1e9 / sustained, "ns"), quantity(sustained, "tasks/s"))],
+        ["a task among many: through gRPC, batches of 1,024 of 64 elements", "1 to 13",
+         "{} ({})".format(quantity(1e9 / submitted, "ns"), quantity(submitted, "tasks/s"))],
+        ["a lone task through gRPC `Run`, p50", "1 to 13", run_p50("residentd")],
+        ["the same call to a bare gRPC echo, p50", "", run_p50("echo")],
+    ]
+    return table(["what", "steps", "cost"], rows)
+
+
+TABLES = {"kernel": kernel, "daemon": daemon, "daemon_cpu": daemon_cpu, "short": short,
+          "life": life}
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        for name in (KERNEL, DAEMON):
+            data = without_raw(json.loads(pathlib.Path(sys.argv[1], name).read_text()))
+            if name == DAEMON:
+                text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+            else:
+                text = pathlib.Path(sys.argv[1], name).read_text()
+            (HERE / name).write_text(text)
+    stale = []
+    for document in DOCUMENTS:
+        path = ROOT / document
+        old = path.read_text()
+        new = re.sub(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)",
+                     lambda m: m[1] + TABLES[m[2]]() + "\n" + m[3], old, flags=re.DOTALL)
+        if new != old:
+            stale.append(document)
+            if not check:
+                path.write_text(new)
+    print("out of date: " + ", ".join(stale) if check and stale else
+          "updated: " + ", ".join(stale) if stale else "all tables are up to date")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
