@@ -26,7 +26,7 @@ ABSL_FLAG(uint64_t, window_mib, resident::DeviceLimits().window_mib,
 ABSL_FLAG(uint64_t, device_memory_mib, resident::DeviceLimits().device_memory_mib,
           "memory of a device for buffers; 0: a quarter of a GPU's free memory, 1 GiB for the CPU");
 ABSL_FLAG(uint32_t, blocks_per_sm, 0,
-          "blocks of the resident kernel on each SM; 0: as many as fit, at most 3");
+          "blocks of the resident kernel on each SM; 0: as many as fit, at most 2");
 ABSL_FLAG(uint32_t, sms_free, 0, "SMs left to other programs");
 ABSL_FLAG(uint32_t, cpu_workers, 0,
           "threads of the CPU engine; 0: one for each processor, at most 16");
