@@ -21,6 +21,9 @@ import daemon as daemons  # pylint: disable=wrong-import-position
 
 STARTS = 5
 IDLE_S = 3.0
+# Processors for each side when they are kept apart: a thread that wakes on another
+# processor each time finds its caches cold.
+PINNED = 4
 
 
 def memory_mib(pid):
@@ -38,6 +41,27 @@ def memory_mib(pid):
 def cpu_seconds(pid):
     fields = pathlib.Path("/proc/{}/stat".format(pid)).read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bench(raw, daemon_processors, client_processors):
+    """`residentctl bench` against a daemon of its own; its figures without the samples, and
+    its exit status. The processors that each may use: None for any."""
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, daemon_processors or everywhere)
+    daemon = daemons.Daemon()
+    try:
+        os.sched_setaffinity(0, client_processors or everywhere)
+        done = daemon.ctl("bench", "--out=" + str(raw))
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        daemon.stop()
+    print(done.out + done.err, flush=True)
+    figures = {}
+    if raw.exists():
+        figures = json.loads(raw.read_text())
+        figures.pop("raw", None)
+        raw.unlink()
+    return figures, done.code
 
 
 def main():
@@ -66,7 +90,6 @@ def main():
         daemon.stop()
 
     figures = {
-        "log": "",
         "serve_to_ready_s": {"median": statistics.median(ready_s), "all": ready_s},
         "idle_cpu_share_of_a_core": idle_cpu,
         "front_end_mib": {"resident": front[0], "private": front[1]},
@@ -77,19 +100,16 @@ def main():
     print("front end, resident  {:8.1f} MiB".format(front[0]))
     print("engine, resident     {:8.1f} MiB".format(engine[0]), flush=True)
 
-    daemon = daemons.Daemon()
-    raw = pathlib.Path(out + ".ctl")
-    try:
-        figures["log"] = daemon.log.read_text(errors="replace")
-        bench = daemon.ctl("bench", "--out=" + str(raw))
-    finally:
-        daemon.stop()
-    print(bench.out + bench.err)
-    if raw.exists():
-        figures["residentctl_bench"] = json.loads(raw.read_text())
-        raw.unlink()
+    print("\nThe daemon, the client and the echo on any processor:")
+    figures["bench"], code = bench(pathlib.Path(out + ".ctl"), None, None)
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) >= 2 * PINNED:
+        print("The daemon on {0} processors; the client and the echo on {0} others:".format(PINNED))
+        figures["bench_pinned"], pinned_code = bench(
+            pathlib.Path(out + ".ctl"), processors[PINNED:2 * PINNED], processors[:PINNED])
+        code = code or pinned_code
     pathlib.Path(out).write_text(json.dumps(figures, indent=1))
-    return bench.code
+    return code
 
 
 if __name__ == "__main__":

@@ -18,14 +18,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-#define BASELINE_CALLS(X)                                                                         \
-  X(cuInit)                                                                                       \
-  X(cuDeviceGet)                                                                                  \
-  X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction)       \
-      X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy) X(cuMemAlloc) \
-          X(cuMemFree) X(cuMemsetD8) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer)               \
-              X(cuMemFreeHost) X(cuMemcpyDtoDAsync) X(cuGraphCreate) X(cuGraphAddKernelNode)      \
-                  X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuModuleUnload)
+// clang-format off
+#define BASELINE_CALLS(X) \
+  X(cuInit) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) \
+  X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamCreate) \
+  X(cuStreamSynchronize) X(cuStreamDestroy) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) \
+  X(cuMemHostAlloc) X(cuMemHostGetDevicePointer) X(cuMemFreeHost) X(cuMemcpyDtoDAsync) \
+  X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphInstantiateWithFlags) \
+  X(cuGraphLaunch) X(cuModuleUnload)
+// clang-format on
 
 #define NAME_EXPANDED(call) #call
 #define NAME(call) NAME_EXPANDED(call)

@@ -39,7 +39,9 @@ TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
   const Client greedy(daemon);
   const Client modest(daemon);
   constexpr uint32_t kTasks = 200'000;
-  auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, 20'000)); });
+  // About two seconds of work, however many workers there are.
+  const int64_t ns = int64_t{10'000} * daemon.Device().blocks();
+  auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, ns)); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > kTasks / 2; }));
   for (int i = 0; i < 20; ++i) {
     const RunOutcome outcome = modest.Run(SmallAdd());
