@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/builtin.h"
+#include "runtime/engine/cuda/cubin.h"
 #include "runtime/engine/cuda/first_generation.h"
 
 namespace resident {
@@ -22,6 +24,12 @@ constexpr size_t kStackBytes = 2048;
 constexpr uint64_t kDefaultMemoryDivisor = 4;
 constexpr auto kParkSpin = std::chrono::milliseconds(1);
 constexpr auto kParkNap = std::chrono::microseconds(100);
+
+// Symbols of the first generation's operators, in the order of their slots.
+#define SYMBOL(symbol, name, summary, signature, split) "resident_operator_" #symbol,
+constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
+                                                RESIDENT_TEST_OPERATORS(SYMBOL)};
+#undef SYMBOL
 
 #define RETURN_IF_CUDA_ERROR(call_name, ...)                                          \
   do {                                                                                \
@@ -91,6 +99,17 @@ absl::Status CudaEngine::LoadImage() {
   CUmodule module = nullptr;
   RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
   RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
+  const auto functions = ReadCubin(*image);
+  RETURN_IF_ERROR(functions.status());
+  uint32_t slot = 0;
+  for (const char* symbol : kOperatorSymbols) {
+    const auto found = functions->find(symbol);
+    if (found != functions->end()) {
+      const FunctionResources& used = found->second;
+      info_.operators.push_back({slot, used.registers, used.stack_bytes, 0, used.code_bytes});
+    }
+    slot += 2;
+  }
   return absl::OkStatus();
 }
 

@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <string>
+
 #include "kernels/resident/kernel_parameters.h"
+#include "runtime/engine/cuda/cubin.h"
 
 namespace resident {
 namespace {
@@ -33,6 +37,33 @@ TEST(FirstGeneration, PtxLinksForArchitecturesWithAndWithoutAnImage) {
         FirstGenerationImage(architecture / 10, architecture % 10, /*from_ptx=*/true);
     ASSERT_TRUE(image.ok()) << image.status();
     EXPECT_TRUE(LooksLikeTheKernel(*image)) << architecture;
+  }
+}
+
+TEST(FirstGeneration, CubinTellsWhatOperatorsNeed) {
+  for (int architecture : ImageArchitectures()) {
+    const auto image = FirstGenerationImage(architecture / 10, architecture % 10);
+    const auto functions = ReadCubin(*image);
+    ASSERT_TRUE(functions.ok()) << functions.status();
+    const FunctionResources& add = functions->at("resident_operator_add");
+    EXPECT_GT(add.registers, 16u);
+    EXPECT_LE(add.registers, kMaxRegisters);
+    EXPECT_GT(add.code_bytes, 500u);
+    EXPECT_GT(functions->at(kResidentKernelName).code_bytes, add.code_bytes);
+  }
+}
+
+TEST(FirstGeneration, DamagedCubinIsAnErrorAndNotACrash) {
+  const std::string whole = *FirstGenerationImage(9, 0);
+  EXPECT_FALSE(ReadCubin("").ok());
+  EXPECT_FALSE(ReadCubin("not an ELF file at all, but long enough to be one, or nearly so").ok());
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = whole.substr(0, random() % whole.size());
+    (void)ReadCubin(damaged).ok();
+    damaged = whole;
+    for (int k = 0; k < 20; ++k) damaged[random() % 4096] = static_cast<char>(random());
+    (void)ReadCubin(damaged).ok();
   }
 }
 
