@@ -22,18 +22,35 @@ bool AllEnded(const RequestBatch& batch, TaskStatus status) {
 
 }  // namespace
 
-RunCall* RunCall::Start(Core& core, const grpc::CallbackServerContext& context,
-                        const v1::RunRequest& request, v1::RunResponse& response) {
-  auto* const call = new RunCall(core, response);
+// Owns itself until gRPC is done with it.
+class RunCall::Reactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit Reactor(std::shared_ptr<RunCall> call) : call_(std::move(call)) {}
+  void OnCancel() override { call_->Cancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<RunCall> call_;
+};
+
+grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext& context,
+                                         const v1::RunRequest& request, v1::RunResponse& response) {
   core.counters->CountBatch();
   core.counters->Received(request.ByteSizeLong());
+  const auto call = std::make_shared<RunCall>(core, response);
+  grpc::Status status;
   const absl::Status launched = call->Launch(context, request);
-  if (!launched.ok()) {
+  if (launched.ok()) {
+    if (Reactor* const reactor = call->HandOver()) return reactor;
+    absl::MutexLock lock(&call->mu_);
+    status = std::move(call->status_);
+  } else {
     core.counters->CountRefused(launched.code());
-    call->Finish(ToGrpc(launched));
+    status = ToGrpc(launched);
   }
-  // gRPC destroys the call only after this handler has returned it.
-  return call;
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(std::move(status));
+  return reactor;
 }
 
 absl::Status RunCall::Launch(const grpc::CallbackServerContext& context,
@@ -41,42 +58,59 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context,
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
   if (!client.ok()) return client.status();
   deadline_ = DeadlineOf(context);
-  auto batch = core_.runner->Prepare(request.batch(), *client, deadline_,
-                                     [this](RequestBatch& finished) { Answer(finished); });
+  auto batch = core_.runner->Prepare(
+      request.batch(), *client, deadline_,
+      [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   if (!batch.ok()) return batch.status();
   {
     absl::MutexLock lock(&mu_);
     batch_ = *batch;
-    if (cancelled_) (*batch)->cancelled = true;
   }
-  return core_.runner->Launch(*batch, **client, kAssist);
+  const absl::Status taken = core_.runner->Launch(*batch, **client, kAssist);
+  if (!taken.ok()) {
+    absl::MutexLock lock(&mu_);
+    batch_.reset();  // It refers to this object.
+  }
+  return taken;
 }
 
-void RunCall::Answer(RequestBatch& batch) {
-  {
-    absl::MutexLock lock(&mu_);
-    batch_.reset();
-  }
+RunCall::Reactor* RunCall::HandOver() {
+  absl::MutexLock lock(&mu_);
+  if (answered_) return nullptr;
+  // A cancellation that came before is told to the reactor once gRPC has it.
+  reactor_ = new Reactor(shared_from_this());
+  return reactor_;
+}
+
+grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
   if (batch.failed == batch.status.size()) {
-    if (AllEnded(batch, TaskStatus::kCancelled)) {
-      Finish(ToGrpc(errors::Cancelled()));
-      return;
-    }
+    if (AllEnded(batch, TaskStatus::kCancelled)) return ToGrpc(errors::Cancelled());
     if (batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded)) {
-      Finish(ToGrpc(errors::DeadlineExceeded()));
-      return;
+      return ToGrpc(errors::DeadlineExceeded());
     }
   }
   BuildResult(batch, response_.mutable_result());
   core_.counters->Sent(response_.ByteSizeLong());
-  Finish(grpc::Status::OK);
+  return grpc::Status::OK;
 }
 
-void RunCall::OnCancel() {
+void RunCall::Answer(RequestBatch& batch) {
+  grpc::Status status = BuildAnswer(batch);
+  Reactor* reactor = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    batch_.reset();
+    answered_ = true;
+    reactor = reactor_;
+    if (reactor == nullptr) status_ = std::move(status);
+  }
+  if (reactor != nullptr) reactor->Finish(std::move(status));
+}
+
+void RunCall::Cancel() {
   std::shared_ptr<RequestBatch> batch;
   {
     absl::MutexLock lock(&mu_);
-    cancelled_ = true;
     batch = batch_;
   }
   if (batch != nullptr) core_.runner->Cancel(*batch);

@@ -1,10 +1,16 @@
 // RunCall: one Executor.Run.
 //
 // The handler's thread lends itself to the queue for a moment, so that a lone task is
-// submitted, awaited and answered without a change of threads.
+// submitted, awaited and answered without a change of threads. Such a call is finished
+// with gRPC's own reactor: it is let go of in place, while that of one of ours costs a
+// hop to another thread, which a lone task's caller would wait for (half of a bare
+// round trip). Calls that are not answered within that moment get a reactor of ours,
+// which hears of their cancellation.
 //
-// Thread safety: gRPC calls its members from any thread; mu_ orders a cancellation
-// that comes while the batch is being made.
+//   launched ──answered while the handler lends itself──▶ finished
+//      └────────handed over to a Reactor──answered──────────▲
+//
+// Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_SERVICES_RUN_CALL_H_
 #define RESIDENT_SERVER_SERVICES_RUN_CALL_H_
 
@@ -18,19 +24,23 @@
 
 namespace resident {
 
-class RunCall final : public grpc::ServerUnaryReactor {
+class RunCall : public std::enable_shared_from_this<RunCall> {
  public:
-  // Owns itself until gRPC is done with it.
-  static RunCall* Start(Core& core, const grpc::CallbackServerContext& context,
-                        const v1::RunRequest& request, v1::RunResponse& response);
+  // Serves the call; what the handler returns to gRPC.
+  static grpc::ServerUnaryReactor* Start(Core& core, grpc::CallbackServerContext& context,
+                                         const v1::RunRequest& request, v1::RunResponse& response);
 
-  void OnCancel() override;
-  void OnDone() override { delete this; }
+  RunCall(Core& core, v1::RunResponse& response) : core_(core), response_(response) {}
 
  private:
-  RunCall(Core& core, v1::RunResponse& response) : core_(core), response_(response) {}
+  class Reactor;
+
   absl::Status Launch(const grpc::CallbackServerContext& context, const v1::RunRequest& request);
+  // The reactor of a call that is not answered yet; null if it is by now.
+  Reactor* HandOver();
   void Answer(RequestBatch& batch);
+  grpc::Status BuildAnswer(RequestBatch& batch);
+  void Cancel();
 
   Core& core_;
   v1::RunResponse& response_;
@@ -38,8 +48,10 @@ class RunCall final : public grpc::ServerUnaryReactor {
   Clock::time_point deadline_ = Clock::time_point::max();
 
   absl::Mutex mu_;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<RequestBatch> batch_ ABSL_GUARDED_BY(mu_);  // Until it is answered.
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mu_);  // Once answered.
+  Reactor* reactor_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
 }  // namespace resident
