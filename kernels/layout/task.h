@@ -119,10 +119,8 @@ enum class CompletionStatus : u16 {
   kOk = 0,
   kInvalidArgument = 1,
   kInternal = 2,
-  // A bounds-checked build caught an access outside a tensor.
-  kOutOfBounds = 3,
   // No operator is in the task's slot.
-  kNoOperator = 4,
+  kNoOperator = 3,
 };
 
 inline constexpr u32 kResultBytes = 32;

@@ -31,8 +31,8 @@ struct WideProgress {
   u32 next_chunk;
   u32 blocks_done;
   u32 status_and_detail;
-  // Stamp of the task whose arguments stand in `wide_arguments`.
-  u32 arguments_stamp;
+  // Not 0: the task's arguments stand in `wide_arguments`.
+  u32 arguments_ready;
   u64 start_ns;
   u64 reserved2;
 };

@@ -225,10 +225,10 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
       StoreChunkDevice(device + i, shared[i]);
     __syncwarp();
     FenceDevice();
-    if (LaneId() == 0) StoreDevice(&wide->arguments_stamp, Stamp(token));
+    if (LaneId() == 0) StoreDevice(&wide->arguments_ready, 1);
     return;
   }
-  while (LoadDevice(&wide->arguments_stamp) != Stamp(token)) {
+  while (LoadDevice(&wide->arguments_ready) == 0) {
   }
   FenceDevice();
   CopyArguments(
@@ -446,9 +446,13 @@ class Poller {
       handover.state = kRunning;
       handover.start_ns = NanosecondClock();
     }
+    // An operator that may fault leaves its crumb first: the host looks for it then. For
+    // one that cannot, the crumb is off the way of the round trip.
+    const bool may_fault = !(flags & kTaskDeviceOutputs);
+    if (may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     __syncwarp();
     BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
-    if (LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
+    if (!may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
     return true;
   }

@@ -5,17 +5,11 @@
 //   float w = x.at(row, col);  // By index, through the strides.
 //
 // A view: it owns nothing. Shape and strides are in elements, outermost first.
-// Built with RESIDENT_CHECKS=1, an index outside the tensor is reported as
-// CompletionStatus::kOutOfBounds and reads or writes a dummy element instead.
 #ifndef RESIDENT_KERNELS_SDK_TENSOR_H_
 #define RESIDENT_KERNELS_SDK_TENSOR_H_
 
 #include "kernels/layout/task.h"
 #include "kernels/sdk/platform.h"
-
-#ifndef RESIDENT_CHECKS
-#define RESIDENT_CHECKS 0
-#endif
 
 namespace resident {
 
@@ -59,35 +53,18 @@ class Tensor {
   }
 
   // Element i of a dense tensor.
-  RESIDENT_HOST_DEVICE T& operator[](i64 i) const { return data()[Checked(i)]; }
+  RESIDENT_HOST_DEVICE T& operator[](i64 i) const { return data()[i]; }
 
   // Element at the given index, one value for each dimension.
   template <typename... Index>
   RESIDENT_HOST_DEVICE T& at(Index... index) const {
     const i64 indices[] = {static_cast<i64>(index)...};
     i64 offset = 0;
-    for (u32 i = 0; i < sizeof...(Index); ++i) offset += CheckedIn(indices[i], i) * stride(i);
+    for (u32 i = 0; i < sizeof...(Index); ++i) offset += indices[i] * stride(i);
     return data()[offset];
   }
 
  private:
-  RESIDENT_HOST_DEVICE i64 Checked(i64 i) const {
-#if RESIDENT_CHECKS
-    if (i < 0 || i >= size_) return ReportOutOfBounds();
-#endif
-    return i;
-  }
-  RESIDENT_HOST_DEVICE i64 CheckedIn(i64 i, u32 dimension) const {
-#if RESIDENT_CHECKS
-    if (i < 0 || i >= shape(dimension)) return ReportOutOfBounds();
-#endif
-    return i;
-  }
-#if RESIDENT_CHECKS
-  // Defined with Block, whose status it sets; returns the index of element 0.
-  RESIDENT_HOST_DEVICE i64 ReportOutOfBounds() const;
-#endif
-
   T* data_;
   i64 size_;
   const TensorArgument* described_;

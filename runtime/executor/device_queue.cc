@@ -41,6 +41,8 @@ constexpr uint32_t kFewInFlight = 16;
 constexpr nanoseconds kLookPastInterval = std::chrono::microseconds(10);
 // How often work that is held back (parked) is looked through for deadlines.
 constexpr absl::Duration kDoomedCheck = absl::Milliseconds(20);
+// How long the pump leaves the work to callers that wait for their own batches.
+constexpr absl::Duration kAssistantsTurn = absl::Microseconds(50);
 // No worker shows the task, yet it does not complete: the kernel itself is stuck.
 constexpr uint32_t kNoOperatorSlot = UINT32_MAX;
 
@@ -49,7 +51,6 @@ TaskStatus ToTaskStatus(CompletionStatus status) {
     case CompletionStatus::kOk:
       return TaskStatus::kOk;
     case CompletionStatus::kInvalidArgument:
-    case CompletionStatus::kOutOfBounds:
       return TaskStatus::kInvalidArgument;
     case CompletionStatus::kInternal:
     case CompletionStatus::kNoOperator:
@@ -135,11 +136,22 @@ class DeviceQueue::Impl {
 
   void RemoveClient(ClientId id) {
     {
+      absl::MutexLock pump_lock(&pump_mu_);
       absl::MutexLock lock(&mu_);
       const auto found = clients_.find(id);
       if (found == clients_.end()) return;
       for (const auto& batch : found->second->queue) batch->cancelled = true;
-      clients_.erase(found);
+      clients_.erase(found);  // Stays in its turn until its queue is empty.
+      // In-order batches that are under way have left the queue.
+      for (const auto& batch : ordered_ready_) {
+        if (batch->client == id) batch->cancelled = true;
+      }
+      if (ring_ != nullptr) {
+        ring_->ForEachInFlight([&](uint64_t sequence) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          Batch& batch = *entries_[sequence & (ring_->slots() - 1)].batch;
+          if (batch.client == id && batch.in_order) batch.cancelled = true;
+        });
+      }
     }
     NoteCancelled();
   }
@@ -153,7 +165,7 @@ class DeviceQueue::Impl {
     batch->detail.assign(count, 0);
     if (batch->wants_results) batch->results.resize(count);
     batch->enqueued_at = Clock::now();
-    Batch* const raw = batch.get();
+    const std::shared_ptr<Batch> held = assist.count() != 0 ? batch : nullptr;
     {
       absl::MutexLock lock(&mu_);
       const auto found = clients_.find(id);
@@ -185,7 +197,7 @@ class DeviceQueue::Impl {
       work_arrived_.store(true, std::memory_order_seq_cst);
       if (assist.count() == 0) WakePump();
     }
-    if (assist.count() != 0) Assist(raw, assist);
+    if (assist.count() != 0) Assist(held, assist);
     return absl::OkStatus();
   }
 
@@ -230,7 +242,8 @@ class DeviceQueue::Impl {
         loss_ = cause;
       }
       // Completions that arrived before the end still count.
-      ConsumeCompletions(&finished, /*thorough=*/true);
+      while (ConsumeCompletions(&finished, /*thorough=*/true)) {
+      }
       ring_->ForEachInFlight([&](uint64_t sequence) {
         pump_mu_.AssertHeld();  // Which the lock analysis does not see in here.
         Entry& entry = entries_[sequence & (ring_->slots() - 1)];
@@ -281,6 +294,7 @@ class DeviceQueue::Impl {
 
   void EndPark() {
     absl::MutexLock pump_lock(&pump_mu_);
+    if (park_published_ && ring_ != nullptr) ring_->Resumed();
     park_published_ = false;
     absl::MutexLock lock(&mu_);
     parked_ = false;
@@ -397,6 +411,15 @@ class DeviceQueue::Impl {
     std::shared_ptr<HostRing> ring;
     CompletionAlarm alarm;
     while (true) {
+      if (assistants_.load(std::memory_order_relaxed) > 0) {
+        // Somebody who waits for an outcome is at it. An outcome found here would reach
+        // its caller by way of two more threads.
+        alarm.Clear();
+        absl::MutexLock lock(&mu_);
+        mu_.AwaitWithTimeout(absl::Condition(&wake_pump_), kAssistantsTurn);
+        wake_pump_ = false;
+        quiet = false;
+      }
       Finished finished;
       bool progress;
       // Set before the last look: what completes after it ends the nap.
@@ -425,13 +448,15 @@ class DeviceQueue::Impl {
         if (!work_arrived_.load(std::memory_order_seq_cst)) alarm.Await(nap);
         napping_.store(false, std::memory_order_relaxed);
         nap = std::min(nap * 2, kLongestNap);
+        LookForDoomedNowAndThen();
         continue;
       }
       alarm.Clear();
       absl::MutexLock lock(&mu_);
       if (stopping_) return;
-      // Queued work that cannot go on (parked) may still pass its deadline.
-      const absl::Duration most = queued_tasks_ > 0 ? kDoomedCheck : absl::InfiniteDuration();
+      // Work that cannot go on (parked) may still pass its deadline.
+      const bool waiting = idle_since_ == Clock::time_point::max();
+      const absl::Duration most = waiting ? kDoomedCheck : absl::InfiniteDuration();
       if (!mu_.AwaitWithTimeout(absl::Condition(&wake_pump_), most)) {
         look_for_doomed_ = true;
         work_arrived_.store(true, std::memory_order_relaxed);
@@ -440,6 +465,18 @@ class DeviceQueue::Impl {
       last_progress = Clock::now();
       quiet = false;
     }
+  }
+
+  // With the ring full of slow tasks, nothing else looks at the queues.
+  void LookForDoomedNowAndThen() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const Clock::time_point now = Clock::now();
+    if (queued_tasks_ == 0 || now - looked_for_doomed_ < absl::ToChronoNanoseconds(kDoomedCheck)) {
+      return;
+    }
+    looked_for_doomed_ = now;
+    look_for_doomed_ = true;
+    work_arrived_.store(true, std::memory_order_relaxed);
   }
 
   // Makes the pump look again, whatever it is waiting for.
@@ -451,19 +488,25 @@ class DeviceQueue::Impl {
     }
   }
 
-  void Assist(const Batch* batch, nanoseconds most) {
+  void Assist(const std::shared_ptr<Batch>& batch, nanoseconds most) {
     const Clock::time_point until = Clock::now() + most;
     bool done = false;
+    assistants_.fetch_add(1, std::memory_order_relaxed);
     while (!done) {
-      if (!pump_mu_.TryLock()) break;
+      if (!pump_mu_.TryLock()) {
+        if (Clock::now() > until) break;
+        std::this_thread::yield();
+        continue;
+      }
       Finished finished;
-      const bool progress = Pass(&finished, /*thorough=*/false);
+      Pass(&finished, /*thorough=*/false);
+      // Another thread's pass may have found it.
+      done = batch->finished == batch->tasks.size();
       pump_mu_.Unlock();
-      // `batch` is only compared: it may be gone once delivered.
-      for (const auto& b : finished.batches) done |= b.get() == batch;
       Deliver(&finished);
-      if (!done && !progress && Clock::now() > until) break;
+      if (!done && Clock::now() > until) break;
     }
+    assistants_.fetch_sub(1, std::memory_order_relaxed);
     // Whatever is left is the pump's.
     absl::MutexLock lock(&mu_);
     if (in_flight_.load(std::memory_order_relaxed) > 0 ||
@@ -696,6 +739,14 @@ class DeviceQueue::Impl {
         }
       }
     }
+    for (size_t i = 0; i < ordered_ready_.size();) {
+      if (const auto reason = ReasonToSkip(*ordered_ready_[i])) {
+        SkipRest(ordered_ready_[i], reason->first, reason->second, finished);
+        ordered_ready_.erase(ordered_ready_.begin() + i);
+      } else {
+        ++i;
+      }
+    }
   }
 
   void Dequeued(Client& client, uint64_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -714,7 +765,8 @@ class DeviceQueue::Impl {
                 Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
     const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
     if (batch->submitted == count) return;
-    batch->cause = cause;
+    // A batch has one cause: what was said of tasks that may have run must stand.
+    if (batch->cause.empty()) batch->cause = cause;
     const uint32_t skipped = count - batch->submitted;
     std::fill(batch->status.begin() + batch->submitted, batch->status.end(), status);
     batch->submitted = count;
@@ -825,6 +877,7 @@ class DeviceQueue::Impl {
   bool parked_ ABSL_GUARDED_BY(mu_) = false;
   bool called_for_resume_ ABSL_GUARDED_BY(mu_) = false;
   bool look_for_doomed_ ABSL_GUARDED_BY(mu_) = false;
+  Clock::time_point looked_for_doomed_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool wake_pump_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
@@ -839,6 +892,8 @@ class DeviceQueue::Impl {
   // Whether there may be something to submit: spares the pump mu_ in most passes.
   std::atomic<bool> work_arrived_{false};
   std::atomic<bool> napping_{false};
+  // Callers that do the pump's work at the moment.
+  std::atomic<uint32_t> assistants_{0};
   // Copies for readers without pump_mu_.
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> next_sequence_{0};

@@ -313,6 +313,22 @@ TEST_F(DeviceQueueTest, ParksUnderLoadLoseAndDoubleNothing) {
   EXPECT_EQ(*counter.as<float>(), static_cast<float>(submitted));
 }
 
+TEST_F(DeviceQueueTest, ParksWithoutATaskInBetweenDoNotFillTheRing) {
+  // More than the ring has slots: each park takes one, and completes nothing.
+  for (uint32_t p = 0; p < harness_->region()->layout().slots + 10; ++p) {
+    ASSERT_TRUE(queue_.BeginPark().ok()) << "park " << p;
+    ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
+    ASSERT_TRUE(harness_->engine().Resume().ok());
+    queue_.EndPark();
+  }
+  auto counter = harness_->Window(4);
+  *counter.as<float>() = 0;
+  auto after = CountBatch(counter.address, 100);
+  ASSERT_TRUE(queue_.Enqueue(1, after->batch).ok());
+  after->Wait();
+  EXPECT_EQ(*counter.as<float>(), 100.0f);
+}
+
 TEST_F(DeviceQueueTest, WorkThatComesWhileParkedAsksForTheKernelOnce) {
   ASSERT_TRUE(queue_.BeginPark().ok());
   ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
@@ -362,6 +378,8 @@ TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
   const auto& status = batch->batch->status;
   EXPECT_EQ(std::count(status.begin(), status.end(), TaskStatus::kAborted), 63);
   EXPECT_EQ(std::count(status.begin(), status.end(), TaskStatus::kUnavailable), 1000 - 63);
+  // What is said of tasks that may have run is not overwritten by those that did not.
+  EXPECT_NE(batch->batch->cause.find("suspect"), std::string::npos) << batch->batch->cause;
   EXPECT_EQ(ordered->batch->status[0], TaskStatus::kAborted);
   EXPECT_EQ(ordered->batch->status[9], TaskStatus::kUnavailable);
   auto after = CountBatch(0, 1);
@@ -384,6 +402,34 @@ TEST_F(DeviceQueueTest, OverdueTaskIsFoundWithItsOperator) {
   EXPECT_EQ(overdue[0].operator_slot, OperatorSlot("test.spin"));
   slow->Wait();
   EXPECT_TRUE(queue_.FindOverdue(std::chrono::milliseconds(20)).empty());
+}
+
+TEST_F(DeviceQueueTest, RemovedClientsInOrderBatchEndsToo) {
+  auto out = harness_->Window(64);
+  auto ordered = SpinBatch(out.address, 100'000, 1'000'000);
+  ordered->batch->in_order = true;
+  ASSERT_TRUE(queue_.Enqueue(1, ordered->batch).ok());
+  while (queue_.counters().in_flight == 0) std::this_thread::yield();
+  queue_.RemoveClient(1);
+  ordered->Wait();  // 100 s of work, if it went on.
+  EXPECT_EQ(ordered->batch->status.back(), TaskStatus::kCancelled);
+}
+
+TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTasks) {
+  auto out = harness_->Window(64);
+  // Every place that the queue allows in the ring is taken for a while.
+  auto slow = SpinBatch(out.address, 2000, 40'000'000);
+  ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
+  while (queue_.counters().in_flight < 64) std::this_thread::yield();
+  auto late = SpinBatch(out.address, 5000, 10);
+  late->batch->deadline = Clock::now() + std::chrono::milliseconds(30);
+  ASSERT_TRUE(queue_.Enqueue(2, late->batch).ok());
+  late->Wait();
+  EXPECT_EQ(late->batch->status.back(), TaskStatus::kDeadlineExceeded);
+  EXPECT_FALSE(slow->done.HasBeenNotified());
+  slow->batch->cancelled = true;
+  queue_.NoteCancelled();
+  slow->Wait();
 }
 
 TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOthersGoOn) {

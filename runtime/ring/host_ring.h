@@ -61,6 +61,10 @@ class HostRing {
   // published behind it until the kernel has left.
   bool PublishPark();
 
+  // The kernel has left and is back: it had read every submission, markers too, which
+  // no completion tells. REQUIRES: the park marker was met.
+  void Resumed() { read_ = next_sequence_; }
+
   // Reports completed tasks, oldest first, at most `most`; returns their number. Looks
   // past at most `look_past` tasks that have not completed: worker_count() finds every
   // completion. Looking at slots that the device is about to write costs it dearly (4.5 M

@@ -12,6 +12,9 @@
 namespace resident {
 namespace {
 
+// Enough to tell sessions apart, too little to be one.
+constexpr size_t kShownSessionChars = 8;
+
 void DescribeDevice(const Core& core, Device& device, v1::DeviceStatus* out) {
   const Device::Snapshot snapshot = device.snapshot();
   const EngineInfo& info = snapshot.info;
@@ -40,7 +43,9 @@ void DescribeDevice(const Core& core, Device& device, v1::DeviceStatus* out) {
 }
 
 void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
-  out->set_id(client.is_session() ? client.session() : client.peer());
+  // Not all of a session's id: whoever has it may use the session's buffers.
+  out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars)
+                                  : client.peer());
   out->set_name(client.name());
   out->set_peer(client.peer());
   uint64_t queued = 0;

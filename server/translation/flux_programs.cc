@@ -21,6 +21,10 @@ constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
 constexpr uint64_t kRunsOfBlock = 256;
 constexpr uint64_t kMostRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
+// A batch becomes several tasks where its runs might need more instructions than this for
+// each worker: about 3 s of a CPU's worker and 2 s of a GPU's, so that no legal batch
+// comes near --task_time_limit in one task.
+constexpr uint64_t kInstructionsOfWorker = 1'000'000'000;
 
 }  // namespace
 
@@ -107,14 +111,20 @@ bool FluxPrograms::wants_staging() const {
   return bytes > kSmallBytecodeBytes && bytes > kSmallProgramBytes * programs_;
 }
 
-uint64_t FluxPrograms::Chunks(const EngineInfo& engine) const {
+uint64_t FluxPrograms::Chunks(const EngineInfo& engine, uint64_t runs) const {
   uint64_t runs_of_chunk = kRunsOfBlock;
   if (programs_ == 1) {
     const uint64_t chunks = kChunksOfWorker * std::max<uint32_t>(1, engine.workers);
-    runs_of_chunk = (runs_ / chunks + kRunsOfBlock - 1) / kRunsOfBlock * kRunsOfBlock;
+    runs_of_chunk = (runs / chunks + kRunsOfBlock - 1) / kRunsOfBlock * kRunsOfBlock;
     runs_of_chunk = std::clamp(runs_of_chunk, kRunsOfBlock, kMostRunsOfChunk);
   }
-  return (runs_ + runs_of_chunk - 1) / runs_of_chunk;
+  return (runs + runs_of_chunk - 1) / runs_of_chunk;
+}
+
+uint64_t FluxPrograms::RunsOfTask(const EngineInfo& engine) const {
+  const uint64_t instructions = kInstructionsOfWorker * std::max<uint32_t>(1, engine.workers);
+  const uint64_t runs = instructions / std::max<uint64_t>(1, max_cycles_);
+  return std::max(kRunsOfBlock, runs / kRunsOfBlock * kRunsOfBlock);
 }
 
 void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
@@ -129,18 +139,36 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   copy_in(index_at_, message_.program_index().data(), uint64_t{4} * message_.program_index_size());
   copy_in(initial_at_, message_.initial().data(), message_.initial().size());
 
-  const size_t tasks = staged == nullptr ? 1 : 2;
-  batch.tasks.resize(tasks);
+  const uint64_t runs_of_task = RunsOfTask(engine);
+  const size_t run_tasks = (runs_ + runs_of_task - 1) / runs_of_task;
+  const size_t first_run_task = staged == nullptr ? 0 : 1;
+  batch.tasks.resize(first_run_task + run_tasks);
   batch.arguments_per_task = flux::kRunArguments;
-  batch.arguments.resize(tasks * flux::kRunArguments);
+  batch.arguments.resize(batch.tasks.size() * flux::kRunArguments);
+  batch.in_order = batch.tasks.size() > 1;  // Each run task takes all workers anyway.
   if (staged != nullptr) {
-    batch.in_order = true;
     FillCopyTask(copy_bytes, window.address + bytecode_at_, staged->address, bytecode_bytes,
                  batch.tasks[0], batch.arguments.data());
   }
+  const uint64_t bytecode = staged == nullptr ? window.address + bytecode_at_ : staged->address;
+  for (size_t t = 0; t < run_tasks; ++t) {
+    const uint64_t first = t * runs_of_task;
+    FillRunTask(flux_run, engine, window.address, bytecode, first,
+                std::min<uint64_t>(runs_of_task, runs_ - first), batch.tasks[first_run_task + t],
+                &batch.arguments[(first_run_task + t) * flux::kRunArguments]);
+  }
 
-  Argument* const arguments = &batch.arguments[(tasks - 1) * flux::kRunArguments];
-  const uint64_t base = window.address;
+  batch.flux = true;
+  batch.flux_runs = runs_;
+  batch.flux_wanted = wanted_count_;
+  batch.flux_registers = window.host + registers_at_;
+  batch.flux_errors = window.host + errors_at_;
+  batch.flux_cycles = window.host + cycles_at_;
+}
+
+void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const EngineInfo& engine,
+                               uint64_t window, uint64_t bytecode, uint64_t first, uint64_t runs,
+                               TaskDescriptor& task, Argument* arguments) const {
   const auto tensor = [&](uint32_t i, DType dtype, uint64_t address, uint64_t elements) {
     arguments[i] = VectorArgument(dtype, address, static_cast<int64_t>(elements));
   };
@@ -148,15 +176,25 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
     std::memset(&arguments[i], 0, sizeof(Argument));
     arguments[i].scalar_bits = value;
   };
-  tensor(flux::kRunBytecode, DType::kU8, staged == nullptr ? base + bytecode_at_ : staged->address,
-         bytecode_bytes);
-  tensor(flux::kRunOffsets, DType::kU32, base + offsets_at_, message_.offsets_size());
-  tensor(flux::kRunIndex, DType::kU32, base + index_at_, message_.program_index_size());
-  tensor(flux::kRunInitial, DType::kI32, base + initial_at_, message_.initial().size() / 4);
-  tensor(flux::kRunRegisters, DType::kI32, base + registers_at_, uint64_t{runs_} * wanted_count_);
-  tensor(flux::kRunErrors, DType::kU8, base + errors_at_, runs_);
-  tensor(flux::kRunCycles, DType::kU32, base + cycles_at_, runs_);
-  scalar(flux::kRunCount, runs_);
+  // What there is one of for each run starts at this task's first run. Offsets count from
+  // the start of all bytecode in every task; programs that are picked by index, or that
+  // there is one of, are the same for every task.
+  const bool indexed = message_.program_index_size() != 0;
+  const bool program_of_its_own = !indexed && programs_ > 1;
+  const uint64_t width = initial_shared_ ? 0 : message_.initial_width();
+  tensor(flux::kRunBytecode, DType::kU8, bytecode, message_.bytecode().size());
+  tensor(flux::kRunOffsets, DType::kU32,
+         window + offsets_at_ + (program_of_its_own ? 4 * first : 0),
+         program_of_its_own ? runs + 1 : message_.offsets_size());
+  tensor(flux::kRunIndex, DType::kU32, window + index_at_ + (indexed ? 4 * first : 0),
+         indexed ? runs : 0);
+  tensor(flux::kRunInitial, DType::kI32, window + initial_at_ + 4 * first * width,
+         initial_shared_ ? message_.initial().size() / 4 : runs * width);
+  tensor(flux::kRunRegisters, DType::kI32, window + registers_at_ + 4 * first * wanted_count_,
+         runs * wanted_count_);
+  tensor(flux::kRunErrors, DType::kU8, window + errors_at_ + first, runs);
+  tensor(flux::kRunCycles, DType::kU32, window + cycles_at_ + 4 * first, runs);
+  scalar(flux::kRunCount, runs);
   scalar(flux::kRunInitialWidth, message_.initial_width());
   scalar(flux::kRunInitialShared, initial_shared_ ? 1 : 0);
   scalar(flux::kRunWanted, wanted_);
@@ -165,20 +203,12 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   scalar(flux::kRunUnknownNop,
          message_.unknown_opcode() == v1::FluxPrograms::UNKNOWN_OPCODE_NOP ? 1 : 0);
 
-  const uint64_t chunks = Chunks(engine);
-  TaskDescriptor& task = batch.tasks.back();
+  const uint64_t chunks = Chunks(engine, runs);
   task = TaskDescriptor{};
   task.operator_slot = static_cast<u16>(flux_run.version->slot);
   task.words[0] = flux::kRunArguments;
   task.words[1] = chunks > 1 ? chunks : 0;
   task.words[2] = std::min<uint64_t>(chunks, UINT16_MAX);
-
-  batch.flux = true;
-  batch.flux_runs = runs_;
-  batch.flux_wanted = wanted_count_;
-  batch.flux_registers = window.host + registers_at_;
-  batch.flux_errors = window.host + errors_at_;
-  batch.flux_cycles = window.host + cycles_at_;
 }
 
 }  // namespace resident

@@ -32,15 +32,22 @@ class FluxPrograms {
   // a copy into device memory before the programs run.
   bool wants_staging() const;
 
-  // Fills in the task, and one before it that copies the bytecode when `staged` is
-  // not null.
+  // Fills in the tasks that run the programs, and one before them that copies the
+  // bytecode when `staged` is not null.
   void Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
             const EngineInfo& engine, const WindowMemory& window, const DeviceMemory* staged,
             RequestBatch& batch) const;
 
  private:
   uint64_t Reserve(uint64_t bytes);
-  uint64_t Chunks(const EngineInfo& engine) const;
+  // Chunks of a task of so many runs.
+  uint64_t Chunks(const EngineInfo& engine, uint64_t runs) const;
+  // Most runs of one task.
+  uint64_t RunsOfTask(const EngineInfo& engine) const;
+  // The task of runs [first, first + runs); `window` and `bytecode` are addresses.
+  void FillRunTask(const ResolvedOperator& flux_run, const EngineInfo& engine, uint64_t window,
+                   uint64_t bytecode, uint64_t first, uint64_t runs, TaskDescriptor& task,
+                   Argument* arguments) const;
 
   const v1::FluxPrograms& message_;
   uint32_t programs_ = 1;

@@ -1,5 +1,7 @@
 #include "server/translation/result_builder.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -45,10 +47,13 @@ void AddError(const RequestBatch& batch, uint32_t index, size_t task, v1::BatchR
 }
 
 void BuildFlux(const RequestBatch& batch, v1::BatchResult* result) {
-  // One status for the batch: that of the run, or of the staging if it failed first.
-  size_t decisive = batch.status.size() - 1;
-  if (batch.status[0] != TaskStatus::kOk) decisive = 0;
-  result->add_device_ns(batch.device_ns.back());
+  // One status for the batch, that of the first task that failed, and one time.
+  size_t decisive = 0;
+  while (decisive + 1 < batch.status.size() && batch.status[decisive] == TaskStatus::kOk)
+    ++decisive;
+  uint64_t device_ns = 0;
+  for (const uint32_t ns : batch.device_ns) device_ns += ns;
+  result->add_device_ns(static_cast<uint32_t>(std::min<uint64_t>(device_ns, UINT32_MAX)));
   if (batch.status[decisive] != TaskStatus::kOk) {
     result->add_status(static_cast<v1::TaskStatus>(batch.status[decisive]));
     AddError(batch, 0, decisive, result);

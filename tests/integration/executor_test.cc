@@ -231,6 +231,35 @@ TEST_F(ExecutorTest, LargeFluxProgramsAreStagedAndGiveTheSame) {
   EXPECT_EQ(result.device_ns_size(), 1);
 }
 
+// A high cycle limit makes the batch several tasks; nobody can tell.
+TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSame) {
+  constexpr int kRuns = 3000;
+  std::vector<std::string> programs;
+  std::vector<int32_t> initial;
+  for (int32_t i = 0; i < kRuns; ++i) {
+    // ADDI R0, i % 100; LOOP R1, back to it; HALT.
+    programs.push_back(std::string("\x19\x00", 2) + static_cast<char>(i % 100) +
+                       std::string("\x46\x01\x03\x00\x00", 5));
+    initial.push_back(i);
+    initial.push_back(1 + i % 50);
+  }
+  v1::Batch batch = Programs(programs);
+  batch.mutable_programs()->set_initial_width(2);
+  batch.mutable_programs()->set_initial(
+      std::string(reinterpret_cast<const char*>(initial.data()), initial.size() * 4));
+  batch.mutable_programs()->set_max_cycles(10'000);
+  const v1::BatchResult whole = MustRun(batch);
+  batch.mutable_programs()->set_max_cycles(100'000'000);
+  const v1::BatchResult split = MustRun(batch);
+  EXPECT_EQ(split.flux().registers(), whole.flux().registers());
+  EXPECT_EQ(split.flux().cycles(), whole.flux().cycles());
+  EXPECT_EQ(split.device_ns_size(), 1);
+  const std::vector<int32_t> registers = Integers(split.flux().registers());
+  for (int32_t i = 0; i < kRuns; ++i) {
+    ASSERT_EQ(registers[i], i + (i % 100) * (1 + i % 50)) << i;
+  }
+}
+
 TEST_F(ExecutorTest, FluxRunsPickTheirProgramByIndex) {
   v1::Batch batch = Programs({std::string("\x18\x00\x01", 3), std::string("\x18\x00\x02", 3)});
   for (const uint32_t program : {1, 0, 1, 1}) batch.mutable_programs()->add_program_index(program);

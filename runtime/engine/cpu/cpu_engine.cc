@@ -62,7 +62,9 @@ void FutexWake(uint32_t* word) {
 CpuEngine::~CpuEngine() {
   leaving_ = true;
   if (region_ != nullptr) WakeSleepers();
-  for (auto& worker : workers_) worker.join();
+  for (auto& worker : workers_) {
+    if (worker.joinable()) worker.join();
+  }
   if (memory_ != nullptr) munmap(memory_, memory_bytes_ + workers_.size() * kScratchBytes);
   for (const auto& [address, bytes] : mapped_) munmap(reinterpret_cast<void*>(address), bytes);
 }
@@ -130,7 +132,9 @@ absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
                      static_cast<long>(ns % 1'000'000'000)};
     syscall(SYS_futex, &running_, FUTEX_WAIT, left, &timeout, nullptr, 0);
   }
-  for (auto& worker : workers_) worker.join();
+  for (auto& worker : workers_) {
+    if (worker.joinable()) worker.join();
+  }
   for (auto& worker : workers_) worker = std::thread();
   region_->control()->resume_sequence = next_.load();
   return absl::OkStatus();
@@ -227,6 +231,7 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
 
 void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, BlockState& state) {
   const uint64_t start_ns = NowNs();
+  std::memset(state.result, 0, kResultBytes);
   Wide& wide = *wide_[worker];
   wide.task = state.descriptor;
   wide.sequence = sequence;
