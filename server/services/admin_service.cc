@@ -44,8 +44,7 @@ void DescribeDevice(const Core& core, Device& device, v1::DeviceStatus* out) {
 
 void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
   // Not all of a session's id: whoever has it may use the session's buffers.
-  out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars)
-                                  : client.peer());
+  out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars) : client.peer());
   out->set_name(client.name());
   out->set_peer(client.peer());
   uint64_t queued = 0;
