@@ -94,7 +94,7 @@ def kernel():
 
 def daemon_rows(name):
     data = load(name)
-    bench = data["residentctl_bench"]
+    bench = data["bench"]
 
     def us(summary, key):
         return quantity(summary[key], "us")
@@ -114,6 +114,12 @@ def daemon_rows(name):
                      us(run["residentd"], "p50_us") + ", " + us(run["residentd"], "p99_us")])
         rows.append(["the same call to a bare gRPC echo: p50, p99",
                      us(run["echo"], "p50_us") + ", " + us(run["echo"], "p99_us")])
+    if "bench_pinned" in data:
+        run = data["bench_pinned"]["lone_run_device"]
+        for side, what in (("residentd", "`Run` as above, data in device buffers, the daemon and "
+                            "the client on 4 processors each: p50, p99"),
+                           ("echo", "the bare gRPC echo then: p50, p99")):
+            rows.append([what, us(run[side], "p50_us") + ", " + us(run[side], "p99_us")])
     submit, flux = bench["submit"], bench["flux"]
     rows += [
         ["`Submit`, batches of {:,} adds of {}, {} client, {} batches in flight".format(
@@ -138,11 +144,11 @@ def daemon_cpu():
 
 
 def run_p50(side):
-    return quantity(load(DAEMON)["residentctl_bench"]["lone_run_device"][side]["p50_us"], "us")
+    return quantity(load(DAEMON)["bench"]["lone_run_device"][side]["p50_us"], "us")
 
 
 def short():
-    bench = load(DAEMON)["residentctl_bench"]
+    bench = load(DAEMON)["bench"]
     rows = [
         ["lone task, ring round trip, p50", *comparison(LONE, "graph of one node")],
         ["burst of 64 tasks, first submit to last done, p50", *comparison(BURST)],
@@ -161,7 +167,7 @@ def short():
 
 def life():
     sustained = figure(SUSTAINED)[0]["value"]
-    submitted = load(DAEMON)["residentctl_bench"]["submit"]["tasks_per_second"]
+    submitted = load(DAEMON)["bench"]["submit"]["tasks_per_second"]
     rows = [
         ["the ring's round trip, seen from the host: lone `add` of 1,024, p50", "6 to 11",
          comparison(LONE)[0]],
