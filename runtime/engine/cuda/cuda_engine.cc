@@ -172,13 +172,17 @@ absl::Status CudaEngine::CreateStream(uint32_t sms) {
   // A green context holds the kernel on a part of the SMs.
   CUdevResource all{}, ours{}, rest{};
   RETURN_IF_CUDA_ERROR(cuDeviceGetDevResource, device_, &all, CU_DEV_RESOURCE_TYPE_SM);
-  unsigned groups = 1;
-  RETURN_IF_CUDA_ERROR(cuDevSmResourceSplitByCount, &ours, &groups, &all, &rest, 0,
-                       sms - options_.sms_free);
-  if (ours.sm.smCount > sms - options_.sms_free) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--sms_free=", options_.sms_free, ": this GPU can set aside only ", sms - ours.sm.smCount,
-        " of ", sms, " SMs near that. Fix: ask for ", sms - ours.sm.smCount, ", or for more"));
+  // The driver rounds up to what the GPU can split; ask for fewer until enough are free.
+  for (uint32_t wanted = sms - options_.sms_free;; --wanted) {
+    unsigned groups = 1;
+    RETURN_IF_CUDA_ERROR(cuDevSmResourceSplitByCount, &ours, &groups, &all, &rest, 0, wanted);
+    if (groups == 1 && ours.sm.smCount <= sms - options_.sms_free) break;
+    if (wanted == 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sms_free=", options_.sms_free, " of ", sms,
+                       " SMs: this GPU cannot hold the kernel on fewer than ", ours.sm.smCount,
+                       ". Fix: leave at most ", sms - ours.sm.smCount, " free"));
+    }
   }
   CUdevResourceDesc description{};
   CUgreenCtx green = nullptr;
