@@ -420,7 +420,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTask
   // Every place that the queue allows in the ring is taken for a while.
   auto slow = SpinBatch(out.address, 2000, 40'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
-  while (queue_.counters().in_flight < 64) std::this_thread::yield();
+  while (queue_.counters().queued_tasks > 2000 - 64) std::this_thread::yield();
   auto late = SpinBatch(out.address, 5000, 10);
   late->batch->deadline = Clock::now() + std::chrono::milliseconds(30);
   ASSERT_TRUE(queue_.Enqueue(2, late->batch).ok());
