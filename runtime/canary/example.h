@@ -1,0 +1,31 @@
+// Example: inputs of an operator, with the outputs that they must give or without any.
+#ifndef RESIDENT_RUNTIME_CANARY_EXAMPLE_H_
+#define RESIDENT_RUNTIME_CANARY_EXAMPLE_H_
+
+#include <string>
+#include <vector>
+
+#include "kernels/layout/task.h"
+#include "runtime/registry/signature.h"
+
+namespace resident {
+
+struct ExampleValue {
+  DType dtype = DType::kF32;
+  Shape shape;
+  // Dense elements, little-endian, row-major. A scalar's value is one element. Of an
+  // output: what is expected, or empty.
+  std::string data;
+};
+
+struct Example {
+  // One for each parameter of the signature, in its order.
+  std::vector<ExampleValue> values;
+  // |out - expected| <= absolute + relative * |expected|. Both 0: the dtype's default.
+  double relative_tolerance = 0;
+  double absolute_tolerance = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_CANARY_EXAMPLE_H_
