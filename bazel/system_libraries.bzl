@@ -30,6 +30,7 @@ _LIBRARIES = {
     "gtest": (["gtest"], []),
     "gtest_main": (["gtest_main"], []),
     "json": (["nlohmann_json"], []),
+    "openssl": (["libssl", "libcrypto"], []),
     "prometheus": (["prometheus-cpp-pull", "prometheus-cpp-core"], []),
     "protobuf": (["protobuf"], []),
 }
