@@ -88,7 +88,7 @@ uint32_t SizeOf(v1::DType dtype);
 // Whether a call failed because no server answered, as opposed to a server's refusal.
 bool IsUnreachable(const absl::Status& status);
 
-class Connection;  // The channel, the stubs and the session; residentd_client.cc.
+class Connection;  // The channel, the stubs and the session; connection.h.
 
 // Device memory. Freed when this goes away. Buffer<T> is the typed form.
 class BufferHandle {

@@ -1,0 +1,221 @@
+#include "client/connection.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace resident::client {
+namespace {
+
+constexpr char kSessionKey[] = "resident-session";
+constexpr char kUnreachablePayload[] = "residentd.unreachable";
+constexpr uint64_t kUploadChunkBytes = 1u << 20;
+
+absl::Status Unreachable(std::string_view message) {
+  absl::Status status = absl::UnavailableError(absl::string_view(message.data(), message.size()));
+  status.SetPayload(kUnreachablePayload, absl::Cord());
+  return status;
+}
+
+// gRPC says UNAVAILABLE both for a refusal by the server and for a broken connection;
+// these are the texts of its transport.
+bool IsTransportMessage(const std::string& message) {
+  for (const char* text : {"failed to connect", "Failed to connect", "Socket closed",
+                           "Connection reset", "connections to all backends failing",
+                           "DNS resolution failed", "GOAWAY", "Broken pipe", "recvmsg"}) {
+    if (message.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      IsTransportMessage(status.error_message())) {
+    return Unreachable(status.error_message());
+  }
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+bool IsUnreachable(const absl::Status& status) {
+  return status.GetPayload(kUnreachablePayload).has_value();
+}
+
+Connection::Connection(std::string address, Options options)
+    : address_(std::move(address)), options_(std::move(options)) {
+  grpc::ChannelArguments arguments;
+  const int max_bytes =
+      static_cast<int>(std::min<uint64_t>(uint64_t{options_.max_message_mib} << 20, 0x7fffffff));
+  arguments.SetMaxReceiveMessageSize(max_bytes);
+  arguments.SetMaxSendMessageSize(max_bytes);
+  // A daemon is an address in the same network; an HTTP proxy for the web is not its way.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A connection of one's own, so that clients of one process are served in turn.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  channel_ = grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  executor = v1::Executor::NewStub(channel_);
+  buffers = v1::Buffers::NewStub(channel_);
+  operators = v1::Operators::NewStub(channel_);
+  admin = v1::Admin::NewStub(channel_);
+  sessions_ = v1::Sessions::NewStub(channel_);
+}
+
+Connection::~Connection() { EndSession(); }
+
+absl::Status Connection::WaitForServer() {
+  const auto deadline = absl::ToChronoTime(absl::Now() + options_.connect_timeout);
+  grpc_connectivity_state state;
+  while ((state = channel_->GetState(/*try_to_connect=*/true)) != GRPC_CHANNEL_READY) {
+    const bool failed = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
+    if (failed && !options_.wait_for_server) return WhyUnreachable();
+    if (!channel_->WaitForStateChange(state, deadline)) {
+      if (failed) return WhyUnreachable();
+      return Unreachable(absl::StrCat("no connection to ", address_, " within ",
+                                      absl::FormatDuration(options_.connect_timeout)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_session,
+                                 absl::Duration timeout) {
+  if (timeout == absl::ZeroDuration()) timeout = options_.call_timeout;
+  if (timeout != absl::InfiniteDuration()) {
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  }
+  if (!needs_session || !options_.session) return absl::OkStatus();
+  absl::StatusOr<std::string> id = SessionId();
+  if (!id.ok()) return id.status();
+  context.AddMetadata(kSessionKey, *id);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Connection::SessionId() {
+  absl::MutexLock opening(&opening_);  // One opens, the others wait for it.
+  {
+    absl::MutexLock lock(&mutex_);
+    if (session_state_ == SessionState::kOpen) return session_id_;
+  }
+  EndSession();
+  {
+    absl::MutexLock lock(&mutex_);
+    session_state_ = SessionState::kOpening;
+    session_context_ = std::make_unique<grpc::ClientContext>();
+  }
+  session_thread_ = std::thread([this] { ReadSession(); });
+  absl::MutexLock lock(&mutex_);
+  const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return session_state_ != SessionState::kOpening;
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&known), options_.call_timeout)) {
+    session_context_->TryCancel();
+    return absl::DeadlineExceededError(absl::StrCat("the server opened no session within ",
+                                                    absl::FormatDuration(options_.call_timeout)));
+  }
+  if (session_state_ == SessionState::kOpen) return session_id_;
+  if (session_status_.ok()) return absl::UnavailableError("the server ended the session at once");
+  return session_status_;
+}
+
+bool Connection::IsCurrentSession(const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  return session_state_ == SessionState::kOpen && session_id_ == id;
+}
+
+absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size) {
+  grpc::ClientContext context;
+  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  v1::UploadResponse response;
+  std::unique_ptr<grpc::ClientWriter<v1::UploadRequest>> writer =
+      buffers->Upload(&context, &response);
+  v1::UploadRequest request;
+  request.set_buffer_id(buffer);
+  request.set_offset(offset);
+  uint64_t sent = 0;
+  do {
+    const uint64_t piece = std::min(size - sent, kUploadChunkBytes);
+    request.set_data(data + sent, piece);
+    if (!writer->Write(request)) break;  // Finish() says why.
+    request.clear_buffer_id();
+    request.clear_offset();
+    sent += piece;
+  } while (sent < size);
+  writer->WritesDone();
+  if (absl::Status status = FromGrpc(writer->Finish()); !status.ok()) return status;
+  if (response.written_bytes() != size) {
+    return absl::DataLossError(absl::StrCat("the server wrote ", response.written_bytes(), " of ",
+                                            size, " bytes to buffer ", buffer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Connection::Download(uint64_t buffer, uint64_t offset, uint64_t size,
+                                  const std::function<bool(std::string_view)>& sink) {
+  grpc::ClientContext context;
+  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  v1::DownloadRequest request;
+  request.set_buffer_id(buffer);
+  request.set_offset(offset);
+  request.set_size_bytes(size);
+  std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> reader =
+      buffers->Download(&context, request);
+  v1::DownloadResponse response;
+  bool wanted = true;
+  while (reader->Read(&response)) {
+    if (!wanted) continue;
+    wanted = sink(response.data());
+    if (!wanted) context.TryCancel();
+  }
+  const grpc::Status status = reader->Finish();
+  if (!wanted) return absl::CancelledError("the download was stopped by its receiver");
+  return FromGrpc(status);
+}
+
+absl::Status Connection::Free(uint64_t buffer) {
+  grpc::ClientContext context;
+  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  v1::FreeRequest request;
+  request.set_buffer_id(buffer);
+  v1::FreeResponse response;
+  return FromGrpc(buffers->Free(&context, request, &response));
+}
+
+// A failed channel does not say why; a call on it does.
+absl::Status Connection::WhyUnreachable() {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  v1::StatusResponse response;
+  const grpc::Status status = admin->Status(&context, v1::StatusRequest(), &response);
+  if (status.ok()) return absl::OkStatus();
+  return Unreachable(absl::StrCat("cannot reach ", address_, ": ", status.error_message()));
+}
+
+void Connection::ReadSession() {
+  v1::OpenSessionRequest request;
+  request.set_client_name(options_.client_name);
+  std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>> reader =
+      sessions_->Open(session_context_.get(), request);
+  v1::OpenSessionResponse response;
+  while (reader->Read(&response)) {
+    absl::MutexLock lock(&mutex_);
+    session_id_ = response.session_id();
+    session_state_ = SessionState::kOpen;
+  }
+  const absl::Status status = FromGrpc(reader->Finish());
+  absl::MutexLock lock(&mutex_);
+  session_status_ = status;
+  session_state_ = SessionState::kEnded;
+}
+
+void Connection::EndSession() {
+  if (!session_thread_.joinable()) return;
+  session_context_->TryCancel();
+  session_thread_.join();
+}
+
+}  // namespace resident::client

@@ -1,0 +1,99 @@
+// Connection: the channel to one daemon, the stubs, and the session.
+//
+// Shared by a Client, its Buffers and its Streams; the session ends with the last of
+// them. The client library's own: programs use residentd_client.h and operators.h.
+//
+// The session is a stream that a thread of its own reads to the end: first the id, then
+// nothing until the stream ends. A session that ended is replaced by the next call that
+// needs one.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   grpc::ClientContext context;
+//   if (absl::Status status = connection.Prepare(context); !status.ok()) return status;
+//   return FromGrpc(connection.buffers->Free(&context, request, &response));
+#ifndef RESIDENT_CLIENT_CONNECTION_H_
+#define RESIDENT_CLIENT_CONNECTION_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/residentd_client.h"
+#include "resident/v1/admin.grpc.pb.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/executor.grpc.pb.h"
+#include "resident/v1/operators.grpc.pb.h"
+
+namespace resident::client {
+
+// A call's status; one for which no server answered is IsUnreachable().
+absl::Status FromGrpc(const grpc::Status& status);
+
+class Connection {
+ public:
+  Connection(std::string address, Options options);
+  ~Connection();
+  Connection(const Connection&) = delete;
+
+  absl::Status WaitForServer();
+
+  // Sets the call's deadline (`timeout` zero: Options::call_timeout; infinite: none), and
+  // its session unless `needs_session` is false.
+  absl::Status Prepare(grpc::ClientContext& context, bool needs_session = true,
+                       absl::Duration timeout = absl::ZeroDuration());
+
+  // Opens the session if there is none.
+  absl::StatusOr<std::string> SessionId() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether `id` is the session that is open now.
+  bool IsCurrentSession(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size);
+  absl::Status Download(uint64_t buffer, uint64_t offset, uint64_t size,
+                        const std::function<bool(std::string_view)>& sink);
+  absl::Status Free(uint64_t buffer);
+
+  const std::string& address() const { return address_; }
+
+  std::unique_ptr<v1::Executor::Stub> executor;
+  std::unique_ptr<v1::Buffers::Stub> buffers;
+  std::unique_ptr<v1::Operators::Stub> operators;
+  std::unique_ptr<v1::Admin::Stub> admin;
+
+ private:
+  enum class SessionState { kNone, kOpening, kOpen, kEnded };
+
+  absl::Status WhyUnreachable();
+  void ReadSession() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndSession() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string address_;
+  const Options options_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Sessions::Stub> sessions_;
+
+  // Held while a session is being opened; taken before mutex_.
+  absl::Mutex opening_;
+  absl::Mutex mutex_;
+  SessionState session_state_ ABSL_GUARDED_BY(mutex_) = SessionState::kNone;
+  std::string session_id_ ABSL_GUARDED_BY(mutex_);
+  absl::Status session_status_ ABSL_GUARDED_BY(mutex_);
+  // Replaced only while no session thread runs, under opening_.
+  std::unique_ptr<grpc::ClientContext> session_context_;
+  std::thread session_thread_;
+};
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_CLIENT_CONNECTION_H_
