@@ -10,7 +10,8 @@
 //   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
 //             holds a TensorArgument or a scalar for each argument. words[0] = the
 //             number of arguments; words[1] = chunks of a wide task (0: not wide);
-//             words[2] = most blocks that may work on it.
+//             words[2] = most blocks that may work on it; words[3] = address of a
+//             CheckContext (kernels/sdk/checks.h) or 0.
 //
 // Memory ordering: the stamps of the slot publish the slot; the argument block is
 // written before the slot is published (see ring_layout.h).
@@ -121,6 +122,9 @@ enum class CompletionStatus : u16 {
   kInternal = 2,
   // No operator is in the task's slot.
   kNoOperator = 3,
+  // The checked build of an operator refused what it did (kernels/sdk/checks.h). The
+  // detail is the ViolationKind in the low byte and the argument in the high one.
+  kOutOfBounds = 4,
 };
 
 inline constexpr u32 kResultBytes = 32;

@@ -184,6 +184,7 @@ __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
 __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
   Block block(&block_state);
   const Args args(&block_state);
+  if (threadIdx.x == 0) block_state.barrier_arrivals = 0;
   while (true) {
     BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
     if (handover.leave) return;

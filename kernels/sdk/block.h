@@ -18,6 +18,7 @@
 #define RESIDENT_KERNELS_SDK_BLOCK_H_
 
 #include "kernels/layout/task.h"
+#include "kernels/sdk/checks.h"
 #include "kernels/sdk/platform.h"
 #include "kernels/sdk/tensor.h"
 
@@ -45,11 +46,17 @@ struct alignas(128) BlockState {
   u64 chunk_count;
   unsigned char* scratch;
   u32 status_and_detail;  // CompletionStatus | detail << 16; the first failure wins.
-  u32 reserved;
+  u32 barrier_arrivals;   // Checked build only: threads that came to a barrier so far.
   u8 result[kResultBytes];
   u64 reduce[34];  // Scratch of the reductions: one word for each warp, and the result.
   alignas(128) unsigned char memory[kBlockMemoryBytes];
 };
+
+RESIDENT_SDK_BEGIN
+
+#if RESIDENT_CHECKED && defined(__CUDA_ARCH__)
+static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 threads);
+#endif
 
 class Block {
  public:
@@ -97,7 +104,9 @@ class Block {
 
   // (collective) Waits for all threads of the block.
   RESIDENT_HOST_DEVICE void barrier() const {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && RESIDENT_CHECKED
+    CheckedBarrier(state_, kThreads);
+#elif defined(__CUDA_ARCH__)
     asm volatile("barrier.sync 1, %0;" ::"n"(kThreads) : "memory");
 #endif
   }
@@ -134,16 +143,22 @@ class Block {
 #endif
   }
 
-  // Fast memory of the block, `count` elements from byte offset `offset`. Not
-  // initialised. offset + count * sizeof(T) <= kBlockMemoryBytes.
+  // Fast memory of the block, from byte offset `offset`. Not initialised. What is used
+  // ends at kBlockMemoryBytes; `count`, the elements used, is for the checked build.
   template <typename T>
-  RESIDENT_HOST_DEVICE T* memory(u32 offset = 0) const {
+  RESIDENT_HOST_DEVICE T* memory(u32 offset = 0, [[maybe_unused]] u32 count = 1) const {
+#if RESIDENT_CHECKED
+    if (!Fits(ViolationKind::kBlockMemory, offset, count, sizeof(T), kBlockMemoryBytes)) offset = 0;
+#endif
     return reinterpret_cast<T*>(state()->memory + offset);
   }
 
-  // Device memory of the block, kScratchBytes. Not initialised.
+  // Device memory of the block, kScratchBytes. Not initialised. `count` as above.
   template <typename T>
-  RESIDENT_HOST_DEVICE T* scratch(u64 offset = 0) const {
+  RESIDENT_HOST_DEVICE T* scratch(u64 offset = 0, [[maybe_unused]] u64 count = 1) const {
+#if RESIDENT_CHECKED
+    if (!Fits(ViolationKind::kScratch, offset, count, sizeof(T), kScratchBytes)) offset = 0;
+#endif
     return reinterpret_cast<T*>(state()->scratch + offset);
   }
 
@@ -163,11 +178,25 @@ class Block {
   template <typename T>
   RESIDENT_HOST_DEVICE void set_result(const T& value, u32 offset = 0) const {
     static_assert(sizeof(T) <= kResultBytes, "a result is at most 32 bytes");
+#if RESIDENT_CHECKED
+    if (!Fits(ViolationKind::kResult, offset, 1, sizeof(T), kResultBytes)) return;
+#endif
     const unsigned char* bytes = reinterpret_cast<const unsigned char*>(&value);
     for (u32 i = 0; i < sizeof(T); ++i) state()->result[offset + i] = bytes[i];
   }
 
  private:
+#if RESIDENT_CHECKED
+  RESIDENT_HOST_DEVICE bool Fits(ViolationKind kind, u64 offset, u64 count, u64 element,
+                                 u64 limit) const {
+    if (offset <= limit && count <= (limit - offset) / element) return true;
+    const Violation violation = {
+        kind, 0, 0, {}, static_cast<i64>(offset + count * element), static_cast<i64>(limit)};
+    Refuse(state_, violation, 0);
+    return false;
+  }
+#endif
+
   RESIDENT_HOST_DEVICE BlockState* state() const {
 #if defined(__CUDA_ARCH__)
     __builtin_assume(__isShared(state_));
@@ -188,16 +217,21 @@ class Args {
   // Argument i as a tensor. T is const for inputs.
   template <typename T>
   RESIDENT_HOST_DEVICE Tensor<T> tensor(u32 i) const {
-    if (compact() && i < kCompactArguments) {
-      return Tensor<T>(state()->descriptor.words[1 + i],
-                       static_cast<i64>(state()->descriptor.words[0]));
-    }
-    return Tensor<T>(state()->arguments.arguments[i].tensor);
+#if RESIDENT_CHECKED
+    const bool there = ArgumentIs(i, /*scalar=*/false, 0);
+    return Tensor<T>(there ? UncheckedTensor<T>(i) : Tensor<T>(0, 0),
+                     const_cast<BlockState*>(state_), i);
+#else
+    return UncheckedTensor<T>(i);
+#endif
   }
 
   // Argument i as a scalar of exactly the signature's type.
   template <typename T>
   RESIDENT_HOST_DEVICE T scalar(u32 i) const {
+#if RESIDENT_CHECKED
+    if (!ArgumentIs(i, /*scalar=*/true, sizeof(T))) return T{};
+#endif
     const u64 bits = compact() && i < kCompactArguments
                          ? state()->descriptor.words[1 + i]
                          : state()->arguments.arguments[i].scalar_bits;
@@ -209,6 +243,39 @@ class Args {
   }
 
  private:
+  template <typename T>
+  RESIDENT_HOST_DEVICE Tensor<T> UncheckedTensor(u32 i) const {
+    if (compact() && i < kCompactArguments) {
+      return Tensor<T>(state()->descriptor.words[1 + i],
+                       static_cast<i64>(state()->descriptor.words[0]));
+    }
+    return Tensor<T>(state()->arguments.arguments[i].tensor);
+  }
+
+#if RESIDENT_CHECKED
+  // Whether the signature has a tensor, or a scalar of `bytes` bytes, as argument i.
+  RESIDENT_HOST_DEVICE bool ArgumentIs(u32 i, bool scalar, u32 bytes) const {
+    const CheckContext* const context = ContextOf(state_);
+    if (context == nullptr) return true;
+    Violation violation = {ViolationKind::kNone, static_cast<u8>(i), 0, {}, 0, 0};
+    if (i >= context->argument_count) {
+      violation.kind = ViolationKind::kArgument;
+      violation.index = i;
+      violation.limit = context->argument_count;
+    } else if ((context->scalar[i] != 0) != scalar) {
+      violation.kind = ViolationKind::kArgumentKind;
+      violation.index = scalar;
+    } else if (scalar && SizeOf(context->dtypes[i]) != bytes) {
+      violation.kind = ViolationKind::kScalarSize;
+      violation.index = bytes;
+      violation.limit = SizeOf(context->dtypes[i]);
+    }
+    if (violation.kind == ViolationKind::kNone) return true;
+    Refuse(const_cast<BlockState*>(state_), violation, 0);
+    return false;
+  }
+#endif
+
   RESIDENT_HOST_DEVICE const BlockState* state() const {
 #if defined(__CUDA_ARCH__)
     __builtin_assume(__isShared(state_));
@@ -219,8 +286,68 @@ class Args {
   const BlockState* state_;
 };
 
+#if RESIDENT_CHECKED
+
+RESIDENT_COLD CheckContext* ContextOf(const BlockState* state) {
+  if (state->descriptor.flags & kTaskCompact) return nullptr;
+  return reinterpret_cast<CheckContext*>(state->descriptor.words[3]);
+}
+
+RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 bytes) {
+  const u32 packed = static_cast<u32>(CompletionStatus::kOutOfBounds) |
+                     static_cast<u32>(violation.kind) << 16 |
+                     static_cast<u32>(violation.argument) << 24;
+#if defined(__CUDA_ARCH__)
+  const bool first = atomicCAS(&state->status_and_detail, 0u, packed) == 0;
+#else
+  const bool first = state->status_and_detail == 0;
+  if (first) state->status_and_detail = packed;
+#endif
+  CheckContext* const context = ContextOf(state);
+  if (first && context != nullptr) context->violations()[state->chunk] = violation;
+  // The task has failed: nobody needs what the end of its scratch memory holds.
+  unsigned char* const dummy = state->scratch + kScratchBytes - (bytes + 15) / 16 * 16;
+  for (u32 b = 0; b < bytes; ++b) dummy[b] = 0;
+  return dummy;
+}
+
+#if defined(__CUDA_ARCH__)
+// Block::barrier() that finds out when threads are missing: a thread that returned, or
+// went another way, would leave the others waiting for ever.
+static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 threads) {
+  constexpr u64 kDefaultLimitNs = 1'000'000'000;
+  constexpr u32 kBarrierGivenUp = static_cast<u32>(CompletionStatus::kOutOfBounds) |
+                                  static_cast<u32>(ViolationKind::kBarrier) << 16;
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  const CheckContext* const context = ContextOf(state);
+  const u64 until = now + (context == nullptr ? kDefaultLimitNs : context->barrier_limit_ns);
+  __threadfence();
+  // Its round of arrivals is the first that this thread can be part of.
+  const u32 round_end = (atomicAdd(&state->barrier_arrivals, 1u) / threads + 1) * threads;
+  volatile u32* const arrivals = &state->barrier_arrivals;
+  while (static_cast<i32>(*arrivals - round_end) < 0) {
+    if ((*reinterpret_cast<volatile u32*>(&state->status_and_detail) & 0xffffff) ==
+        kBarrierGivenUp) {
+      break;
+    }
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (now < until) continue;
+    const Violation violation = {
+        ViolationKind::kBarrier,  0, 0, {}, static_cast<i64>(*arrivals % threads),
+        static_cast<i64>(threads)};
+    Refuse(state, violation, 0);
+    break;
+  }
+  __threadfence();
+}
+#endif
+
+#endif  // RESIDENT_CHECKED
+
 using OperatorFunction = void (*)(Block& block, const Args& args);
 
+RESIDENT_SDK_END
 }  // namespace resident
 
 #endif  // RESIDENT_KERNELS_SDK_BLOCK_H_

@@ -5,13 +5,18 @@
 //   float w = x.at(row, col);  // By index, through the strides.
 //
 // A view: it owns nothing. Shape and strides are in elements, outermost first.
+//
+// Bounds are checked in the checked build only (checks.h), by [] and at(). What goes
+// through data() is not checked in any.
 #ifndef RESIDENT_KERNELS_SDK_TENSOR_H_
 #define RESIDENT_KERNELS_SDK_TENSOR_H_
 
 #include "kernels/layout/task.h"
+#include "kernels/sdk/checks.h"
 #include "kernels/sdk/platform.h"
 
 namespace resident {
+RESIDENT_SDK_BEGIN
 
 template <typename T>
 class Tensor {
@@ -26,6 +31,15 @@ class Tensor {
 #endif
     for (u32 i = 0; i < argument.rank; ++i) size_ *= argument.shape[i];
   }
+
+#if RESIDENT_CHECKED
+  // Argument `argument` of the block's task.
+  RESIDENT_HOST_DEVICE Tensor(const Tensor& unchecked, BlockState* state, u32 argument)
+      : Tensor(unchecked) {
+    state_ = state;
+    argument_ = static_cast<u8>(argument);
+  }
+#endif
 
   RESIDENT_HOST_DEVICE T* data() const {
 #if defined(__CUDA_ARCH__)
@@ -53,23 +67,62 @@ class Tensor {
   }
 
   // Element i of a dense tensor.
-  RESIDENT_HOST_DEVICE T& operator[](i64 i) const { return data()[i]; }
+  RESIDENT_HOST_DEVICE T& operator[](i64 i) const {
+#if RESIDENT_CHECKED
+    if (state_ != nullptr && (!ElementSizeIsRight() || i < 0 || i >= size_)) {
+      return RefuseElement(ViolationKind::kElement, 0, i, size_);
+    }
+#endif
+    return data()[i];
+  }
 
   // Element at the given index, one value for each dimension.
   template <typename... Index>
   RESIDENT_HOST_DEVICE T& at(Index... index) const {
     const i64 indices[] = {static_cast<i64>(index)...};
     i64 offset = 0;
+#if RESIDENT_CHECKED
+    if (state_ != nullptr && sizeof...(Index) != rank()) {
+      return RefuseElement(ViolationKind::kRank, 0, sizeof...(Index), rank());
+    }
+    for (u32 i = 0; state_ != nullptr && i < sizeof...(Index); ++i) {
+      if (!ElementSizeIsRight() || indices[i] < 0 || indices[i] >= shape(i)) {
+        return RefuseElement(ViolationKind::kIndex, i, indices[i], shape(i));
+      }
+    }
+#endif
     for (u32 i = 0; i < sizeof...(Index); ++i) offset += indices[i] * stride(i);
     return data()[offset];
   }
 
  private:
+#if RESIDENT_CHECKED
+  RESIDENT_HOST_DEVICE bool ElementSizeIsRight() const {
+    return described_ == nullptr || SizeOf(described_->dtype) == sizeof(T);
+  }
+  // An element in the place of one that is not there, or that is of another size.
+  RESIDENT_HOST_DEVICE T& RefuseElement(ViolationKind kind, u32 dimension, i64 index,
+                                        i64 limit) const {
+    if (!ElementSizeIsRight()) {
+      kind = ViolationKind::kElementSize;
+      index = sizeof(T);
+      limit = SizeOf(described_->dtype);
+    }
+    const Violation violation = {kind, argument_, static_cast<u8>(dimension), {}, index, limit};
+    return *static_cast<T*>(Refuse(state_, violation, sizeof(T)));
+  }
+#endif
+
   T* data_;
   i64 size_;
   const TensorArgument* described_;
+#if RESIDENT_CHECKED
+  BlockState* state_ = nullptr;  // Null for a tensor that the operator made itself:
+  u8 argument_ = 0;              // its bounds are what the operator says, and not checked.
+#endif
 };
 
+RESIDENT_SDK_END
 }  // namespace resident
 
 #endif  // RESIDENT_KERNELS_SDK_TENSOR_H_

@@ -54,6 +54,7 @@ TaskStatus ToTaskStatus(CompletionStatus status) {
       return TaskStatus::kInvalidArgument;
     case CompletionStatus::kInternal:
     case CompletionStatus::kNoOperator:
+    case CompletionStatus::kOutOfBounds:
       return TaskStatus::kInternal;
   }
   return TaskStatus::kInternal;
