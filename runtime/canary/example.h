@@ -14,12 +14,14 @@ struct ExampleValue {
   DType dtype = DType::kF32;
   Shape shape;
   // Dense elements, little-endian, row-major. A scalar's value is one element. Of an
-  // output: what is expected, or empty.
+  // output: what is expected, or empty. Of an inout: what it holds at first, followed by
+  // what is expected, if that is said of the outputs.
   std::string data;
 };
 
 struct Example {
-  // One for each parameter of the signature, in its order.
+  // One for each parameter of the signature, in its order; scalars at the end that have
+  // a default may be left out.
   std::vector<ExampleValue> values;
   // |out - expected| <= absolute + relative * |expected|. Both 0: the dtype's default.
   double relative_tolerance = 0;
