@@ -20,10 +20,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/generation.h"
 #include "runtime/executor/batch.h"
 #include "runtime/executor/device_queue.h"
 #include "runtime/executor/operator_stats.h"
@@ -66,9 +68,24 @@ class EngineSession {
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) = 0;
 };
 
+// How an engine was lost.
+struct DeviceFault {
+  // As in Snapshot::restarts_by_cause.
+  std::string kind;
+  std::string cause;  // For people.
+  // Operator slots that may be to blame, each once. Empty: nobody's task is.
+  std::vector<uint32_t> suspects;
+  // What workers were running of the suspects' tasks.
+  std::vector<RunningTask> running;
+};
+
+// The task's arguments as text, for people: "n=1024, 0x7f00, 1.5" or "f32[3, 4] at 0x7f00".
+std::string ArgumentsText(const RunningTask& task);
+
 struct DeviceOptions {
   uint32_t index = 0;
   bool cuda = false;
+  // engine.generation: what the first engine starts with.
   EngineOptions engine;
   DeviceLimits limits;
   DeviceQueue::Options queue;
@@ -76,6 +93,9 @@ struct DeviceOptions {
   std::chrono::milliseconds park_after{10'000};
   // --task_time_limit: a task that runs longer ends its engine. 0: no limit.
   std::chrono::milliseconds task_time_limit{10'000};
+  // The same for the operator in a slot; 0: task_time_limit. Called from the
+  // supervisor's thread. Default: task_time_limit for all.
+  std::function<std::chrono::milliseconds(uint32_t)> slot_time_limit;
   // The engine's heartbeat (every 50 ms) may be this late.
   std::chrono::milliseconds heartbeat_limit{5'000};
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
@@ -100,6 +120,9 @@ class Device {
     std::string detail;
     int64_t engine_pid = 0;
     EngineInfo info;  // Of the present or the last engine.
+    // Generations loaded since the first, and attempts that failed.
+    uint64_t generation_changes = 0;
+    uint64_t failed_generation_changes = 0;
     uint64_t parks = 0;
     uint64_t resumes = 0;
     // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
@@ -127,16 +150,41 @@ class Device {
   // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down.
   virtual absl::Status Resume() = 0;
 
+  // Makes this generation the device's: waits for a moment with no task running, parks,
+  // loads, launches. Tasks queue meanwhile; none is lost. A device that is parked takes
+  // it in and stays parked. Later engines start with it too.
+  //
+  // A task that runs long makes this wait, never the traffic: submission is held back
+  // for a moment only if what runs has begun just now, and goes on if that does not
+  // drain (docs/architecture.md). Errors, after which the former generation serves:
+  // DEADLINE_EXCEEDED (tasks ran all through `park_deadline`), INVALID_ARGUMENT (it
+  // cannot be loaded: as Engine::Stage), UNAVAILABLE (there is no engine, or it ended
+  // meanwhile: its replacement starts with the former generation), FAILED_PRECONDITION
+  // (its number is not above the present one). One call at a time is served, the others
+  // wait.
+  virtual absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
+                                      std::chrono::milliseconds park_deadline) = 0;
+  // What the next engine starts with, without a change of the present one.
+  virtual void SetGeneration(std::shared_ptr<const Generation> generation) = 0;
+
   virtual Snapshot snapshot() const = 0;
 
   // Durations of parks (marker to kernel gone) and resumes.
   virtual const DurationHistogram& park_duration() const = 0;
   virtual const DurationHistogram& resume_duration() const = 0;
+  // Pauses of changes of generation: from the moment that nothing is submitted any more
+  // to the moment that tasks are again.
+  virtual const DurationHistogram& generation_pause() const = 0;
 
   // Called with each new engine's session after a restart, before session() gives it
   // out: puts durable buffers back. On a thread of its own; it may enqueue batches of
   // its own client and wait for them, and must return once those end.
   virtual void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) = 0;
+  // Called when an engine was lost (also one that did not start), before its replacement
+  // starts, from the supervisor's thread. Returns the generation that the replacement
+  // starts with; null: the present one.
+  virtual void OnFault(
+      std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) = 0;
   // Called on every change of state, from the supervisor's thread.
   virtual void OnStateChange(std::function<void(State)> changed) = 0;
 

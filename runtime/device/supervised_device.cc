@@ -149,6 +149,22 @@ void SupervisedDevice::OnRestart(
   restore_ = std::move(restore);
 }
 
+absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> generation,
+                                              milliseconds park_deadline) {
+  return absl::UnimplementedError("LoadGeneration");
+}
+
+void SupervisedDevice::SetGeneration(std::shared_ptr<const Generation> generation) {
+  absl::MutexLock lock(&mu_);
+  generation_ = std::move(generation);
+}
+
+void SupervisedDevice::OnFault(
+    std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) {
+  absl::MutexLock lock(&mu_);
+  fault_ = std::move(fault);
+}
+
 void SupervisedDevice::OnStateChange(std::function<void(State)> changed) {
   absl::MutexLock lock(&mu_);
   changed_ = std::move(changed);

@@ -55,9 +55,14 @@ class SupervisedDevice final : public Device {
   std::shared_ptr<EngineSession> session() override;
   absl::Status Park() override;
   absl::Status Resume() override;
+  absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
+                              std::chrono::milliseconds park_deadline) override;
+  void SetGeneration(std::shared_ptr<const Generation> generation) override;
   Snapshot snapshot() const override;
   const DurationHistogram& park_duration() const override { return park_duration_; }
   const DurationHistogram& resume_duration() const override { return resume_duration_; }
+  const DurationHistogram& generation_pause() const override { return generation_pause_; }
+  void OnFault(std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) override;
   void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) override;
   void OnStateChange(std::function<void(State)> changed) override;
   void Shutdown() override;
@@ -114,6 +119,7 @@ class SupervisedDevice final : public Device {
   const std::shared_ptr<WakeEvent> wake_;
   DurationHistogram park_duration_;
   DurationHistogram resume_duration_;
+  DurationHistogram generation_pause_;
 
   // The supervisor thread's own.
   RestartPolicy restart_policy_;
@@ -132,6 +138,8 @@ class SupervisedDevice final : public Device {
   uint64_t resumes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, uint64_t> restarts_by_cause_ ABSL_GUARDED_BY(mu_);
   std::function<void(const std::shared_ptr<EngineSession>&)> restore_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first.
+  std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault_ ABSL_GUARDED_BY(mu_);
   std::function<void(State)> changed_ ABSL_GUARDED_BY(mu_);
   // What other threads want of the supervisor.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -5,11 +5,20 @@
 // and nowhere else.
 //
 //   created ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
+//                         │  ▲                  ▲  │
+//                         └──┘                  └──┘
+//                   Stage, then Switch    Stage, then Switch (launch: ─▶ resident)
 //
 // The front end parks a kernel through the ring (kTaskPark), behind all the work
-// before it; AwaitPark waits for the kernel to have left.
+// before it; AwaitPark waits for the kernel to have left, and so does Switch.
 //
-// Thread safety: calls are made one at a time; Health() from any thread, any time.
+// A change of generation has two steps. Stage does everything that can be done beside
+// the running kernel; Switch is the pause. Front end and engine tell each other about
+// its progress in shared memory (switch_signals.h): no call's way is part of the pause.
+//
+// Thread safety: calls are made one at a time, but for those that say otherwise:
+// Stage, MapShared, UnmapShared beside any other call (not beside themselves);
+// Health() from any thread, any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
@@ -21,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/engine/generation.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {
@@ -39,6 +49,12 @@ struct EngineOptions {
   uint32_t cpu_workers = 0;
   // Load the operators that exist to go wrong (tests).
   bool test_operators = false;
+  // Blocks (CPU: workers) of the kernel at most; 0: no limit. A GPU needs two.
+  uint32_t max_blocks = 0;
+  // Start() leaves the kernel off the device: the first Switch or Resume launches it.
+  bool start_parked = false;
+  // What Start() loads; null: the built-in operators alone.
+  std::shared_ptr<const Generation> generation;
 };
 
 struct OperatorResources {
@@ -49,10 +65,19 @@ struct OperatorResources {
   uint32_t code_bytes;
 };
 
+// What a change of generation took, in order.
+struct SwitchTimes {
+  std::chrono::nanoseconds park{0};    // From the call until the kernel had left.
+  std::chrono::nanoseconds load{0};    // Taking the new generation in.
+  std::chrono::nanoseconds launch{0};  // The launch call.
+};
+
 struct EngineInfo {
   std::string kind;    // "cpu" or "cuda".
   std::string name;    // "cpu", or the GPU's name.
   std::string detail;  // Driver and toolkit versions, for people.
+  // What units are compiled and images are linked for, as in 90; 0 for the CPU.
+  uint32_t architecture = 0;
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
   // Where operators see the shared region and the buffer memory.
@@ -80,6 +105,25 @@ class Engine {
 
   // Starts the kernel again. REQUIRES: parked.
   virtual absl::Status Resume() = 0;
+
+  // Takes a generation in beside the running kernel, for the next Switch; replaces one
+  // that was staged and not switched to. Returns what its operators need. Beside any
+  // call but Switch. Errors: INVALID_ARGUMENT (an image or object that cannot be loaded:
+  // which, and why).
+  virtual absl::StatusOr<std::vector<OperatorResources>> Stage(
+      std::shared_ptr<const Generation> generation) = 0;
+
+  // Makes the staged generation the present one. With the kernel on the device, tells
+  // the front end that it stands ready, waits at most `most` for the kernel to leave,
+  // loads, and launches. While parked it loads, and launches if `launch`. `change` is
+  // the number of this change in the region's signals.
+  //
+  // If loading fails, the former generation goes on (is launched again, if it was
+  // resident), and the error says what failed. Errors besides: FAILED_PRECONDITION
+  // (nothing is staged), CANCELLED (withdrawn by the front end), DEADLINE_EXCEEDED (the
+  // kernel has not left within `most`: it runs on, and the staged generation stays).
+  virtual absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
+                                             std::chrono::nanoseconds most) = 0;
 
   // Makes `bytes` of a shared-memory object (from fd, which is only read during the
   // call) part of what operators can reach; returns where they see it.

@@ -48,6 +48,16 @@ struct OverdueTask {
   std::chrono::nanoseconds running;
 };
 
+// A task that a worker was running (when its engine was lost, say).
+struct RunningTask {
+  uint64_t sequence = 0;
+  uint32_t worker = 0;
+  ClientId client = 0;
+  TaskDescriptor task{};
+  // One for each parameter; empty for a task in compact form (task.words has them).
+  std::vector<Argument> arguments;
+};
+
 class DeviceQueue {
  public:
   struct Options {

@@ -19,6 +19,13 @@ class FakeDevice : public Device {
   uint32_t index() const override { return 0; }
   Snapshot snapshot() const override { return figures; }
   const DurationHistogram& park_duration() const override { return parks; }
+  absl::Status LoadGeneration(std::shared_ptr<const Generation>,
+                              std::chrono::milliseconds) override {
+    return absl::OkStatus();
+  }
+  void SetGeneration(std::shared_ptr<const Generation>) override {}
+  const DurationHistogram& generation_pause() const override { return resumes; }
+  void OnFault(std::function<std::shared_ptr<const Generation>(const DeviceFault&)>) override {}
   const DurationHistogram& resume_duration() const override { return resumes; }
 
   // The rest is not the metrics page's business.

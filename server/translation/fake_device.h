@@ -30,6 +30,13 @@ class FakeDevice : public Device {
   absl::Status Resume() override { return absl::OkStatus(); }
   Snapshot snapshot() const override { return {}; }
   const DurationHistogram& park_duration() const override { return durations_; }
+  absl::Status LoadGeneration(std::shared_ptr<const Generation>,
+                              std::chrono::milliseconds) override {
+    return absl::OkStatus();
+  }
+  void SetGeneration(std::shared_ptr<const Generation>) override {}
+  const DurationHistogram& generation_pause() const override { return durations_; }
+  void OnFault(std::function<std::shared_ptr<const Generation>(const DeviceFault&)>) override {}
   const DurationHistogram& resume_duration() const override { return durations_; }
   void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)>) override {}
   void OnStateChange(std::function<void(State)>) override {}

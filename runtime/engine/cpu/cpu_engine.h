@@ -37,6 +37,14 @@ class CpuEngine : public Engine {
   absl::StatusOr<EngineInfo> Start(const SharedRegion& region) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
+  absl::StatusOr<std::vector<OperatorResources>> Stage(
+      std::shared_ptr<const Generation> generation) override {
+    return absl::UnimplementedError("Stage");
+  }
+  absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
+                                     std::chrono::nanoseconds most) override {
+    return absl::UnimplementedError("Switch");
+  }
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override { return absl::OkStatus(); }
