@@ -10,6 +10,15 @@ image. The cc_library NAME holds, reached by symbol:
                                        run time with nvJitLink
 
 and defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
+
+With `relink`, a list of the sources that later images are linked from again, NAME also
+holds their relocatable objects:
+
+  _binary_NAME_I_smXX_cubin_{start,end}  object of source number I for architecture XX
+
+and defines RESIDENT_CUDA_OBJECTS(X) as X(80,0)X(80,2)..., the objects there are, and
+RESIDENT_CUDA_RELINKED_SOURCES as {0, 2, ...}: the numbers of those sources, as the PTX
+texts are numbered too.
 """
 
 load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
@@ -24,21 +33,25 @@ MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
 
-def cuda_image(name, srcs, hdrs, visibility = None):
+def cuda_image(name, srcs, hdrs, relink = [], visibility = None):
     """See above.
 
     Args:
       name: name of the cc_library and stem of the files.
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
+      relink: those of srcs whose objects are kept for later links.
       visibility: as usual.
     """
     cubins = []
+    relinked = []
     for arch in ARCHITECTURES:
         objects = []
         for i, src in enumerate(srcs):
             out = "{}_{}_sm{}.cubin".format(name, i, arch)
             objects.append(out)
+            if src in relink:
+                relinked.append((arch, i, out))
             native.genrule(
                 name = out.replace(".", "_"),
                 srcs = [src] + hdrs,
@@ -80,7 +93,7 @@ def cuda_image(name, srcs, hdrs, visibility = None):
         cmd = "for f in $(SRCS); do cat $$f; printf '\\000'; done > $@",
     )
     objects = []
-    for file in [linked for _, linked in cubins] + [name + ".ptx"]:
+    for file in [linked for _, linked in cubins] + [out for _, _, out in relinked] + [name + ".ptx"]:
         # ld names the symbols after the path it is given.
         objects.append(file + ".o")
         native.genrule(
@@ -89,11 +102,17 @@ def cuda_image(name, srcs, hdrs, visibility = None):
             outs = [file + ".o"],
             cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + file,
         )
+    defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])]
+    if relink:
+        defines += [
+            "RESIDENT_CUDA_OBJECTS(X)=" + "".join(["X({},{})".format(arch, i) for arch, i, _ in relinked]),
+            "RESIDENT_CUDA_RELINKED_SOURCES={" + ",".join([str(i) for i, src in enumerate(srcs) if src in relink]) + "}",
+        ]
     native.cc_library(
         name = name,
         srcs = objects,
         alwayslink = True,
-        defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])],
+        defines = defines,
         linkstatic = True,
         visibility = visibility,
     )

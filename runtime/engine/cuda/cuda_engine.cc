@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
-#include "runtime/engine/cuda/cubin.h"
-#include "runtime/engine/cuda/first_generation.h"
+#include "runtime/engine/image/cubin.h"
+#include "runtime/engine/image/first_generation.h"
 
 namespace resident {
 namespace {

@@ -1,4 +1,4 @@
-// The CUDA driver and nvJitLink, opened at run time, so that one binary starts on
+// The CUDA driver, opened at run time, so that one binary starts on
 // machines with and without a GPU.
 //
 //   absl::StatusOr<const Driver*> driver = Driver::Get();   // UNAVAILABLE: why.
@@ -9,9 +9,6 @@
 #define RESIDENT_RUNTIME_ENGINE_CUDA_DRIVER_H_
 
 #include <cuda.h>
-
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -65,10 +62,6 @@ struct Driver {
   // OK, or an error that names the call and what the driver said.
   absl::Status Check(CUresult result, const char* call) const;
 };
-
-// Links relocatable PTX into an image for an architecture (as in 90) with nvJitLink.
-// UNAVAILABLE: there is no nvJitLink. Needs no GPU and no context.
-absl::StatusOr<std::string> LinkPtx(const std::vector<std::string>& ptx, int architecture);
 
 }  // namespace resident
 

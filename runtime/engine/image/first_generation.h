@@ -1,7 +1,7 @@
 // The image of the first generation: the kernel with the built-in operators, linked at
 // build time (kernels/resident).
-#ifndef RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
-#define RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
+#ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
+#define RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
 
 #include <string>
 #include <vector>
@@ -21,4 +21,4 @@ absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_ENGINE_CUDA_FIRST_GENERATION_H_
+#endif  // RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_

@@ -1,6 +1,9 @@
-#include "runtime/engine/cuda/first_generation.h"
+#include "runtime/engine/image/first_generation.h"
 
-#include "runtime/engine/cuda/driver.h"
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/image/link.h"
 
 #define DECLARE(arch)                                                  \
   extern const char _binary_first_generation_sm##arch##_cubin_start[]; \
@@ -45,12 +48,12 @@ absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from
     }
   }
   if (best != nullptr && !from_ptx) return std::string(best->begin, best->end);
-  std::vector<std::string> ptx;
+  std::vector<LinkInput> ptx;
   for (const char* at = _binary_first_generation_ptx_start; at < _binary_first_generation_ptx_end;
-       at += ptx.back().size() + 1) {
-    ptx.emplace_back(at);
+       at += ptx.back().bytes.size() + 1) {
+    ptx.push_back({absl::StrCat("source ", ptx.size()), std::string_view(at), /*is_ptx=*/true});
   }
-  return LinkPtx(ptx, architecture);
+  return LinkImage(ptx, architecture);
 }
 
 }  // namespace resident

@@ -1,4 +1,4 @@
-#include "runtime/engine/cuda/cubin.h"
+#include "runtime/engine/image/cubin.h"
 
 #include <elf.h>
 

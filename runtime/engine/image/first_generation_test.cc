@@ -1,6 +1,6 @@
 // The images need no GPU to be looked at: there is one for each architecture, and the
 // PTX links for each of them and for one that has none.
-#include "runtime/engine/cuda/first_generation.h"
+#include "runtime/engine/image/first_generation.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/resident/kernel_parameters.h"
-#include "runtime/engine/cuda/cubin.h"
+#include "runtime/engine/image/cubin.h"
 
 namespace resident {
 namespace {

@@ -1,8 +1,8 @@
 // What a linked image (cubin) says of its functions: an ELF file whose .nv.info section
 // holds, for each function, its registers and its stack frame. The driver tells these of
 // kernels only, and operators are not kernels.
-#ifndef RESIDENT_RUNTIME_ENGINE_CUDA_CUBIN_H_
-#define RESIDENT_RUNTIME_ENGINE_CUDA_CUBIN_H_
+#ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
+#define RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
 
 #include <cstdint>
 #include <map>
@@ -24,4 +24,4 @@ absl::StatusOr<std::map<std::string, FunctionResources>> ReadCubin(const std::st
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_ENGINE_CUDA_CUBIN_H_
+#endif  // RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_

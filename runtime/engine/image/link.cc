@@ -1,0 +1,94 @@
+#include "runtime/engine/image/link.h"
+
+#include <dlfcn.h>
+#include <nvJitLink.h>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/resident/kernel_parameters.h"
+
+namespace resident {
+namespace {
+
+// nvJitLink.h maps names to their versions: the symbol is the name after that.
+#define SYMBOL_NAME_EXPANDED(call) #call
+#define SYMBOL_NAME(call) SYMBOL_NAME_EXPANDED(call)
+
+// The part of nvJitLink that is used, opened at run time.
+struct JitLink {
+  decltype(&::nvJitLinkCreate) create;
+  decltype(&::nvJitLinkAddData) add_data;
+  decltype(&::nvJitLinkComplete) complete;
+  decltype(&::nvJitLinkGetLinkedCubinSize) cubin_size;
+  decltype(&::nvJitLinkGetLinkedCubin) cubin;
+  decltype(&::nvJitLinkGetErrorLogSize) log_size;
+  decltype(&::nvJitLinkGetErrorLog) log;
+  decltype(&::nvJitLinkDestroy) destroy;
+};
+
+absl::StatusOr<JitLink> OpenJitLink() {
+  void* library = dlopen("libnvJitLink.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    library = dlopen("/usr/local/cuda/lib64/libnvJitLink.so.13", RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot open nvJitLink (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
+  }
+  JitLink link{};
+#define LOAD(member, call)                                                                  \
+  link.member = reinterpret_cast<decltype(link.member)>(dlsym(library, SYMBOL_NAME(call))); \
+  if (link.member == nullptr) {                                                             \
+    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));    \
+  }
+  LOAD(create, nvJitLinkCreate)
+  LOAD(add_data, nvJitLinkAddData)
+  LOAD(complete, nvJitLinkComplete)
+  LOAD(cubin_size, nvJitLinkGetLinkedCubinSize)
+  LOAD(cubin, nvJitLinkGetLinkedCubin)
+  LOAD(log_size, nvJitLinkGetErrorLogSize)
+  LOAD(log, nvJitLinkGetErrorLog)
+  LOAD(destroy, nvJitLinkDestroy)
+#undef LOAD
+  return link;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture) {
+  static const absl::StatusOr<JitLink>* const opened = new absl::StatusOr<JitLink>(OpenJitLink());
+  if (!opened->ok()) return opened->status();
+  const JitLink& link = **opened;
+  const std::string arch = absl::StrCat("-arch=sm_", architecture);
+  const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
+  const char* options[] = {arch.c_str(), registers.c_str()};
+  nvJitLinkHandle handle = nullptr;
+  nvJitLinkResult result = link.create(&handle, 2, options);
+  for (size_t i = 0; i < inputs.size() && result == NVJITLINK_SUCCESS; ++i) {
+    const LinkInput& input = inputs[i];
+    result = link.add_data(handle, input.is_ptx ? NVJITLINK_INPUT_PTX : NVJITLINK_INPUT_CUBIN,
+                           input.bytes.data(), input.bytes.size() + (input.is_ptx ? 1 : 0),
+                           input.name.c_str());
+  }
+  if (result == NVJITLINK_SUCCESS) result = link.complete(handle);
+  std::string image;
+  size_t size = 0;
+  if (result == NVJITLINK_SUCCESS) result = link.cubin_size(handle, &size);
+  if (result == NVJITLINK_SUCCESS) {
+    image.resize(size);
+    result = link.cubin(handle, image.data());
+  }
+  std::string log;
+  if (result != NVJITLINK_SUCCESS && handle != nullptr &&
+      link.log_size(handle, &size) == NVJITLINK_SUCCESS && size > 0) {
+    log.resize(size);
+    link.log(handle, log.data());
+  }
+  if (handle != nullptr) link.destroy(&handle);
+  if (result != NVJITLINK_SUCCESS) {
+    return absl::InternalError(
+        absl::StrCat("nvJitLink failed for sm_", architecture, " (error ", result, "): ", log));
+  }
+  return image;
+}
+
+}  // namespace resident

@@ -1,0 +1,31 @@
+// A unit of 64 operators, compiled as a unit is but at build time: function
+// resident_op_version_K writes K into every element of its output. Standing in one slot
+// after the other, or in one slot in turn, they are versions that can be told apart.
+//
+//   "out: out f32[*S]"
+#include "kernels/sdk/operator.h"
+
+#if RESIDENT_GPU
+#define VERSION_FUNCTION extern "C" __device__
+#else
+#define VERSION_FUNCTION extern "C"
+#endif
+
+namespace {
+
+RESIDENT_DEVICE void Answer(resident::Block& block, const resident::Args& args, float version) {
+  auto out = args.tensor<float>(0);
+  block.for_each(block.share(out.size()), [&](resident::i64 i) { out[i] = version; });
+}
+
+}  // namespace
+
+#define VERSION(k)                                                                     \
+  VERSION_FUNCTION void resident_op_version_##k(resident::Block& block,               \
+                                                 const resident::Args& args) {          \
+    Answer(block, args, k##.0f);                                                         \
+  }
+#define EIGHT(d) VERSION(d##0) VERSION(d##1) VERSION(d##2) VERSION(d##3) \
+    VERSION(d##4) VERSION(d##5) VERSION(d##6) VERSION(d##7)
+// Two decimal digits, the second from 0 to 7: 10 to 17, 20 to 27, ... 80 to 87.
+EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8)
