@@ -33,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/canary/example.h"
+#include "runtime/compile/resource_use.h"
 #include "runtime/registry/version_state.h"
 #include "runtime/state/operator_event.h"
 
@@ -61,13 +62,6 @@ struct InstallRequest {
   // kCanaried, kStaged or kActive.
   VersionState wait_for = VersionState::kStaged;
   std::string actor;
-};
-
-struct ResourceUse {
-  uint32_t registers = 0;
-  uint32_t stack_bytes = 0;
-  uint32_t shared_bytes = 0;
-  uint32_t code_bytes = 0;
 };
 
 // A state that an install has come to.

@@ -1,0 +1,126 @@
+// What is compiled and linked, within which limits, and what comes back: value types that
+// the Compiler and the compile process share.
+#ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
+#define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/compile/resource_use.h"
+#include "runtime/engine/generation.h"
+
+namespace resident {
+
+// Limits of one compilation. What is over one of them is refused, or killed.
+struct CompileLimits {
+  // --compile_cpu_time, --compile_wall_time.
+  std::chrono::seconds cpu_time{60};
+  std::chrono::milliseconds wall_time{60'000};
+  // --compile_memory_mib: address space of each of its processes.
+  uint64_t memory_mib = 4096;
+};
+
+// Limits that are not set.
+inline constexpr uint64_t kMaxSourceBytes = 1u << 20;  // Of all files together.
+inline constexpr uint32_t kMaxSourceFiles = 64;
+inline constexpr uint32_t kMaxFileNameBytes = 128;
+// A compiled unit, and any file that a compiler writes.
+inline constexpr uint64_t kMaxUnitBytes = 16u << 20;
+inline constexpr uint64_t kMaxImageBytes = 256u << 20;
+inline constexpr uint64_t kMaxCompilerLogBytes = 256u << 10;
+// Machine code of one unit.
+inline constexpr uint32_t kMaxUnitCodeBytes = 1u << 20;
+// Stack of an operator on the CPU: the worker threads' own is 8 MiB.
+inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
+
+struct CompileTarget {
+  // Otherwise x86-64.
+  bool cuda = false;
+  // GPU: as in 90. That of FirstGenerationObjects() for the device.
+  int architecture = 0;
+
+  // "sm_90", "x86-64": the key of InstallProgress::resources.
+  std::string name() const;
+};
+
+// A source, to be compiled into a unit.
+struct CompileJob {
+  CompileTarget target;
+  std::map<std::string, std::string> files;  // Name, as an #include gives it, to text.
+  std::string main_file;
+  // The NAME of the RESIDENT_OPERATOR(NAME) to look for: OperatorFunctionName().
+  std::string function;
+  // 64 hex digits; the first 16 become part of every name that the unit exports.
+  std::string content_hash;
+  // With bounds checks (kernels/sdk/checks.h).
+  bool checked = false;
+  // Registers over kMaxRegisters are spilled to the stack in place of being refused.
+  bool allow_spills = false;
+  // Bytes of Block::scratch() that the version may use; 0: all. The checked build refuses
+  // more.
+  uint64_t scratch_bytes = 0;
+  // Asked while it is compiled, from the calling thread; true: CANCELLED.
+  std::function<bool()> cancelled;
+};
+
+// A unit that came compiled: PTX or a relocatable cubin of the SDK's ABI. It exports one
+// resident_op_<16 hex digits>, whose digits its author chose.
+struct ObjectJob {
+  CompileTarget target;  // A GPU.
+  std::string bytes;
+  std::function<bool()> cancelled;
+};
+
+using CompileSteps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;
+
+struct CompileResult {
+  // OK; INVALID_ARGUMENT: does not compile (the log says why), or a limit on sources;
+  // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: over a limit of time or memory; UNAVAILABLE:
+  // no compiler; CANCELLED.
+  absl::Status compiled;
+  // Meaningful when compiled.ok(). INVALID_ARGUMENT: it cannot be part of a generation,
+  // with the numbers.
+  absl::Status inspected;
+  // All that the compiler said, with the lines of the files sent.
+  std::string log;
+  // The function that the unit exports: of GenerationOperator.
+  std::string symbol;
+  // A shared object, or a relocatable cubin.
+  std::shared_ptr<const std::string> object;
+  ResourceUse resources;
+  // From the cache: nothing was run.
+  bool cached = false;
+  CompileSteps steps;
+
+  bool ok() const { return compiled.ok() && inspected.ok(); }
+};
+
+// The image of a generation for a GPU of compute capability major.minor.
+struct LinkJob {
+  int major = 0;
+  int minor = 0;
+  // `object` is the relocatable cubin of Compile.
+  std::vector<GenerationOperator> operators;
+};
+
+struct LinkResult {
+  // INVALID_ARGUMENT: the units do not go together, and why; else as `compiled` above.
+  absl::Status status;
+  std::shared_ptr<const std::string> image;
+  bool cached = false;
+  CompileSteps steps;
+};
+
+// "my.op-1" is RESIDENT_OPERATOR(my_op_1).
+std::string OperatorFunctionName(const std::string& operator_name);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_

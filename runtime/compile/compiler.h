@@ -1,0 +1,80 @@
+// Compiler: turns sources into units, and units into images, in processes of their own.
+//
+// What a compilation does to its process it does not do to the daemon: each runs in a
+// fresh `residentd compile`, under limits on time, memory and output, without a network
+// and without files but its inputs and the compiler's own (sandbox.h). It is killed with
+// all that it started when it exceeds them. A process is started ahead of each
+// compilation, so that a compilation does not wait for one. Links take units that were
+// compiled here; they share one such process, which stays.
+//
+// Results are kept on disk by content (object_cache.h): a cached one costs a file read,
+// and starts nothing.
+//
+// Blocks for as long as the compiler takes: milliseconds from the cache, 20 to 500 ms
+// otherwise, at most CompileLimits::wall_time. At most `max_processes` compile at once;
+// the others wait for their turn.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(auto compiler, Compiler::Create({.cache_dir = state_dir + "/cache"}));
+//   CompileResult unit = compiler->Compile(job);
+//   if (!unit.compiled.ok()) ...   // unit.log has the lines.
+//   if (!unit.inspected.ok()) ...
+//   LinkResult linked = compiler->Link({9, 0, {{slot, unit.symbol, unit.object}}});
+#ifndef RESIDENT_RUNTIME_COMPILE_COMPILER_H_
+#define RESIDENT_RUNTIME_COMPILE_COMPILER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/compile/compile_job.h"
+
+namespace resident {
+
+struct CompilerOptions {
+  // Empty: nothing is kept.
+  std::string cache_dir;
+  // --compile_cache_mib.
+  uint64_t cache_mib = 512;
+  // --host_compiler: path, or a name in $PATH. Empty: the first of g++, c++, clang++.
+  std::string host_compiler;
+  // --compile_processes: compilations at once.
+  uint32_t max_processes = 4;
+  CompileLimits limits;
+  // Starts processes ahead: for GPU sources, for the host compiler.
+  bool ahead_cuda = false;
+  bool ahead_cpu = false;
+  // Program to run as `PROGRAM compile ...`; default: this one (/proc/self/exe).
+  std::string program;
+};
+
+class Compiler {
+ public:
+  // INVALID_ARGUMENT, FAILED_PRECONDITION: cache_dir cannot be used, and why. That there
+  // is no compiler is said by Compile.
+  static absl::StatusOr<std::unique_ptr<Compiler>> Create(const CompilerOptions& options);
+
+  virtual ~Compiler() = default;
+
+  virtual CompileResult Compile(const CompileJob& job) = 0;
+  // Inspects an object as Compile does; PTX is compiled.
+  virtual CompileResult TakeObject(const ObjectJob& job) = 0;
+  virtual LinkResult Link(const LinkJob& job) = 0;
+
+  // What confines compilations on this machine, for people: one line for each layer.
+  virtual std::string SandboxReport() const = 0;
+
+  struct Counters {
+    uint64_t cache_hits = 0;
+    uint64_t cache_misses = 0;
+    uint64_t killed = 0;  // Over a limit.
+    uint64_t cache_bytes = 0;
+  };
+  virtual Counters counters() const = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_COMPILER_H_
