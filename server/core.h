@@ -15,6 +15,7 @@
 #include "runtime/device/device.h"
 #include "runtime/limits.h"
 #include "runtime/registry/registry.h"
+#include "server/auth/access.h"
 #include "server/batch_runner.h"
 #include "server/client_table.h"
 #include "server/drain_gate.h"
@@ -33,6 +34,9 @@ struct Core {
   ClientTable* clients = nullptr;
   BatchRunner* runner = nullptr;
   DrainGate* gate = nullptr;
+  Access* access = nullptr;
+  // Whether calls have credentials that say who calls; else everybody is anybody.
+  bool credentials = false;
   RpcCounters* counters = nullptr;
   LiveStreams* streams = nullptr;
   // For calls that block on a device (park, resume, drain, mapping).

@@ -100,6 +100,7 @@ class Daemon {
   DrainGate gate_;
   RpcCounters counters_;
   LiveStreams streams_;
+  Access access_;
   std::unique_ptr<Health> health_;
   std::unique_ptr<BatchTranslator> translator_;
   std::unique_ptr<WorkerPool> answers_;
@@ -164,6 +165,7 @@ void Daemon::ConnectCore() {
   core_.clients = clients_.get();
   core_.runner = runner_.get();
   core_.gate = &gate_;
+  core_.access = &access_;
   core_.counters = &counters_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "runtime/errors.h"
+#include "server/auth/presented.h"
 
 namespace resident {
 
@@ -11,6 +12,13 @@ std::string SessionOf(const grpc::CallbackServerContext& context) {
   const auto found = metadata.find("resident-session");
   if (found == metadata.end()) return "";
   return std::string(found->second.data(), found->second.size());
+}
+
+absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
+                                                     const Core& core) {
+  if (!core.credentials) return core.access->anybody();
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  return core.access->Identify(PresentedBy(context.client_metadata(), *auth));
 }
 
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,

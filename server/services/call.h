@@ -17,6 +17,15 @@ namespace resident {
 // Value of the metadata "resident-session"; empty if there is none.
 std::string SessionOf(const grpc::CallbackServerContext& context);
 
+// Who calls. UNAUTHENTICATED: the credential was withdrawn since the call was let in.
+//
+//   const auto identity = IdentityOf(*context, core_);
+//   if (!identity.ok()) return identity.status();
+//   absl::Status may = (*identity)->account()->BeginInstall(name, absl::Now());
+//   request.actor = (*identity)->name();
+absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
+                                                     const Core& core);
+
 // The client in whose name the call's work is queued. Errors: as ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
                                                  Core& core);

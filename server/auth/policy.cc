@@ -1,0 +1,237 @@
+#include "server/auth/policy.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "runtime/errors.h"
+#include "server/auth/identity.h"
+
+namespace resident {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxDepth = 8;
+constexpr uint64_t kMaxMib = uint64_t{1} << 30;
+
+absl::Status BadField(const std::string& path, const std::string& what, const std::string& fix) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what, ". Fix: ", fix));
+}
+
+// Reads the text once for its form alone: where it is no JSON, and keys that are there
+// twice (of which the second would win in silence).
+class FormCheck : public nlohmann::json_sax<Json> {
+ public:
+  const absl::Status& status() const { return status_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    Level& level = levels_.back();
+    level.key = name;
+    if (level.seen.insert(name).second) return true;
+    status_ = BadField(Path(), "is there twice", "keep one of them");
+    return false;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line 3, column 5: ...".
+    const std::string text = error.what();
+    const size_t from = text.find("at line");
+    status_ = absl::InvalidArgumentError(absl::StrCat(
+        from == std::string::npos ? text : text.substr(from), ". Fix: mend the JSON there"));
+    return false;
+  }
+
+ private:
+  struct Level {
+    std::string key;
+    std::set<std::string> seen;
+  };
+  bool Open() {
+    levels_.emplace_back();
+    if (levels_.size() <= kMaxDepth) return true;
+    status_ = absl::InvalidArgumentError(
+        "the policy is nested too deep. Fix: see docs/operations.md for its form");
+    return false;
+  }
+  bool Close() {
+    levels_.pop_back();
+    return true;
+  }
+  std::string Path() const {
+    return absl::StrJoin(levels_, ".", [](std::string* out, const Level& level) {
+      absl::StrAppend(out, level.key);
+    });
+  }
+
+  std::vector<Level> levels_;
+  absl::Status status_;
+};
+
+// An object whose fields are all in `known`.
+absl::Status CheckObject(const Json& json, const std::string& path,
+                         const std::vector<std::string>& known) {
+  if (!json.is_object()) return BadField(path, "is no object", "write {...}");
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      return BadField(absl::StrCat(path, ".", key), "no such field",
+                      absl::StrCat("the fields here are ", absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ReadStrings(const Json& json, const std::string& path) {
+  std::vector<std::string> strings;
+  bool all = json.is_array();
+  if (all) {
+    for (const Json& element : json) {
+      all = all && element.is_string();
+      if (all) strings.push_back(element.get<std::string>());
+    }
+  }
+  if (!all) return BadField(path, "is no list of strings", "write [\"...\", ...]");
+  return strings;
+}
+
+// A whole number up to `most`; absent if the field is.
+absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Json& object, const std::string& key,
+                                                   const std::string& path, uint64_t most) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::optional<uint64_t>();
+  if (!found->is_number_unsigned() || found->get<uint64_t>() > most) {
+    return BadField(absl::StrCat(path, ".", key), absl::StrCat("is ", found->dump()),
+                    absl::StrCat("write a whole number from 0 to ", most));
+  }
+  return std::optional<uint64_t>(found->get<uint64_t>());
+}
+
+absl::Status ReadOperators(const Json& json, const std::string& path, Rights& rights) {
+  absl::Status status = CheckObject(json, path, {"submit", "install"});
+  if (!status.ok()) return status;
+  const auto read = [&](const char* key, std::optional<std::vector<std::string>>& prefixes) {
+    const auto found = json.find(key);
+    if (found == json.end()) return absl::OkStatus();
+    auto strings = ReadStrings(*found, absl::StrCat(path, ".", key));
+    if (!strings.ok()) return strings.status();
+    if (std::count(strings->begin(), strings->end(), "") > 0) {
+      return BadField(absl::StrCat(path, ".", key), "has an empty prefix",
+                      "leave the list out where all operators are meant");
+    }
+    prefixes = *std::move(strings);
+    return absl::OkStatus();
+  };
+  status = read("submit", rights.submit_prefixes);
+  if (status.ok()) status = read("install", rights.install_prefixes);
+  return status;
+}
+
+absl::Status ReadQuotas(const Json& json, const std::string& path, Rights& rights) {
+  const absl::Status status =
+      CheckObject(json, path, {"tasks_in_flight", "buffer_mib", "installs_per_minute"});
+  if (!status.ok()) return status;
+  const auto tasks = ReadNumber(json, "tasks_in_flight", path, uint64_t{1} << 40);
+  if (!tasks.ok()) return tasks.status();
+  rights.tasks_in_flight = *tasks;
+  const auto mib = ReadNumber(json, "buffer_mib", path, kMaxMib);
+  if (!mib.ok()) return mib.status();
+  if (mib->has_value()) rights.buffer_bytes = **mib << 20;
+  const auto installs = ReadNumber(json, "installs_per_minute", path, 10'000);
+  if (!installs.ok()) return installs.status();
+  if (installs->has_value()) rights.installs_per_minute = static_cast<uint32_t>(**installs);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rights> ReadRights(const Json& json, const std::string& path) {
+  absl::Status status = CheckObject(json, path, {"roles", "operators", "quotas"});
+  if (!status.ok()) return status;
+  Rights rights;
+  const auto roles = json.find("roles");
+  if (roles == json.end()) {
+    return BadField(absl::StrCat(path, ".roles"), "is not there",
+                    "give the list of roles; [] for none");
+  }
+  const auto words = ReadStrings(*roles, absl::StrCat(path, ".roles"));
+  if (!words.ok()) return words.status();
+  for (const std::string& word : *words) {
+    const std::optional<Role> role = ParseRole(word);
+    if (!role.has_value()) {
+      return BadField(absl::StrCat(path, ".roles"), absl::StrCat("no role ", errors::Quote(word)),
+                      "the roles are submit, install and admin");
+    }
+    rights.roles = rights.roles | *role;
+  }
+  if (const auto operators = json.find("operators"); operators != json.end()) {
+    status = ReadOperators(*operators, absl::StrCat(path, ".operators"), rights);
+    if (!status.ok()) return status;
+  }
+  if (const auto quotas = json.find("quotas"); quotas != json.end()) {
+    status = ReadQuotas(*quotas, absl::StrCat(path, ".quotas"), rights);
+    if (!status.ok()) return status;
+  }
+  return rights;
+}
+
+}  // namespace
+
+absl::Status CheckIdentityName(std::string_view name) {
+  const bool printable =
+      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  if (name.empty() || name.size() > kMaxIdentityNameBytes || !printable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the identity ", errors::Quote(name), " is not a name. Fix: give 1 to ",
+                     kMaxIdentityNameBytes, " printable ASCII characters without spaces"));
+  }
+  if (name == kDaemonActor) {
+    return absl::InvalidArgumentError(
+        "'residentd' is the daemon's own name. Fix: give the identity another");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Policy> ParsePolicy(std::string_view text) {
+  if (text.size() > kMaxPolicyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the policy has ", text.size(),
+                                                   " bytes, and at most ", kMaxPolicyBytes,
+                                                   " are read. Fix: make it shorter"));
+  }
+  FormCheck form;
+  if (!Json::sax_parse(text.begin(), text.end(), &form, nlohmann::detail::input_format_t::json,
+                       /*strict=*/true, /*ignore_comments=*/true)) {
+    return form.status();
+  }
+  const Json json = Json::parse(text.begin(), text.end(), /*cb=*/nullptr,
+                                /*allow_exceptions=*/false, /*ignore_comments=*/true);
+  absl::Status status = CheckObject(json, "policy", {"identities"});
+  if (!status.ok()) return status;
+  const auto identities = json.find("identities");
+  if (identities == json.end() || !identities->is_object()) {
+    return BadField("identities", "is not there, or no object", "write {\"identities\": {...}}");
+  }
+  Policy policy;
+  for (const auto& [name, rights] : identities->items()) {
+    status = CheckIdentityName(name);
+    if (!status.ok()) return status;
+    auto read = ReadRights(rights, absl::StrCat("identities.", name));
+    if (!read.ok()) return read.status();
+    policy.identities.emplace(name, *std::move(read));
+  }
+  return policy;
+}
+
+}  // namespace resident

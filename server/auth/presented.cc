@@ -1,0 +1,34 @@
+#include "server/auth/presented.h"
+
+#include <grpc/grpc_security_constants.h>
+
+#include <string_view>
+#include <vector>
+
+namespace resident {
+namespace {
+
+std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+Presented PresentedBy(const CallMetadata& metadata, const grpc::AuthContext& context) {
+  Presented presented;
+  const auto [first, last] = metadata.equal_range("authorization");
+  for (auto it = first; it != last; ++it) {
+    presented.authorization = View(it->second);
+    ++presented.authorizations;
+  }
+  // gRPC has properties of the certificate only where it has verified one.
+  if (!context.IsPeerAuthenticated()) return presented;
+  presented.certificate = true;
+  for (const char* property : {GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    const std::vector<grpc::string_ref> values = context.FindPropertyValues(property);
+    if (values.empty()) continue;
+    presented.certificate_name = View(values.front());
+    break;
+  }
+  return presented;
+}
+
+}  // namespace resident

@@ -1,0 +1,64 @@
+// Role: what somebody may do, in three words.
+//
+//   submit   run operators, have buffers and sessions
+//   install  change operators: install, activate, roll back, promote, remove
+//   admin    the audit log, park, resume, drain, reflection, channelz
+//
+// No role includes another. method_roles.h says which calls need which.
+//
+// Thread safety: values.
+#ifndef RESIDENT_SERVER_AUTH_ROLE_H_
+#define RESIDENT_SERVER_AUTH_ROLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace resident {
+
+enum class Role : uint8_t { kSubmit = 1, kInstall = 2, kAdmin = 4 };
+
+class RoleSet {
+ public:
+  constexpr RoleSet() = default;
+  constexpr RoleSet(Role role) : bits_(static_cast<uint8_t>(role)) {}  // NOLINT: implicit.
+  static constexpr RoleSet All() { return RoleSet(Role::kSubmit) | Role::kInstall | Role::kAdmin; }
+
+  constexpr RoleSet operator|(RoleSet other) const {
+    RoleSet both;
+    both.bits_ = static_cast<uint8_t>(bits_ | other.bits_);
+    return both;
+  }
+  constexpr bool Intersects(RoleSet other) const { return (bits_ & other.bits_) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr bool operator==(const RoleSet&) const = default;
+
+ private:
+  uint8_t bits_ = 0;
+};
+
+// "submit"; absent for another word.
+inline std::optional<Role> ParseRole(std::string_view word) {
+  if (word == "submit") return Role::kSubmit;
+  if (word == "install") return Role::kInstall;
+  if (word == "admin") return Role::kAdmin;
+  return std::nullopt;
+}
+
+// "'submit' or 'admin'".
+inline std::string RoleNames(RoleSet roles) {
+  std::string names;
+  for (const auto& [role, name] : {std::pair<Role, const char*>{Role::kSubmit, "'submit'"},
+                                   {Role::kInstall, "'install'"},
+                                   {Role::kAdmin, "'admin'"}}) {
+    if (!roles.Intersects(role)) continue;
+    if (!names.empty()) names += " or ";
+    names += name;
+  }
+  return names;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_AUTH_ROLE_H_

@@ -1,0 +1,65 @@
+#include "server/auth/token_file.h"
+
+#include <openssl/sha.h>
+
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "runtime/errors.h"
+#include "server/auth/policy.h"
+
+namespace resident {
+namespace {
+
+absl::Status BadLine(size_t line, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("line ", line, ": ", what,
+                   ". Fix: write NAME and 64 hex digits, as residentctl token new prints them"));
+}
+
+}  // namespace
+
+TokenHash HashToken(std::string_view token) {
+  TokenHash hash;
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
+  return hash;
+}
+
+absl::StatusOr<TokenFile> ParseTokenFile(std::string_view text) {
+  if (text.size() > kMaxTokenFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the file has ", text.size(),
+                                                   " bytes, and at most ", kMaxTokenFileBytes,
+                                                   " are read. Fix: remove tokens out of use"));
+  }
+  TokenFile file;
+  size_t number = 0;
+  for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    if (words.size() != 2) return BadLine(number, absl::StrCat(words.size(), " words, not 2"));
+    const std::string name(words[0]);
+    if (const absl::Status usable = CheckIdentityName(name); !usable.ok()) {
+      return BadLine(number, std::string(usable.message()));
+    }
+    const bool hex =
+        words[1].size() == 2 * std::tuple_size_v<TokenHash> &&
+        words[1].find_first_not_of("0123456789abcdefABCDEF") == absl::string_view::npos;
+    // The word is not repeated: it may be a token that was pasted in by mistake.
+    if (!hex) return BadLine(number, "the second word is no SHA-256 in hex");
+    const std::string bytes = absl::HexStringToBytes(words[1]);
+    TokenHash hash;
+    std::copy(bytes.begin(), bytes.end(), hash.begin());
+    if (const auto [at, added] = file.names.emplace(hash, name); !added) {
+      return BadLine(number,
+                     absl::StrCat("the same token as ", errors::Quote(at->second), " has above"));
+    }
+  }
+  return file;
+}
+
+}  // namespace resident
