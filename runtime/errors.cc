@@ -1,5 +1,7 @@
 #include "runtime/errors.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
@@ -102,6 +104,41 @@ absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
       binder, "'. Fix: make '", place.parameter, "' and '", binder, "' agree in ", variable));
 }
 
+absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& shape,
+                               const std::string& variable, const std::string& bound,
+                               const std::string& binder) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": shape ", shape, " does not broadcast to ", variable, " = ", bound,
+             " of '", binder, "'. Fix: counted from the last, make each dimension of '",
+             place.parameter, "' that of '", binder, "', or 1"));
+}
+
+absl::Status ArgumentStrided(const ArgumentPlace& place) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place),
+             " is a strided view, and the operator takes dense tensors there. Fix: "
+             "leave BufferColumn.strides empty, and copy the elements to a dense "
+             "buffer first"));
+}
+
+absl::Status BadExpression(std::string_view text, size_t position, size_t width,
+                           const std::string& what, const std::string& fix) {
+  // A line of the text around the place, and a line that points at it.
+  constexpr size_t kAround = 36;
+  const size_t begin = position > kAround ? position - kAround : 0;
+  const size_t end = std::min(text.size(), position + kAround);
+  std::string line(text.substr(std::min(begin, text.size()), end - std::min(begin, end)));
+  for (char& c : line) {
+    if (c < ' ' || c > '~') c = c == '\n' || c == '\t' || c == '\r' ? ' ' : '?';
+  }
+  const size_t shown = std::min(std::max<size_t>(width, 1), end > position ? end - position : 1);
+  const std::string pointer =
+      StrCat(std::string(position - begin, ' '), "^", std::string(shown - 1, '~'));
+  return absl::InvalidArgumentError(
+      StrCat("expression, column ", position + 1, ": ", what, "\n  ", line, "\n  ", pointer,
+             "\nFix: ", fix.empty() ? "see the grammar in docs/operators.md" : fix));
+}
+
 // --- Batches ---------------------------------------------------------------------
 
 absl::Status EmptyBatch() {
@@ -177,6 +214,42 @@ absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t o
       StrCat(Text(place), ": buffers ", first, " and ", other,
              " differ in dtype or shape, and the "
              "column does not set them. Fix: set BufferColumn.dtype and .shape"));
+}
+
+absl::Status StridesRank(const ArgumentPlace& place, size_t strides, size_t rank) {
+  return absl::InvalidArgumentError(StrCat(Text(place), " has ", strides, " strides and ", rank,
+                                           " dimensions. Fix: send one stride for each "
+                                           "dimension, or none for a dense tensor"));
+}
+
+absl::Status StrideTooLarge(const ArgumentPlace& place, size_t dim, int64_t stride) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": stride ", stride, " of dimension ", dim,
+                                           " leads beyond any memory. Fix: send "
+                                           "strides in elements that stay in the buffer"));
+}
+
+absl::Status NegativeStride(const ArgumentPlace& place, size_t dim, int64_t stride) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": stride ", stride, " of dimension ", dim,
+                                           " is negative, which an output's must not be. Fix: "
+                                           "send positive strides, and reverse the inputs"));
+}
+
+absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& shape,
+                                const std::string& strides) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), ": elements of shape ", shape, " with strides ", strides,
+             " may fall on one another, and they are written. Fix: make each stride larger than "
+             "what the dimensions with smaller strides reach together"));
+}
+
+absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                                 uint64_t bytes_before, uint64_t bytes_from, uint64_t buffer,
+                                 uint64_t buffer_bytes) {
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), ": task ", task, " reaches from ", bytes_before, " bytes before offset ", offset,
+      " to ", bytes_from, " bytes after it, beyond buffer ", buffer, " of ", buffer_bytes,
+      " bytes. Fix: change offset, shape or strides so that every element "
+      "lies in the buffer"));
 }
 
 absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,

@@ -48,6 +48,14 @@ absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& sha
 absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
                            const std::string& variable, const std::string& bound,
                            const std::string& binder);
+absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& shape,
+                               const std::string& variable, const std::string& bound,
+                               const std::string& binder);
+absl::Status ArgumentStrided(const ArgumentPlace& place);
+// `what` is wrong at bytes [position, position + width) of the expression; `fix` may be
+// empty.
+absl::Status BadExpression(std::string_view text, size_t position, size_t width,
+                           const std::string& what, const std::string& fix);
 
 // --- Batches ---------------------------------------------------------------------
 
@@ -64,6 +72,14 @@ absl::Status NoDType(const ArgumentPlace& place);
 absl::Status ColumnLength(const ArgumentPlace& place, const std::string& column, uint64_t got,
                           uint64_t count);
 absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t other);
+absl::Status StridesRank(const ArgumentPlace& place, size_t strides, size_t rank);
+absl::Status StrideTooLarge(const ArgumentPlace& place, size_t dim, int64_t stride);
+absl::Status NegativeStride(const ArgumentPlace& place, size_t dim, int64_t stride);
+absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& shape,
+                                const std::string& strides);
+absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                                 uint64_t bytes_before, uint64_t bytes_from, uint64_t buffer,
+                                 uint64_t buffer_bytes);
 absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,
                              uint32_t element_bytes);
 absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,

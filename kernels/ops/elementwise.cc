@@ -1,5 +1,6 @@
 // Element by element: copy, fill, add, sub, mul, div, scale, relu, silu.
-#include "kernels/ops/elementwise.h"
+#include "kernels/sdk/map.h"
+#include "kernels/sdk/operator.h"
 
 #if !RESIDENT_GPU
 #include <cmath>
@@ -14,13 +15,13 @@ using resident::Map;
 template <typename F>
 RESIDENT_DEVICE void Unary(Block& block, const Args& args, F f) {
   const float* in[] = {args.tensor<const float>(0).data()};
-  Map<1>(block, args.tensor<float>(1), in, [f](const float(&v)[1]) { return f(v[0]); });
+  Map<1>(block, args.tensor<float>(1), in, [f](const float* v) { return f(v[0]); });
 }
 
 template <typename F>
 RESIDENT_DEVICE void Binary(Block& block, const Args& args, F f) {
   const float* in[] = {args.tensor<const float>(0).data(), args.tensor<const float>(1).data()};
-  Map<2>(block, args.tensor<float>(2), in, [f](const float(&v)[2]) { return f(v[0], v[1]); });
+  Map<2>(block, args.tensor<float>(2), in, [f](const float* v) { return f(v[0], v[1]); });
 }
 
 }  // namespace

@@ -23,6 +23,10 @@
 #define RESIDENT_KERNELS_SDK_OPERATOR_H_
 
 #include "kernels/sdk/block.h"
+#include "kernels/sdk/element.h"
+#include "kernels/sdk/elementwise.h"
+#include "kernels/sdk/half.h"
+#include "kernels/sdk/math.h"
 
 // Raised when a change of the SDK makes compiled operators invalid.
 #define RESIDENT_SDK_VERSION 1

@@ -66,6 +66,18 @@ class Tensor {
     return true;
   }
 
+  // The same tensor with elements of another type.
+  template <typename U>
+  RESIDENT_HOST_DEVICE Tensor<U> as() const {
+    Tensor<U> other(reinterpret_cast<u64>(data_), size_);
+    other.described_ = described_;
+#if RESIDENT_CHECKED
+    other.state_ = state_;
+    other.argument_ = argument_;
+#endif
+    return other;
+  }
+
   // Element i of a dense tensor.
   RESIDENT_HOST_DEVICE T& operator[](i64 i) const {
 #if RESIDENT_CHECKED
@@ -96,6 +108,9 @@ class Tensor {
   }
 
  private:
+  template <typename U>
+  friend class Tensor;
+
 #if RESIDENT_CHECKED
   RESIDENT_HOST_DEVICE bool ElementSizeIsRight() const {
     return described_ == nullptr || SizeOf(described_->dtype) == sizeof(T);

@@ -87,8 +87,7 @@ uint32_t VariableIndex(std::vector<std::string>& variables, const std::string& n
   return variables.size() - 1;
 }
 
-absl::StatusOr<DType> ReadDType(Reader& reader) {
-  const std::string word = reader.TakeWord();
+absl::StatusOr<DType> ReadDType(Reader& reader, const std::string& word) {
   for (const NamedDType& entry : kDTypes) {
     if (word == entry.name) return entry.dtype;
   }
@@ -112,6 +111,12 @@ absl::Status ReadShape(Reader& reader, Parameter& parameter, std::vector<std::st
       spread = true;
       dim.kind = DimPattern::Kind::kSpread;
       dim.variable = VariableIndex(variables, "*" + word);
+      if (reader.Take('~')) {
+        if (parameter.kind != ParameterKind::kInput) {
+          return reader.Error("only an input may broadcast ('~')");
+        }
+        dim.kind = DimPattern::Kind::kBroadcast;
+      }
     } else if (IsNumber(word)) {
       dim.kind = DimPattern::Kind::kFixed;
       dim.size = std::atoll(word.c_str());
@@ -167,11 +172,18 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   } else {
     return reader.Error(absl::StrCat("'", kind, "' is not one of in, out, inout, scalar"));
   }
-  do {
-    const absl::StatusOr<DType> dtype = ReadDType(reader);
+  std::string word = reader.TakeWord();
+  if (word == "strided" && !parameter.scalar()) {
+    parameter.strided = true;
+    word = reader.TakeWord();
+  }
+  while (true) {
+    const absl::StatusOr<DType> dtype = ReadDType(reader, word);
     if (!dtype.ok()) return dtype.status();
     parameter.dtypes.push_back(*dtype);
-  } while (reader.Take('|'));
+    if (!reader.Take('|')) break;
+    word = reader.TakeWord();
+  }
 
   if (parameter.scalar()) {
     if (parameter.dtypes.size() > 1) return reader.Error("a scalar takes one dtype");
@@ -187,10 +199,27 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   return parameter;
 }
 
-// Whether the operator cannot tell the tensor's rank from that of a vector.
+// Whether the parameter takes float32, and the operator cannot tell the tensor's rank from
+// that of a vector.
 bool TakesAnyVector(const Parameter& parameter) {
-  return parameter.dtypes.size() == 1 && parameter.dtypes[0] == DType::kF32 &&
+  return std::find(parameter.dtypes.begin(), parameter.dtypes.end(), DType::kF32) !=
+             parameter.dtypes.end() &&
          parameter.dims.size() == 1 && parameter.dims[0].kind != DimPattern::Kind::kFixed;
+}
+
+// Whether `from` broadcasts to `to`.
+bool BroadcastsTo(absl::Span<const int64_t> from, absl::Span<const int64_t> to) {
+  if (from.size() > to.size()) return false;
+  to.remove_prefix(to.size() - from.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i] != 1 && from[i] != to[i]) return false;
+  }
+  return true;
+}
+
+// Whether the pattern stands for any number of dimensions.
+bool IsSpread(DimPattern::Kind kind) {
+  return kind == DimPattern::Kind::kSpread || kind == DimPattern::Kind::kBroadcast;
 }
 
 std::string DTypeList(const std::vector<DType>& dtypes) {
@@ -272,6 +301,17 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
     return reader.Error(absl::StrCat("more than ", kMaxArguments, " parameters"));
   }
 
+  for (const Parameter& parameter : signature.parameters_) {
+    for (const DimPattern& dim : parameter.dims) {
+      if (dim.kind == DimPattern::Kind::kBroadcast && !signature.Binds(dim.variable)) {
+        const std::string name = signature.variables_[dim.variable].substr(1);
+        return reader.Error(absl::StrCat("'*", name, "~' of '", parameter.name,
+                                         "' broadcasts to a shape that nothing gives; write '*",
+                                         name, "' in the output"));
+      }
+    }
+  }
+
   signature.required_ = signature.parameters_.size();
   while (signature.required_ > 0 &&
          signature.parameters_[signature.required_ - 1].default_bits.has_value()) {
@@ -283,6 +323,15 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
                                      return parameter.scalar() || TakesAnyVector(parameter);
                                    });
   return signature;
+}
+
+bool Signature::Binds(uint32_t variable) const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    return std::any_of(parameter.dims.begin(), parameter.dims.end(), [&](const DimPattern& dim) {
+      return dim.kind != DimPattern::Kind::kFixed && dim.kind != DimPattern::Kind::kBroadcast &&
+             dim.variable == variable;
+    });
+  });
 }
 
 absl::Status Signature::Match(const std::string& operator_name,
@@ -299,6 +348,14 @@ absl::Status Signature::Match(const std::string& operator_name,
   absl::InlinedVector<Shape, 4> bound(variables_.size());
   absl::InlinedVector<int, 4> binder(variables_.size(), -1);
 
+  // What must broadcast to what is not bound yet.
+  struct Broadcast {
+    size_t argument;
+    uint32_t variable;
+    absl::Span<const int64_t> part;
+  };
+  absl::InlinedVector<Broadcast, 4> broadcasts;
+
   for (size_t a = 0; a < arguments.size(); ++a) {
     const Parameter& parameter = parameters_[a];
     const ArgumentType& argument = arguments[a];
@@ -313,6 +370,7 @@ absl::Status Signature::Match(const std::string& operator_name,
       return errors::ArgumentDType(place, DTypeName(argument.dtype), DTypeList(parameter.dtypes));
     }
     if (parameter.scalar()) continue;
+    if (!argument.dense && !parameter.strided) return errors::ArgumentStrided(place);
 
     const absl::Span<const int64_t> shape = argument.shape;
     if (shape.size() < parameter.min_rank || shape.size() > parameter.max_rank) {
@@ -321,9 +379,13 @@ absl::Status Signature::Match(const std::string& operator_name,
     const size_t spread_rank = shape.size() - parameter.min_rank;
     size_t at = 0;
     for (const DimPattern& dim : parameter.dims) {
-      const size_t width = dim.kind == DimPattern::Kind::kSpread ? spread_rank : 1;
+      const size_t width = IsSpread(dim.kind) ? spread_rank : 1;
       const absl::Span<const int64_t> part = shape.subspan(at, width);
       at += width;
+      if (dim.kind == DimPattern::Kind::kBroadcast) {
+        broadcasts.push_back({a, dim.variable, part});
+        continue;
+      }
       if (dim.kind == DimPattern::Kind::kFixed) {
         if (part[0] != dim.size) {
           return errors::ArgumentFixedDim(place, ShapeText(shape), at - 1, dim.size);
@@ -342,6 +404,14 @@ absl::Status Signature::Match(const std::string& operator_name,
             parameters_[binder[dim.variable]].name);
       }
     }
+  }
+  for (const Broadcast& broadcast : broadcasts) {
+    const Shape& to = bound[broadcast.variable];
+    if (BroadcastsTo(broadcast.part, to)) continue;
+    return errors::ArgumentBroadcast(
+        {operator_name, broadcast.argument, parameters_[broadcast.argument].name},
+        ShapeText(arguments[broadcast.argument].shape), variables_[broadcast.variable].substr(1),
+        ShapeText(to), parameters_[binder[broadcast.variable]].name);
   }
   if (bindings != nullptr) bindings->values.assign(bound.begin(), bound.end());
   return absl::OkStatus();

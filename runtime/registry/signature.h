@@ -3,17 +3,23 @@
 // The text form stands beside each operator (kernels/ops/builtin.h):
 //
 //   signature := parameter ("," parameter)*
-//   parameter := name ":" kind dtype ("|" dtype)* [shape] ["=" default]
+//   parameter := name ":" kind ["strided"] dtype ("|" dtype)* [shape] ["=" default]
 //   kind      := "in" | "out" | "inout" | "scalar"
 //   dtype     := "f32" | "f16" | "bf16" | "f64" | "i32" | "i64" | "u8" | "i8" | "u32"
 //   shape     := "[" [dim ("," dim)*] "]"        Of tensors; "[]": rank 0.
-//   dim       := number | NAME | "*" NAME        "*S": any number of dimensions.
+//   dim       := number | NAME | "*" NAME ["~"]  "*S": any number of dimensions.
 //
 // A NAME means the same wherever it stands: its first use binds it, later uses must
-// agree. A scalar takes one dtype and may have a default, which trailing scalars
-// that a request leaves out get.
+// agree. "*S~" (of an input) is any shape that broadcasts to S, as PyTorch does: aligned
+// at the last dimension, each dimension is S's or 1, and leading ones may be missing; it
+// binds nothing, so S stands without "~" somewhere, as a rule in the output. The operator
+// sees the shape as it was sent.
+//
+// A tensor is dense (row-major) unless its parameter is "strided". A scalar takes one
+// dtype and may have a default, which trailing scalars that a request leaves out get.
 //
 //   "x: in f32[*S], y: in f32|f16[*S], out: out f32[*S], alpha: scalar f32 = 1"
+//   "x: in strided f32[*S~], y: in strided f32[*S~], out: out strided f32[*S]"
 //
 // Thread safety: immutable after Parse.
 //
@@ -55,7 +61,8 @@ std::string ParameterKindText(ParameterKind kind);
 std::string ColumnsTaken(ParameterKind kind);
 
 struct DimPattern {
-  enum class Kind : uint8_t { kFixed, kNamed, kSpread };
+  // kBroadcast: what broadcasts to the shape that its variable is bound to.
+  enum class Kind : uint8_t { kFixed, kNamed, kSpread, kBroadcast };
   Kind kind = Kind::kFixed;
   int64_t size = 0;       // kFixed.
   uint32_t variable = 0;  // Otherwise: index in Signature::variables().
@@ -66,8 +73,10 @@ struct Parameter {
   ParameterKind kind = ParameterKind::kInput;
   // What is taken; exactly one for a scalar.
   std::vector<DType> dtypes;
-  // At most one of them is kSpread.
+  // At most one of them is kSpread or kBroadcast.
   std::vector<DimPattern> dims;
+  // Whether tensors need not be dense.
+  bool strided = false;
   uint32_t min_rank = 0;
   uint32_t max_rank = 0;
   // Bits of a scalar's default, as Argument::scalar_bits has them.
@@ -81,9 +90,10 @@ struct ArgumentType {
   bool scalar = false;
   DType dtype = DType::kInvalid;
   absl::Span<const int64_t> shape;
+  bool dense = true;
 
-  static ArgumentType Tensor(DType dtype, absl::Span<const int64_t> shape) {
-    return {false, dtype, shape};
+  static ArgumentType Tensor(DType dtype, absl::Span<const int64_t> shape, bool dense = true) {
+    return {false, dtype, shape, dense};
   }
   static ArgumentType Scalar(DType dtype) { return {true, dtype, {}}; }
 };
@@ -103,9 +113,9 @@ class Signature {
   const std::vector<std::string>& variables() const { return variables_; }
   // Arguments without trailing scalars that have a default.
   size_t required_arguments() const { return required_; }
-  // Whether tasks may travel in compact form (kernels/layout/task.h) when all tensors
-  // have one length: few parameters, float32 alone, and no rank that an operator
-  // could ask for.
+  // Whether tasks may travel in compact form (kernels/layout/task.h) when all tensors are
+  // dense float32 of one length: few parameters, all of which take that, and no rank that
+  // an operator could ask for.
   bool compact() const { return compact_; }
 
   // Whether `arguments` (required_arguments() or more of them) fit. INVALID_ARGUMENT
@@ -114,6 +124,9 @@ class Signature {
                      Bindings* bindings = nullptr) const;
 
  private:
+  // Whether a parameter gives the variable its value.
+  bool Binds(uint32_t variable) const;
+
   std::vector<Parameter> parameters_;
   std::vector<std::string> variables_;
   size_t required_ = 0;

@@ -28,6 +28,32 @@ absl::Span<const uint64_t> View(const google::protobuf::RepeatedField<uint64_t>&
   return absl::MakeConstSpan(field.data(), field.size());
 }
 
+bool IsDense(const Shape& shape, const Shape& strides) {
+  int64_t expected = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    if (shape[d] != 1 && strides[d] != expected) return false;
+    expected *= shape[d];
+  }
+  return true;
+}
+
+// Whether no two elements fall on one another, for certain: each stride is larger than what
+// the dimensions with smaller ones reach together. REQUIRES: no stride is negative.
+bool IsInjective(const Shape& shape, const Shape& strides) {
+  absl::InlinedVector<size_t, 4> order;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] > 1) order.push_back(d);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  __int128 reach = 0;
+  for (const size_t d : order) {
+    if (strides[d] <= reach) return false;
+    reach += __int128{shape[d] - 1} * strides[d];
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::Status Columns::ReadTensorType(size_t column, int dtype,
@@ -45,6 +71,44 @@ absl::Status Columns::ReadTensorType(size_t column, int dtype,
     if (dim > kMostBytes) return errors::ShapeTooLarge(PlaceOf(column));
     plan.shape.push_back(static_cast<int64_t>(dim));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Columns::ReadStrides(size_t column,
+                                  const google::protobuf::RepeatedField<int64_t>& strides,
+                                  Plan& plan) {
+  if (strides.empty()) return absl::OkStatus();
+  const size_t rank = plan.shape.size();
+  if (static_cast<size_t>(strides.size()) != rank) {
+    return errors::StridesRank(PlaceOf(column), strides.size(), rank);
+  }
+  const bool written = op_.op->signature().parameters()[column].kind != ParameterKind::kInput;
+  for (size_t d = 0; d < rank; ++d) {
+    const int64_t stride = strides[static_cast<int>(d)];
+    if (stride > static_cast<int64_t>(kMostBytes) || stride < -static_cast<int64_t>(kMostBytes)) {
+      return errors::StrideTooLarge(PlaceOf(column), d, stride);
+    }
+    if (written && stride < 0) return errors::NegativeStride(PlaceOf(column), d, stride);
+  }
+  const Shape given(strides.begin(), strides.end());
+  const std::optional<int64_t> elements = ElementCount(plan.shape);
+  if (!elements.has_value()) return errors::ShapeTooLarge(PlaceOf(column));
+  if (*elements == 0 || IsDense(plan.shape, given)) return absl::OkStatus();
+  if (written && !IsInjective(plan.shape, given)) {
+    return errors::OverlappingStrides(PlaceOf(column), ShapeText(plan.shape), ShapeText(given));
+  }
+  plan.strides = given;
+  // At most 8 products of 2^60, 2^60 and 8: they fit 128 bits.
+  __int128 before = 0;
+  __int128 from = SizeOf(plan.dtype);
+  for (size_t d = 0; d < rank; ++d) {
+    const __int128 reach =
+        __int128{plan.shape[d] - 1} * given[d] * static_cast<int64_t>(SizeOf(plan.dtype));
+    (reach < 0 ? before : from) += reach < 0 ? -reach : reach;
+  }
+  // Beyond kMostBytes it is beyond any buffer.
+  plan.bytes_before = static_cast<uint64_t>(std::min<__int128>(before, kMostBytes + 1));
+  plan.bytes_from = static_cast<uint64_t>(std::min<__int128>(from, kMostBytes + 1));
   return absl::OkStatus();
 }
 
@@ -73,7 +137,7 @@ absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
       }
     }
   }
-  return absl::OkStatus();
+  return ReadStrides(column, from.strides(), plan);
 }
 
 absl::Status Columns::ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan) {
@@ -151,7 +215,7 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
     }
     if (!status.ok()) return status;
     if (plan.dtype == DType::kInvalid) return errors::NoDType(PlaceOf(c));
-    types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape});
+    types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape, plan.strides.empty()});
   }
   const absl::Status matched = signature.Match(op_.op->name(), types);
   if (!matched.ok()) return matched;
@@ -191,7 +255,8 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
   }
   const uint32_t element = SizeOf(plan.dtype);
   const uint64_t stride = from.stride_bytes();
-  const uint64_t bytes = plan.tensor_bytes;
+  if (plan.strides.empty()) plan.bytes_from = plan.tensor_bytes;
+  const uint64_t bytes = plan.bytes_from;
 
   if (offsets == 0 && plan.buffers.size() == 1) {
     // An arithmetic progression: checking its last member checks all.
@@ -200,12 +265,12 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
     if (count > 1 && stride % element != 0) {
       return errors::OffsetAlignment(PlaceOf(column), 1, stride, element);
     }
+    if (plan.bytes_before != 0) return Beyond(column, plan, 0, 0, buffer);
     if (!Multiply(stride, count - 1, &last) || bytes > buffer.size_bytes ||
         last > buffer.size_bytes - bytes) {
       const uint64_t first_bad =
           bytes > buffer.size_bytes ? 0 : (buffer.size_bytes - bytes) / stride + 1;
-      return errors::BeyondBuffer(PlaceOf(column), first_bad, first_bad * stride, bytes, buffer.id,
-                                  buffer.size_bytes);
+      return Beyond(column, plan, first_bad, first_bad * stride, buffer);
     }
     plan.base = buffer.memory->address;
     plan.stride = stride;
@@ -222,8 +287,9 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
     } else if (!Multiply(stride, i, &offset)) {
       offset = kMostBytes;
     }
-    if (bytes > buffer.size_bytes || offset > buffer.size_bytes - bytes) {
-      return errors::BeyondBuffer(PlaceOf(column), i, offset, bytes, buffer.id, buffer.size_bytes);
+    if (bytes > buffer.size_bytes || offset > buffer.size_bytes - bytes ||
+        offset < plan.bytes_before) {
+      return Beyond(column, plan, i, offset, buffer);
     }
     if (offset % element != 0) {
       return errors::OffsetAlignment(PlaceOf(column), i, offset, element);
@@ -231,6 +297,16 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
     plan.values[i] = buffer.memory->address + offset;
   }
   return absl::OkStatus();
+}
+
+absl::Status Columns::Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
+                             const Buffer& buffer) const {
+  if (plan.strides.empty()) {
+    return errors::BeyondBuffer(PlaceOf(column), task, offset, plan.tensor_bytes, buffer.id,
+                                buffer.size_bytes);
+  }
+  return errors::StridedBeyondBuffer(PlaceOf(column), task, offset, plan.bytes_before,
+                                     plan.bytes_from, buffer.id, buffer.size_bytes);
 }
 
 absl::Status Columns::PlaceInWindow(size_t column, Plan& plan, uint64_t bytes) {
@@ -282,15 +358,18 @@ uint64_t Columns::chunks() const {
   return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape);
 }
 
-// The signature has made sure that rank cannot matter and that all is float32; what
-// is left is that all tensors have one length.
+// The signature has made sure that rank cannot matter; what is left is that all tensors are
+// dense float32 of one length. (What broadcasts and has as many elements as the output has
+// its shape, but for leading ones.)
 bool Columns::compact() const {
   if (!op_.op->signature().compact() || chunks_ > 1) return false;
   const Plan* first = nullptr;
   for (const Plan& plan : plans_) {
     if (plan.kind == Kind::kScalar) continue;
     if (first == nullptr) first = &plan;
-    if (plan.elements != first->elements) return false;
+    if (plan.elements != first->elements || plan.dtype != DType::kF32 || !plan.strides.empty()) {
+      return false;
+    }
   }
   return true;
 }
@@ -355,7 +434,7 @@ void Columns::FillArguments(RequestBatch& batch) const {
       int64_t stride = 1;
       for (size_t d = plan.shape.size(); d-- > 0;) {
         argument.tensor.shape[d] = plan.shape[d];
-        argument.tensor.strides[d] = stride;
+        argument.tensor.strides[d] = plan.strides.empty() ? stride : plan.strides[d];
         stride *= plan.shape[d];
       }
     }

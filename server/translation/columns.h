@@ -55,8 +55,15 @@ class Columns {
     Kind kind = Kind::kScalar;
     DType dtype = DType::kInvalid;
     Shape shape;
+    // In elements; empty: dense.
+    Shape strides;
     uint64_t elements = 1;
+    // Of the dense tensor.
     uint64_t tensor_bytes = 0;
+    // What a tensor takes of its buffer: bytes before its first element (negative strides)
+    // and from there on.
+    uint64_t bytes_before = 0;
+    uint64_t bytes_from = 0;
     // Value of task i, an address or a scalar's bits: values[i], or if there are none
     // base + i * stride.
     uint64_t base = 0;
@@ -71,12 +78,18 @@ class Columns {
   }
   absl::Status ReadTensorType(size_t column, int dtype,
                               const google::protobuf::RepeatedField<uint64_t>& shape, Plan& plan);
+  // REQUIRES: the plan's dtype and shape are known.
+  absl::Status ReadStrides(size_t column, const google::protobuf::RepeatedField<int64_t>& strides,
+                           Plan& plan);
   absl::Status ReadBuffers(size_t column, const v1::BufferColumn& from, const BufferTable& table,
                            ClientId client, std::vector<std::shared_ptr<const void>>& hold,
                            Plan& plan);
   absl::Status ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan);
   absl::Status PlaceBuffers(size_t column, const v1::BufferColumn& from, uint64_t epoch,
                             Plan& plan);
+  // The refusal of a tensor that its buffer does not hold.
+  absl::Status Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
+                      const Buffer& buffer) const;
   absl::Status PlaceInWindow(size_t column, Plan& plan, uint64_t bytes);
   bool compact() const;
   // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).

@@ -1,0 +1,202 @@
+// elementwise: out[i] = f(in[0][i], in[1][i] ...) for tensors as clients send them: f32,
+// f16 and bf16 mixed, strided, inputs broadcast to the output.
+//
+//   // "x: in strided f32|f16|bf16[*S~], y: in strided f32|f16|bf16[*S~],
+//   //  out: out strided f32|f16|bf16[*S], a: scalar f32", split "out 32768"
+//   RESIDENT_OPERATOR(axpy)(resident::Block& block, const resident::Args& args) {
+//     const float a = args.scalar<float>(3);
+//     resident::elementwise<2>(block, args, [=](const float* v) { return a * v[0] + v[1]; });
+//   }
+//
+// Arguments 0 to kInputs - 1 are the inputs, argument kInputs is the output. f computes in
+// float. Dense tensors are read 16 bytes at a time. It uses the block's memory from its
+// start; its chunk's share of the output is what it writes.
+//
+// Every thread of the block calls it (collective).
+#ifndef RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
+#define RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
+
+#include "kernels/sdk/block.h"
+#include "kernels/sdk/element.h"
+#include "kernels/sdk/half.h"
+#include "kernels/sdk/index_map.h"
+#include "kernels/sdk/map.h"
+
+namespace resident {
+RESIDENT_SDK_BEGIN
+
+// A task's operands as elementwise() reads them: inputs, then the output.
+template <i32 kOperands>
+struct ElementwiseOperands {
+  IndexMap<kOperands> map;
+  u64 addresses[kOperands];
+  DType dtypes[kOperands];
+  bool float32;  // All of them.
+
+  RESIDENT_DEVICE void Read(const Args& args) {
+    map.Start(args.tensor<const Any>(kOperands - 1));
+    float32 = true;
+#if RESIDENT_GPU
+#pragma unroll 1
+#endif
+    for (i32 k = 0; k < kOperands; ++k) {
+      const Tensor<const Any> operand = args.tensor<const Any>(k);
+      map.Add(k, operand);
+      addresses[k] = reinterpret_cast<u64>(operand.data());
+      dtypes[k] = operand.dtype();
+      float32 = float32 && operand.dtype() == DType::kF32;
+    }
+    map.Finish();
+  }
+};
+
+template <typename T>
+RESIDENT_DEVICE T* ElementAt(u64 address, i64 offset) {
+  T* const data = reinterpret_cast<T*>(address);
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(data));
+#endif
+  return data + offset;
+}
+
+RESIDENT_DEVICE float LoadFloat(u64 address, DType dtype, i64 offset) {
+  switch (dtype) {
+    case DType::kF16:
+      return *ElementAt<const Half>(address, offset);
+    case DType::kBF16:
+      return *ElementAt<const BFloat16>(address, offset);
+    default:
+      return *ElementAt<const float>(address, offset);
+  }
+}
+
+RESIDENT_DEVICE void StoreFloat(u64 address, DType dtype, i64 offset, float value) {
+  switch (dtype) {
+    case DType::kF16:
+      *ElementAt<Half>(address, offset) = Half(value);
+      break;
+    case DType::kBF16:
+      *ElementAt<BFloat16>(address, offset) = BFloat16(value);
+      break;
+    default:
+      *ElementAt<float>(address, offset) = value;
+  }
+}
+
+#if RESIDENT_GPU
+
+// Four neighbouring elements in one access. REQUIRES: aligned to four elements.
+RESIDENT_DEVICE void LoadQuad(u64 address, DType dtype, i64 offset, float (&v)[4]) {
+  if (dtype == DType::kF32) {
+    const float4 q = *reinterpret_cast<const float4*>(ElementAt<const float>(address, offset));
+    v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+    return;
+  }
+  const ushort4 q = *reinterpret_cast<const ushort4*>(ElementAt<const u16>(address, offset));
+  if (dtype == DType::kF16) {
+    v[0] = Half::Widen(q.x), v[1] = Half::Widen(q.y);
+    v[2] = Half::Widen(q.z), v[3] = Half::Widen(q.w);
+  } else {
+    v[0] = BFloat16::Widen(q.x), v[1] = BFloat16::Widen(q.y);
+    v[2] = BFloat16::Widen(q.z), v[3] = BFloat16::Widen(q.w);
+  }
+}
+
+RESIDENT_DEVICE void StoreQuad(u64 address, DType dtype, i64 offset, const float (&v)[4]) {
+  if (dtype == DType::kF32) {
+    *reinterpret_cast<float4*>(ElementAt<float>(address, offset)) =
+        make_float4(v[0], v[1], v[2], v[3]);
+    return;
+  }
+  const ushort4 q = dtype == DType::kF16
+                        ? make_ushort4(Half::Narrow(v[0]), Half::Narrow(v[1]), Half::Narrow(v[2]),
+                                       Half::Narrow(v[3]))
+                        : make_ushort4(BFloat16::Narrow(v[0]), BFloat16::Narrow(v[1]),
+                                       BFloat16::Narrow(v[2]), BFloat16::Narrow(v[3]));
+  *reinterpret_cast<ushort4*>(ElementAt<u16>(address, offset)) = q;
+}
+
+// Dense operands four elements at a time, where all are aligned to that; returns where the
+// rest of the range begins.
+template <i32 kInputs, typename F>
+RESIDENT_DEVICE i64 ElementwiseQuads(const Block& block,
+                                     const ElementwiseOperands<kInputs + 1>& operands, Range range,
+                                     F& f) {
+#pragma unroll 1
+  for (i32 k = 0; k <= kInputs; ++k) {
+    if (operands.addresses[k] % (4 * SizeOf(operands.dtypes[k])) != 0) return range.begin;
+  }
+  const i64 quads_end = range.begin + range.size() / 4 * 4;
+#pragma unroll 1
+  for (i64 i = range.begin + 4 * block.thread(); i < quads_end; i += 4 * block.threads()) {
+    float loaded[kInputs + 1][4];
+#pragma unroll
+    for (i32 k = 0; k < kInputs; ++k) {
+      LoadQuad(operands.addresses[k], operands.dtypes[k], i, loaded[k]);
+    }
+    float result[4];
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) {
+      float v[kInputs + 1];
+#pragma unroll
+      for (i32 k = 0; k < kInputs; ++k) v[k] = loaded[k][e];
+      result[e] = f(v);
+    }
+    StoreQuad(operands.addresses[kInputs], operands.dtypes[kInputs], i, result);
+  }
+  return quads_end;
+}
+
+#endif
+
+// `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
+// dense float32: more for cheap functions. f is expanded in 4 * kInFlight places and some
+// more, so a large f takes 1, and is expanded in 5.
+template <i32 kInputs, i32 kInFlight = 4, typename F>
+RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
+  using Operands = ElementwiseOperands<kInputs + 1>;
+  static_assert(sizeof(Operands) <= kBlockMemoryBytes, "");
+  constexpr bool kMapsFloat32 = !RESIDENT_GPU || kInFlight > 1;
+
+  Operands* operands = nullptr;
+  const float* in[kInputs + 1] = {};
+  Tensor<float> out(0, 0);
+  bool mapped = false;  // All is dense float32: `in` and `out` are all there is to know.
+  if (kMapsFloat32 && kInputs < i32{kCompactArguments} && args.compact()) {
+    for (i32 k = 0; k < kInputs; ++k) in[k] = args.tensor<const float>(k).data();
+    out = args.tensor<float>(kInputs);
+    mapped = true;
+  } else {
+    operands = block.memory<Operands>();
+    if (block.thread() == 0) operands->Read(args);
+    block.barrier();
+    if (kMapsFloat32 && operands->map.dense() && operands->float32) {
+      for (i32 k = 0; k < kInputs; ++k) in[k] = ElementAt<const float>(operands->addresses[k], 0);
+      out = Tensor<float>(operands->addresses[kInputs], operands->map.size());
+      mapped = true;
+    }
+  }
+  if (kMapsFloat32 && mapped) {
+    Map<kInputs, kInFlight>(block, out, in, f);
+    return;
+  }
+
+  Range range = block.share(operands->map.size(), kMapStep);
+#if RESIDENT_GPU
+  if (operands->map.dense()) range.begin = ElementwiseQuads<kInputs>(block, *operands, range, f);
+#endif
+  block.for_each(range, [&](i64 i) {
+    i64 offsets[kInputs + 1];
+    operands->map.Offsets(i, offsets);
+    float v[kInputs + 1];
+    for (i32 k = 0; k < kInputs; ++k) {
+      v[k] = LoadFloat(operands->addresses[k], operands->dtypes[k], offsets[k]);
+    }
+    StoreFloat(operands->addresses[kInputs], operands->dtypes[kInputs], offsets[kInputs], f(v));
+  });
+}
+
+RESIDENT_SDK_END
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_SDK_ELEMENTWISE_H_

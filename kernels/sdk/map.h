@@ -1,0 +1,88 @@
+// Map: out[i] = f(in[0][i], in[1][i] ...) over dense float32 tensors of one size;
+// this chunk's share of it.
+//
+//   const float* in[] = {x.data(), y.data()};
+//   Map<2>(block, out, in, [](const float* v) { return v[0] + v[1]; });
+//
+// For tensors of other types, strides and shapes: elementwise.h.
+#ifndef RESIDENT_KERNELS_SDK_MAP_H_
+#define RESIDENT_KERNELS_SDK_MAP_H_
+
+#include "kernels/sdk/block.h"
+
+namespace resident {
+RESIDENT_SDK_BEGIN
+
+// Elements that a share starts at a multiple of: one 16-byte access of each thread.
+inline constexpr i64 kMapStep = i64{Block::kThreads} * 4;
+
+#if RESIDENT_GPU
+
+// A tile of kQuads 16-byte accesses of each thread: all loads before the first use.
+template <i32 kQuads, i32 kInputs, typename F>
+RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
+  float4 loaded[kInputs + 1][kQuads];
+#pragma unroll
+  for (i32 q = 0; q < kQuads; ++q) {
+#pragma unroll
+    for (i32 p = 0; p < kInputs; ++p) {
+      loaded[p][q] = reinterpret_cast<const float4*>(in[p] + at)[q * (kMapStep / 4)];
+    }
+  }
+  __syncwarp();  // Nothing is used before all loads are on their way.
+#pragma unroll
+  for (i32 q = 0; q < kQuads; ++q) {
+    float v[4][kInputs + 1];
+#pragma unroll
+    for (i32 p = 0; p < kInputs; ++p) {
+      v[0][p] = loaded[p][q].x;
+      v[1][p] = loaded[p][q].y;
+      v[2][p] = loaded[p][q].z;
+      v[3][p] = loaded[p][q].w;
+    }
+    *reinterpret_cast<float4*>(out + at + q * kMapStep) =
+        make_float4(f(v[0]), f(v[1]), f(v[2]), f(v[3]));
+  }
+}
+
+// Maps whole tiles of the range where every address is 16-byte aligned; returns where
+// they end.
+template <i32 kInputs, i32 kInFlight, typename F>
+RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const float* const* in,
+                             F& f) {
+  u64 addresses = reinterpret_cast<u64>(out);
+#pragma unroll
+  for (i32 p = 0; p < kInputs; ++p) addresses |= reinterpret_cast<u64>(in[p]);
+  i64 done = range.begin;
+  if ((addresses & 15) != 0) return done;
+  const i64 mine = i64{4} * block.thread();
+  for (; done + kInFlight * kMapStep <= range.end; done += kInFlight * kMapStep) {
+    MapTile<kInFlight, kInputs>(out, in, done + mine, f);
+  }
+  for (; done + kMapStep <= range.end; done += kMapStep)
+    MapTile<1, kInputs>(out, in, done + mine, f);
+  return done;
+}
+
+#endif
+
+// `kInFlight`: 16-byte loads of each input that a thread has in flight. A wide add needs
+// four to keep the memory busy (docs/benchmarks, "wide add").
+template <i32 kInputs, i32 kInFlight = 4, typename F>
+RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const float* const* in,
+                         F f) {
+  Range range = block.share(out.size(), kMapStep);
+#if RESIDENT_GPU
+  range.begin = MapTiles<kInputs, kInFlight>(block, range, out.data(), in, f);
+#endif
+  block.for_each(range, [&](i64 i) {
+    float v[kInputs + 1];
+    for (i32 p = 0; p < kInputs; ++p) v[p] = in[p][i];
+    out[i] = f(v);
+  });
+}
+
+RESIDENT_SDK_END
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_SDK_MAP_H_
