@@ -155,11 +155,61 @@ TEST(SignatureTest, WrongDTypeRankAndKindAreRefused) {
 TEST(SignatureTest, CompactFormOnlyWhereRankCannotMatter) {
   EXPECT_TRUE(MustParse(kAdd).compact());
   EXPECT_FALSE(MustParse("x: in f32[R, C], out: out f32[R]").compact());
-  EXPECT_FALSE(MustParse("x: in f32|f16[*S]").compact());
+  EXPECT_TRUE(MustParse("x: in f16|f32[*S~], out: out f32[*S]").compact());
+  EXPECT_FALSE(MustParse("x: in f16|bf16[*S]").compact());
   EXPECT_FALSE(MustParse("x: in u8[N]").compact());
   EXPECT_FALSE(MustParse("a: in f32[*S], b: in f32[*S], c: in f32[*S], d: in f32[*S], "
                          "e: out f32[*S]")
                    .compact());
+}
+
+TEST(SignatureTest, BroadcastTakesWhatPyTorchTakes) {
+  const Signature s = MustParse("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]");
+  const std::vector<std::vector<int64_t>> taken = {{3, 4}, {1, 4}, {3, 1}, {4}, {1}, {}, {1, 1}};
+  for (const auto& shape : taken) {
+    EXPECT_TRUE(Match(s, {F32(shape), F32({4}), F32({3, 4})}).ok()) << ShapeText(shape);
+  }
+  const std::vector<std::vector<int64_t>> refused = {{3}, {2, 4}, {4, 3}, {1, 3, 4}, {0}, {4, 1}};
+  for (const auto& shape : refused) {
+    EXPECT_FALSE(Match(s, {F32(shape), F32({4}), F32({3, 4})}).ok()) << ShapeText(shape);
+  }
+  EXPECT_TRUE(Match(s, {F32({0, 1}), F32({1}), F32({0, 4})}).ok());
+  EXPECT_FALSE(Match(s, {F32({5, 4}), F32({1}), F32({0, 4})}).ok());
+  EXPECT_EQ(Match(s, {F32({4}), F32({3}), F32({3, 4})}).message(),
+            "argument 2 'y' of op: shape [3] does not broadcast to S = [3, 4] of 'out'. Fix: "
+            "counted from the last, make each dimension of 'y' that of 'out', or 1");
+}
+
+TEST(SignatureTest, BroadcastNeedsSomethingThatGivesTheShape) {
+  for (const char* text : {"x: in f32[*S~], out: out f32[*T]", "x: in f32[*S~], out: out f32[*S~]",
+                           "x: inout f32[*S~], out: out f32[*S]", "x: in f32[N~], out: out f32[N]",
+                           "x: in f32[*S~~], out: out f32[*S]", "x: in f32[~]"}) {
+    EXPECT_NE(ParseError(text).find("Fix: "), std::string::npos) << text;
+  }
+}
+
+TEST(SignatureTest, BroadcastBesideOtherDimensions) {
+  const Signature s = MustParse("x: in f32[*S~, K], out: out f32[*S]");
+  EXPECT_TRUE(Match(s, {F32({1, 5, 9}), F32({4, 5})}).ok());
+  EXPECT_TRUE(Match(s, {F32({9}), F32({4, 5})}).ok());
+  EXPECT_FALSE(Match(s, {F32({4, 9}), F32({4, 5})}).ok());
+  EXPECT_FALSE(Match(s, {F32({}), F32({4, 5})}).ok());
+}
+
+TEST(SignatureTest, OnlyAStridedParameterTakesAStridedView) {
+  const Signature s = MustParse("x: in strided f32|f16[*S], out: out f32[*S]");
+  EXPECT_TRUE(s.parameters()[0].strided);
+  EXPECT_FALSE(s.parameters()[1].strided);
+  const std::vector<int64_t> shape = {2, 3};
+  const ArgumentType dense = ArgumentType::Tensor(DType::kF32, shape);
+  const ArgumentType strided = ArgumentType::Tensor(DType::kF32, shape, /*dense=*/false);
+  EXPECT_TRUE(s.Match("op", {strided, dense}).ok());
+  const absl::Status refused = s.Match("op", {dense, strided});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "argument 2 'out' of op is a strided view, and the operator takes dense tensors "
+            "there. Fix: leave BufferColumn.strides empty, and copy the elements to a dense "
+            "buffer first");
 }
 
 // Property: whatever shapes a signature's variables are given, the arguments made
