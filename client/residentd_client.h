@@ -25,8 +25,9 @@
 // Thread safety: Client and Buffer may be used from several threads. Stream::Send too.
 // Batches and results belong to one thread at a time.
 //
-// Not for: installing operators; anything without a daemon (the CPU engine is in the
-// daemon as well).
+// Installing operators and changing which version serves: client/operators.h.
+//
+// Not for: anything without a daemon (the CPU engine is in the daemon as well).
 #ifndef RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
 #define RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
 
@@ -449,6 +450,7 @@ class Client {
   const std::string& address() const;
 
  private:
+  friend class Operators;
   explicit Client(std::shared_ptr<Connection> connection);
   std::shared_ptr<Connection> connection_;
 };

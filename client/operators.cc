@@ -1,0 +1,289 @@
+#include "client/operators.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "client/connection.h"
+
+namespace resident::client {
+namespace {
+
+// Of a file that is sent in pieces, well below any limit on messages.
+constexpr size_t kFilePieceBytes = 1u << 20;
+
+std::string String(std::string_view text) { return std::string(text); }
+
+}  // namespace
+
+// --- Example, Installation ---------------------------------------------------------
+
+Example& Example::Bytes(v1::DType dtype, std::string_view data, Shape shape) {
+  v1::ExampleValue& value = *message_.add_values();
+  value.set_dtype(dtype);
+  value.mutable_shape()->Add(shape.begin(), shape.end());
+  value.set_data(data.data(), data.size());
+  return *this;
+}
+
+Example& Example::Tolerance(double relative, double absolute) {
+  message_.set_relative_tolerance(relative);
+  message_.set_absolute_tolerance(absolute);
+  return *this;
+}
+
+Installation Installation::Source(std::string_view name, std::string_view main_file,
+                                  std::map<std::string, std::string> files) {
+  Installation installation;
+  installation.header_.set_name(String(name));
+  installation.header_.set_main_file(String(main_file));
+  installation.files_ = std::move(files);
+  return installation;
+}
+
+Installation Installation::Expression(std::string_view name, std::string_view expression) {
+  Installation installation;
+  installation.header_.set_name(String(name));
+  installation.header_.set_expression(String(expression));
+  return installation;
+}
+
+Installation Installation::Bytecode(std::string_view name, std::string_view program) {
+  Installation installation;
+  installation.header_.set_name(String(name));
+  installation.header_.set_bytecode(String(program));
+  return installation;
+}
+
+Installation Installation::Object(std::string_view name, std::string_view file_name,
+                                  std::string object) {
+  Installation installation;
+  installation.header_.set_name(String(name));
+  installation.header_.set_object_file(String(file_name));
+  installation.files_[String(file_name)] = std::move(object);
+  return installation;
+}
+
+Installation& Installation::Signature(std::string_view text) {
+  header_.set_signature(String(text));
+  return *this;
+}
+
+Installation& Installation::Split(std::string_view rule) {
+  header_.set_split(String(rule));
+  return *this;
+}
+
+Installation& Installation::Summary(std::string_view text) {
+  header_.set_summary(String(text));
+  return *this;
+}
+
+Installation& Installation::Add(Example example) {
+  examples_.push_back(std::move(example));
+  return *this;
+}
+
+Installation& Installation::TaskTimeLimit(absl::Duration limit) {
+  header_.mutable_limits()->set_task_time_ms(
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(limit)));
+  return *this;
+}
+
+Installation& Installation::ExpectRevision(uint64_t revision) {
+  header_.set_expected_revision(revision);
+  return *this;
+}
+
+Installation& Installation::WaitFor(v1::VersionState state) {
+  header_.set_wait_for(state);
+  return *this;
+}
+
+// --- Watcher -------------------------------------------------------------------------
+
+class Watcher::Impl {
+ public:
+  explicit Impl(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  ~Impl() {
+    if (reader_ == nullptr) return;
+    context_.TryCancel();
+    v1::OperatorEvent unread;
+    while (Next(&unread)) {
+    }
+    Finish().IgnoreError();
+  }
+
+  absl::Status Open(const v1::WatchRequest& request) {
+    absl::Status status =
+        connection_->Prepare(context_, /*needs_session=*/false, absl::InfiniteDuration());
+    if (status.ok()) reader_ = connection_->operators->Watch(&context_, request);
+    return status;
+  }
+
+  bool Next(v1::OperatorEvent* event) {
+    if (ended_) return false;
+    v1::WatchResponse response;
+    ended_ = !reader_->Read(&response);
+    if (!ended_) event->Swap(response.mutable_event());
+    return !ended_;
+  }
+
+  absl::Status Finish() {
+    if (!finished_) status_ = FromGrpc(reader_->Finish());
+    finished_ = true;
+    return status_;
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchResponse>> reader_;
+  bool ended_ = false;
+  bool finished_ = false;
+  absl::Status status_;
+};
+
+Watcher::Watcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Watcher::~Watcher() = default;
+bool Watcher::Next(v1::OperatorEvent* event) { return impl_->Next(event); }
+absl::Status Watcher::Finish() { return impl_->Finish(); }
+void Watcher::Cancel() { impl_->Cancel(); }
+
+// --- Operators -----------------------------------------------------------------------
+
+Operators::Operators(const Client& client) : connection_(client.connection_) {}
+
+absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& installation,
+                                                       const Progress& progress) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  const auto stream = connection_->operators->Install(&context);
+  v1::InstallRequest request;
+  *request.mutable_header() = installation.header_;
+  bool open = stream->Write(request);  // Where it fails, Finish() says why.
+  for (auto file = installation.files_.begin(); open && file != installation.files_.end(); ++file) {
+    size_t sent = 0;
+    do {
+      const size_t piece = std::min(kFilePieceBytes, file->second.size() - sent);
+      request.mutable_file()->set_name(file->first);
+      request.mutable_file()->set_data(file->second.data() + sent, piece);
+      open = stream->Write(request);
+      sent += piece;
+    } while (open && sent < file->second.size());
+  }
+  for (size_t i = 0; open && i < installation.examples_.size(); ++i) {
+    *request.mutable_example() = installation.examples_[i].message();
+    open = stream->Write(request);
+  }
+  if (open) stream->WritesDone();
+  v1::InstallResponse response;
+  v1::InstallResponse last;
+  bool wanted = true;
+  while (stream->Read(&response)) {
+    if (wanted && progress && !progress(response)) {
+      wanted = false;
+      context.TryCancel();
+    }
+    last.Swap(&response);
+  }
+  status = FromGrpc(stream->Finish());
+  if (!status.ok()) return status;
+  return last;
+}
+
+absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name,
+                                                         const ChangeOptions& options) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  v1::ActivateRequest request;
+  request.set_name(name);
+  request.set_version(options.version);
+  if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
+  request.set_force(options.force);
+  *request.mutable_bake() = options.bake;
+  v1::ActivateResponse response;
+  status = FromGrpc(connection_->operators->Activate(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
+    const std::string& name, std::optional<uint64_t> expected_revision) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  v1::RollbackRequest request;
+  request.set_name(name);
+  if (expected_revision) request.set_expected_revision(*expected_revision);
+  v1::RollbackResponse response;
+  status = FromGrpc(connection_->operators->Rollback(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
+                                                     std::optional<uint64_t> expected_revision) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  v1::RemoveRequest request;
+  request.set_name(name);
+  if (expected_revision) request.set_expected_revision(*expected_revision);
+  v1::RemoveResponse response;
+  status = FromGrpc(connection_->operators->Remove(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
+                                                       double shadow_percent,
+                                                       double traffic_percent,
+                                                       const ChangeOptions& options) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  v1::PromoteRequest request;
+  request.set_name(name);
+  request.set_version(options.version);
+  if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
+  request.set_shadow_percent(shadow_percent);
+  request.set_traffic_percent(traffic_percent);
+  *request.mutable_bake() = options.bake;
+  v1::PromoteResponse response;
+  status = FromGrpc(connection_->operators->Promote(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revision,
+                                                          const std::string& name) {
+  v1::WatchRequest request;
+  request.set_after_revision(after_revision);
+  request.set_name(name);
+  auto impl = std::make_unique<Watcher::Impl>(connection_);
+  if (absl::Status status = impl->Open(request); !status.ok()) return status;
+  return std::unique_ptr<Watcher>(new Watcher(std::move(impl)));
+}
+
+absl::StatusOr<std::vector<v1::OperatorEvent>> Operators::Audit(const std::string& name,
+                                                                uint32_t count,
+                                                                uint64_t before_revision) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  v1::AuditRequest request;
+  request.set_name(name);
+  request.set_count(count);
+  request.set_before_revision(before_revision);
+  v1::AuditResponse response;
+  status = FromGrpc(connection_->operators->Audit(&context, request, &response));
+  if (!status.ok()) return status;
+  return std::vector<v1::OperatorEvent>(response.events().begin(), response.events().end());
+}
+
+}  // namespace resident::client

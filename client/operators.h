@@ -1,0 +1,187 @@
+// Changing what a daemon runs: install, activate, roll back, remove, watch.
+//
+//   resident::client::Operators operators(*client);
+//   auto swish = resident::client::Installation::Expression("swish", "x * sigmoid(x)");
+//   swish.Add(resident::client::Example().Value(std::vector<float>{0}).Value(
+//       std::vector<float>{0}));
+//   auto installed = operators.Install(swish);   // compiled, proven, staged
+//   auto active = operators.Activate("swish");   // serves from now on
+//   auto back = operators.Rollback("swish");     // the version before serves again
+//
+// Operators of the daemon's own are never changed. Client::ListOperators and
+// Client::DescribeOperator show what there is.
+//
+// Errors: the status code and message of the daemon, word for word;
+// proto/resident/v1/operators.proto documents the codes. ABORTED: another change came
+// first (see ChangeOptions::expected_revision).
+//
+// Thread safety: Operators may be used from several threads. A Watcher belongs to one
+// thread at a time, but for Cancel. Installation and Example belong to one thread at a
+// time.
+#ifndef RESIDENT_CLIENT_OPERATORS_H_
+#define RESIDENT_CLIENT_OPERATORS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/residentd_client.h"
+#include "resident/v1/operators.pb.h"
+
+namespace resident::client {
+
+// Inputs, with the outputs that they must give; or with outputs of which only type and
+// shape are given: then the active version's are what is expected. One value for each
+// parameter of the signature, in its order.
+class Example {
+ public:
+  // A tensor: of an input its value, of an output what is expected. No shape: a vector.
+  template <std::ranges::contiguous_range Range>
+  Example& Value(const Range& values, Shape shape = {}) {
+    using T = std::ranges::range_value_t<Range>;
+    if (shape.empty()) shape = {std::ranges::size(values)};
+    return Bytes(DTypeOf<T>(),
+                 {reinterpret_cast<const char*>(std::ranges::data(values)),
+                  std::ranges::size(values) * sizeof(T)},
+                 std::move(shape));
+  }
+  // The same for any type: dense little-endian elements.
+  Example& Bytes(v1::DType dtype, std::string_view data, Shape shape);
+  // A scalar parameter's value.
+  template <typename T>
+  Example& Scalar(T value) {
+    return Bytes(DTypeOf<T>(), {reinterpret_cast<const char*>(&value), sizeof value}, {});
+  }
+  // An output of which nothing is expected but type and shape.
+  Example& Output(v1::DType dtype, Shape shape) { return Bytes(dtype, {}, std::move(shape)); }
+  // |out - expected| <= absolute + relative * |expected|. Without it: the type's default.
+  Example& Tolerance(double relative, double absolute = 0);
+
+  v1::InstallExample& message() { return message_; }
+  const v1::InstallExample& message() const { return message_; }
+
+ private:
+  v1::InstallExample message_;
+};
+
+// A version to install. Can be installed any number of times.
+class Installation {
+ public:
+  // Source in the operator SDK. `files`: names, as they include one another, to texts;
+  // `main_file` is the one that is compiled.
+  static Installation Source(std::string_view name, std::string_view main_file,
+                             std::map<std::string, std::string> files);
+  // Element-wise: "x * sigmoid(x)".
+  static Installation Expression(std::string_view name, std::string_view expression);
+  // A FLUX program.
+  static Installation Bytecode(std::string_view name, std::string_view program);
+  // PTX or a relocatable cubin; the daemon must allow it.
+  static Installation Object(std::string_view name, std::string_view file_name, std::string object);
+
+  Installation& Signature(std::string_view text);
+  Installation& Split(std::string_view rule);
+  Installation& Summary(std::string_view text);
+  Installation& Add(Example example);
+  // A task that runs longer is a hang.
+  Installation& TaskTimeLimit(absl::Duration limit);
+  // The revision that the operator must have; 0: it must not exist yet.
+  Installation& ExpectRevision(uint64_t revision);
+  // VERSION_STATE_CANARIED, _STAGED (the default) or _ACTIVE.
+  Installation& WaitFor(v1::VersionState state);
+
+  v1::InstallHeader& header() { return header_; }
+  const v1::InstallHeader& header() const { return header_; }
+
+ private:
+  friend class Operators;
+  Installation() = default;
+
+  v1::InstallHeader header_;
+  std::map<std::string, std::string> files_;
+  std::vector<Example> examples_;
+};
+
+struct ChangeOptions {
+  // 0: the standby version.
+  uint32_t version = 0;
+  // The revision that the operator must have.
+  std::optional<uint64_t> expected_revision = std::nullopt;
+  // Activate: also a quarantined version.
+  bool force = false;
+  // When the version is taken back.
+  v1::BakeOptions bake = {};
+};
+
+// Operators' changes as they happen.
+class Watcher {
+ public:
+  Watcher(const Watcher&) = delete;
+  // Cancels.
+  ~Watcher();
+
+  // Waits for the next event. False: the stream has ended, see Finish().
+  bool Next(v1::OperatorEvent* event);
+  // How the stream ended; CANCELLED after Cancel. REQUIRES: Next has returned false.
+  absl::Status Finish();
+  // Ends the stream. Any thread.
+  void Cancel();
+
+ private:
+  friend class Operators;
+  class Impl;
+  explicit Watcher(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Operators {
+ public:
+  // Gets each state that the version comes to, the last one included. False withdraws the
+  // installation, which then ends CANCELLED.
+  using Progress = std::function<bool(const v1::InstallResponse&)>;
+
+  // Shares the client's connection, and may outlive it.
+  explicit Operators(const Client& client);
+
+  // Returns at the state that the installation waits for. A version that is refused is an
+  // error with the reason; the compilers' log was in the REJECTED state that `progress`
+  // got. Broken off before the version is staged, nothing is installed.
+  absl::StatusOr<v1::InstallResponse> Install(const Installation& installation,
+                                              const Progress& progress = {});
+
+  absl::StatusOr<v1::ActivateResponse> Activate(const std::string& name,
+                                                const ChangeOptions& options = {});
+  absl::StatusOr<v1::RollbackResponse> Rollback(
+      const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);
+  // Returns when the operator's last task has ended.
+  absl::StatusOr<v1::RemoveResponse> Remove(
+      const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);
+  // Percentages are 0 to 100; both 0 ends the trial.
+  absl::StatusOr<v1::PromoteResponse> Promote(const std::string& name, double shadow_percent,
+                                              double traffic_percent,
+                                              const ChangeOptions& options = {});
+
+  // Events after a revision (0: from now on), of one operator or (empty) of all.
+  absl::StatusOr<std::unique_ptr<Watcher>> Watch(uint64_t after_revision = 0,
+                                                 const std::string& name = "");
+  // Past events, newest first: at most `count` (0: 100) of those before a revision (0: all).
+  absl::StatusOr<std::vector<v1::OperatorEvent>> Audit(const std::string& name = "",
+                                                       uint32_t count = 0,
+                                                       uint64_t before_revision = 0);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_CLIENT_OPERATORS_H_
