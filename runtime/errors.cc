@@ -17,6 +17,10 @@ std::string Text(const ArgumentPlace& place) {
   return StrCat("argument ", place.index + 1, " '", place.parameter, "' of ", place.operator_name);
 }
 
+std::string PlaceOf(size_t example, size_t value) {
+  return StrCat("example ", example + 1, ", value ", value + 1);
+}
+
 }  // namespace
 
 std::string Quote(std::string_view text) {
@@ -358,6 +362,145 @@ absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("FluxPrograms.max_cycles is ", cycles,
                                            ", over the limit of ", limit,
                                            ". Fix: send less or raise --flux_max_cycles"));
+}
+
+// --- Installing and changing operators --------------------------------------------
+
+absl::Status TooManyInstalls(uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      StrCat(limit,
+             " installs are under way, the limit. Fix: send it again once one has ended, or raise "
+             "--max_installs"));
+}
+
+absl::Status InstallNoHeader() {
+  return absl::InvalidArgumentError(
+      "an install begins with its header, and there is none. Fix: send InstallRequest.header "
+      "first");
+}
+
+absl::Status InstallSecondHeader() {
+  return absl::InvalidArgumentError(
+      "a second header. Fix: install one version with each call, and send its header once");
+}
+
+absl::Status InstallEmptyMessage() {
+  return absl::InvalidArgumentError(
+      "an InstallRequest without a part that this daemon knows. Fix: set header, file or example");
+}
+
+absl::Status InstallNoName() {
+  return absl::InvalidArgumentError(
+      "InstallHeader.name is empty. Fix: letters, digits, '_', '.', '-', beginning with a letter");
+}
+
+absl::Status InstallNoKind() {
+  return absl::InvalidArgumentError(
+      "the header does not say what to install. Fix: set one of main_file, expression, bytecode "
+      "and object_file");
+}
+
+absl::Status InstallSummaryTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("a summary of ", bytes, " bytes is over the limit of ",
+                                           limit, ". Fix: send a shorter one"));
+}
+
+absl::Status InstallFileName(const std::string& name, const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("file name ", Quote(name), ": ", what,
+                                           ". Fix: name it as the file that includes it does, as "
+                                           "in util/math.h"));
+}
+
+absl::Status InstallUnexpectedFile(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("file ", Quote(name),
+                                           " comes with an expression or bytecode, which have "
+                                           "none. Fix: leave it out, or set main_file"));
+}
+
+absl::Status InstallMissingFile(const std::string& name, size_t files) {
+  return absl::InvalidArgumentError(StrCat("the header names the file ", Quote(name),
+                                           ", which is not among the ", files,
+                                           " that were sent. Fix: send it as an InstallFile of "
+                                           "exactly that name"));
+}
+
+absl::Status InstallTooManyFiles(uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("more than ", limit, " files, the limit of one install. Fix: join some of them"));
+}
+
+absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat(what, " of ", bytes, " bytes or more is over the limit of ", limit,
+             " for all files of one install. Fix: ",
+             what == "source" ? "leave out what the operator does not use; tables "
+                                "belong into buffers"
+                              : "strip it, or send the source"));
+}
+
+absl::Status InstallTooManyExamples(uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("more than ", limit,
+             " examples, the limit of one install. Fix: keep those that tell the most"));
+}
+
+absl::Status ExampleTolerance(size_t example) {
+  return absl::InvalidArgumentError(
+      StrCat("example ", example + 1,
+             ": a tolerance is negative or no number. Fix: 0 or more, as in 1e-5"));
+}
+
+absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("example ", example + 1, " has ", values,
+                                           " values, and no operator has more than ", limit,
+                                           " parameters. Fix: send one for each parameter"));
+}
+
+absl::Status ExampleDType(size_t example, size_t value, int dtype) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": dtype ", dtype,
+                                           " is none. Fix: set one of resident.v1.DType"));
+}
+
+absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": ", rank,
+                                           " dimensions are over the limit of ", limit,
+                                           ". Fix: give a shape that the signature takes"));
+}
+
+absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value),
+                                           " brings the examples over the limit of ", limit,
+                                           " bytes for one install, outputs included. Fix: send "
+                                           "smaller tensors"));
+}
+
+absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
+  return absl::InvalidArgumentError(StrCat(
+      PlaceOf(example, value), ": data of ", got, " bytes, and dtype and shape make ", wanted,
+      ". Fix: send dense elements, or none for an output that is compared with the "
+      "active version's"));
+}
+
+absl::Status PromoteShare(const std::string& field, double percent) {
+  return absl::InvalidArgumentError(
+      StrCat(field, " of ", percent, " is no percentage. Fix: send 0 to 100"));
+}
+
+absl::Status BakeThreshold(const std::string& field, double value, const std::string& range) {
+  return absl::InvalidArgumentError(StrCat("BakeOptions.", field, " of ", value,
+                                           " is no threshold. Fix: send ", range,
+                                           ", where 0 is the daemon's own"));
+}
+
+absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms) {
+  return absl::InvalidArgumentError(StrCat("BakeOptions.time_ms of ", time_ms,
+                                           " is over the limit of ", limit_ms,
+                                           ". Fix: send less; 0 is the daemon's --bake_time"));
+}
+
+absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("count of ", count, " is over the limit of ", limit,
+                                           ". Fix: ask for fewer and go on with before_revision"));
 }
 
 // --- Buffers ---------------------------------------------------------------------

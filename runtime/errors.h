@@ -103,6 +103,34 @@ absl::Status FluxInitialWidth(uint64_t width);
 absl::Status FluxWanted(const std::string& what);
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
 
+// --- Installing and changing operators --------------------------------------------
+
+absl::Status TooManyInstalls(uint64_t limit);
+absl::Status InstallNoHeader();
+absl::Status InstallSecondHeader();
+absl::Status InstallEmptyMessage();
+absl::Status InstallNoName();
+absl::Status InstallNoKind();
+absl::Status InstallSummaryTooLong(size_t bytes, size_t limit);
+absl::Status InstallFileName(const std::string& name, const std::string& what);
+absl::Status InstallUnexpectedFile(const std::string& name);
+absl::Status InstallMissingFile(const std::string& name, size_t files);
+absl::Status InstallTooManyFiles(uint64_t limit);
+// `what`: "source" or "object".
+absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit);
+// Examples and their values are counted from 0 here and from 1 in messages.
+absl::Status InstallTooManyExamples(uint64_t limit);
+absl::Status ExampleTolerance(size_t example);
+absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit);
+absl::Status ExampleDType(size_t example, size_t value, int dtype);
+absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit);
+absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit);
+absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted);
+absl::Status PromoteShare(const std::string& field, double percent);
+absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);
+absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms);
+absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit);
+
 // --- Buffers ---------------------------------------------------------------------
 
 absl::Status UnknownBuffer(uint64_t id);

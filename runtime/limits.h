@@ -28,6 +28,8 @@ struct Limits {
   uint64_t max_client_memory_mib = 0;
   // --flux_max_cycles: most instructions that one FLUX run may be allowed.
   uint64_t flux_max_cycles = 100'000'000;
+  // --max_installs: installs under way, of all clients.
+  uint32_t max_installs = 8;
 };
 
 // Sizes of one device, fixed when its engine starts.
@@ -46,6 +48,20 @@ struct DeviceLimits {
 inline constexpr uint32_t kMaxClientNameBytes = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 128;
 inline constexpr uint32_t kMaxTaskErrors = 16;
+inline constexpr uint32_t kMaxOperatorSummaryBytes = 256;
+// Of one install: the files of a source, or the one of an object, and the examples. The
+// canary's memory may take less.
+inline constexpr uint32_t kMaxInstallFiles = 64;
+inline constexpr uint32_t kMaxInstallFileNameBytes = 128;
+inline constexpr uint64_t kMaxInstallSourceBytes = 1u << 20;
+inline constexpr uint64_t kMaxInstallObjectBytes = 16u << 20;
+inline constexpr uint32_t kMaxInstallExamples = 64;
+inline constexpr uint64_t kMaxInstallExampleBytes = 64u << 20;
+// Of what the compilers say; the rest is left out of the answer.
+inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
+// Events of one Operators.Audit.
+inline constexpr uint32_t kMaxAuditEvents = 1000;
+inline constexpr uint32_t kDefaultAuditEvents = 100;
 inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
 inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
 // Descriptors and arguments that the tasks of one batch may take.

@@ -13,6 +13,7 @@
 
 #include "runtime/buffers/buffer_table.h"
 #include "runtime/device/device.h"
+#include "runtime/install/operator_manager.h"
 #include "runtime/limits.h"
 #include "runtime/registry/registry.h"
 #include "server/auth/access.h"
@@ -30,6 +31,7 @@ struct Core {
   Limits limits;
   std::vector<Device*> devices;  // By index.
   Registry* registry = nullptr;
+  OperatorManager* operators = nullptr;
   BufferTable* buffers = nullptr;
   ClientTable* clients = nullptr;
   BatchRunner* runner = nullptr;
@@ -41,6 +43,10 @@ struct Core {
   LiveStreams* streams = nullptr;
   // For calls that block on a device (park, resume, drain, mapping).
   WorkerPool* blocking = nullptr;
+  // For changes of what serves, which must not wait behind those: a rollback is urgent.
+  WorkerPool* changes = nullptr;
+  // For installs; a thread for each of Limits::max_installs.
+  WorkerPool* installs = nullptr;
   std::vector<ServingDevice> serving;
 
   bool allow_shared_memory = true;

@@ -45,12 +45,16 @@ ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_
           "device memory that one session's buffers may take; 0: as much as there is");
 ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
           "most instructions that one FLUX run may be allowed");
+ABSL_FLAG(uint32_t, max_installs, resident::Limits().max_installs,
+          "installs of operators under way, of all clients");
 ABSL_FLAG(bool, allow_shared_memory, true,
           "whether clients on this machine may make their shared memory buffers");
 ABSL_FLAG(bool, test_operators, false, "load the operators that exist to go wrong (tests)");
 
 namespace resident {
 namespace {
+
+constexpr uint32_t kMostInstalls = 256;
 
 absl::Status BadFlag(const std::string& flag, const std::string& what, const std::string& fix) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what, ". Fix: ", fix));
@@ -115,8 +119,14 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   limits.max_buffers = absl::GetFlag(FLAGS_max_buffers);
   limits.max_client_memory_mib = absl::GetFlag(FLAGS_max_client_memory_mib);
   limits.flux_max_cycles = absl::GetFlag(FLAGS_flux_max_cycles);
+  limits.max_installs = absl::GetFlag(FLAGS_max_installs);
+  if (limits.max_installs > kMostInstalls) {
+    return BadFlag("max_installs", absl::StrCat(limits.max_installs, " installs"),
+                   absl::StrCat("give 1 to ", kMostInstalls, "; each has a thread and a compiler"));
+  }
   if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
-      limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0) {
+      limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
+      limits.max_installs == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

@@ -42,6 +42,7 @@ constexpr ClientId kRestoreClient = UINT64_MAX;
 // How long calls may take to get their last answers out at the end.
 constexpr auto kLastAnswers = std::chrono::seconds(2);
 constexpr int kBlockingThreads = 4;
+constexpr int kChangeThreads = 2;
 
 int AnswerThreads() {
   return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 4);
@@ -105,6 +106,8 @@ class Daemon {
   std::unique_ptr<BatchTranslator> translator_;
   std::unique_ptr<WorkerPool> answers_;
   std::unique_ptr<WorkerPool> blocking_;
+  std::unique_ptr<WorkerPool> changes_;
+  std::unique_ptr<WorkerPool> installs_;
   std::unique_ptr<BatchRunner> runner_;
   Core core_;
   std::unique_ptr<MetricsServer> metrics_;
@@ -158,6 +161,8 @@ void Daemon::ConnectCore() {
       BatchTranslator::Sources{&core_.limits, registry_.get(), buffers_.get(), core_.serving});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
+  changes_ = std::make_unique<WorkerPool>(kChangeThreads);
+  installs_ = std::make_unique<WorkerPool>(static_cast<int>(options_.limits.max_installs));
   runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get());
   core_.limits = options_.limits;
   core_.registry = registry_.get();
@@ -169,6 +174,8 @@ void Daemon::ConnectCore() {
   core_.counters = &counters_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
+  core_.changes = changes_.get();
+  core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
   core_.gpu_unavailable_reason = gpu_unavailable_reason_;
@@ -312,6 +319,8 @@ void Daemon::Stop(const sigset_t& signals) {
   server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   server_->Wait();
   // Batches refer to the pools, the pools to nothing else.
+  installs_.reset();
+  changes_.reset();
   blocking_.reset();
   answers_.reset();
   metrics_.reset();

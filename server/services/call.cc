@@ -34,6 +34,8 @@ absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServ
   return core.clients->ForCall(session, "");
 }
 
+std::string ActorOf(const grpc::CallbackServerContext&) { return "anonymous"; }
+
 Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();

@@ -34,6 +34,9 @@ absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerConte
 absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
                                                         Core& core);
 
+// Who calls, for the audit log: "anonymous" where nobody has to say who they are.
+std::string ActorOf(const grpc::CallbackServerContext& context);
+
 // The call's deadline, on the runtime's clock.
 Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context);
 

@@ -1,8 +1,16 @@
 #include "server/services/operators_service.h"
 
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "runtime/errors.h"
+#include "runtime/limits.h"
+#include "server/services/call.h"
+#include "server/services/install_stream.h"
+#include "server/services/watch_stream.h"
 #include "server/status.h"
+#include "server/translation/operator_messages.h"
 
 namespace resident {
 namespace {
@@ -67,6 +75,114 @@ grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext
   if (op.ok()) resident::Describe(*op->op, ResourcesOf(core_), response->mutable_operator_());
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(op.status()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* context,
+                                                   WorkerPool& pool,
+                                                   std::function<absl::Status()> change) {
+  auto* const reactor = context->DefaultReactor();
+  if (core_.operators == nullptr || !core_.gate->Enter(1)) {
+    reactor->Finish(ToGrpc(errors::Draining()));
+    return reactor;
+  }
+  pool.Post([this, reactor, change = std::move(change)] {
+    reactor->Finish(ToGrpc(change()));
+    core_.gate->Leave(1);
+  });
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>* OperatorsService::Install(
+    grpc::CallbackServerContext* context) {
+  return InstallStream::Start(core_, *context, installs_);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
+                                                     const v1::ActivateRequest* message,
+                                                     v1::ActivateResponse* response) {
+  auto request = SwitchOf(*message);
+  if (request.ok()) request->actor = ActorOf(*context);
+  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+    if (!request.ok()) return request.status();
+    const auto done = core_.operators->Activate(*request);
+    if (!done.ok()) return done.status();
+    response->set_version(done->version);
+    response->set_previous_version(done->previous_version);
+    response->set_revision(done->revision);
+    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext* context,
+                                                     const v1::RollbackRequest* message,
+                                                     v1::RollbackResponse* response) {
+  SwitchRequest request = SwitchOf(*message);
+  request.actor = ActorOf(*context);
+  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+    const auto done = core_.operators->Rollback(request);
+    if (!done.ok()) return done.status();
+    response->set_version(done->version);
+    response->set_from_version(done->previous_version);
+    response->set_revision(done->revision);
+    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
+                                                   const v1::RemoveRequest* request,
+                                                   v1::RemoveResponse* response) {
+  return Change(
+      context, *core_.blocking,
+      [this, request, response, actor = ActorOf(*context), deadline = DeadlineOf(*context)] {
+        std::optional<uint64_t> expected;
+        if (request->has_expected_revision()) expected = request->expected_revision();
+        const auto revision = core_.operators->Remove(request->name(), expected, actor, deadline);
+        if (revision.ok()) response->set_revision(*revision);
+        return revision.status();
+      });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,
+                                                    const v1::PromoteRequest* message,
+                                                    v1::PromoteResponse* response) {
+  auto request = PromoteOf(*message);
+  if (request.ok()) request->actor = ActorOf(*context);
+  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+    if (!request.ok()) return request.status();
+    const auto revision = core_.operators->Promote(*request);
+    if (revision.ok()) response->set_revision(*revision);
+    return revision.status();
+  });
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
+    grpc::CallbackServerContext*, const v1::WatchRequest* request) {
+  return WatchStream::Start(core_, *request);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,
+                                                  const v1::AuditRequest* request,
+                                                  v1::AuditResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  if (core_.operators == nullptr) {
+    reactor->Finish(ToGrpc(errors::Draining()));
+    return reactor;
+  }
+  if (request->count() > kMaxAuditEvents) {
+    reactor->Finish(ToGrpc(errors::TooManyAuditEvents(request->count(), kMaxAuditEvents)));
+    return reactor;
+  }
+  core_.blocking->Post([this, reactor, request, response] {
+    const size_t most = request->count() == 0 ? kDefaultAuditEvents : request->count();
+    for (const OperatorEvent& event :
+         core_.operators->EventsBefore(request->before_revision(), request->name(), most)) {
+      FillEvent(event, response->add_events());
+    }
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 

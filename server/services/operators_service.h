@@ -1,9 +1,16 @@
 // OperatorsService: resident.v1.Operators.
 //
+// What changes something, or reads the journal, runs on a thread that may block.
+//
 // Thread safety: as gRPC's callback services: calls come from any thread.
 #ifndef RESIDENT_SERVER_SERVICES_OPERATORS_SERVICE_H_
 #define RESIDENT_SERVER_SERVICES_OPERATORS_SERVICE_H_
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "server/core.h"
 
@@ -19,9 +26,34 @@ class OperatorsService final : public v1::Operators::CallbackService {
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeOperatorRequest* request,
                                      v1::DescribeOperatorResponse* response) override;
+  grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>* Install(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Activate(grpc::CallbackServerContext* context,
+                                     const v1::ActivateRequest* request,
+                                     v1::ActivateResponse* response) override;
+  grpc::ServerUnaryReactor* Rollback(grpc::CallbackServerContext* context,
+                                     const v1::RollbackRequest* request,
+                                     v1::RollbackResponse* response) override;
+  grpc::ServerUnaryReactor* Remove(grpc::CallbackServerContext* context,
+                                   const v1::RemoveRequest* request,
+                                   v1::RemoveResponse* response) override;
+  grpc::ServerUnaryReactor* Promote(grpc::CallbackServerContext* context,
+                                    const v1::PromoteRequest* request,
+                                    v1::PromoteResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest* request) override;
+  grpc::ServerUnaryReactor* Audit(grpc::CallbackServerContext* context,
+                                  const v1::AuditRequest* request,
+                                  v1::AuditResponse* response) override;
 
  private:
+  // Ends the call with what `change` returns on a thread of the pool, unless the daemon is
+  // draining.
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, WorkerPool& pool,
+                                   std::function<absl::Status()> change);
+
   Core& core_;
+  std::atomic<uint32_t> installs_{0};  // Under way.
 };
 
 }  // namespace resident

@@ -1,0 +1,146 @@
+#include "server/services/install_stream.h"
+
+#include <utility>
+
+#include "runtime/errors.h"
+#include "server/services/call.h"
+#include "server/status.h"
+#include "server/translation/operator_messages.h"
+
+namespace resident {
+
+InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContext& context,
+                                    std::atomic<uint32_t>& under_way) {
+  std::shared_ptr<InstallStream> stream(new InstallStream(core, context, under_way));
+  stream->self_ = stream;
+  stream->Open();
+  return stream.get();  // gRPC destroys nothing before this handler has returned.
+}
+
+InstallStream::InstallStream(Core& core, const grpc::CallbackServerContext& context,
+                             std::atomic<uint32_t>& under_way)
+    : core_(core), context_(context), under_way_(under_way), actor_(ActorOf(context)) {}
+
+InstallStream::~InstallStream() { core_.streams->Remove(this); }
+
+void InstallStream::Open() {
+  const bool fits = ++under_way_ <= core_.limits.max_installs;
+  core_.streams->Add(shared_from_this());
+  absl::MutexLock lock(&mu_);
+  if (core_.gate->draining() || core_.operators == nullptr) {
+    Conclude(errors::Draining());
+  } else if (!fits) {
+    Conclude(errors::TooManyInstalls(core_.limits.max_installs));
+  } else {
+    StartRead(&message_);
+  }
+}
+
+void InstallStream::OnReadDone(bool ok) {
+  if (ok) {
+    core_.counters->Received(message_.ByteSizeLong());
+    const absl::Status added = collector_.Add(message_);
+    absl::MutexLock lock(&mu_);
+    if (finished_ || end_.has_value()) return;
+    if (added.ok()) {
+      StartRead(&message_);
+    } else {
+      Conclude(added);
+    }
+    return;
+  }
+  absl::MutexLock lock(&mu_);
+  if (finished_ || end_.has_value()) return;
+  // A broken connection ends the reading just as a half-close does; what came then must
+  // not be taken for all of it.
+  if (context_.IsCancelled()) {
+    Conclude(errors::Cancelled());
+  } else {
+    Launch();
+  }
+}
+
+void InstallStream::Launch() {
+  auto request = collector_.Finish();
+  if (!request.ok()) {
+    Conclude(request.status());
+    return;
+  }
+  if (!core_.gate->Enter(1)) {
+    Conclude(errors::Draining());
+    return;
+  }
+  request->actor = actor_;
+  installing_ = true;
+  InstallProgress submitted;
+  submitted.state = VersionState::kSubmitted;
+  submitted.duration = Clock::now() - started_;
+  FillProgress(submitted, &responses_.emplace_back());
+  core_.installs->Post([self = shared_from_this(), request = *std::move(request)] {
+    self->Install(request);
+    self->core_.gate->Leave(1);
+  });
+  Advance();
+}
+
+void InstallStream::Install(const InstallRequest& request) {
+  absl::Status done = core_.operators->Install(
+      request, [this](const InstallProgress& progress) { Answer(progress); },
+      [this] { return withdrawn_.load(std::memory_order_relaxed); });
+  absl::MutexLock lock(&mu_);
+  installing_ = false;
+  // Withdrawn by the daemon itself: why is for the client.
+  if (done.code() == absl::StatusCode::kCancelled && !withdrawn_why_.ok()) done = withdrawn_why_;
+  Conclude(done);
+}
+
+void InstallStream::Answer(const InstallProgress& progress) {
+  v1::InstallResponse response;
+  FillProgress(progress, &response);
+  core_.counters->Sent(response.ByteSizeLong());
+  absl::MutexLock lock(&mu_);
+  responses_.push_back(std::move(response));
+  Advance();
+}
+
+void InstallStream::Conclude(const absl::Status& status) {
+  if (!end_.has_value()) end_ = status;
+  Advance();
+}
+
+void InstallStream::Advance() {
+  if (finished_ || writing_) return;
+  if (!responses_.empty()) {
+    writing_ = true;
+    StartWrite(&responses_.front());
+  } else if (end_.has_value() && !installing_) {
+    finished_ = true;
+    --under_way_;  // Before the client knows, whose next install must find the place.
+    Finish(ToGrpc(*end_));
+  }
+}
+
+void InstallStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  writing_ = false;
+  responses_.pop_front();
+  if (!ok) responses_.clear();  // The client is gone; OnCancel follows or has come.
+  Advance();
+}
+
+void InstallStream::OnCancel() {
+  withdrawn_ = true;
+  absl::MutexLock lock(&mu_);
+  // A running install is waited for: the manager still calls back.
+  if (!installing_) Conclude(errors::Cancelled());
+}
+
+void InstallStream::End(const absl::Status& status) {
+  withdrawn_ = true;
+  absl::MutexLock lock(&mu_);
+  if (finished_) return;
+  withdrawn_why_ = status;
+  if (!installing_) Conclude(status);
+}
+
+}  // namespace resident

@@ -1,0 +1,86 @@
+// InstallStream: one Operators.Install.
+//
+//   reading ──half-close──▶ waiting for a thread ──▶ installing ──▶ last answers ──▶ end
+//      └──────── refused, or the client is gone ────────────────────────────────────▶ end
+//
+// The manager installs on a thread of Core::installs; each state that it reports becomes
+// an answer. A client that is gone, or a daemon that stops, withdraws the install: the
+// manager sees that before it stages anything.
+//
+// An install counts against Limits::max_installs from its first message on, since what it
+// sends is kept in memory.
+//
+// Thread safety: gRPC and the manager call its members from any thread. mu_ guards what
+// both see. Operations are started under mu_, and none after Finish.
+#ifndef RESIDENT_SERVER_SERVICES_INSTALL_STREAM_H_
+#define RESIDENT_SERVER_SERVICES_INSTALL_STREAM_H_
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/server_callback.h"
+#include "resident/v1/operators.pb.h"
+#include "server/core.h"
+#include "server/live_streams.h"
+#include "server/translation/install_collector.h"
+
+namespace resident {
+
+class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>,
+                            public LiveStream,
+                            public std::enable_shared_from_this<InstallStream> {
+ public:
+  // Owns itself until gRPC and the manager are done with it. `under_way` counts installs.
+  static InstallStream* Start(Core& core, const grpc::CallbackServerContext& context,
+                              std::atomic<uint32_t>& under_way);
+  ~InstallStream() override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+  void End(const absl::Status& status) override;
+
+ private:
+  InstallStream(Core& core, const grpc::CallbackServerContext& context,
+                std::atomic<uint32_t>& under_way);
+  void Open();
+  // (after the half-close) Hands what was sent to the manager.
+  void Launch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // On a thread that may block.
+  void Install(const InstallRequest& request);
+  void Answer(const InstallProgress& progress);
+  // The call ends with `status` once what is answered has been sent.
+  void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Core& core_;
+  // Valid until Finish.
+  const grpc::CallbackServerContext& context_;
+  std::atomic<uint32_t>& under_way_;
+  const std::string actor_;
+  const Clock::time_point started_ = Clock::now();
+  std::shared_ptr<InstallStream> self_;  // Until OnDone.
+
+  v1::InstallRequest message_;  // gRPC's while it is read.
+  InstallCollector collector_;  // The reader's.
+  std::atomic<bool> withdrawn_{false};
+
+  absl::Mutex mu_;
+  bool installing_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status withdrawn_why_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);  // How the call ends.
+  std::deque<v1::InstallResponse> responses_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_SERVICES_INSTALL_STREAM_H_

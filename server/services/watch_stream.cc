@@ -1,0 +1,108 @@
+#include "server/services/watch_stream.h"
+
+#include <utility>
+
+#include "runtime/errors.h"
+#include "server/status.h"
+#include "server/translation/operator_messages.h"
+
+namespace resident {
+namespace {
+
+constexpr size_t kEventsRead = 16;
+
+}  // namespace
+
+WatchStream* WatchStream::Start(Core& core, const v1::WatchRequest& request) {
+  std::shared_ptr<WatchStream> stream(new WatchStream(core, request));
+  stream->self_ = stream;
+  stream->Open(request.after_revision());
+  return stream.get();  // gRPC destroys nothing before this handler has returned.
+}
+
+WatchStream::~WatchStream() { core_.streams->Remove(this); }
+
+void WatchStream::Open(uint64_t after_revision) {
+  core_.streams->Add(shared_from_this());
+  if (core_.operators == nullptr) {
+    absl::MutexLock lock(&mu_);
+    Conclude(errors::Draining());
+    return;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    after_ = after_revision == 0 ? core_.operators->revision() : after_revision;
+  }
+  subscription_ = core_.operators->Subscribe([weak = weak_from_this()] {
+    const std::shared_ptr<WatchStream> self = weak.lock();
+    if (self == nullptr) return;
+    absl::MutexLock lock(&self->mu_);
+    self->Advance();
+  });
+  absl::MutexLock lock(&mu_);
+  if (core_.gate->draining()) {
+    Conclude(errors::Draining());
+    return;
+  }
+  // So that a client knows that it sees everything from here on.
+  StartSendInitialMetadata();
+  Advance();
+}
+
+void WatchStream::Advance() {
+  if (finished_ || writing_) return;
+  while (end_.ok() && events_.empty()) {
+    auto next = core_.operators->EventsAfter(after_, kEventsRead);
+    if (!next.ok()) {
+      end_ = next.status();
+    } else if (next->empty()) {
+      return;
+    } else {
+      after_ = next->back().revision;
+      for (OperatorEvent& event : *next) {
+        if (name_.empty() || event.operator_name == name_) events_.push_back(std::move(event));
+      }
+    }
+  }
+  if (!end_.ok()) {
+    finished_ = true;
+    Finish(ToGrpc(end_));
+    return;
+  }
+  response_.Clear();
+  FillEvent(events_.front(), response_.mutable_event());
+  events_.pop_front();
+  core_.counters->Sent(response_.ByteSizeLong());
+  writing_ = true;
+  StartWrite(&response_);
+}
+
+void WatchStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  writing_ = false;
+  if (!ok && end_.ok()) end_ = errors::Cancelled();
+  Advance();
+}
+
+void WatchStream::Conclude(const absl::Status& status) {
+  if (end_.ok()) end_ = status;
+  Advance();
+}
+
+void WatchStream::OnCancel() {
+  absl::MutexLock lock(&mu_);
+  Conclude(errors::Cancelled());
+}
+
+void WatchStream::End(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  Conclude(status);
+}
+
+void WatchStream::OnDone() {
+  // Waits for a wake that is under way, which takes mu_.
+  if (core_.operators != nullptr) core_.operators->Unsubscribe(subscription_);
+  self_.reset();
+}
+
+}  // namespace resident

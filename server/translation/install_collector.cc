@@ -1,0 +1,188 @@
+#include "server/translation/install_collector.h"
+
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "runtime/errors.h"
+#include "runtime/limits.h"
+
+namespace resident {
+namespace {
+
+bool TakesFiles(InstallKind kind) {
+  return kind == InstallKind::kSource || kind == InstallKind::kObject;
+}
+
+uint64_t MostFileBytes(InstallKind kind) {
+  return kind == InstallKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
+}
+
+// What is wrong with a file's name; empty: nothing. Names become paths below the folder
+// that a compilation sees.
+std::string FileNameFault(const std::string& name) {
+  if (name.empty()) return "it is empty";
+  if (name.size() > kMaxInstallFileNameBytes) {
+    return absl::StrCat(name.size(), " bytes are over the limit of ", kMaxInstallFileNameBytes);
+  }
+  for (const char c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '.' || c == '-' || c == '/';
+    if (!plain) return "letters, digits, '_', '.', '-' and '/' are taken, and nothing else";
+  }
+  for (const absl::string_view part : absl::StrSplit(name, '/')) {
+    if (part.empty() || part == "." || part == "..") return "it is not a plain relative path";
+  }
+  return "";
+}
+
+bool IsTolerance(double value) { return std::isfinite(value) && value >= 0; }
+
+}  // namespace
+
+absl::Status InstallCollector::Add(v1::InstallRequest& message) {
+  const auto part = message.part_case();
+  if (part == v1::InstallRequest::PART_NOT_SET) return errors::InstallEmptyMessage();
+  if (part == v1::InstallRequest::kHeader) {
+    return has_header_ ? errors::InstallSecondHeader() : AddHeader(*message.mutable_header());
+  }
+  if (!has_header_) return errors::InstallNoHeader();
+  return part == v1::InstallRequest::kFile ? AddFile(*message.mutable_file())
+                                           : AddExample(*message.mutable_example());
+}
+
+absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
+  request_.name = std::move(*header.mutable_name());
+  request_.summary = std::move(*header.mutable_summary());
+  request_.signature = std::move(*header.mutable_signature());
+  request_.split = std::move(*header.mutable_split());
+  switch (header.kind_case()) {
+    case v1::InstallHeader::kMainFile:
+      request_.kind = InstallKind::kSource;
+      request_.body = std::move(*header.mutable_main_file());
+      break;
+    case v1::InstallHeader::kExpression:
+      request_.kind = InstallKind::kExpression;
+      request_.body = std::move(*header.mutable_expression());
+      break;
+    case v1::InstallHeader::kBytecode:
+      request_.kind = InstallKind::kBytecode;
+      request_.body = std::move(*header.mutable_bytecode());
+      break;
+    case v1::InstallHeader::kObjectFile:
+      request_.kind = InstallKind::kObject;
+      request_.body = std::move(*header.mutable_object_file());
+      break;
+    case v1::InstallHeader::KIND_NOT_SET:
+      return errors::InstallNoKind();
+  }
+  if (request_.name.empty()) return errors::InstallNoName();
+  if (request_.summary.size() > kMaxOperatorSummaryBytes) {
+    return errors::InstallSummaryTooLong(request_.summary.size(), kMaxOperatorSummaryBytes);
+  }
+  request_.task_time_limit = std::chrono::milliseconds(header.limits().task_time_ms());
+  request_.scratch_bytes = header.limits().scratch_bytes();
+  request_.allow_spills = header.allow_spills();
+  if (header.has_expected_revision()) request_.expected_revision = header.expected_revision();
+  switch (header.wait_for()) {
+    case v1::VERSION_STATE_UNSPECIFIED:
+    case v1::VERSION_STATE_STAGED:
+      request_.wait_for = VersionState::kStaged;
+      break;
+    case v1::VERSION_STATE_CANARIED:
+      request_.wait_for = VersionState::kCanaried;
+      break;
+    case v1::VERSION_STATE_ACTIVE:
+      request_.wait_for = VersionState::kActive;
+      break;
+    default:
+      return errors::UnknownEnum(
+          "InstallHeader.wait_for", header.wait_for(),
+          "VERSION_STATE_CANARIED, VERSION_STATE_STAGED, VERSION_STATE_ACTIVE");
+  }
+  has_header_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status InstallCollector::AddFile(v1::InstallFile& file) {
+  if (!TakesFiles(request_.kind)) return errors::InstallUnexpectedFile(file.name());
+  const std::string fault = FileNameFault(file.name());
+  if (!fault.empty()) return errors::InstallFileName(file.name(), fault);
+  const uint64_t limit = MostFileBytes(request_.kind);
+  if (file.data().size() > limit - file_bytes_) {
+    return errors::InstallTooManyBytes(request_.kind == InstallKind::kObject ? "object" : "source",
+                                       file_bytes_ + file.data().size(), limit);
+  }
+  file_bytes_ += file.data().size();
+  std::string& text = request_.files[file.name()];
+  if (text.empty()) {
+    text = std::move(*file.mutable_data());
+  } else {
+    text.append(file.data());
+  }
+  if (request_.files.size() > kMaxInstallFiles)
+    return errors::InstallTooManyFiles(kMaxInstallFiles);
+  return absl::OkStatus();
+}
+
+absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
+  const size_t index = request_.examples.size();
+  if (index == kMaxInstallExamples) return errors::InstallTooManyExamples(kMaxInstallExamples);
+  if (!IsTolerance(message.relative_tolerance()) || !IsTolerance(message.absolute_tolerance())) {
+    return errors::ExampleTolerance(index);
+  }
+  if (message.values_size() > static_cast<int>(kMaxArguments)) {
+    return errors::ExampleTooManyValues(index, message.values_size(), kMaxArguments);
+  }
+  Example example;
+  example.relative_tolerance = message.relative_tolerance();
+  example.absolute_tolerance = message.absolute_tolerance();
+  for (v1::ExampleValue& sent : *message.mutable_values()) {
+    const size_t place = example.values.size();
+    ExampleValue value;
+    if (sent.dtype() == v1::DTYPE_UNSPECIFIED || !v1::DType_IsValid(sent.dtype())) {
+      return errors::ExampleDType(index, place, sent.dtype());
+    }
+    value.dtype = static_cast<DType>(sent.dtype());
+    if (sent.shape_size() > static_cast<int>(kMaxRank)) {
+      return errors::ExampleRank(index, place, sent.shape_size(), kMaxRank);
+    }
+    for (const uint64_t dim : sent.shape()) {
+      // What does not fit is negative, and has no element count.
+      value.shape.push_back(dim > std::numeric_limits<int64_t>::max() ? -1
+                                                                      : static_cast<int64_t>(dim));
+    }
+    const auto elements = ElementCount(value.shape);
+    const uint64_t element_bytes = SizeOf(value.dtype);
+    if (!elements.has_value() ||
+        static_cast<uint64_t>(*elements) > kMaxInstallExampleBytes / element_bytes) {
+      return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);
+    }
+    const uint64_t bytes = static_cast<uint64_t>(*elements) * element_bytes;
+    if (!sent.data().empty() && sent.data().size() != bytes) {
+      return errors::ExampleSize(index, place, sent.data().size(), bytes);
+    }
+    // Outputs without data take memory in the canary like the others.
+    example_bytes_ += bytes;
+    if (example_bytes_ > kMaxInstallExampleBytes) {
+      return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);
+    }
+    value.data = std::move(*sent.mutable_data());
+    example.values.push_back(std::move(value));
+  }
+  request_.examples.push_back(std::move(example));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InstallRequest> InstallCollector::Finish() {
+  if (!has_header_) return errors::InstallNoHeader();
+  if (TakesFiles(request_.kind) && request_.files.count(request_.body) == 0) {
+    return errors::InstallMissingFile(request_.body, request_.files.size());
+  }
+  return std::move(request_);
+}
+
+}  // namespace resident

@@ -1,0 +1,52 @@
+// InstallCollector: the messages of one Operators.Install, made one InstallRequest.
+//
+//   header ──▶ files and examples, in any order ──▶ Finish
+//
+// What it takes is bounded by the limits on installs (runtime/limits.h) before it is
+// kept. What only the signature can tell (whether examples fit it) is not its affair.
+//
+// Thread safety: an object belongs to one thread at a time.
+//
+//   InstallCollector collector;
+//   RETURN_IF_ERROR(collector.Add(message));    // each, in order
+//   ASSIGN_OR_RETURN(InstallRequest request, collector.Finish());
+#ifndef RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_
+#define RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "resident/v1/operators.pb.h"
+#include "runtime/install/operator_manager.h"
+
+namespace resident {
+
+class InstallCollector {
+ public:
+  // INVALID_ARGUMENT: out of order, malformed, or over a limit. The message's bytes are
+  // taken out of it. After an error nothing more may be added.
+  absl::Status Add(v1::InstallRequest& message);
+
+  // Once everything was added. INVALID_ARGUMENT: something is missing.
+  absl::StatusOr<InstallRequest> Finish();
+
+  // Whether the header has come; then the operator's name.
+  bool has_header() const { return has_header_; }
+  const std::string& name() const { return request_.name; }
+
+ private:
+  absl::Status AddHeader(v1::InstallHeader& header);
+  absl::Status AddFile(v1::InstallFile& file);
+  absl::Status AddExample(v1::InstallExample& message);
+
+  InstallRequest request_;
+  bool has_header_ = false;
+  uint64_t file_bytes_ = 0;
+  uint64_t example_bytes_ = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_

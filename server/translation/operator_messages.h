@@ -1,0 +1,32 @@
+// Between resident.v1's messages about operators and the types of registry and manager.
+//
+// Text that compilers and journals give may be any bytes; a message takes UTF-8 alone, so
+// what is not becomes U+FFFD here.
+//
+// Thread safety: functions without state.
+#ifndef RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
+#define RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "resident/v1/operators.pb.h"
+#include "runtime/install/operator_manager.h"
+
+namespace resident {
+
+// `text` with each byte that is not part of a UTF-8 character replaced.
+std::string ToUtf8(std::string_view text);
+
+void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
+void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
+
+// INVALID_ARGUMENT: a value that could not be meant. The actor is left empty.
+absl::StatusOr<SwitchRequest> SwitchOf(const v1::ActivateRequest& message);
+SwitchRequest SwitchOf(const v1::RollbackRequest& message);
+absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
