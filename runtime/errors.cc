@@ -54,8 +54,9 @@ absl::Status UnknownOperator(const std::string& name, const std::string& nearest
 
 absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active) {
   return absl::NotFoundError(StrCat("operator '", name, "' has no version ", version,
-                                    ". Fix: send version 0 for the active one (", active,
-                                    " now), or one that Operators.Describe lists"));
+                                    ". Fix: send version 0 for the active one (",
+                                    active == 0 ? "none" : StrCat(active),
+                                    " now), or one that Operators.Describe lists in a slot"));
 }
 
 absl::Status InternalOperator(const std::string& name) {
@@ -141,6 +142,155 @@ absl::Status BadExpression(std::string_view text, size_t position, size_t width,
   return absl::InvalidArgumentError(
       StrCat("expression, column ", position + 1, ": ", what, "\n  ", line, "\n  ", pointer,
              "\nFix: ", fix.empty() ? "see the grammar in docs/operators.md" : fix));
+}
+
+// --- Operators that change --------------------------------------------------------
+
+absl::Status BadOperatorName(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat(
+      "operator name ", Quote(name),
+      " is not valid. Fix: begin with a letter, go on with letters, digits, '_', '.' and '-', and "
+      "take at most 64 bytes"));
+}
+
+absl::Status BuiltinName(const std::string& name) {
+  return absl::AlreadyExistsError(StrCat("operator '", name,
+                                         "' is built in and cannot be replaced. Fix: install "
+                                         "under another name"));
+}
+
+absl::Status BuiltinOperator(const std::string& name) {
+  return absl::FailedPreconditionError(StrCat("operator '", name,
+                                              "' is built in and does not change. Fix: name an "
+                                              "operator that was installed"));
+}
+
+absl::Status CalledWithTasks(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("operator '", name,
+                                           "' is bytecode and is not called with tasks. Fix: send "
+                                           "Batch.programs with its name in `operator`"));
+}
+
+absl::Status CalledWithPrograms(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("operator '", name,
+                                           "' is native code and not a FLUX program. Fix: send "
+                                           "Batch.tasks with its name in `operator`"));
+}
+
+absl::Status NoActiveVersion(const std::string& name, uint32_t standby,
+                             const std::string& quarantine_reason) {
+  if (!quarantine_reason.empty()) {
+    return absl::UnavailableError(StrCat("operator '", name, "' has no active version: version ",
+                                         standby, " was quarantined (", quarantine_reason,
+                                         "). Fix: install a version that works and activate it"));
+  }
+  if (standby == 0) {
+    return absl::UnavailableError(StrCat("operator '", name,
+                                         "' has no active version. Fix: install one and "
+                                         "activate it"));
+  }
+  return absl::UnavailableError(StrCat("operator '", name, "' has no active version: version ",
+                                       standby, " is staged. Fix: activate it"));
+}
+
+absl::Status VersionQuarantined(const std::string& name, uint32_t version,
+                                const std::string& reason) {
+  return absl::FailedPreconditionError(
+      StrCat("version ", version, " of operator '", name, "' is quarantined: ", reason,
+             ". Fix: install a version that works; or activate this one with force"));
+}
+
+absl::Status StaleRevision(const std::string& name, uint64_t expected, uint64_t revision) {
+  const std::string is =
+      revision == 0 ? "it is not installed" : StrCat("it is at revision ", revision);
+  return absl::AbortedError(
+      StrCat("operator ", Quote(name), " was expected ",
+             expected == 0 ? std::string("not to be installed") : StrCat("at revision ", expected),
+             " and ", is,
+             ": somebody else has changed it. Fix: look at it again, then "
+             "repeat the call with its revision"));
+}
+
+absl::Status OtherKind(const std::string& name, bool bytecode) {
+  return absl::FailedPreconditionError(
+      StrCat("operator '", name, "' is ", bytecode ? "bytecode" : "native code",
+             ", and a version of the other kind would be called otherwise. Fix: install under "
+             "another name, or remove it first"));
+}
+
+absl::Status OtherSignature(const std::string& name, const std::string& signature,
+                            const std::string& installed) {
+  return absl::FailedPreconditionError(
+      StrCat("signature \"", signature, "\" is not that of the versions of operator '", name,
+             "' that are installed, \"", installed,
+             "\". Fix: keep the signature, or install under another name"));
+}
+
+absl::Status OnTrial(const std::string& name, uint32_t version) {
+  return absl::FailedPreconditionError(
+      StrCat("version ", version, " of operator '", name,
+             "' is on trial, and another version would take its place. Fix: end the trial first "
+             "(Activate, Rollback, or Promote with 0 percent)"));
+}
+
+absl::Status TooManyOperators(uint64_t limit, bool bytecode) {
+  return absl::ResourceExhaustedError(StrCat("there are ", limit,
+                                             bytecode ? " operators of bytecode" : " operators",
+                                             " installed, the most there may be. Fix: remove one "
+                                             "that is not used"));
+}
+
+absl::Status NoFreeSlot(uint64_t slots) {
+  return absl::DeadlineExceededError(
+      StrCat("all ", slots,
+             " slots of the kernel are taken, some by versions whose last tasks still run. Fix: "
+             "try again, or remove an operator that is not used"));
+}
+
+absl::Status AlreadyActive(const std::string& name, uint32_t version) {
+  return absl::FailedPreconditionError(StrCat("version ", version, " of operator '", name,
+                                              "' is the active one already. Fix: none needed, or "
+                                              "name another version"));
+}
+
+absl::Status NoStandby(const std::string& name, uint32_t version, uint32_t active) {
+  const std::string wanted = version == 0 ? "" : StrCat(", so there is no version ", version);
+  return absl::FailedPreconditionError(
+      StrCat("operator '", name, "' has no standby version",
+             active == 0 ? std::string() : StrCat(" beside the active one (", active, ")"), wanted,
+             ". Fix: install one"));
+}
+
+absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t standby) {
+  return absl::FailedPreconditionError(
+      StrCat("version ", version, " of operator '", name, "' is not in the standby slot; version ",
+             standby, " is. Fix: name that one, or install version ", version, "'s source again"));
+}
+
+absl::Status NoPrevious(const std::string& name, uint32_t standby) {
+  return absl::FailedPreconditionError(
+      StrCat("operator '", name, "' has no version that served before the active one",
+             standby == 0 ? std::string()
+                          : StrCat("; the standby, version ", standby, ", was not the one before"),
+             ". Fix: activate the version that you want by its number"));
+}
+
+absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby) {
+  return absl::FailedPreconditionError(
+      StrCat("operator '", name, "' has no active version that ",
+             standby == 0 ? std::string("another") : StrCat("version ", standby),
+             " could be tried beside. Fix: activate a version"));
+}
+
+absl::Status BadPercent(const std::string& what, double percent) {
+  return absl::InvalidArgumentError(
+      StrCat("a share of ", percent, " % for ", what, " is not possible. Fix: send 0 to 100"));
+}
+
+absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version) {
+  return absl::DataLossError(StrCat("version ", version, " of operator '", name,
+                                    "' has a place that another version has too. Fix: run "
+                                    "`residentctl state check` on the state folder"));
 }
 
 // --- Batches ---------------------------------------------------------------------

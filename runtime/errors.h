@@ -31,6 +31,7 @@ absl::Status BadSignature(const std::string& text, size_t position, const std::s
 absl::Status BadSplit(const std::string& text, const std::string& what);
 // `nearest` may be empty.
 absl::Status UnknownOperator(const std::string& name, const std::string& nearest);
+// `active` 0: none is.
 absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active);
 absl::Status InternalOperator(const std::string& name);
 // `names` of all `most` parameters, of which `least` are required.
@@ -56,6 +57,34 @@ absl::Status ArgumentStrided(const ArgumentPlace& place);
 // empty.
 absl::Status BadExpression(std::string_view text, size_t position, size_t width,
                            const std::string& what, const std::string& fix);
+
+// --- Operators that change --------------------------------------------------------
+
+absl::Status BadOperatorName(const std::string& name);
+absl::Status BuiltinName(const std::string& name);
+absl::Status BuiltinOperator(const std::string& name);
+absl::Status CalledWithTasks(const std::string& name);     // It is bytecode.
+absl::Status CalledWithPrograms(const std::string& name);  // It is native.
+// `standby` 0: there is none; `quarantine_reason` empty: it is not quarantined.
+absl::Status NoActiveVersion(const std::string& name, uint32_t standby,
+                             const std::string& quarantine_reason);
+absl::Status VersionQuarantined(const std::string& name, uint32_t version,
+                                const std::string& reason);
+absl::Status StaleRevision(const std::string& name, uint64_t expected, uint64_t revision);
+absl::Status OtherKind(const std::string& name, bool bytecode);
+absl::Status OtherSignature(const std::string& name, const std::string& signature,
+                            const std::string& installed);
+absl::Status OnTrial(const std::string& name, uint32_t version);
+absl::Status TooManyOperators(uint64_t limit, bool bytecode);
+absl::Status NoFreeSlot(uint64_t slots);
+absl::Status AlreadyActive(const std::string& name, uint32_t version);
+// `version` 0: whichever is standby; `active` 0: none is.
+absl::Status NoStandby(const std::string& name, uint32_t version, uint32_t active);
+absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t standby);
+absl::Status NoPrevious(const std::string& name, uint32_t standby);
+absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby);
+absl::Status BadPercent(const std::string& what, double percent);
+absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version);
 
 // --- Batches ---------------------------------------------------------------------
 

@@ -47,6 +47,17 @@ struct DeviceLimits {
 // Fixed limits.
 inline constexpr uint32_t kMaxClientNameBytes = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 128;
+inline constexpr uint32_t kMaxOperatorNameBytes = 64;
+// Installed operators that are native, with two slots of the jump table each, and slots
+// beside for versions that are being installed or taken out.
+inline constexpr uint32_t kMaxInstalledOperators = 448;
+inline constexpr uint32_t kSpareSlots = 64;
+// Installed operators that are bytecode.
+inline constexpr uint32_t kMaxBytecodeOperators = 4096;
+// Versions of an operator that are listed after they have left their slot.
+inline constexpr uint32_t kMaxRetiredVersions = 8;
+// Removed operators whose version numbers are remembered one by one.
+inline constexpr uint32_t kMaxRemovedNames = 4096;
 inline constexpr uint32_t kMaxTaskErrors = 16;
 inline constexpr uint32_t kMaxOperatorSummaryBytes = 256;
 // Of one install: the files of a source, or the one of an object, and the examples. The

@@ -129,8 +129,8 @@ absl::Status Daemon::StartDevicesAndRegistry() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   auto devices = StartDevices(*choices, options_, [registry = registry_.get()](uint32_t slot) {
-    const Operator* op = registry->FindBySlot(slot);
-    return op == nullptr ? absl::StrCat("operator slot ", slot) : op->name();
+    const auto version = registry->FindBySlot(slot);
+    return version == nullptr ? absl::StrCat("operator slot ", slot) : version->op->name();
   });
   if (!devices.ok()) return devices.status();
   devices_ = *std::move(devices);
@@ -195,9 +195,10 @@ absl::Status Daemon::StartMetrics() {
   sources.devices.assign(core_.devices.begin(), core_.devices.end());
   sources.operators = [this] {
     std::vector<OperatorSeries> series;
-    registry_->ForEachStats([&](uint32_t device, const OperatorStats& stats) {
-      series.push_back({device, &stats});
-    });
+    registry_->ForEachStats(
+        [&](uint32_t device, const std::shared_ptr<const OperatorStats>& stats) {
+          series.push_back({device, stats});
+        });
     return series;
   };
   sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };

@@ -29,7 +29,7 @@ void FillCopyTask(const ResolvedOperator& copy_bytes, uint64_t from, uint64_t to
                   TaskDescriptor& task, Argument* arguments) {
   arguments[0] = VectorArgument(DType::kU8, from, static_cast<int64_t>(bytes));
   arguments[1] = VectorArgument(DType::kU8, to, static_cast<int64_t>(bytes));
-  const uint64_t chunks = copy_bytes.op->split().Chunks({static_cast<int64_t>(bytes)});
+  const uint64_t chunks = copy_bytes.version->split.Chunks({static_cast<int64_t>(bytes)});
   task = TaskDescriptor{};
   task.operator_slot = static_cast<u16>(copy_bytes.version->slot);
   task.words[0] = 2;

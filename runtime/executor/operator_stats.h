@@ -75,6 +75,13 @@ class OperatorStats {
     tasks_[status].fetch_add(count, std::memory_order_relaxed);
   }
   uint64_t tasks(int status) const { return tasks_[status].load(std::memory_order_relaxed); }
+  // Tasks that have ended, and those of them that did not end OK.
+  uint64_t all_tasks() const { return tasks(0) + failed_tasks(); }
+  uint64_t failed_tasks() const {
+    uint64_t sum = 0;
+    for (int status = 1; status < kStatuses; ++status) sum += tasks(status);
+    return sum;
+  }
 
   // Time of a task on the device; of a batch from admission to the ring; of a batch
   // from admission to its last outcome.

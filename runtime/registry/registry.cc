@@ -1,10 +1,8 @@
 #include "runtime/registry/registry.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
 #include "runtime/errors.h"
@@ -25,30 +23,11 @@ constexpr OperatorText kBuiltins[] = {RESIDENT_BUILTIN_OPERATORS(RESIDENT_OPERAT
 constexpr OperatorText kTests[] = {RESIDENT_TEST_OPERATORS(RESIDENT_OPERATOR_TEXT)};
 #undef RESIDENT_OPERATOR_TEXT
 
-static_assert(2 * (std::size(kBuiltins) + std::size(kTests)) <= kMaxOperatorSlots,
-              "the jump table has two slots for each operator");
-
-// "parameter[/1] grain", or "".
-absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {
-  SplitRule rule;
-  if (text.empty()) return rule;
-  const size_t space = text.find(' ');
-  if (space == std::string::npos) return errors::BadSplit(text, "no grain");
-  std::string name = text.substr(0, space);
-  if (name.size() > 2 && name.substr(name.size() - 2) == "/1") {
-    rule.by_first_dim = true;
-    name.resize(name.size() - 2);
-  }
-  for (size_t i = 0; i < signature.parameters().size(); ++i) {
-    if (signature.parameters()[i].name == name && !signature.parameters()[i].scalar()) {
-      rule.parameter = static_cast<int>(i);
-    }
-  }
-  if (rule.parameter < 0) return errors::BadSplit(text, "no tensor parameter of that name");
-  rule.grain = std::strtoull(text.c_str() + space + 1, nullptr, 10);
-  if (rule.grain == 0) return errors::BadSplit(text, "the grain must be a positive number");
-  return rule;
-}
+// The test operators' slots stay theirs where they are not registered: the kernel's first
+// generation has them.
+constexpr uint32_t kBuiltinSlots = 2 * (std::size(kBuiltins) + std::size(kTests));
+static_assert(kBuiltinSlots + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
+              "two slots for each operator, and some for those that are on their way");
 
 // Levenshtein distance.
 size_t EditDistance(const std::string& a, const std::string& b) {
@@ -65,24 +44,39 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-}  // namespace
-
-uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
-  if (parameter < 0) return 1;
-  uint64_t items = 1;
-  for (size_t i = 0; i < (by_first_dim ? std::min<size_t>(1, shape.size()) : shape.size()); ++i) {
-    items *= static_cast<uint64_t>(shape[i]);
-  }
-  return std::max<uint64_t>(1, (items + grain - 1) / grain);
+// Whether the batch that is counted here is one of the share's: the low half of the
+// counter, to which each batch adds the share, wraps.
+bool Picked(std::atomic<uint64_t>& counter, uint64_t share) {
+  if (share == 0) return false;
+  const uint64_t before = counter.fetch_add(share, std::memory_order_relaxed);
+  return ((before & UINT32_MAX) + share) >> 32 != 0;
 }
 
+}  // namespace
+
+OperatorVersion::~OperatorVersion() {
+  if (slots != nullptr && slot != kNoSlot) slots->Give(slot);
+  drained->Notify();
+}
+
+bool IsBuiltinName(const std::string& name) {
+  const auto is = [&](const OperatorText& text) { return name == text.name; };
+  return std::any_of(std::begin(kBuiltins), std::end(kBuiltins), is) ||
+         std::any_of(std::begin(kTests), std::end(kTests), is);
+}
+
+Registry::Registry(const Options& options)
+    : options_(options), slots_(std::make_shared<SlotPool>(kBuiltinSlots, kMaxOperatorSlots)) {}
+
+Registry::~Registry() = default;
+
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& options) {
-  std::unique_ptr<Registry> registry(new Registry);
+  std::unique_ptr<Registry> registry(new Registry(options));
   uint32_t slot = 0;
   const auto add_all = [&](absl::Span<const OperatorText> texts, bool trusted) -> absl::Status {
     for (const OperatorText& text : texts) {
-      const absl::Status status = registry->Add(options, text.name, text.summary, text.signature,
-                                                text.split, slot, trusted);
+      const absl::Status status =
+          registry->AddBuiltin(text.name, text.summary, text.signature, text.split, slot, trusted);
       if (!status.ok()) return status;
       slot += 2;
     }
@@ -94,80 +88,191 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& option
   return registry;
 }
 
-absl::Status Registry::Add(const Options& options, const char* name, const char* summary,
-                           const char* signature, const char* split, uint32_t slot, bool trusted) {
-  auto op = std::make_unique<Operator>();
-  op->name_ = name;
-  op->summary_ = summary;
-  op->signature_text_ = signature;
+VersionStats Registry::MakeStats(const std::string& name, uint32_t version) const {
+  VersionStats stats;
+  for (uint32_t device = 0; device < options_.devices; ++device) {
+    stats.push_back(std::make_shared<OperatorStats>(name, version));
+  }
+  return stats;
+}
+
+absl::Status Registry::AddBuiltin(const char* name, const char* summary, const char* signature,
+                                  const char* split, uint32_t slot, bool trusted) {
   absl::StatusOr<Signature> parsed = Signature::Parse(signature);
   if (!parsed.ok()) return parsed.status();
-  op->signature_ = *std::move(parsed);
-  absl::StatusOr<SplitRule> rule = ParseSplit(split, op->signature_);
+  absl::StatusOr<SplitRule> rule = ParseSplit(split, *parsed);
   if (!rule.ok()) return rule.status();
-  op->split_ = *rule;
 
-  auto version = std::make_unique<OperatorVersion>();
+  auto entry = std::make_unique<Entry>();
+  entry->builtin = true;
+  entry->op = std::make_shared<Operator>(name, signature, *std::move(parsed), /*bytecode=*/false);
+  auto version = std::make_shared<OperatorVersion>();
+  version->op = entry->op;
   version->version = 1;
   version->slot = slot;
   version->builtin = true;
   version->trusted = trusted;
-  for (uint32_t device = 0; device < options.devices; ++device) {
-    version->stats.push_back(std::make_unique<OperatorStats>(name, version->version));
-  }
-  op->versions_.push_back(std::move(version));
-  operators_[name] = std::move(op);
+  version->spec.kind = OperatorKind::kBuiltin;
+  version->spec.summary = summary;
+  version->spec.signature = signature;
+  version->spec.split = split;
+  version->split = *rule;
+  version->stats = MakeStats(name, 1);
+  version->state = VersionState::kActive;
+  slots_->SetHolder(slot, version);
+  auto serving = std::make_unique<Serving>();
+  serving->active = std::move(version);
+  entry->serving.store(serving.release());
+  absl::WriterMutexLock lock(&mu_);
+  operators_[name] = std::move(entry);
   return absl::OkStatus();
+}
+
+Registry::Entry* Registry::Find(const std::string& name) const {
+  const auto found = operators_.find(name);
+  return found == operators_.end() ? nullptr : found->second.get();
+}
+
+absl::Status Registry::NoSuchOperator(const std::string& name) const {
+  // A name is near when at most a third of it is mistyped.
+  std::string nearest;
+  if (name.size() > kMaxOperatorNameBytes) return errors::UnknownOperator(name, nearest);
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const auto& [candidate, entry] : operators_) {
+    const size_t distance = EditDistance(name, candidate);
+    // Of names equally near the first by name, so that the message does not change.
+    if (distance < least || (distance == least && !nearest.empty() && candidate < nearest)) {
+      least = distance;
+      nearest = candidate;
+    }
+  }
+  return errors::UnknownOperator(name, nearest);
+}
+
+absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_t version) const {
+  const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
+  const std::string& name = entry.op->name();
+  if (version == 0) {
+    if (serving.active == nullptr) {
+      const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
+      return errors::NoActiveVersion(name, standby, serving.standby_reason);
+    }
+    if (Picked(serving.traffic, serving.traffic_share)) {
+      return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
+    }
+    const bool shadowed = Picked(serving.shadow, serving.shadow_share);
+    return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr};
+  }
+  if (serving.active != nullptr && serving.active->version == version) {
+    return ResolvedOperator{serving.active, entry.op.get(), nullptr};
+  }
+  if (serving.standby != nullptr && serving.standby->version == version) {
+    if (!serving.standby_reason.empty()) {
+      return errors::VersionQuarantined(name, version, serving.standby_reason);
+    }
+    return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
+  }
+  return errors::UnknownVersion(name, version,
+                                serving.active == nullptr ? 0 : serving.active->version);
 }
 
 absl::StatusOr<ResolvedOperator> Registry::Resolve(const std::string& name,
                                                    uint32_t version) const {
-  const auto found = operators_.find(name);
-  if (found == operators_.end()) {
-    // A name is near when at most a third of it is mistyped.
-    std::string nearest;
-    if (name.size() > 64) return errors::UnknownOperator(name, nearest);
-    size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-    for (const Operator* op : List()) {
-      const size_t distance = EditDistance(name, op->name());
-      if (distance < least) {
-        least = distance;
-        nearest = op->name();
-      }
-    }
-    return errors::UnknownOperator(name, nearest);
-  }
-  const Operator* op = found->second.get();
-  if (version == 0) return ResolvedOperator{op, &op->active()};
-  for (const auto& candidate : op->versions()) {
-    if (candidate->version == version) return ResolvedOperator{op, candidate.get()};
-  }
-  return errors::UnknownVersion(name, version, op->active().version);
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  if (entry->op->bytecode()) return errors::CalledWithTasks(name);
+  return ResolveIn(*entry, version);
 }
 
-std::vector<const Operator*> Registry::List() const {
-  std::vector<const Operator*> list;
-  for (const auto& [name, op] : operators_) list.push_back(op.get());
-  std::sort(list.begin(), list.end(),
-            [](const Operator* a, const Operator* b) { return a->name() < b->name(); });
+absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& name,
+                                                          uint32_t version) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  if (!entry->op->bytecode()) return errors::CalledWithPrograms(name);
+  return ResolveIn(*entry, version);
+}
+
+OperatorView Registry::ViewOf(const Entry& entry) const {
+  const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
+  OperatorView view;
+  view.op = entry.op;
+  view.builtin = entry.builtin;
+  view.revision = entry.revision.load(std::memory_order_acquire);
+  view.trial = serving.trial;
+  view.versions.assign(entry.retired.begin(), entry.retired.end());
+  const auto add = [&](const OperatorVersion& version, const std::string& reason) {
+    VersionView of_version;
+    of_version.version = version.version;
+    of_version.state = version.state.load(std::memory_order_relaxed);
+    of_version.slot = version.slot;
+    of_version.builtin = version.builtin;
+    of_version.spec = version.spec;
+    of_version.split = version.split;
+    of_version.quarantine_reason = reason;
+    of_version.stats = version.stats;
+    view.versions.push_back(std::move(of_version));
+  };
+  if (serving.active != nullptr) {
+    add(*serving.active, "");
+    view.active_version = serving.active->version;
+  }
+  if (serving.standby != nullptr) {
+    add(*serving.standby, serving.standby_reason);
+    view.standby_version = serving.standby->version;
+  }
+  std::sort(view.versions.begin(), view.versions.end(),
+            [](const VersionView& a, const VersionView& b) { return a.version < b.version; });
+  const VersionView* described = view.Find(view.active_version);
+  if (described == nullptr && !view.versions.empty()) described = &view.versions.back();
+  if (described != nullptr) {
+    view.summary = described->spec.summary;
+    view.wide = described->split.parameter >= 0;
+  }
+  return view;
+}
+
+absl::StatusOr<OperatorView> Registry::Describe(const std::string& name) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  return ViewOf(*entry);
+}
+
+std::vector<OperatorView> Registry::List() const {
+  std::vector<OperatorView> list;
+  {
+    absl::ReaderMutexLock lock(&mu_);
+    for (const auto& [name, entry] : operators_) list.push_back(ViewOf(*entry));
+  }
+  std::sort(list.begin(), list.end(), [](const OperatorView& a, const OperatorView& b) {
+    return a.op->name() < b.op->name();
+  });
   return list;
 }
 
-const Operator* Registry::FindBySlot(uint32_t slot) const {
-  for (const auto& [name, op] : operators_) {
-    for (const auto& version : op->versions()) {
-      if (version->slot == slot) return op.get();
-    }
-  }
-  return nullptr;
+uint64_t Registry::Revision(const std::string& name) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  return entry == nullptr ? 0 : entry->revision.load(std::memory_order_acquire);
+}
+
+std::shared_ptr<const OperatorVersion> Registry::FindBySlot(uint32_t slot) const {
+  return slots_->Holder(slot);
+}
+
+std::vector<std::shared_ptr<const OperatorVersion>> Registry::SlotHolders() const {
+  return slots_->Holders();
 }
 
 void Registry::ForEachStats(
-    const std::function<void(uint32_t device, const OperatorStats& stats)>& visit) const {
-  for (const Operator* op : List()) {
-    for (const auto& version : op->versions()) {
-      for (uint32_t device = 0; device < version->stats.size(); ++device) {
-        visit(device, *version->stats[device]);
+    const std::function<void(uint32_t device, const std::shared_ptr<const OperatorStats>& stats)>&
+        visit) const {
+  for (const OperatorView& op : List()) {
+    for (const VersionView& version : op.versions) {
+      for (uint32_t device = 0; device < version.stats.size(); ++device) {
+        visit(device, version.stats[device]);
       }
     }
   }

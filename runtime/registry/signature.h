@@ -66,6 +66,8 @@ struct DimPattern {
   Kind kind = Kind::kFixed;
   int64_t size = 0;       // kFixed.
   uint32_t variable = 0;  // Otherwise: index in Signature::variables().
+
+  bool operator==(const DimPattern&) const = default;
 };
 
 struct Parameter {
@@ -83,6 +85,7 @@ struct Parameter {
   std::optional<uint64_t> default_bits;
 
   bool scalar() const { return kind == ParameterKind::kScalar; }
+  bool operator==(const Parameter&) const = default;
 };
 
 // One argument as a request gives it.
@@ -117,6 +120,8 @@ class Signature {
   // dense float32 of one length: few parameters, all of which take that, and no rank that
   // an operator could ask for.
   bool compact() const { return compact_; }
+  // Whether both take the same requests; names of dimensions do not count.
+  bool SameAs(const Signature& other) const { return parameters_ == other.parameters_; }
 
   // Whether `arguments` (required_arguments() or more of them) fit. INVALID_ARGUMENT
   // names the first that does not, with both sides of the disagreement.

@@ -44,14 +44,15 @@ class FakeDevice : public Device {
 
 struct FakeSources {
   FakeDevice device;
-  OperatorStats add{"add", 1};
+  std::shared_ptr<OperatorStats> add_stats = std::make_shared<OperatorStats>("add", 1);
+  OperatorStats& add = *add_stats;
   RpcTotals rpc;
 
   MetricsSources Sources() {
     MetricsSources sources;
     sources.version = "1.2.3";
     sources.devices = {&device};
-    sources.operators = [this] { return std::vector<OperatorSeries>{{0, &add}}; };
+    sources.operators = [this] { return std::vector<OperatorSeries>{{0, add_stats}}; };
     sources.buffers = [](uint32_t) { return uint64_t{7}; };
     sources.clients = [] { return uint64_t{3}; };
     sources.rpc = [this] { return rpc; };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace resident {
 // Counters of one operator version on one device.
 struct OperatorSeries {
   uint32_t device;
-  const OperatorStats* stats;
+  std::shared_ptr<const OperatorStats> stats;
 };
 
 // What went over gRPC since the start.

@@ -24,13 +24,15 @@ std::vector<OperatorResources> ResourcesOf(const Core& core) {
   return {};
 }
 
-void Describe(const Operator& op, const std::vector<OperatorResources>& resources,
+void Describe(const OperatorView& op, const std::vector<OperatorResources>& resources,
               v1::Operator* out) {
-  out->set_name(op.name());
-  out->set_summary(op.summary());
-  out->set_active_version(op.active().version);
-  out->set_wide(op.split().parameter >= 0);
-  for (const Parameter& parameter : op.signature().parameters()) {
+  out->set_name(op.op->name());
+  out->set_summary(op.summary);
+  out->set_active_version(op.active_version);
+  out->set_wide(op.wide);
+  out->set_revision(op.revision);
+  out->set_signature(op.op->signature_text());
+  for (const Parameter& parameter : op.op->signature().parameters()) {
     v1::Parameter* p = out->add_parameters();
     p->set_name(parameter.name);
     p->set_kind(static_cast<v1::Parameter::Kind>(parameter.kind));
@@ -38,19 +40,33 @@ void Describe(const Operator& op, const std::vector<OperatorResources>& resource
     p->set_min_rank(parameter.min_rank);
     p->set_max_rank(parameter.max_rank);
   }
-  for (const auto& version : op.versions()) {
+  for (const VersionView& version : op.versions) {
     v1::OperatorVersion* v = out->add_versions();
-    v->set_version(version->version);
-    v->set_state(version.get() == &op.active() ? "active" : "standby");
-    v->set_slot(version->slot);
-    v->set_builtin(version->builtin);
+    v->set_version(version.version);
+    v->set_state(VersionStateName(version.state));
+    v->set_state_code(static_cast<v1::VersionState>(version.state));
+    v->set_slot(version.slot == kNoSlot ? 0 : version.slot);
+    v->set_builtin(version.builtin);
+    v->set_content_hash(version.spec.content_hash);
+    v->set_installed_by(version.spec.installed_by);
+    v->set_installed_ms(version.spec.installed_ms);
+    v->set_tasks(version.tasks());
+    v->set_failed_tasks(version.failed_tasks());
+    v->set_quarantine_reason(version.quarantine_reason);
+    v->set_kind(OperatorKindName(version.spec.kind));
     for (const OperatorResources& use : resources) {
-      if (use.operator_slot != version->slot) continue;
+      if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
       v->mutable_resources()->set_registers(use.registers);
       v->mutable_resources()->set_stack_bytes(use.stack_bytes);
       v->mutable_resources()->set_shared_bytes(use.shared_bytes);
       v->mutable_resources()->set_code_bytes(use.code_bytes);
     }
+  }
+  if (op.trial.version != 0) {
+    v1::Trial* trial = out->mutable_trial();
+    trial->set_version(op.trial.version);
+    trial->set_shadow_percent(op.trial.shadow_percent);
+    trial->set_traffic_percent(op.trial.traffic_percent);
   }
 }
 
@@ -60,8 +76,8 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
                                                  const v1::ListOperatorsRequest*,
                                                  v1::ListOperatorsResponse* response) {
   const std::vector<OperatorResources> resources = ResourcesOf(core_);
-  for (const Operator* op : core_.registry->List()) {
-    resident::Describe(*op, resources, response->add_operators());
+  for (const OperatorView& op : core_.registry->List()) {
+    resident::Describe(op, resources, response->add_operators());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -71,8 +87,8 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext* context,
                                                      const v1::DescribeOperatorRequest* request,
                                                      v1::DescribeOperatorResponse* response) {
-  const auto op = core_.registry->Resolve(request->name(), 0);
-  if (op.ok()) resident::Describe(*op->op, ResourcesOf(core_), response->mutable_operator_());
+  const auto op = core_.registry->Describe(request->name());
+  if (op.ok()) resident::Describe(*op, ResourcesOf(core_), response->mutable_operator_());
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(op.status()));
   return reactor;

@@ -75,6 +75,7 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   batch.operator_name = op->op->name();
   batch.version = op->version->version;
   batch.stats = op->stats(place->device);
+  batch.keep_alive.push_back(op->version);
   const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
                                  columns.window_bytes(), batch);
   if (!window.ok()) return window.status();

@@ -354,7 +354,7 @@ absl::Status Columns::Place(uint64_t epoch) {
 }
 
 uint64_t Columns::chunks() const {
-  const SplitRule& split = op_.op->split();
+  const SplitRule& split = op_.version->split;
   return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape);
 }
 

@@ -181,7 +181,7 @@ void AddColumn(Choices& choose, uint32_t count, v1::Column* column) {
 
 void MakeTasks(Choices& choose, const Registry& registry, v1::Batch* batch) {
   const auto operators = registry.List();
-  const Operator& op = *operators[choose.Below(static_cast<uint32_t>(operators.size()))];
+  const Operator& op = *operators[choose.Below(static_cast<uint32_t>(operators.size()))].op;
   v1::OperatorTasks* tasks = batch->mutable_tasks();
   tasks->set_operator_(op.name());
   tasks->set_version(choose.Below(8) == 0 ? choose.Below(3) : 0);
@@ -227,8 +227,9 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
   for (size_t t = 0; t < batch.tasks.size(); ++t) {
     const TaskDescriptor& task = batch.tasks[t];
     const bool compact = (task.flags & kTaskCompact) != 0;
-    const Operator* called = world.registry->FindBySlot(task.operator_slot);
-    if (called == nullptr) Fail("a task without an operator");
+    const auto version = world.registry->FindBySlot(task.operator_slot);
+    if (version == nullptr) Fail("a task without an operator");
+    const Operator* called = version->op.get();
     if (op != nullptr && called != op) Fail("a task of another operator");
     const auto& parameters = called->signature().parameters();
     if (compact ? parameters.size() > kCompactArguments : task.words[0] != parameters.size()) {
