@@ -99,11 +99,22 @@ struct alignas(64) ControlBlock {
   // completed. Written by the kernel when it leaves.
   alignas(64) u64 resume_sequence;
 
+  // Changes of generation are numbered from 1; 0: none yet (runtime/ring/switch_signals.h).
+  // The change that the engine stands ready for, the last one that it ended (a kernel is
+  // on the device again), and the generation that runs since then. Written by the engine.
+  alignas(64) u64 switch_armed;
+  u64 switch_ended;
+  u64 generation;
+  // The change whose park marker is about to be in the ring, and the last one that was
+  // withdrawn before. Written by the front end.
+  alignas(64) u64 switch_parking;
+  u64 switch_withdrawn;
+
   // What ended the engine, as it saw it itself: zero-terminated text, written just
   // before it exits because of a fault. Empty when it was killed.
   alignas(64) char last_words[kLastWordsBytes];
 };
-static_assert(sizeof(ControlBlock) == 5 * 64 + kLastWordsBytes, "");
+static_assert(sizeof(ControlBlock) == 7 * 64 + kLastWordsBytes, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 
@@ -139,7 +150,7 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 window_b
 // it when it starts, and the front end refuses one that differs.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      2,  // Version: raise it when a field changes its meaning and no size does.
+      3,  // Version: raise it when a field changes its meaning and no size does.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),

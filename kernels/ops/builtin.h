@@ -60,4 +60,14 @@
     "out: inout f32[*S]", "")
 // clang-format on
 
+namespace resident {
+
+// The slots of the built-in and the test operators end here; installed ones start.
+#define RESIDENT_COUNT(symbol, name, summary, signature, split) +2
+inline constexpr unsigned kFirstInstalledSlot =
+    0 RESIDENT_BUILTIN_OPERATORS(RESIDENT_COUNT) RESIDENT_TEST_OPERATORS(RESIDENT_COUNT);
+#undef RESIDENT_COUNT
+
+}  // namespace resident
+
 #endif  // RESIDENT_KERNELS_OPS_BUILTIN_H_

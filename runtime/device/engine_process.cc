@@ -96,6 +96,13 @@ absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) 
   return info;
 }
 
+absl::Status EngineProcess::LaunchGeneration(const Generation& generation) {
+  const auto staged = client_->Stage(generation);
+  if (!staged.ok()) return staged.status();
+  // Nothing is waited for: the kernel is off the device.
+  return client_->Switch(/*change=*/1, /*launch=*/true, std::chrono::nanoseconds(0)).status();
+}
+
 uint64_t EngineProcess::heartbeat() const {
   return std::atomic_ref<u64>(region_->control()->heartbeat).load(std::memory_order_relaxed);
 }

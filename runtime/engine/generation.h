@@ -27,6 +27,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace resident {
 
 struct GenerationOperator {
@@ -43,6 +45,9 @@ struct Generation {
   std::shared_ptr<const std::string> image;
   std::vector<GenerationOperator> operators;
 };
+
+// INVALID_ARGUMENT: invariant 2 does not hold, or a symbol is no identifier; which.
+absl::Status CheckGeneration(const Generation& generation);
 
 }  // namespace resident
 

@@ -14,10 +14,11 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/ops/jump_table.h"
 #include "runtime/engine/cpu/fault_handler.h"
+#include "runtime/ring/switch_signals.h"
 
 namespace resident {
 namespace {
@@ -28,6 +29,8 @@ constexpr uint64_t kDefaultMemoryBytes = uint64_t{1} << 30;
 // for nothing; shorter pays for a wake-up in the middle of a burst.
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr int kLooksBetweenClockReads = 64;
+// How often a change of generation that waits looks whether it was withdrawn.
+constexpr auto kSwitchLook = std::chrono::milliseconds(2);
 
 uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -78,6 +81,13 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--cpu_workers=", count, " is above the limit of ", kMaxWorkers, ". Fix: ask for fewer"));
   }
+  if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
+  const Generation builtin;
+  auto generation =
+      CpuGeneration::Load(options_.generation != nullptr ? *options_.generation : builtin,
+                          options_.test_operators, nullptr);
+  if (!generation.ok()) return generation.status();
+  generation_ = *std::move(generation);
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
   // Pages come as they are touched.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
@@ -94,14 +104,14 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
   control->worker_count = count;
   next_ = control->resume_sequence;
   InstallFaultHandler(region);
-  Launch();
+  if (!options_.start_parked) Launch();
 
   EngineInfo info;
   info.kind = "cpu";
   info.name = "cpu";
   info.detail = absl::StrCat(count, " worker threads");
   info.layout_hash = LayoutHash();
-  info.generation = 1;
+  info.generation = generation_->number();
   info.region_address = reinterpret_cast<uint64_t>(region.base());
   info.memory_address = reinterpret_cast<uint64_t>(memory_);
   info.memory_bytes = memory_bytes_;
@@ -112,38 +122,100 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
 
 void CpuEngine::Launch() {
   leaving_ = false;
+  resident_ = true;
   running_ = static_cast<uint32_t>(workers_.size());
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     workers_[w] = std::thread([this, w] { Work(w); });
   }
 }
 
-absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
+bool CpuEngine::AwaitWorkers(std::chrono::nanoseconds most) {
   const auto until = std::chrono::steady_clock::now() + most;
   // The workers leave by themselves when they meet the marker; the last one out rings.
   for (uint32_t left = running_.load(); left != 0; left = running_.load()) {
     const auto rest = until - std::chrono::steady_clock::now();
-    if (rest <= std::chrono::nanoseconds(0)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          left, " of ", workers_.size(), " workers are still at work behind the park marker"));
-    }
+    if (rest <= std::chrono::nanoseconds(0)) return false;
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
     timespec timeout{static_cast<time_t>(ns / 1'000'000'000),
                      static_cast<long>(ns % 1'000'000'000)};
     syscall(SYS_futex, &running_, FUTEX_WAIT, left, &timeout, nullptr, 0);
   }
+  return true;
+}
+
+void CpuEngine::Join() {
   for (auto& worker : workers_) {
     if (worker.joinable()) worker.join();
+    worker = std::thread();
   }
-  for (auto& worker : workers_) worker = std::thread();
+  resident_ = false;
   region_->control()->resume_sequence = next_.load();
+}
+
+absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
+  if (!AwaitWorkers(most)) {
+    return absl::DeadlineExceededError(absl::StrCat(running_.load(), " of ", workers_.size(),
+                                                    " workers are still at work behind the park "
+                                                    "marker"));
+  }
+  Join();
   return absl::OkStatus();
 }
 
 absl::Status CpuEngine::Resume() {
-  if (running_.load() != 0) return absl::FailedPreconditionError("the engine is not parked");
+  if (resident_) return absl::FailedPreconditionError("the engine is not parked");
   Launch();
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Stage(
+    std::shared_ptr<const Generation> generation) {
+  std::shared_ptr<const CpuGeneration> replaced;  // Closed without the lock.
+  auto loaded = CpuGeneration::Load(*generation, options_.test_operators, generation_.get());
+  if (!loaded.ok()) return loaded.status();
+  std::lock_guard<std::mutex> lock(staged_mu_);
+  replaced = std::exchange(staged_, *std::move(loaded));
+  return std::vector<OperatorResources>();
+}
+
+absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
+                                              std::chrono::nanoseconds most) {
+  using Clock = std::chrono::steady_clock;
+  std::shared_ptr<const CpuGeneration> next;
+  {
+    std::lock_guard<std::mutex> lock(staged_mu_);
+    next = staged_;
+  }
+  if (next == nullptr) return absl::FailedPreconditionError("no generation is staged");
+  SwitchSignals signals(region_->control());
+  const auto called = Clock::now();
+  const bool resident = resident_;
+  if (resident) {
+    signals.Arm(change);
+    while (!AwaitWorkers(kSwitchLook)) {
+      if (signals.withdrawn(change)) return absl::CancelledError("the change was withdrawn");
+      if (Clock::now() - called >= most) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "generation ", next->number(), ": the workers were not parked within ",
+            std::chrono::duration_cast<std::chrono::milliseconds>(most).count(), " ms"));
+      }
+    }
+    Join();
+  }
+  SwitchTimes times;
+  const auto parked = Clock::now();
+  times.park = parked - called;
+  {
+    std::lock_guard<std::mutex> lock(staged_mu_);
+    if (staged_ == next) staged_ = nullptr;
+  }
+  const std::shared_ptr<const CpuGeneration> former = std::exchange(generation_, next);
+  const auto loaded = Clock::now();
+  times.load = loaded - parked;
+  if (resident || launch) Launch();
+  times.launch = Clock::now() - loaded;
+  signals.End(change, next->number());
+  return times;  // The former one's objects are closed here, off the pause.
 }
 
 absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
@@ -285,8 +357,7 @@ void CpuEngine::RunChunks(Wide& wide, BlockState& state) {
 
 void CpuEngine::Call(BlockState& state) const {
   Block block(&state);
-  const OperatorFunction function =
-      BuiltinOperator(state.descriptor.operator_slot, options_.test_operators);
+  const OperatorFunction function = generation_->function(state.descriptor.operator_slot);
   if (function == nullptr) {
     block.fail(CompletionStatus::kNoOperator);
     return;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernels/sdk/operator.h"
+#include "runtime/engine/cpu/cpu_generation.h"
 #include "runtime/engine/engine.h"
 #include "runtime/ring/shared_region.h"
 
@@ -38,13 +39,9 @@ class CpuEngine : public Engine {
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Stage(
-      std::shared_ptr<const Generation> generation) override {
-    return absl::UnimplementedError("Stage");
-  }
+      std::shared_ptr<const Generation> generation) override;
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
-                                     std::chrono::nanoseconds most) override {
-    return absl::UnimplementedError("Switch");
-  }
+                                     std::chrono::nanoseconds most) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override { return absl::OkStatus(); }
@@ -64,6 +61,10 @@ class CpuEngine : public Engine {
   };
 
   void Launch();
+  // Joins the workers, which have left or are about to.
+  void Join();
+  // Sleeps until all workers have left, at most for `most`; whether they have.
+  bool AwaitWorkers(std::chrono::nanoseconds most);
   void Work(uint32_t worker);
   // Takes and runs the next task of the ring; false if there is none.
   bool RunNextTask(uint32_t worker, BlockState& state);
@@ -87,7 +88,13 @@ class CpuEngine : public Engine {
 
   std::atomic<uint64_t> next_{0};  // Sequence number of the next task to take.
   std::atomic<bool> leaving_{false};
-  std::atomic<uint32_t> running_{0};
+  std::atomic<uint32_t> running_{0};  // Workers that have not left.
+  bool resident_ = false;             // Launched and not joined since.
+
+  // The present generation; changed while no worker runs, so that workers read it freely.
+  std::shared_ptr<const CpuGeneration> generation_;
+  std::mutex staged_mu_;
+  std::shared_ptr<const CpuGeneration> staged_;  // Under staged_mu_.
 
   std::mutex mapped_mu_;
   std::vector<std::pair<uint64_t, uint64_t>> mapped_;  // Address, bytes.

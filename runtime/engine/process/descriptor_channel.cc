@@ -47,8 +47,19 @@ absl::Status SendDescriptor(int socket, int fd, uint64_t token) {
   return absl::InternalError(absl::StrCat("passing a descriptor: ", strerror(errno)));
 }
 
-absl::StatusOr<int> ReceiveDescriptor(int socket, uint64_t token) {
+DescriptorInbox::~DescriptorInbox() {
+  absl::MutexLock lock(&mu_);
+  for (const auto& [token, fd] : unclaimed_) close(fd);
+}
+
+absl::StatusOr<int> DescriptorInbox::Receive(uint64_t token) {
+  absl::MutexLock lock(&mu_);
   while (true) {
+    if (const auto found = unclaimed_.find(token); found != unclaimed_.end()) {
+      const int fd = found->second;
+      unclaimed_.erase(found);
+      return fd;
+    }
     uint64_t received = 0;
     iovec payload{&received, sizeof(received)};
     OneDescriptor control = {};
@@ -59,18 +70,24 @@ absl::StatusOr<int> ReceiveDescriptor(int socket, uint64_t token) {
     message.msg_controllen = sizeof(control.bytes);
     ssize_t got;
     do {
-      got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+      got = recvmsg(socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
     if (got <= 0) {
       return absl::NotFoundError(absl::StrCat("no descriptor came with token ", token));
     }
-    int fd = -1;
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-      memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
     }
-    if (fd >= 0 && got == static_cast<ssize_t>(sizeof(received)) && received == token) return fd;
-    if (fd >= 0) close(fd);
+    int fd = -1;
+    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    if (got != static_cast<ssize_t>(sizeof(received)) || !unclaimed_.emplace(received, fd).second) {
+      close(fd);
+    }
+    if (received != token && unclaimed_.size() > kMostUnclaimed) {
+      close(unclaimed_.begin()->second);  // Tokens rise: the lowest is the oldest.
+      unclaimed_.erase(unclaimed_.begin());
+    }
   }
 }
 

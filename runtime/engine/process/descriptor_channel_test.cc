@@ -34,32 +34,50 @@ class DescriptorChannelTest : public ::testing::Test {
 
 TEST_F(DescriptorChannelTest, ReceivedDescriptorIsTheSameObject) {
   ASSERT_TRUE(SendDescriptor(sockets_[0], object_, 1).ok());
-  const auto fd = ReceiveDescriptor(sockets_[1], 1);
+  const auto fd = DescriptorInbox(sockets_[1]).Receive(1);
   ASSERT_TRUE(fd.ok()) << fd.status();
   EXPECT_EQ(Inode(*fd), Inode(object_));
   EXPECT_EQ(fcntl(*fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
   close(*fd);
 }
 
-TEST_F(DescriptorChannelTest, DescriptorsNobodyAskedForAreClosed) {
+TEST_F(DescriptorChannelTest, CallsMayBeServedInAnotherOrder) {
   const int other = memfd_create("other", MFD_CLOEXEC);
   ASSERT_TRUE(SendDescriptor(sockets_[0], other, 1).ok());
-  ASSERT_TRUE(SendDescriptor(sockets_[0], other, 2).ok());
-  ASSERT_TRUE(SendDescriptor(sockets_[0], object_, 3).ok());
+  ASSERT_TRUE(SendDescriptor(sockets_[0], object_, 2).ok());
+  DescriptorInbox inbox(sockets_[1]);
+  const auto second = inbox.Receive(2);
+  const auto first = inbox.Receive(1);
+  ASSERT_TRUE(second.ok() && first.ok());
+  EXPECT_EQ(Inode(*second), Inode(object_));
+  EXPECT_EQ(Inode(*first), Inode(other));
+  for (int fd : {*second, *first, other}) close(fd);
+}
+
+TEST_F(DescriptorChannelTest, DescriptorsNobodyAsksForAreClosed) {
+  constexpr uint64_t kSent = DescriptorInbox::kMostUnclaimed + 5;
   const int next_free = dup(object_);
   close(next_free);
-  const auto fd = ReceiveDescriptor(sockets_[1], 3);
-  ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_EQ(Inode(*fd), Inode(object_));
-  close(*fd);
+  {
+    DescriptorInbox inbox(sockets_[1]);
+    for (uint64_t token = 1; token <= kSent; ++token) {
+      ASSERT_TRUE(SendDescriptor(sockets_[0], object_, token).ok());
+    }
+    const auto last = inbox.Receive(kSent);
+    ASSERT_TRUE(last.ok()) << last.status();
+    close(*last);
+    EXPECT_FALSE(inbox.Receive(1).ok());
+    const auto kept = inbox.Receive(kSent - 1);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    close(*kept);
+  }
   const int still_next_free = dup(object_);
   EXPECT_EQ(still_next_free, next_free);
   close(still_next_free);
-  close(other);
 }
 
 TEST_F(DescriptorChannelTest, NothingSentIsNotFoundAndDoesNotBlock) {
-  EXPECT_EQ(ReceiveDescriptor(sockets_[1], 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(DescriptorInbox(sockets_[1]).Receive(1).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(DescriptorChannelTest, OtherEndGoneIsUnavailable) {
@@ -75,7 +93,8 @@ TEST_F(DescriptorChannelTest, FullChannelIsRefusedAndDoesNotBlock) {
     ASSERT_LT(token, 1'000'000u);
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  const auto fd = ReceiveDescriptor(sockets_[1], token - 1);
+  DescriptorInbox inbox(sockets_[1]);
+  const auto fd = inbox.Receive(token - 1);
   ASSERT_TRUE(fd.ok());
   close(*fd);
 }

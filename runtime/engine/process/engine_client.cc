@@ -10,12 +10,16 @@
 #include "resident/internal/engine.grpc.pb.h"
 #include "runtime/engine/process/descriptor_channel.h"
 #include "runtime/engine/process/engine_messages.h"
+#include "runtime/engine/process/generation_transfer.h"
 
 namespace resident {
 namespace {
 
 // Pinning a large object takes 4 ms for each MiB at worst.
 constexpr std::chrono::milliseconds kMapLimit{30'000};
+constexpr std::chrono::milliseconds kStageLimit{30'000};
+// Loading a generation takes far less than a millisecond for each operator.
+constexpr std::chrono::milliseconds kLoadLimit{10'000};
 constexpr std::chrono::milliseconds kUnmapLimit{5'000};
 // The answer's way back, on top of the time that the engine itself was given.
 constexpr std::chrono::milliseconds kAnswerLimit{5'000};
@@ -47,10 +51,15 @@ EngineClient::~EngineClient() { close(descriptor_socket_); }
 
 absl::StatusOr<EngineInfo> EngineClient::Start(bool cuda, const EngineOptions& options,
                                                std::chrono::milliseconds most) {
+  internal::StartRequest request = ToMessage(cuda, options);
+  if (options.generation != nullptr) {
+    absl::Status sent = SendGeneration(*options.generation, request.mutable_generation());
+    if (!sent.ok()) return sent;
+  }
   grpc::ClientContext context;
   SetLimit(context, most);
   internal::StartResponse response;
-  const grpc::Status status = stub_->calls->Start(&context, ToMessage(cuda, options), &response);
+  const grpc::Status status = stub_->calls->Start(&context, request, &response);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(
         absl::StrCat("the engine did not start within ", most.count(), " ms"));
@@ -75,8 +84,46 @@ absl::Status EngineClient::Resume(std::chrono::milliseconds most) {
   return FromControlStatus(stub_->calls->Resume(&context, internal::ResumeRequest(), &response));
 }
 
+absl::Status EngineClient::SendGeneration(const Generation& generation,
+                                          internal::Generation* message) {
+  const absl::StatusOr<int> fd = PackGeneration(generation, message);
+  if (!fd.ok()) return fd.status();
+  if (*fd < 0) return absl::OkStatus();
+  message->set_token(++last_token_);
+  absl::Status sent = SendDescriptor(descriptor_socket_, *fd, message->token());
+  close(*fd);
+  return sent;
+}
+
+absl::StatusOr<std::vector<OperatorResources>> EngineClient::Stage(const Generation& generation) {
+  absl::MutexLock lock(&stage_mu_);
+  internal::StageRequest request;
+  absl::Status sent = SendGeneration(generation, request.mutable_generation());
+  if (!sent.ok()) return sent;
+  grpc::ClientContext context;
+  SetLimit(context, kStageLimit);
+  internal::StageResponse response;
+  const grpc::Status status = stub_->calls->Stage(&context, request, &response);
+  if (!status.ok()) return FromControlStatus(status);
+  return FromMessage(response.operators());
+}
+
+absl::StatusOr<SwitchTimes> EngineClient::Switch(uint64_t change, bool launch,
+                                                 std::chrono::nanoseconds most) {
+  grpc::ClientContext context;
+  SetLimit(context, most + kLoadLimit);
+  internal::SwitchRequest request;
+  request.set_change(change);
+  request.set_launch(launch);
+  request.set_most_ns(most.count());
+  internal::SwitchResponse response;
+  const grpc::Status status = stub_->calls->Switch(&context, request, &response);
+  if (!status.ok()) return FromControlStatus(status);
+  return FromMessage(response);
+}
+
 absl::StatusOr<uint64_t> EngineClient::MapShared(int fd, uint64_t bytes) {
-  absl::MutexLock lock(&descriptor_mu_);
+  absl::MutexLock lock(&map_mu_);
   internal::MapSharedRequest request;
   request.set_token(++last_token_);
   request.set_size_bytes(bytes);

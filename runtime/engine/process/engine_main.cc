@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -28,6 +30,8 @@ namespace resident {
 namespace {
 
 constexpr std::chrono::milliseconds kBeatEvery{50};
+// An object for each operator slot of two generations, and what else there is.
+constexpr rlim_t kDescriptors = 4096;
 
 // What follows `name` ("--parent=") among the arguments.
 std::optional<std::string_view> Flag(int argc, char** argv, std::string_view name) {
@@ -43,6 +47,14 @@ std::optional<std::string_view> Flag(int argc, char** argv, std::string_view nam
 void LimitAllocator() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
+// Each object of an operator holds a descriptor (runtime/engine/cpu/cpu_generation.cc).
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kDescriptors) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, kDescriptors);
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // The front end decides when the engine ends. A terminal's ^C, or a service manager
@@ -74,12 +86,12 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOpti
 std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
   grpc::ServerBuilder builder;
   builder.RegisterService(service);
-  // One caller that makes one call at a time; a second poller for Shutdown.
+  // One caller: a call that parks or switches, one that stages, one that maps, Shutdown.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   grpc::ResourceQuota quota("engine");
-  quota.SetMaxThreads(4);
+  quota.SetMaxThreads(8);
   builder.SetResourceQuota(quota);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server != nullptr) grpc::AddInsecureChannelFromFd(server.get(), kEngineControlFd);
@@ -117,6 +129,7 @@ int Serve(pid_t parent) {
 
 int EngineMain(int argc, char** argv) {
   LimitAllocator();
+  RaiseDescriptorLimit();
   prctl(PR_SET_NAME, "resident-engine");
   if (Flag(argc, argv, "--list_devices")) return ListDevices();
   const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");

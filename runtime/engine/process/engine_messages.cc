@@ -1,5 +1,6 @@
 #include "runtime/engine/process/engine_messages.h"
 
+#include <chrono>
 #include <string>
 
 namespace resident {
@@ -13,6 +14,8 @@ internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
   message.set_sms_free(options.sms_free);
   message.set_cpu_workers(options.cpu_workers);
   message.set_test_operators(options.test_operators);
+  message.set_max_blocks(options.max_blocks);
+  message.set_start_parked(options.start_parked);
   return message;
 }
 
@@ -24,7 +27,46 @@ EngineOptions FromMessage(const internal::StartRequest& message) {
   options.sms_free = message.sms_free();
   options.cpu_workers = message.cpu_workers();
   options.test_operators = message.test_operators();
+  options.max_blocks = message.max_blocks();
+  options.start_parked = message.start_parked();
   return options;
+}
+
+google::protobuf::RepeatedPtrField<internal::OperatorResources> ToMessage(
+    const std::vector<OperatorResources>& operators) {
+  google::protobuf::RepeatedPtrField<internal::OperatorResources> messages;
+  for (const OperatorResources& resources : operators) {
+    internal::OperatorResources* added = messages.Add();
+    added->set_operator_slot(resources.operator_slot);
+    added->set_registers(resources.registers);
+    added->set_stack_bytes(resources.stack_bytes);
+    added->set_shared_bytes(resources.shared_bytes);
+    added->set_code_bytes(resources.code_bytes);
+  }
+  return messages;
+}
+
+std::vector<OperatorResources> FromMessage(
+    const google::protobuf::RepeatedPtrField<internal::OperatorResources>& messages) {
+  std::vector<OperatorResources> operators;
+  for (const internal::OperatorResources& resources : messages) {
+    operators.push_back({resources.operator_slot(), resources.registers(), resources.stack_bytes(),
+                         resources.shared_bytes(), resources.code_bytes()});
+  }
+  return operators;
+}
+
+internal::SwitchResponse ToMessage(const SwitchTimes& times) {
+  internal::SwitchResponse message;
+  message.set_park_ns(times.park.count());
+  message.set_load_ns(times.load.count());
+  message.set_launch_ns(times.launch.count());
+  return message;
+}
+
+SwitchTimes FromMessage(const internal::SwitchResponse& message) {
+  return {std::chrono::nanoseconds(message.park_ns()), std::chrono::nanoseconds(message.load_ns()),
+          std::chrono::nanoseconds(message.launch_ns())};
 }
 
 internal::StartResponse ToMessage(const EngineInfo& info) {
@@ -32,6 +74,7 @@ internal::StartResponse ToMessage(const EngineInfo& info) {
   message.set_kind(info.kind);
   message.set_name(info.name);
   message.set_detail(info.detail);
+  message.set_architecture(info.architecture);
   message.set_layout_hash(info.layout_hash);
   message.set_generation(info.generation);
   message.set_region_address(info.region_address);
@@ -39,14 +82,7 @@ internal::StartResponse ToMessage(const EngineInfo& info) {
   message.set_memory_bytes(info.memory_bytes);
   message.set_workers(info.workers);
   message.set_threads_per_block(info.threads_per_block);
-  for (const OperatorResources& resources : info.operators) {
-    internal::OperatorResources* added = message.add_operators();
-    added->set_operator_slot(resources.operator_slot);
-    added->set_registers(resources.registers);
-    added->set_stack_bytes(resources.stack_bytes);
-    added->set_shared_bytes(resources.shared_bytes);
-    added->set_code_bytes(resources.code_bytes);
-  }
+  *message.mutable_operators() = ToMessage(info.operators);
   return message;
 }
 
@@ -55,6 +91,7 @@ EngineInfo FromMessage(const internal::StartResponse& message) {
   info.kind = message.kind();
   info.name = message.name();
   info.detail = message.detail();
+  info.architecture = message.architecture();
   info.layout_hash = message.layout_hash();
   info.generation = message.generation();
   info.region_address = message.region_address();
@@ -62,11 +99,7 @@ EngineInfo FromMessage(const internal::StartResponse& message) {
   info.memory_bytes = message.memory_bytes();
   info.workers = message.workers();
   info.threads_per_block = message.threads_per_block();
-  for (const internal::OperatorResources& resources : message.operators()) {
-    info.operators.push_back({resources.operator_slot(), resources.registers(),
-                              resources.stack_bytes(), resources.shared_bytes(),
-                              resources.code_bytes()});
-  }
+  info.operators = FromMessage(message.operators());
   return info;
 }
 

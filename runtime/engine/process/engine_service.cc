@@ -10,8 +10,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/time.h"
-#include "runtime/engine/process/descriptor_channel.h"
 #include "runtime/engine/process/engine_messages.h"
+#include "runtime/engine/process/generation_transfer.h"
 
 namespace resident {
 namespace {
@@ -26,7 +26,10 @@ void WriteLastWords(ControlBlock* control, const std::string& words) {
 }  // namespace
 
 EngineService::EngineService(int region_fd, int descriptor_socket, EngineFactory factory)
-    : descriptor_socket_(descriptor_socket), factory_(std::move(factory)), region_fd_(region_fd) {}
+    : descriptor_socket_(descriptor_socket),
+      factory_(std::move(factory)),
+      inbox_(descriptor_socket),
+      region_fd_(region_fd) {}
 
 EngineService::~EngineService() {
   if (region_fd_ >= 0) close(region_fd_);
@@ -61,7 +64,13 @@ absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartReque
   }
   auto region = SharedRegion::Attach(std::exchange(region_fd_, -1));
   if (!region.ok()) return region.status();
-  auto engine = factory_(request.kind() == internal::StartRequest::KIND_CUDA, FromMessage(request));
+  EngineOptions options = FromMessage(request);
+  if (request.has_generation()) {
+    auto generation = Receive(request.generation());
+    if (!generation.ok()) return generation.status();
+    options.generation = *std::move(generation);
+  }
+  auto engine = factory_(request.kind() == internal::StartRequest::KIND_CUDA, options);
   if (!engine.ok()) return engine.status();
   const SharedRegion* attached = region->get();
   Engine* const created = engine->release();
@@ -107,11 +116,48 @@ grpc::Status EngineService::Resume(grpc::ServerContext* context,
   return ToControlStatus((*engine)->Resume());
 }
 
+absl::StatusOr<std::shared_ptr<const Generation>> EngineService::Receive(
+    const internal::Generation& message) {
+  if (message.token() == 0) return UnpackGeneration(message, -1);
+  const absl::StatusOr<int> fd = inbox_.Receive(message.token());
+  if (!fd.ok()) return fd.status();
+  absl::Cleanup close_fd = [&] { close(*fd); };
+  return UnpackGeneration(message, *fd);
+}
+
+grpc::Status EngineService::Stage(grpc::ServerContext* context,
+                                  const internal::StageRequest* request,
+                                  internal::StageResponse* response) {
+  absl::MutexLock stage(&stage_mu_);
+  auto generation = Receive(request->generation());
+  if (!generation.ok()) return ToControlStatus(generation.status());
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  const auto operators = (*engine)->Stage(*std::move(generation));
+  if (!operators.ok()) return ToControlStatus(operators.status());
+  *response->mutable_operators() = ToMessage(*operators);
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::Switch(grpc::ServerContext* context,
+                                   const internal::SwitchRequest* request,
+                                   internal::SwitchResponse* response) {
+  absl::MutexLock stage(&stage_mu_);
+  absl::MutexLock call(&call_mu_);
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  const auto times = (*engine)->Switch(request->change(), request->launch(),
+                                       std::chrono::nanoseconds(request->most_ns()));
+  if (!times.ok()) return ToControlStatus(times.status());
+  *response = ToMessage(*times);
+  return grpc::Status::OK;
+}
+
 grpc::Status EngineService::MapShared(grpc::ServerContext* context,
                                       const internal::MapSharedRequest* request,
                                       internal::MapSharedResponse* response) {
-  absl::MutexLock call(&call_mu_);
-  const absl::StatusOr<int> fd = ReceiveDescriptor(descriptor_socket_, request->token());
+  absl::MutexLock map(&map_mu_);
+  const absl::StatusOr<int> fd = inbox_.Receive(request->token());
   if (!fd.ok()) return ToControlStatus(fd.status());
   absl::Cleanup close_fd = [&] { close(*fd); };
   const absl::StatusOr<Engine*> engine = Running();
@@ -125,7 +171,7 @@ grpc::Status EngineService::MapShared(grpc::ServerContext* context,
 grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
                                         const internal::UnmapSharedRequest* request,
                                         internal::UnmapSharedResponse* response) {
-  absl::MutexLock call(&call_mu_);
+  absl::MutexLock map(&map_mu_);
   const absl::StatusOr<Engine*> engine = Running();
   if (!engine.ok()) return ToControlStatus(engine.status());
   return ToControlStatus((*engine)->UnmapShared(request->address()));

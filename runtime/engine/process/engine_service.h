@@ -1,5 +1,7 @@
 // EngineService: the engine process's end of the control plane. Turns calls into calls
-// of an Engine, one at a time, and keeps the process's heart beating.
+// of an Engine and keeps the process's heart beating. What may take long beside a running
+// kernel (staging a generation, pinning a client's memory) is served beside the other
+// calls, so that a park that is due does not wait for it.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_PROCESS_ENGINE_SERVICE_H_
@@ -15,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "resident/internal/engine.grpc.pb.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/process/descriptor_channel.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {
@@ -43,6 +46,10 @@ class EngineService : public internal::EngineControl::Service {
                          internal::AwaitParkResponse* response) override;
   grpc::Status Resume(grpc::ServerContext* context, const internal::ResumeRequest* request,
                       internal::ResumeResponse* response) override;
+  grpc::Status Stage(grpc::ServerContext* context, const internal::StageRequest* request,
+                     internal::StageResponse* response) override;
+  grpc::Status Switch(grpc::ServerContext* context, const internal::SwitchRequest* request,
+                      internal::SwitchResponse* response) override;
   grpc::Status MapShared(grpc::ServerContext* context, const internal::MapSharedRequest* request,
                          internal::MapSharedResponse* response) override;
   grpc::Status UnmapShared(grpc::ServerContext* context,
@@ -55,11 +62,18 @@ class EngineService : public internal::EngineControl::Service {
   absl::StatusOr<EngineInfo> StartEngine(const internal::StartRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
 
+  // The generation of a message, with its bytes.
+  absl::StatusOr<std::shared_ptr<const Generation>> Receive(const internal::Generation& message);
+
   const int descriptor_socket_;
   const EngineFactory factory_;
+  DescriptorInbox inbox_;
 
-  // Held for the length of a call. Beat() does without: it must go on during one.
+  // Held for the length of a call: one for what parks, launches and switches, one each for
+  // what goes on beside. Beat() does without: it must go on during any of them.
   absl::Mutex call_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  absl::Mutex stage_mu_ ABSL_ACQUIRED_BEFORE(call_mu_);
+  absl::Mutex map_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   int region_fd_ ABSL_GUARDED_BY(call_mu_);  // -1 once attached.
 
   absl::Mutex mu_;

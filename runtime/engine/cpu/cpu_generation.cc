@@ -1,0 +1,115 @@
+#include "runtime/engine/cpu/cpu_generation.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/jump_table.h"
+
+namespace resident {
+
+class CpuGeneration::LoadedObject {
+ public:
+  static absl::StatusOr<std::shared_ptr<const LoadedObject>> Open(
+      std::shared_ptr<const std::string> bytes, const std::string& name) {
+    const int fd = memfd_create("residentd-operator", MFD_CLOEXEC);
+    if (fd < 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory object for ", name, ": ", strerror(errno),
+                       ". Fix: raise the limit on open files of the service"));
+    }
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    for (size_t written = 0; written < bytes->size();) {
+      const ssize_t more = write(fd, bytes->data() + written, bytes->size() - written);
+      if (more < 0 && errno == EINTR) continue;
+      if (more <= 0) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("no memory for the object of ", name, ": ", strerror(errno)));
+      }
+      written += static_cast<size_t>(more);
+    }
+    // dlopen tells objects apart by their path too: the descriptor stays open as long as
+    // the object, so that no other gets its number.
+    void* handle = dlopen(absl::StrCat("/proc/self/fd/", fd).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the object of ", name, " cannot be loaded: ", dlerror(),
+                       ". Fix: compile it for this machine and define all that it uses"));
+    }
+    std::move(close_fd).Cancel();
+    return std::shared_ptr<const LoadedObject>(new LoadedObject(std::move(bytes), fd, handle));
+  }
+
+  ~LoadedObject() {
+    dlclose(handle_);
+    close(fd_);
+  }
+
+  bool Is(const std::string& bytes) const { return *bytes_ == bytes; }
+
+  OperatorFunction Find(const std::string& symbol) const {
+    return reinterpret_cast<OperatorFunction>(dlsym(handle_, symbol.c_str()));
+  }
+
+ private:
+  LoadedObject(std::shared_ptr<const std::string> bytes, int fd, void* handle)
+      : bytes_(std::move(bytes)), fd_(fd), handle_(handle) {}
+
+  const std::shared_ptr<const std::string> bytes_;
+  const int fd_;
+  void* const handle_;
+};
+
+absl::StatusOr<std::shared_ptr<const CpuGeneration>> CpuGeneration::Load(
+    const Generation& generation, bool test_operators, const CpuGeneration* former) {
+  if (absl::Status status = CheckGeneration(generation); !status.ok()) return status;
+  auto loaded = std::make_shared<CpuGeneration>();
+  loaded->number_ = generation.number;
+  for (u32 slot = 0; slot < kMaxOperatorSlots; ++slot) {
+    loaded->table_[slot] = BuiltinOperator(slot, test_operators);
+  }
+  for (const GenerationOperator& added : generation.operators) {
+    if (absl::Status status = loaded->Add(added, former); !status.ok()) return status;
+  }
+  return loaded;
+}
+
+absl::Status CpuGeneration::Add(const GenerationOperator& added, const CpuGeneration* former) {
+  if (added.object == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the operator in slot ", added.slot, " (", added.symbol,
+                     ") has no object for the CPU. Fix: compile it for the CPU too"));
+  }
+  std::shared_ptr<const LoadedObject> object;
+  const auto look_in = [&](const CpuGeneration& generation) {
+    for (const auto& candidate : generation.objects_) {
+      if (object == nullptr && candidate->Is(*added.object)) object = candidate;
+    }
+  };
+  look_in(*this);
+  const bool held = object != nullptr;
+  if (!held && former != nullptr) look_in(*former);
+  if (object == nullptr) {
+    auto opened = LoadedObject::Open(added.object, added.symbol);
+    if (!opened.ok()) return opened.status();
+    object = *std::move(opened);
+  }
+  const OperatorFunction function = object->Find(added.symbol);
+  if (function == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("the object for slot ", added.slot,
+                                                   " does not define ", added.symbol,
+                                                   ". Fix: name the function that it exports"));
+  }
+  table_[added.slot] = function;
+  if (!held) objects_.push_back(std::move(object));
+  return absl::OkStatus();
+}
+
+}  // namespace resident

@@ -1,0 +1,52 @@
+// CpuGeneration: a jump table of the CPU engine, with the shared objects that its functions
+// stand in.
+//
+// Objects are opened from memory. One that a former generation has open is used on: by
+// content, so that a change of one operator opens one object. An object is closed with
+// the last generation that uses it.
+//
+// Thread safety: immutable once loaded. The last reference must not go while a worker may
+// call one of its functions.
+#ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_
+#define RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/layout/ring_layout.h"
+#include "kernels/sdk/operator.h"
+#include "runtime/engine/generation.h"
+
+namespace resident {
+
+class CpuGeneration {
+ public:
+  // INVALID_ARGUMENT: an object that cannot be opened, or lacks its symbol. Objects of
+  // `former`, which may be null, are used on.
+  static absl::StatusOr<std::shared_ptr<const CpuGeneration>> Load(const Generation& generation,
+                                                                   bool test_operators,
+                                                                   const CpuGeneration* former);
+
+  uint64_t number() const { return number_; }
+
+  // The function of `slot`; null for an empty slot.
+  OperatorFunction function(u32 slot) const {
+    return slot < kMaxOperatorSlots ? table_[slot] : nullptr;
+  }
+
+ private:
+  class LoadedObject;
+
+  absl::Status Add(const GenerationOperator& added, const CpuGeneration* former);
+
+  uint64_t number_ = 0;
+  std::array<OperatorFunction, kMaxOperatorSlots> table_{};
+  std::vector<std::shared_ptr<const LoadedObject>> objects_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_

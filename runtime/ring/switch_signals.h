@@ -1,0 +1,72 @@
+// SwitchSignals: what front end and engine tell each other in shared memory while a
+// generation is changed, so that no call's way is part of the pause.
+//
+//   front end                                     engine (in Engine::Switch)
+//   calls Switch(n) ─────────────────────────────▶ Arm(n): stands ready
+//   sees armed(n); stops submitting; waits for
+//   what is in flight
+//     drained: Park(n); publishes the marker ────▶ sees parking(n): looks without a pause
+//                                                  kernel leaves; load; launch
+//     sees ended(n); submits again  ◀───────────── End(n, generation)
+//     not drained: submits again, tries later, or
+//     gives up: Withdraw(n) ─────────────────────▶ sees withdrawn(n): Switch is CANCELLED
+//
+// The answer to the call brings the details, later.
+//
+// Invariants:
+//   1. n rises by one with each change of one engine; each word only rises.
+//   2. After Park(n) the front end does not withdraw, and submits nothing until ended(n).
+//   3. End(n) follows a launch: of the new generation, or of the former one if the new
+//      one could not be loaded. An engine that can launch neither does not end the change;
+//      its answer says so, and it is replaced.
+//
+// Thread safety: each side's members from one thread at a time.
+//
+// Memory ordering: what the engine wrote before Arm or End is visible to the front end
+// that has seen armed() or ended(), and the other way round for Park and Withdraw.
+#ifndef RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
+#define RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "kernels/layout/ring_layout.h"
+
+namespace resident {
+
+class SwitchSignals {
+ public:
+  // `control` outlives the object.
+  explicit SwitchSignals(ControlBlock* control) : control_(control) {}
+
+  // The engine's side.
+  void Arm(uint64_t change) { Store(control_->switch_armed, change); }
+  void End(uint64_t change, uint64_t generation) {
+    Store(control_->generation, generation);
+    Store(control_->switch_ended, change);
+  }
+  bool parking(uint64_t change) const { return Load(control_->switch_parking) >= change; }
+  bool withdrawn(uint64_t change) const { return Load(control_->switch_withdrawn) >= change; }
+
+  // The front end's side.
+  void Park(uint64_t change) { Store(control_->switch_parking, change); }
+  void Withdraw(uint64_t change) { Store(control_->switch_withdrawn, change); }
+  bool armed(uint64_t change) const { return Load(control_->switch_armed) >= change; }
+  bool ended(uint64_t change) const { return Load(control_->switch_ended) >= change; }
+  // The generation that runs. Meaningful once a change has ended.
+  uint64_t generation() const { return Load(control_->generation); }
+
+ private:
+  static void Store(u64& word, uint64_t value) {
+    std::atomic_ref<u64>(word).store(value, std::memory_order_release);
+  }
+  static uint64_t Load(u64& word) {
+    return std::atomic_ref<u64>(word).load(std::memory_order_acquire);
+  }
+
+  ControlBlock* const control_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
