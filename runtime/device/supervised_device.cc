@@ -32,7 +32,7 @@ constexpr seconds kShutdownLimit{2};
 // A broken control plane: how long until the engine must be seen to have ended.
 constexpr seconds kEndLimit{1};
 
-// FindOverdue's slot for a kernel that completes nothing at all (device_queue.cc).
+// FindOverdue's slot for a kernel that completes nothing at all (ring_tasks.cc).
 constexpr uint32_t kNoSlot = UINT32_MAX;
 
 bool IsFaultSignal(int signal) {

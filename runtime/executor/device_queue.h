@@ -2,8 +2,9 @@
 //
 // Each client has a bounded queue of batches. The queues are served in turn, a
 // quantum of tasks at a time, so that a client with a million tasks queued does not
-// delay another's one. Tasks go into the ring while it has room; completions are
-// consumed in batches and recorded in their Batch.
+// delay another's one. Tasks go into the ring while it has room, by the time that their
+// operators take (ring_backlog.h); completions are consumed in batches and recorded in
+// their Batch.
 //
 // One thread (the pump) does this work while there is any, and sleeps otherwise. A
 // caller that waits for a small batch may lend its own thread (Enqueue's `assist`),
@@ -133,6 +134,10 @@ class DeviceQueue {
   // Operator slots of the tasks that workers were running, by breadcrumb: the
   // suspects when an engine faults.
   std::vector<uint32_t> RunningSlots();
+
+  // The slot holds another operator from now on: what its tasks take is unknown until
+  // the first completes, and few of them go into the ring until then.
+  void ForgetEstimate(uint32_t operator_slot);
 
   Counters counters() const;
   ClientCounters client_counters(ClientId client) const;

@@ -234,6 +234,48 @@ TEST_F(DeviceQueueTest, LoneTaskOvertakesAnotherClientsQueue) {
   big->Wait();
 }
 
+TEST_F(DeviceQueueTest, SlowTasksAfterAFloodOfQuickOnesDoNotFillTheRing) {
+  auto out = harness_->Window(64), counter = harness_->Window(4);
+  const uint32_t workers = harness_->info().workers;
+  auto quick = CountBatch(counter.address, 50'000);
+  auto slow = SpinBatch(out.address, 20 * workers + 2000, 5'000'000);
+  ASSERT_TRUE(queue_.Enqueue(1, quick->batch).ok());
+  ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
+  quick->Wait();
+  while (queue_.counters().in_flight == 0) std::this_thread::yield();
+  auto lone = CountBatch(counter.address, 1);
+  ASSERT_TRUE(queue_.Enqueue(2, lone->batch).ok());
+  // What the lone task waits behind: enough to keep the workers busy, and no more.
+  uint32_t most_in_ring = 0;
+  while (!lone->done.HasBeenNotified()) {
+    most_in_ring = std::max(most_in_ring, queue_.counters().in_flight);
+    std::this_thread::yield();
+  }
+  EXPECT_LE(most_in_ring, 2 * workers);
+  EXPECT_FALSE(slow->done.HasBeenNotified());
+  slow->batch->cancelled = true;
+  queue_.NoteCancelled();
+  slow->Wait();
+}
+
+TEST_F(DeviceQueueTest, ManyInOrderBatchesOfSlowTasksDoNotFillTheRing) {
+  auto out = harness_->Window(64);
+  const uint32_t workers = harness_->info().workers;
+  std::vector<std::shared_ptr<Pending>> all;
+  for (uint32_t b = 0; b < 3 * workers; ++b) {
+    all.push_back(SpinBatch(out.address, 3, 1'000'000));
+    all.back()->batch->in_order = true;
+    ASSERT_TRUE(queue_.Enqueue(1, all.back()->batch).ok());
+  }
+  uint32_t most_in_ring = 0;
+  while (!all.back()->done.HasBeenNotified()) {
+    most_in_ring = std::max(most_in_ring, queue_.counters().in_flight);
+    std::this_thread::yield();
+  }
+  EXPECT_LE(most_in_ring, 2 * workers);
+  for (auto& pending : all) pending->Wait();
+}
+
 TEST_F(DeviceQueueTest, CancelledBatchSkipsWhatIsNotInTheRing) {
   auto out = harness_->Window(64);
   auto big = SpinBatch(out.address, 100'000, 1'000'000);
@@ -363,7 +405,7 @@ TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
   DeviceQueue queue{DeviceQueue::Options{}};
   queue.AddClient(1);
   const uint64_t epoch = queue.SetRing(
-      std::make_shared<HostRing>(std::shared_ptr<SharedRegion>(std::move(*region)), 2));
+      std::make_shared<HostRing>(std::shared_ptr<SharedRegion>(std::move(*region)), 32));
   auto batch = CountBatch(0, 1000);
   batch->batch->epoch = epoch;
   auto ordered = CountBatch(0, 10);
@@ -420,7 +462,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTask
   // Every place that the queue allows in the ring is taken for a while.
   auto slow = SpinBatch(out.address, 2000, 40'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
-  while (queue_.counters().queued_tasks > 2000 - 64) std::this_thread::yield();
+  while (queue_.counters().in_flight < 2 * harness_->info().workers) std::this_thread::yield();
   auto late = SpinBatch(out.address, 5000, 10);
   late->batch->deadline = Clock::now() + std::chrono::milliseconds(30);
   ASSERT_TRUE(queue_.Enqueue(2, late->batch).ok());
