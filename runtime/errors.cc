@@ -759,6 +759,127 @@ absl::Status TransferFailed(const std::string& what, const std::string& cause) {
       StrCat(what, " broke off: ", cause, ". Fix: wait until the device serves and send it again"));
 }
 
+// --- Examples of an install, and what a canary finds -------------------------------
+
+absl::Status TooManyExamples(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(count, " examples are more than the limit of ", limit,
+                                           " for one install. Fix: send the ", limit,
+                                           " that tell the most"));
+}
+
+absl::Status InExample(size_t example, const absl::Status& why) {
+  return absl::Status(why.code(), StrCat("example ", example + 1, ": ", why.message()));
+}
+
+absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": the example has ", got,
+                                           " bytes of data for it, and it takes ", takes,
+                                           ". Fix: send dense elements of its dtype and shape"));
+}
+
+absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape) {
+  return absl::InvalidArgumentError(StrCat(Text(place), ": a scalar has no shape, and ", shape,
+                                           " was sent. Fix: leave the shape of scalars empty"));
+}
+
+absl::Status ExampleExpectations(const std::string& with, const std::string& without) {
+  return absl::InvalidArgumentError(
+      StrCat("output '", with, "' has expected data and output '", without,
+             "' has none. Fix: send data for all outputs, or for none to compare with the active "
+             "version"));
+}
+
+absl::Status ExampleTolerance(double relative, double absolute) {
+  return absl::InvalidArgumentError(
+      StrCat("tolerances ", relative, " (relative) and ", absolute,
+             " (absolute): both must be finite and not negative. Fix: send 0 and 0 for the "
+             "defaults of the dtypes"));
+}
+
+absl::Status ExampleTooLarge(uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("its tensors have ", bytes,
+                                           " bytes, which is more than the limit of ", limit,
+                                           ". Fix: send smaller tensors"));
+}
+
+namespace {
+
+std::string Text(const CanaryPlace& place) {
+  return StrCat(place.operator_name, ", ", place.generated ? "generated example " : "example ",
+                place.example + 1, " (", place.run, place.shapes.empty() ? "" : "; ", place.shapes,
+                "): ");
+}
+
+}  // namespace
+
+absl::Status CanaryUnavailable(const absl::Status& why) {
+  return absl::UnavailableError(StrCat("the canary's engine cannot be used: ", why.message(),
+                                       ". Fix: see the daemon's log, and try again"));
+}
+
+absl::Status CanaryFault(const CanaryPlace& place, const std::string& cause) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "it ended the engine: ", cause,
+             ". Fix: check its addresses and indices; a canary checks what goes through [] and "
+             "at(), and not what goes through data()"));
+}
+
+absl::Status CanaryNeverReturned(const CanaryPlace& place, int64_t limit_ms) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "it has not returned within its time limit of ", limit_ms,
+             " ms. Fix: see that every loop ends and that all threads come to every barrier; if "
+             "it only needs longer, raise limits.task_time_ms"));
+}
+
+absl::Status CanaryTaskFailed(const CanaryPlace& place, const std::string& status,
+                              uint32_t detail) {
+  return absl::InvalidArgumentError(StrCat(Text(place), "it ended with ", status, ", detail ",
+                                           detail,
+                                           ". Fix: see what it calls fail() for; examples must be "
+                                           "calls that succeed"));
+}
+
+absl::Status CanaryOutOfBounds(const CanaryPlace& place, const std::string& what) {
+  return absl::InvalidArgumentError(StrCat(Text(place), "it ", what));
+}
+
+absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter, bool before,
+                           uint64_t distance) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "it wrote outside of its tensors, ", distance, " bytes ",
+             before ? "before the start of '" : "past the end of '", parameter,
+             "'. Fix: check its indices; use [] or at(), and the message names the element"));
+}
+
+absl::Status CanaryInputWritten(const CanaryPlace& place, const std::string& parameter,
+                                uint64_t element) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "it wrote to element ", element, " of its input '", parameter,
+             "'. Fix: take inputs as tensor<const T>, or declare the parameter inout"));
+}
+
+absl::Status CanaryUnwritten(const CanaryPlace& place, const std::string& parameter, uint64_t first,
+                             uint64_t unwritten, uint64_t elements) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "it left ", unwritten, " of the ", elements, " elements of '", parameter,
+             "' unwritten, the first is element ", first,
+             ". Fix: write every element of an output; block.share(n) gives each chunk its part"));
+}
+
+absl::Status CanaryDiffers(const CanaryPlace& place, const CanaryDifference& difference) {
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), "'", difference.parameter, "' differs from ", difference.against, ": element ",
+      difference.first, " is ", difference.got, ", not ", difference.wanted, "; ",
+      difference.differing, " of ", difference.elements, " elements differ, by at most ",
+      difference.max_error, ". Fix: correct the operator, or the example and its tolerance"));
+}
+
+absl::Status CanaryNoReference(const CanaryPlace& place, const absl::Status& why) {
+  return absl::InvalidArgumentError(
+      StrCat(Text(place), "the active version's outputs were to be what is expected, but ",
+             why.message(), ". Fix: send expected outputs with the example"));
+}
+
 // --- Sessions, devices, the daemon -----------------------------------------------
 
 absl::Status NoSession() {

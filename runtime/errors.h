@@ -180,6 +180,58 @@ absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t 
 absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size);
 absl::Status TransferFailed(const std::string& what, const std::string& cause);
 
+// --- Examples of an install, and what a canary finds -------------------------------
+
+absl::Status TooManyExamples(uint64_t count, uint64_t limit);
+// `why` with the example's number (from 0; messages count from 1) in front.
+absl::Status InExample(size_t example, const absl::Status& why);
+// `takes`: "12 bytes", "0 or 12 bytes (what is expected)".
+absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes);
+absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape);
+absl::Status ExampleExpectations(const std::string& with, const std::string& without);
+absl::Status ExampleTolerance(double relative, double absolute);
+absl::Status ExampleTooLarge(uint64_t bytes, uint64_t limit);
+
+// Where a canary found something: "swish, example 2 (1 of 3 chunks)".
+struct CanaryPlace {
+  const std::string& operator_name;
+  size_t example;      // From 0; messages count from 1.
+  bool generated;      // Made from the signature.
+  std::string run;     // "checked build", "in 3 chunks".
+  std::string shapes;  // Of the tensors: "x [1000], out [1000]".
+};
+
+absl::Status CanaryUnavailable(const absl::Status& why);
+// `cause`: how the engine ended, as far as it is known.
+absl::Status CanaryFault(const CanaryPlace& place, const std::string& cause);
+absl::Status CanaryNeverReturned(const CanaryPlace& place, int64_t limit_ms);
+// The task reported a failure.
+absl::Status CanaryTaskFailed(const CanaryPlace& place, const std::string& status, uint32_t detail);
+// `what` was refused by the checked build: "touched element 8 of 'y', which has 8 elements".
+absl::Status CanaryOutOfBounds(const CanaryPlace& place, const std::string& what);
+// Byte `distance` before the first or behind the last byte of a tensor was written.
+absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter, bool before,
+                           uint64_t distance);
+absl::Status CanaryInputWritten(const CanaryPlace& place, const std::string& parameter,
+                                uint64_t element);
+absl::Status CanaryUnwritten(const CanaryPlace& place, const std::string& parameter, uint64_t first,
+                             uint64_t unwritten, uint64_t elements);
+
+// An output's elements that differ from what they are held against.
+struct CanaryDifference {
+  const std::string& parameter;
+  std::string against;  // "what the example expects", "the active version".
+  uint64_t first;
+  std::string got;
+  std::string wanted;
+  uint64_t differing;
+  uint64_t elements;
+  double max_error;
+};
+absl::Status CanaryDiffers(const CanaryPlace& place, const CanaryDifference& difference);
+// The active version, whose outputs were to be what is expected, fails the example itself.
+absl::Status CanaryNoReference(const CanaryPlace& place, const absl::Status& why);
+
 // --- Sessions, devices, the daemon -----------------------------------------------
 
 absl::Status NoSession();

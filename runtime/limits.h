@@ -75,6 +75,11 @@ inline constexpr uint32_t kMaxAuditEvents = 1000;
 inline constexpr uint32_t kDefaultAuditEvents = 100;
 inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
 inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
+// Examples of one install, and bytes of the tensors of one.
+inline constexpr uint32_t kMaxExamples = 64;
+inline constexpr uint64_t kMaxExampleBytes = 24ull << 20;
+// The longest that a task may run in a canary, whatever its own limit.
+inline constexpr uint32_t kCanaryTaskLimitMs = 60'000;
 // Descriptors and arguments that the tasks of one batch may take.
 inline constexpr uint64_t kMaxBatchDescriptorBytes = 512ull << 20;
 

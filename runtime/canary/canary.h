@@ -73,7 +73,8 @@ struct CanaryJob {
   SplitRule split;
   // Checked by CheckExamples. None: they are made from the signature.
   std::vector<Example> examples;
-  // A task that runs longer never returns. 0: no limit but kCanaryTaskLimit.
+  // A task that runs longer never returns. 0: no limit but
+  // kCanaryTaskLimitMs (runtime/limits.h).
   std::chrono::milliseconds task_time_limit{0};
 };
 
@@ -88,9 +89,6 @@ struct CanaryReport {
   std::chrono::nanoseconds load{0};
   std::chrono::nanoseconds run{0};
 };
-
-// The longest that a task may run in a canary whatever its limit.
-inline constexpr std::chrono::milliseconds kCanaryTaskLimit{60'000};
 
 class CanaryEngine {
  public:
