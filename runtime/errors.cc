@@ -817,6 +817,12 @@ absl::Status CanaryUnavailable(const absl::Status& why) {
                                        ". Fix: see the daemon's log, and try again"));
 }
 
+absl::Status CanaryLoad(const std::string& operator_name, const std::string& why) {
+  return absl::InvalidArgumentError(StrCat(operator_name, ": a canary cannot load it: ", why,
+                                           ". Fix: an operator has no static state and runs "
+                                           "nothing when it is loaded"));
+}
+
 absl::Status CanaryFault(const CanaryPlace& place, const std::string& cause) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it ended the engine: ", cause,

@@ -192,7 +192,7 @@ absl::Status ExampleExpectations(const std::string& with, const std::string& wit
 absl::Status ExampleTolerance(double relative, double absolute);
 absl::Status ExampleTooLarge(uint64_t bytes, uint64_t limit);
 
-// Where a canary found something: "swish, example 2 (1 of 3 chunks)".
+// Where a canary found something: "swish, example 2 (in 3 chunks; x [9], y [9]): ".
 struct CanaryPlace {
   const std::string& operator_name;
   size_t example;      // From 0; messages count from 1.
@@ -202,6 +202,8 @@ struct CanaryPlace {
 };
 
 absl::Status CanaryUnavailable(const absl::Status& why);
+// The version's code cannot be loaded, or ends the engine when it is.
+absl::Status CanaryLoad(const std::string& operator_name, const std::string& why);
 // `cause`: how the engine ended, as far as it is known.
 absl::Status CanaryFault(const CanaryPlace& place, const std::string& cause);
 absl::Status CanaryNeverReturned(const CanaryPlace& place, int64_t limit_ms);

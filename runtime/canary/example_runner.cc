@@ -58,7 +58,12 @@ bool IsAll(const char* bytes, uint32_t count, uint8_t value) {
 }  // namespace
 
 ExampleRunner::ExampleRunner(const CanaryJob& job, TaskRunner* tasks, const CanaryWindow& window)
-    : job_(job), tasks_(tasks), window_(window), time_limit_(TaskTimeLimit(job.task_time_limit)) {}
+    : job_(job), tasks_(tasks), window_(window), time_limit_(TaskTimeLimit(job.task_time_limit)) {
+  for (size_t p = 0; p < job.signature.parameters().size(); ++p) {
+    const ParameterKind kind = job.signature.parameters()[p].kind;
+    if (kind == ParameterKind::kOutput || kind == ParameterKind::kInOut) outputs_.push_back(p);
+  }
+}
 
 uint64_t ExampleRunner::NaturalChunks(const Example& example) const {
   if (job_.split.parameter < 0) return 1;
@@ -107,6 +112,7 @@ absl::Status ExampleRunner::Run(size_t index, const Example& example, bool gener
     way.may_be_compact = false;
     const absl::StatusOr<Result> result = RunOnce(subject, way);
     if (!result.ok()) return result.status();
+    if (result->refused) continue;
     status = CheckEqual(subject, way, *result, reference->outputs, reference->name);
     if (!status.ok()) return status;
   }
@@ -186,12 +192,11 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subjec
 
 absl::Status ExampleRunner::CheckWritten(const Subject& subject, const Way& way,
                                          const Result& first, const Result& second) const {
-  size_t o = 0;
-  for (size_t p = 0; p < job_.signature.parameters().size(); ++p) {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const size_t p = outputs_[o];
     const Parameter& parameter = job_.signature.parameters()[p];
-    if (parameter.scalar() || parameter.kind == ParameterKind::kInput) continue;
     const std::string& a = first.outputs[o];
-    const std::string& b = second.outputs[o++];
+    const std::string& b = second.outputs[o];
     if (parameter.kind == ParameterKind::kInOut) continue;
     const uint32_t bytes = SizeOf(subject.example.values[p].dtype);
     uint64_t unwritten = 0, at = 0;
@@ -213,12 +218,11 @@ absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Subj
                                                                       const Result& first) {
   Outputs expected;
   bool complete = true;
-  size_t o = 0;
-  for (size_t p = 0; p < job_.signature.parameters().size(); ++p) {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const size_t p = outputs_[o];
     const Parameter& parameter = job_.signature.parameters()[p];
-    if (parameter.scalar() || parameter.kind == ParameterKind::kInput) continue;
     const std::string& data = subject.example.values[p].data;
-    const size_t bytes = first.outputs[o++].size();
+    const size_t bytes = first.outputs[o].size();
     const size_t before = parameter.kind == ParameterKind::kInOut ? bytes : 0;
     complete &= data.size() == before + bytes;
     if (complete) expected.push_back(data.substr(before));
@@ -241,10 +245,9 @@ absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Subj
 
 absl::Status ExampleRunner::CheckEqual(const Subject& subject, const Way& way, const Result& result,
                                        const Outputs& reference, const std::string& against) const {
-  size_t o = 0;
-  for (size_t p = 0; p < job_.signature.parameters().size(); ++p) {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const size_t p = outputs_[o];
     const Parameter& parameter = job_.signature.parameters()[p];
-    if (parameter.scalar() || parameter.kind == ParameterKind::kInput) continue;
     const ExampleValue& value = subject.example.values[p];
     const Example& example = subject.example;
     const bool own = example.relative_tolerance != 0 || example.absolute_tolerance != 0;
@@ -252,7 +255,7 @@ absl::Status ExampleRunner::CheckEqual(const Subject& subject, const Way& way, c
         own ? Tolerance{example.relative_tolerance, example.absolute_tolerance}
             : DefaultTolerance(value.dtype);
     const std::string& got = result.outputs[o];
-    const std::string& wanted = reference[o++];
+    const std::string& wanted = reference[o];
     const uint64_t elements = got.size() / SizeOf(value.dtype);
     const Comparison comparison =
         Compare(value.dtype, got.data(), wanted.data(), elements, tolerance);

@@ -43,7 +43,7 @@ class ExampleRunner {
     bool may_be_compact = false;
     uint8_t poison = 0;
   };
-  // The elements of each output.
+  // The elements of each output, in the order of outputs_.
   using Outputs = std::vector<std::string>;
   struct Result {
     bool refused = false;  // A generated example that the operator does not take.
@@ -76,6 +76,7 @@ class ExampleRunner {
   TaskRunner* const tasks_;
   const CanaryWindow window_;
   const std::chrono::milliseconds time_limit_;
+  std::vector<size_t> outputs_;  // Parameters that are written.
   uint32_t tasks_run_ = 0;
 };
 

@@ -1,0 +1,229 @@
+// A unit of operators that a canary is to take, or to refuse: each is named after what it
+// does. Compiled twice, as units are, but at build time: resident_op_NAME as it would
+// serve, resident_opc_NAME with checks.
+//
+// Unless a comment says otherwise the signature is
+//
+//   "x: in f32[*S], out: out f32[*S]"           out = 2 x
+#include "kernels/sdk/operator.h"
+
+#if !RESIDENT_GPU
+#include <unistd.h>
+#endif
+
+#if RESIDENT_CHECKED
+#define TRIAL_SYMBOL(name) resident_opc_##name
+#else
+#define TRIAL_SYMBOL(name) resident_op_##name
+#endif
+#if RESIDENT_GPU
+#define TRIAL(name) extern "C" __device__ void TRIAL_SYMBOL(name)
+#else
+#define TRIAL(name) extern "C" void TRIAL_SYMBOL(name)
+#endif
+
+using resident::Args;
+using resident::Block;
+using resident::CompletionStatus;
+using resident::i64;
+using resident::Range;
+using resident::u64;
+
+namespace {
+
+struct alignas(16) Four {
+  float values[4];
+};
+
+RESIDENT_DEVICE void Twice(Block& block, const Args& args, Range range) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  block.for_each(range, [&](i64 i) { out[i] = 2 * x[i]; });
+}
+
+RESIDENT_DEVICE void Twice(Block& block, const Args& args) {
+  Twice(block, args, block.share(args.tensor<const float>(0).size()));
+}
+
+RESIDENT_DEVICE void NeverReturn() {
+  volatile int forever = 1;
+  while (forever != 0) {
+  }
+}
+
+}  // namespace
+
+TRIAL(twice)(Block& block, const Args& args) { Twice(block, args); }
+
+// "x: in f32[*S], y: inout f32[*S], a: scalar f32 = 3"    y += a x
+TRIAL(axpy)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto y = args.tensor<float>(1);
+  const float a = args.scalar<float>(2);
+  block.for_each(block.share(x.size()), [&](i64 i) { y[i] += a * x[i]; });
+}
+
+// "x: in f32[R, C], out: out f32[R]"    out = sums of rows; by at(), memory() and barriers
+TRIAL(row_sums)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  float* const partial = block.memory<float>(0, Block::kThreads);
+  const Range rows = block.share(x.shape(0));
+  for (i64 row = rows.begin; row < rows.end; ++row) {
+    float sum = 0;
+    for (i64 c = block.thread(); c < x.shape(1); c += block.threads()) sum += x.at(row, c);
+    partial[block.thread()] = sum;
+    block.barrier();
+    if (block.thread() == 0) {
+      float total = 0;
+      for (resident::u32 t = 0; t < block.threads(); ++t) total += partial[t];
+      out[row] = total;
+    }
+    block.barrier();
+  }
+}
+
+TRIAL(element_past_the_end)(Block& block, const Args& args) {
+  Twice(block, args);
+  auto out = args.tensor<float>(1);
+  if (block.chunk() == 0 && block.thread() == 0) out[out.size()] = 1;
+}
+
+TRIAL(raw_write_past_the_end)(Block& block, const Args& args) {
+  Twice(block, args);
+  auto out = args.tensor<float>(1);
+  if (block.thread() == 0) out.data()[out.size()] = 1;
+}
+
+TRIAL(raw_write_before_the_start)(Block& block, const Args& args) {
+  Twice(block, args);
+  if (block.thread() == 0) args.tensor<float>(1).data()[-1] = 1;
+}
+
+TRIAL(store_to_null)(Block& block, const Args&) {
+  volatile u64 nowhere = 0;  // Volatile, so that no compiler sees it coming.
+  if (block.thread() == 0) *reinterpret_cast<volatile float*>(nowhere) = 1;
+}
+
+TRIAL(load_from_nowhere)(Block& block, const Args& args) {
+  volatile u64 nowhere = u64{1} << 45;
+  args.tensor<float>(1).data()[block.thread()] = *reinterpret_cast<volatile float*>(nowhere);
+}
+
+TRIAL(write_to_input)(Block& block, const Args& args) {
+  Twice(block, args);
+  auto x = args.tensor<float>(0);
+  if (block.thread() == 0 && x.size() > 2) x[2] = -1;
+}
+
+TRIAL(element_unwritten)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  block.for_each(block.share(x.size()), [&](i64 i) {
+    if (i != 2) out[i] = 2 * x[i];
+  });
+}
+
+TRIAL(nothing_written)(Block&, const Args&) {}
+
+// Writes what one of the canary's poisons looks like: that is no element unwritten.
+TRIAL(poison_written)(Block& block, const Args& args) {
+  auto out = args.tensor<float>(1);
+  auto* bits = reinterpret_cast<resident::u32*>(out.data());
+  block.for_each(block.share(out.size()), [&](i64 i) { bits[i] = 0xffffffffu; });
+}
+
+TRIAL(wrong_result)(Block& block, const Args& args) {
+  Twice(block, args);
+  block.barrier();
+  auto out = args.tensor<float>(1);
+  if (block.thread() == 0 && out.size() > 1) out[1] = 77;
+}
+
+TRIAL(never_returns)(Block&, const Args&) { NeverReturn(); }
+
+TRIAL(never_returns_for_13)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  if (x.size() > 0 && x[0] == 13) NeverReturn();
+  Twice(block, args);
+}
+
+TRIAL(fails)(Block& block, const Args&) { block.fail(CompletionStatus::kInternal, 7); }
+
+// Takes four elements and nothing else.
+TRIAL(particular)(Block& block, const Args& args) {
+  if (args.tensor<const float>(0).size() != 4) {
+    block.fail(CompletionStatus::kInvalidArgument, 0);
+    return;
+  }
+  Twice(block, args);
+}
+
+TRIAL(trap)(Block&, const Args&) {
+#if !RESIDENT_GPU
+  __builtin_trap();
+#elif defined(__CUDA_ARCH__)
+  asm volatile("trap;");
+#endif
+}
+
+// Ends its thread, or on a CPU the process, and never comes back.
+TRIAL(leaves)(Block&, const Args&) {
+#if !RESIDENT_GPU
+  _exit(0);
+#elif defined(__CUDA_ARCH__)
+  asm volatile("exit;");
+#endif
+}
+
+// Right for the split that it is installed with ("out 64"), and for no other.
+TRIAL(fixed_split)(Block& block, const Args& args) {
+  const i64 n = args.tensor<const float>(0).size(), begin = 64 * block.chunk();
+  Twice(block, args, {begin < n ? begin : n, begin + 64 < n ? begin + 64 : n});
+}
+
+// Right where its tensors are aligned to 16 bytes.
+TRIAL(aligned_only)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  auto* to = reinterpret_cast<Four*>(out.data());
+#if !RESIDENT_GPU
+  // What a compiler may make of such an access, without depending on whether it does.
+  if (reinterpret_cast<u64>(to) % alignof(Four) != 0) __builtin_trap();
+#endif
+  block.for_each({0, x.size() / 4}, [&](i64 i) {
+    const i64 e = 4 * i;
+    to[i] = {{2 * x[e], 2 * x[e + 1], 2 * x[e + 2], 2 * x[e + 3]}};
+  });
+  block.for_each({x.size() / 4 * 4, x.size()}, [&](i64 i) { out[i] = 2 * x[i]; });
+}
+
+TRIAL(wrong_element_type)(Block& block, const Args& args) {
+  auto x = args.tensor<const double>(0);
+  auto out = args.tensor<float>(1);
+  block.for_each(block.share(out.size()), [&](i64 i) { out[i] = static_cast<float>(x[i / 2]); });
+}
+
+TRIAL(missing_argument)(Block& block, const Args& args) {
+  Twice(block, args);
+  auto y = args.tensor<float>(2);
+  if (block.thread() == 0) y[0] = 1;
+}
+
+// Other results in chunks than on one block, but hardly.
+TRIAL(order_matters)(Block& block, const Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  const float factor = block.chunk_count() > 1 ? 2.000001f : 2.0f;
+  block.for_each(block.share(x.size()), [&](i64 i) { out[i] = factor * x[i]; });
+}
+
+TRIAL(divergent_barrier)(Block& block, const Args& args) {
+  Twice(block, args);
+  if (block.thread() % 2 == 0) block.barrier();
+}
+
+TRIAL(scratch_past_the_end)(Block& block, const Args& args) {
+  Twice(block, args);
+  if (block.thread() == 0) *block.scratch<float>(resident::kScratchBytes) = 1;
+}
