@@ -54,8 +54,16 @@ struct alignas(128) BlockState {
 
 RESIDENT_SDK_BEGIN
 
-#if RESIDENT_CHECKED && defined(__CUDA_ARCH__)
+#if RESIDENT_CHECKED
+// Bytes of scratch memory that the operator was installed to use.
+#if defined(RESIDENT_SCRATCH_LIMIT)
+inline constexpr u64 kScratchLimit = RESIDENT_SCRATCH_LIMIT;
+#else
+inline constexpr u64 kScratchLimit = kScratchBytes;
+#endif
+#if defined(__CUDA_ARCH__)
 static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 threads);
+#endif
 #endif
 
 class Block {
@@ -157,7 +165,7 @@ class Block {
   template <typename T>
   RESIDENT_HOST_DEVICE T* scratch(u64 offset = 0, [[maybe_unused]] u64 count = 1) const {
 #if RESIDENT_CHECKED
-    if (!Fits(ViolationKind::kScratch, offset, count, sizeof(T), kScratchBytes)) offset = 0;
+    if (!Fits(ViolationKind::kScratch, offset, count, sizeof(T), kScratchLimit)) offset = 0;
 #endif
     return reinterpret_cast<T*>(state()->scratch + offset);
   }

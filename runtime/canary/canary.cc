@@ -98,7 +98,7 @@ class ProcessCanary : public CanaryEngine {
 
   absl::Status Load(const CanaryJob& job) {
     EngineProcess& process = *this->process();
-    absl::Status status = process.client()->Stage(job.generation, kLoadLimit).status();
+    absl::Status status = process.client()->Stage(*job.generation).status();
     if (status.ok()) status = process.client()->Switch(1, /*launch=*/true, kLoadLimit).status();
     if (status.ok()) return status;
     if (status.code() == absl::StatusCode::kUnavailable) {
