@@ -849,12 +849,11 @@ absl::Status CanaryOutOfBounds(const CanaryPlace& place, const std::string& what
   return absl::InvalidArgumentError(StrCat(Text(place), "it ", what));
 }
 
-absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter, bool before,
-                           uint64_t distance) {
-  return absl::InvalidArgumentError(
-      StrCat(Text(place), "it wrote outside of its tensors, ", distance, " bytes ",
-             before ? "before the start of '" : "past the end of '", parameter,
-             "'. Fix: check its indices; use [] or at(), and the message names the element"));
+absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter,
+                           const std::string& where, uint64_t distance) {
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), "it wrote outside of its tensors, ", distance, " bytes ", where, " '", parameter,
+      "'. Fix: check its indices; use [] or at(), and the message names the element"));
 }
 
 absl::Status CanaryInputWritten(const CanaryPlace& place, const std::string& parameter,

@@ -211,9 +211,9 @@ absl::Status CanaryNeverReturned(const CanaryPlace& place, int64_t limit_ms);
 absl::Status CanaryTaskFailed(const CanaryPlace& place, const std::string& status, uint32_t detail);
 // `what` was refused by the checked build: "touched element 8 of 'y', which has 8 elements".
 absl::Status CanaryOutOfBounds(const CanaryPlace& place, const std::string& what);
-// Byte `distance` before the first or behind the last byte of a tensor was written.
-absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter, bool before,
-                           uint64_t distance);
+// A byte was written that belongs to no tensor; `where`: "past the end of".
+absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter,
+                           const std::string& where, uint64_t distance);
 absl::Status CanaryInputWritten(const CanaryPlace& place, const std::string& parameter,
                                 uint64_t element);
 absl::Status CanaryUnwritten(const CanaryPlace& place, const std::string& parameter, uint64_t first,

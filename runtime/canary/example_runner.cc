@@ -46,6 +46,18 @@ std::string StatusText(CompletionStatus status) {
   return absl::StrCat("status ", static_cast<int>(status));
 }
 
+const char* StrayText(const GuardedTensors::StrayWrite& stray) {
+  switch (stray.where) {
+    case GuardedTensors::StrayWrite::kBefore:
+      return "before the start of";
+    case GuardedTensors::StrayWrite::kPast:
+      return "past the end of";
+    case GuardedTensors::StrayWrite::kBetween:
+      return "from the start of, but between the elements of,";
+  }
+  return "beside";
+}
+
 std::string ChunksText(uint64_t chunks) {
   return chunks == 1 ? "on one block" : absl::StrCat("in ", chunks, " chunks");
 }
@@ -122,7 +134,7 @@ absl::Status ExampleRunner::Run(size_t index, const Example& example, bool gener
 TaskDescriptor ExampleRunner::MakeTask(const Way& way, const GuardedTensors& tensors) const {
   TaskDescriptor task{};
   task.operator_slot = static_cast<u16>(way.slot);
-  const std::optional<uint64_t> elements = tensors.common_elements();
+  const std::optional<uint64_t> elements = tensors.compact_elements();
   if (way.may_be_compact && way.chunks == 1 && job_.signature.compact() && elements) {
     task.flags = kTaskCompact;
     task.words[0] = *elements;
@@ -170,7 +182,7 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subjec
   }
   if (const auto stray = tensors.FindStrayWrite()) {
     return errors::CanaryRedZone(place, job_.signature.parameters()[stray->parameter].name,
-                                 stray->before, stray->distance);
+                                 StrayText(*stray), stray->distance);
   }
   if (const auto write = tensors.FindInputWrite()) {
     return errors::CanaryInputWritten(place, job_.signature.parameters()[write->parameter].name,
@@ -183,9 +195,7 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subjec
     return errors::CanaryTaskFailed(place, StatusText(status), end.completion.detail);
   }
   for (const GuardedTensors::Tensor& tensor : tensors.tensors()) {
-    if (!tensor.output) continue;
-    result.outputs.emplace_back(reinterpret_cast<const char*>(tensor.data),
-                                tensor.elements * tensor.element_bytes);
+    if (tensor.output) result.outputs.push_back(tensors.Contents(tensor));
   }
   return result;
 }

@@ -63,13 +63,18 @@ void AppendElement(DType dtype, Random& random, std::string& data) {
 // What each variable of the signature is bound to.
 using Sizes = std::vector<Shape>;
 
-Shape ShapeOf(const Parameter& parameter, const Sizes& sizes) {
+// `broadcast`: where a parameter takes what broadcasts to a shape, that and not the shape.
+Shape ShapeOf(const Parameter& parameter, const Sizes& sizes, bool broadcast) {
   Shape shape;
   for (const DimPattern& dim : parameter.dims) {
     if (dim.kind == DimPattern::Kind::kFixed) {
       shape.push_back(dim.size);
     } else {
-      const Shape& bound = sizes[dim.variable];
+      Shape bound = sizes[dim.variable];
+      if (broadcast && dim.kind == DimPattern::Kind::kBroadcast) {
+        bound.back() = 1;
+        if (bound.size() > 1) bound.erase(bound.begin());
+      }
       shape.insert(shape.end(), bound.begin(), bound.end());
     }
   }
@@ -87,7 +92,8 @@ std::optional<Example> MakeExample(const Signature& signature, const Sizes& size
   Example example;
   Random random;
   uint64_t total = 0;
-  for (const Parameter& parameter : signature.parameters()) {
+  for (size_t p = 0; p < signature.parameters().size(); ++p) {
+    const Parameter& parameter = signature.parameters()[p];
     ExampleValue value;
     value.dtype = parameter.dtypes[variant % parameter.dtypes.size()];
     if (parameter.scalar()) {
@@ -96,7 +102,7 @@ std::optional<Example> MakeExample(const Signature& signature, const Sizes& size
       example.values.push_back(std::move(value));
       continue;
     }
-    value.shape = ShapeOf(parameter, sizes);
+    value.shape = ShapeOf(parameter, sizes, /*broadcast=*/(p + variant) % 2 == 1);
     if (value.shape.size() > parameter.max_rank) return std::nullopt;
     const std::optional<int64_t> elements = ElementCount(value.shape);
     if (!elements || *elements > kMostElements) return std::nullopt;
@@ -123,7 +129,7 @@ std::optional<Sizes> SizesOfThreeChunks(const Signature& signature, const SplitR
   Sizes sizes = one;
   for (int64_t n = 1; n <= kMostElements; n *= 2) {
     sizes[dim->variable].assign(1, n + 1);
-    if (split.Chunks(ShapeOf(decides, sizes)) >= 3) return sizes;
+    if (split.Chunks(ShapeOf(decides, sizes, /*broadcast=*/false)) >= 3) return sizes;
   }
   return std::nullopt;
 }

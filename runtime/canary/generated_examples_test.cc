@@ -39,6 +39,13 @@ TEST(GeneratedExamplesTest, FixedDimensionsStay) {
             (std::set<std::string>{"[4, 3]"}));
 }
 
+TEST(GeneratedExamplesTest, BroadcastInputsAreBroadcast) {
+  EXPECT_THAT(Shapes(Generate("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]"), 0),
+              ::testing::IsSupersetOf({"[1]", "[1000]", "[7, 5]"}));
+  EXPECT_THAT(Shapes(Generate("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]"), 1),
+              ::testing::IsSupersetOf({"[1]", "[7, 5]"}));
+}
+
 TEST(GeneratedExamplesTest, OneHasSeveralChunks) {
   const Signature signature = *Signature::Parse("x: in f32[R, C], out: out f32[R]");
   SplitRule split;

@@ -47,20 +47,26 @@ absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
     const uint32_t element = SizeOf(value.dtype);
     const auto elements = static_cast<uint64_t>(ElementCount(value.shape).value_or(0));
     const uint64_t begin = RoundUp(end + kRedZoneBytes) + (shifted ? element : 0);
-    end = begin + elements * element;
+    const uint32_t step = shifted && parameter.strided ? 2 : 1;
+    const GuardedTensors::Tensor tensor = {i,
+                                           elements,
+                                           element,
+                                           step,
+                                           begin,
+                                           parameter.kind != ParameterKind::kInput,
+                                           parameter.kind == ParameterKind::kOutput};
+    end = begin + Extent(tensor);
     argument.tensor.address = window.address + begin;
     argument.tensor.dtype = value.dtype;
     argument.tensor.rank = static_cast<u8>(value.shape.size());
-    int64_t stride = 1;
+    int64_t stride = step;
     for (size_t d = value.shape.size(); d-- > 0;) {
       argument.tensor.shape[d] = value.shape[d];
       argument.tensor.strides[d] = stride;
       stride *= value.shape[d];
     }
     placed.arguments_.push_back(argument);
-    const bool output = parameter.kind != ParameterKind::kInput;
-    placed.tensors_.push_back({i, elements, element, window.host + begin, output,
-                               parameter.kind == ParameterKind::kOutput});
+    placed.tensors_.push_back(tensor);
   }
   placed.guarded_end_ = end + kRedZoneBytes;
   if (placed.guarded_end_ > window.bytes) {
@@ -71,28 +77,43 @@ absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
 }
 
 void GuardedTensors::Fill(uint8_t poison) {
-  uint64_t at = guarded_begin_;
-  const auto guard_until = [&](uint64_t end) {
-    for (; at < end; ++at) window_.host[at] = RedZoneByte(at);
-  };
+  for (uint64_t at = guarded_begin_; at < guarded_end_; ++at) window_.host[at] = RedZoneByte(at);
   for (const Tensor& tensor : tensors_) {
-    guard_until(OffsetOf(tensor));
-    const uint64_t bytes = tensor.elements * tensor.element_bytes;
-    if (tensor.poisoned) {
-      std::memset(window_.host + at, poison, bytes);
-    } else {
-      // Of an inout, what is expected follows what it holds at first.
-      std::memcpy(window_.host + at, example_->values[tensor.parameter].data.data(), bytes);
+    // Of an inout, what is expected follows what it holds at first.
+    const char* from = example_->values[tensor.parameter].data.data();
+    uint8_t* to = window_.host + tensor.offset;
+    const uint64_t elements_at_once = tensor.step == 1 ? tensor.elements : 1;
+    const uint64_t bytes = elements_at_once * tensor.element_bytes;
+    for (uint64_t i = 0; i < tensor.elements; i += elements_at_once) {
+      if (tensor.poisoned) {
+        std::memset(to, poison, bytes);
+      } else {
+        std::memcpy(to, from, bytes);
+        from += bytes;
+      }
+      to += bytes * tensor.step;
     }
-    at += bytes;
   }
-  guard_until(guarded_end_);
 }
 
-std::optional<uint64_t> GuardedTensors::common_elements() const {
+std::string GuardedTensors::Contents(const Tensor& tensor) const {
+  const auto* from = reinterpret_cast<const char*>(window_.host + tensor.offset);
+  if (tensor.step == 1) return std::string(from, tensor.elements * tensor.element_bytes);
+  std::string contents;
+  contents.reserve(tensor.elements * tensor.element_bytes);
+  for (uint64_t i = 0; i < tensor.elements; ++i) {
+    contents.append(from + i * tensor.step * tensor.element_bytes, tensor.element_bytes);
+  }
+  return contents;
+}
+
+std::optional<uint64_t> GuardedTensors::compact_elements() const {
   if (tensors_.empty()) return std::nullopt;
   for (const Tensor& tensor : tensors_) {
-    if (tensor.elements != tensors_[0].elements) return std::nullopt;
+    if (tensor.elements != tensors_[0].elements || tensor.step != 1 ||
+        example_->values[tensor.parameter].dtype != DType::kF32) {
+      return std::nullopt;
+    }
   }
   return tensors_[0].elements;
 }
@@ -128,30 +149,39 @@ std::optional<Violation> GuardedTensors::FindViolation() const {
   return std::nullopt;
 }
 
+std::optional<uint64_t> GuardedTensors::FindChanged(uint64_t from, uint64_t end) const {
+  for (; from < end; ++from) {
+    if (window_.host[from] != RedZoneByte(from)) return from;
+  }
+  return std::nullopt;
+}
+
 std::optional<GuardedTensors::StrayWrite> GuardedTensors::FindStrayWrite() const {
   uint64_t at = guarded_begin_;
-  const Tensor* last = nullptr;
-  for (size_t t = 0; t <= tensors_.size(); ++t) {
-    const Tensor* const next = t < tensors_.size() ? &tensors_[t] : nullptr;
-    const uint64_t begin = at;
-    const uint64_t end = next != nullptr ? OffsetOf(*next) : guarded_end_;
-    for (; at < end; ++at) {
-      if (window_.host[at] == RedZoneByte(at)) continue;
-      const uint64_t past = at - begin + 1, before = end - at;
-      if (next == nullptr || (last != nullptr && past <= before)) {
-        if (last == nullptr) break;  // An operator without tensors: nothing to name.
-        return StrayWrite{last->parameter, false, past};
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = tensors_[t];
+    if (const auto changed = FindChanged(at, tensor.offset)) {
+      // The tensor that is nearer is the one that was missed.
+      const uint64_t past = *changed - at + 1;
+      if (t > 0 && past <= tensor.offset - *changed) {
+        return StrayWrite{tensors_[t - 1].parameter, StrayWrite::kPast, past};
       }
-      // The write nearest to the tensor behind it tells more than the first.
-      uint64_t nearest = at;
-      for (uint64_t i = at; i < end; ++i) {
-        if (window_.host[i] != RedZoneByte(i)) nearest = i;
-      }
-      return StrayWrite{next->parameter, true, end - nearest};
+      uint64_t last = *changed;
+      while (const auto next = FindChanged(last + 1, tensor.offset)) last = *next;
+      return StrayWrite{tensor.parameter, StrayWrite::kBefore, tensor.offset - last};
     }
-    at = end;
-    if (next != nullptr) at += next->elements * next->element_bytes;
-    last = next;
+    at = tensor.offset + Extent(tensor);
+    if (tensor.step == 1) continue;
+    const uint64_t stride = tensor.step * tensor.element_bytes;
+    for (uint64_t gap = tensor.offset + tensor.element_bytes; gap < at; gap += stride) {
+      if (const auto changed = FindChanged(gap, gap + stride - tensor.element_bytes)) {
+        return StrayWrite{tensor.parameter, StrayWrite::kBetween, *changed - tensor.offset};
+      }
+    }
+  }
+  if (tensors_.empty()) return std::nullopt;
+  if (const auto changed = FindChanged(at, guarded_end_)) {
+    return StrayWrite{tensors_.back().parameter, StrayWrite::kPast, *changed - at + 1};
   }
   return std::nullopt;
 }
@@ -159,13 +189,11 @@ std::optional<GuardedTensors::StrayWrite> GuardedTensors::FindStrayWrite() const
 std::optional<GuardedTensors::InputWrite> GuardedTensors::FindInputWrite() const {
   for (const Tensor& tensor : tensors_) {
     if (tensor.output) continue;
-    const std::string& data = example_->values[tensor.parameter].data;
-    const uint64_t bytes = tensor.elements * tensor.element_bytes;
-    if (std::memcmp(tensor.data, data.data(), bytes) == 0) continue;
-    const auto* was = reinterpret_cast<const uint8_t*>(data.data());
-    const uint64_t byte = static_cast<uint64_t>(
-        std::mismatch(tensor.data, tensor.data + bytes, was).first - tensor.data);
-    return InputWrite{tensor.parameter, byte / tensor.element_bytes};
+    const std::string now = Contents(tensor);
+    const std::string& was = example_->values[tensor.parameter].data;
+    if (now == was) continue;
+    const auto byte = std::mismatch(now.begin(), now.end(), was.begin()).first - now.begin();
+    return InputWrite{tensor.parameter, static_cast<uint64_t>(byte) / tensor.element_bytes};
   }
   return std::nullopt;
 }

@@ -4,7 +4,8 @@
 //   context | red zone | tensor | red zone | tensor | red zone | ...
 //
 // Everything but tensors and context is red zone: bytes of a known pattern, right up to
-// the first and from the last byte of each tensor. A task sees the tensors as requests
+// the first and from the last byte of each tensor, and between the elements of one that
+// is not dense. A task sees the tensors as requests
 // would give them; nothing else of the window belongs to it.
 //
 // Thread safety: one thread. Memory ordering: write before the task is published, look
@@ -46,7 +47,8 @@ class GuardedTensors {
   static constexpr uint64_t kWindowBytes = 32ull << 20;
 
   // `shifted`: tensors begin one element past a 256-byte boundary, as requests that name
-  // an offset into a buffer may have them. INTERNAL: the window is too small.
+  // an offset into a buffer may have them, and those of strided parameters have room for
+  // an element after each. INTERNAL: the window is too small.
   // `signature` and `example` must outlive the object.
   static absl::StatusOr<GuardedTensors> Place(const Signature& signature, const Example& example,
                                               const CanaryWindow& window, bool shifted);
@@ -56,8 +58,9 @@ class GuardedTensors {
 
   // One for each parameter, scalars that the example leaves out among them.
   const std::vector<Argument>& arguments() const { return arguments_; }
-  // Elements, if all tensors have the same number.
-  std::optional<uint64_t> common_elements() const;
+  // Elements of each, if the task can travel in compact form: all tensors dense float32
+  // of one length.
+  std::optional<uint64_t> compact_elements() const;
   // Shape of a parameter's tensor.
   const Shape& shape(size_t parameter) const { return example_->values[parameter].shape; }
   // "x [3, 4], out [3]".
@@ -73,16 +76,22 @@ class GuardedTensors {
     size_t parameter;  // Index in the signature.
     uint64_t elements;
     uint32_t element_bytes;
-    const uint8_t* data;
-    bool output;    // It is written.
-    bool poisoned;  // It had nothing to hold at first.
+    uint32_t step;    // From one element to the next, in elements: 1 if dense.
+    uint64_t offset;  // In the window.
+    bool output;      // It is written.
+    bool poisoned;    // It had nothing to hold at first.
   };
   const std::vector<Tensor>& tensors() const { return tensors_; }
+  // Its elements as they are now, dense.
+  std::string Contents(const Tensor& tensor) const;
 
   struct StrayWrite {
+    enum Where { kBefore, kPast, kBetween };
     size_t parameter;  // Of the nearest tensor.
-    bool before;
-    uint64_t distance;  // Bytes from its first or last byte, from 1.
+    Where where;
+    // Bytes before its first byte or past its last, from 1; between its elements, from
+    // its first byte.
+    uint64_t distance;
   };
   std::optional<StrayWrite> FindStrayWrite() const;
 
@@ -96,9 +105,13 @@ class GuardedTensors {
   GuardedTensors(const Signature& signature, const Example& example, const CanaryWindow& window)
       : signature_(&signature), example_(&example), window_(window) {}
 
-  uint64_t OffsetOf(const Tensor& tensor) const {
-    return static_cast<uint64_t>(tensor.data - window_.host);
+  // From its first byte to that behind its last element.
+  static uint64_t Extent(const Tensor& tensor) {
+    if (tensor.elements == 0) return 0;
+    return ((tensor.elements - 1) * tensor.step + 1) * tensor.element_bytes;
   }
+  // The first byte at or after `from` and before `end` that is not what a red zone holds.
+  std::optional<uint64_t> FindChanged(uint64_t from, uint64_t end) const;
 
   const Signature* signature_;
   const Example* example_;

@@ -38,7 +38,7 @@ class GuardedTensorsTest : public ::testing::Test {
     return *std::move(tensors);
   }
   uint8_t* Data(const GuardedTensors& tensors, size_t tensor) {
-    return memory_.data() + (tensors.tensors()[tensor].data - memory_.data());
+    return memory_.data() + tensors.tensors()[tensor].offset;
   }
 
   const Signature signature_;
@@ -51,16 +51,15 @@ TEST_F(GuardedTensorsTest, ArgumentsAreWhatTheExampleSays) {
   ASSERT_EQ(tensors.arguments().size(), 4u);
   EXPECT_EQ(tensors.arguments()[2].scalar_bits, 42u);
   const TensorArgument& y = tensors.arguments()[1].tensor;
-  EXPECT_EQ(y.address - kAddress,
-            static_cast<uint64_t>(tensors.tensors()[1].data - memory_.data()));
+  EXPECT_EQ(y.address - kAddress, tensors.tensors()[1].offset);
   EXPECT_EQ(y.address % 256, 0u);
   EXPECT_EQ(y.rank, 1);
   EXPECT_EQ(y.shape[0], 3);
   float held[3];
-  std::memcpy(held, tensors.tensors()[1].data, sizeof(held));
+  std::memcpy(held, Data(tensors, 1), sizeof(held));
   EXPECT_EQ(held[2], 6.0f);
-  EXPECT_EQ(tensors.tensors()[2].data[11], 0xff);
-  EXPECT_EQ(tensors.common_elements(), 3u);
+  EXPECT_EQ(Data(tensors, 2)[11], 0xff);
+  EXPECT_EQ(tensors.compact_elements(), 3u);
   EXPECT_EQ(tensors.shapes(), "x [3], y [3], out [3]");
   EXPECT_FALSE(tensors.FindStrayWrite());
   EXPECT_FALSE(tensors.FindInputWrite());
@@ -76,7 +75,7 @@ TEST_F(GuardedTensorsTest, ByteBehindATensorIsFound) {
   const auto stray = tensors.FindStrayWrite();
   ASSERT_TRUE(stray);
   EXPECT_EQ(stray->parameter, 1u);
-  EXPECT_FALSE(stray->before);
+  EXPECT_EQ(stray->where, GuardedTensors::StrayWrite::kPast);
   EXPECT_EQ(stray->distance, 1u);
 }
 
@@ -86,7 +85,7 @@ TEST_F(GuardedTensorsTest, ByteBeforeATensorIsFound) {
   const auto stray = tensors.FindStrayWrite();
   ASSERT_TRUE(stray);
   EXPECT_EQ(stray->parameter, 3u);  // 'out': the scalar before it is no tensor.
-  EXPECT_TRUE(stray->before);
+  EXPECT_EQ(stray->where, GuardedTensors::StrayWrite::kBefore);
   EXPECT_EQ(stray->distance, 4u);
 }
 
@@ -97,6 +96,36 @@ TEST_F(GuardedTensorsTest, ByteBehindTheLastTensorIsFound) {
   ASSERT_TRUE(stray);
   EXPECT_EQ(stray->distance, GuardedTensors::kRedZoneBytes);
   EXPECT_EQ(stray->parameter, 3u);
+}
+
+// x and out are strided: shifted, they have room between their elements.
+TEST(StridedGuardedTensorsTest, ByteBetweenElementsIsFound) {
+  const Signature signature = *Signature::Parse("x: in strided f32[*S], out: out strided f32[*S]");
+  const float x[] = {1, 2, 3, 4};
+  Example example;
+  example.values = {{DType::kF32, {2, 2}, std::string(reinterpret_cast<const char*>(x), 16)},
+                    {DType::kF32, {2, 2}, ""}};
+  std::vector<uint8_t> memory(1 << 20);
+  auto tensors = GuardedTensors::Place(signature, example, {memory.data(), 0, memory.size()}, true);
+  ASSERT_TRUE(tensors.ok());
+  tensors->Fill(0xa5);
+  EXPECT_EQ(tensors->arguments()[0].tensor.strides[0], 4);
+  EXPECT_EQ(tensors->arguments()[0].tensor.strides[1], 2);
+  EXPECT_EQ(tensors->Contents(tensors->tensors()[0]), example.values[0].data);
+  EXPECT_EQ(tensors->Contents(tensors->tensors()[1]), std::string(16, '\xa5'));
+  EXPECT_FALSE(tensors->compact_elements());
+  EXPECT_FALSE(tensors->FindStrayWrite());
+  EXPECT_FALSE(tensors->FindInputWrite());
+  ++memory[tensors->tensors()[1].offset + 13];
+  const auto stray = tensors->FindStrayWrite();
+  ASSERT_TRUE(stray);
+  EXPECT_EQ(stray->parameter, 1u);
+  EXPECT_EQ(stray->where, GuardedTensors::StrayWrite::kBetween);
+  EXPECT_EQ(stray->distance, 13u);
+  --memory[tensors->tensors()[1].offset + 13];
+  ++memory[tensors->tensors()[0].offset + 16];  // The third of four elements.
+  ASSERT_TRUE(tensors->FindInputWrite());
+  EXPECT_EQ(tensors->FindInputWrite()->element, 2u);
 }
 
 TEST_F(GuardedTensorsTest, WriteToAnInputIsFoundAndToAnInOutIsNone) {
