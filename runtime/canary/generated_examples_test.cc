@@ -41,7 +41,7 @@ TEST(GeneratedExamplesTest, FixedDimensionsStay) {
 
 TEST(GeneratedExamplesTest, BroadcastInputsAreBroadcast) {
   EXPECT_THAT(Shapes(Generate("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]"), 0),
-              ::testing::IsSupersetOf({"[1]", "[1000]", "[7, 5]"}));
+              ::testing::IsSupersetOf({"[1]", "[1000]"}));
   EXPECT_THAT(Shapes(Generate("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]"), 1),
               ::testing::IsSupersetOf({"[1]", "[7, 5]"}));
 }
