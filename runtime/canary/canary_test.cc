@@ -95,7 +95,7 @@ CanaryJob TwiceJob(const std::string& name) {
   return job;
 }
 
-CanaryReport Run(const CanaryJob& job) {
+CanaryReport Try(const CanaryJob& job) {
   EXPECT_EQ(CheckExamples(job.operator_name, job.signature, job.examples), absl::OkStatus());
   return CanaryEngine::Start(Options())->Run(job);
 }
@@ -109,7 +109,7 @@ TEST(CanaryTest, GoodOperatorPasses) {
   CanaryJob job = TwiceJob("twice");
   job.examples.push_back(TwiceExample(1, /*expected=*/true));
   job.examples.push_back(TwiceExample(0, /*expected=*/true));
-  const CanaryReport report = Run(job);
+  const CanaryReport report = Try(job);
   EXPECT_EQ(report.status, absl::OkStatus());
   EXPECT_EQ(report.examples, 3u);
   EXPECT_EQ(report.tasks, 9u);  // Checked; as it would serve, twice.
@@ -119,7 +119,7 @@ TEST(CanaryTest, GoodOperatorPasses) {
 TEST(CanaryTest, GoodWideOperatorPassesInEverySplit) {
   CanaryJob job = TwiceJob("twice");
   job.split = SplitBy(16);
-  const CanaryReport report = Run(job);
+  const CanaryReport report = Try(job);
   EXPECT_EQ(report.status, absl::OkStatus());
   EXPECT_EQ(report.tasks, 5u);  // And on one block, and in three chunks.
 }
@@ -131,7 +131,7 @@ TEST(CanaryTest, InOutParameterIsFilledAnewForEachRun) {
   example.values[1].data += Bytes({13, 26});  // The scalar's default is 3.
   job.examples = {example};
   job.split = SplitBy(1, 0);
-  EXPECT_EQ(Run(job).status, absl::OkStatus());
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
@@ -140,7 +140,7 @@ TEST(CanaryTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
   example.values = {{DType::kF32, Shape{2, 3}, Bytes({1, 2, 3, 4, 5, 6})}, Value({6, 15})};
   job.examples = {example};
   job.split = SplitBy(1);
-  EXPECT_EQ(Run(job).status, absl::OkStatus());
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, WithoutExamplesTheyAreMadeFromTheSignature) {
@@ -149,23 +149,23 @@ TEST(CanaryTest, WithoutExamplesTheyAreMadeFromTheSignature) {
                                         {"row_sums", kRowsSignature}}) {
     CanaryJob job = Job(name, signature);
     job.split = SplitBy(16, 0);
-    const CanaryReport report = Run(job);
+    const CanaryReport report = Try(job);
     EXPECT_EQ(report.status, absl::OkStatus());
     EXPECT_GE(report.examples, 5u);
   }
 }
 
 TEST(CanaryTest, GeneratedExampleMayBeRefused) {
-  EXPECT_EQ(Run(Job("particular")).status, absl::OkStatus());
+  EXPECT_EQ(Try(Job("particular")).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, GivenExampleMayNotBeRefused) {
-  ExpectRefused(Run(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
+  ExpectRefused(Try(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
 }
 
 TEST(CanaryTest, ElementPastTheEndIsNamed) {
   ExpectRefused(
-      Run(TwiceJob("element_past_the_end")),
+      Try(TwiceJob("element_past_the_end")),
       AllOf(HasSubstr("element_past_the_end, example 1 (checked build; x [100], out "
                       "[100]): it touched element 100 of 'out', which has 100 elements")));
 }
@@ -173,65 +173,65 @@ TEST(CanaryTest, ElementPastTheEndIsNamed) {
 TEST(CanaryTest, ElementPastTheEndInOneChunkOfManyIsNamed) {
   CanaryJob job = TwiceJob("element_past_the_end");
   job.split = SplitBy(10);
-  ExpectRefused(Run(job), HasSubstr("it touched element 100 of 'out', which has 100 elements"));
+  ExpectRefused(Try(job), HasSubstr("it touched element 100 of 'out', which has 100 elements"));
 }
 
 TEST(CanaryTest, WithoutACheckedBuildTheRedZoneShowsIt) {
   CanaryJob job = TwiceJob("element_past_the_end");
   job.checked_slot.reset();
-  ExpectRefused(Run(job), AllOf(HasSubstr("it wrote outside of its tensors"),
+  ExpectRefused(Try(job), AllOf(HasSubstr("it wrote outside of its tensors"),
                                 HasSubstr("past the end of 'out'")));
 }
 
 TEST(CanaryTest, RawWritePastTheEndIsSeen) {
-  ExpectRefused(Run(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
+  ExpectRefused(Try(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
 }
 
 TEST(CanaryTest, RawWriteBeforeTheStartIsSeen) {
-  ExpectRefused(Run(TwiceJob("raw_write_before_the_start")),
+  ExpectRefused(Try(TwiceJob("raw_write_before_the_start")),
                 HasSubstr("bytes before the start of 'out'"));
 }
 
 TEST(CanaryTest, StoreToNullEndsTheCanaryAndNothingElse) {
   ExpectRefused(
-      Run(TwiceJob("store_to_null")),
+      Try(TwiceJob("store_to_null")),
       AllOf(HasSubstr("it ended the engine: "), HasSubstr(TestOnCuda() ? "illegal" : "SIGSEGV")));
 }
 
 TEST(CanaryTest, LoadFromNowhereEndsTheCanary) {
-  ExpectRefused(Run(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
+  ExpectRefused(Try(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
 }
 
 TEST(CanaryTest, TrapEndsTheCanary) {
-  ExpectRefused(Run(TwiceJob("trap")), HasSubstr("it ended the engine: "));
+  ExpectRefused(Try(TwiceJob("trap")), HasSubstr("it ended the engine: "));
 }
 
 TEST(CanaryTest, OperatorThatLeavesIsSeen) {
   CanaryJob job = TwiceJob("leaves");
   job.task_time_limit = std::chrono::milliseconds(300);
   // A GPU's threads are gone, and their block with them; a CPU's process is.
-  ExpectRefused(Run(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
+  ExpectRefused(Try(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
                                                  : "exited with status 0"));
 }
 
 TEST(CanaryTest, WriteToAnInputIsNamed) {
-  ExpectRefused(Run(TwiceJob("write_to_input")),
+  ExpectRefused(Try(TwiceJob("write_to_input")),
                 HasSubstr("it wrote to element 2 of its input 'x'"));
 }
 
 TEST(CanaryTest, UnwrittenElementIsNamed) {
   ExpectRefused(
-      Run(TwiceJob("element_unwritten")),
+      Try(TwiceJob("element_unwritten")),
       HasSubstr("it left 1 of the 100 elements of 'out' unwritten, the first is element 2"));
 }
 
 TEST(CanaryTest, UnwrittenElementIsFoundWithoutExamples) {
-  ExpectRefused(Run(Job("element_unwritten")),
+  ExpectRefused(Try(Job("element_unwritten")),
                 AllOf(HasSubstr("generated example "), HasSubstr("the first is element 2")));
 }
 
 TEST(CanaryTest, NothingWrittenIsSeen) {
-  ExpectRefused(Run(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
+  ExpectRefused(Try(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
 }
 
 TEST(CanaryTest, WrittenElementThatLooksLikePoisonIsWritten) {
@@ -239,11 +239,11 @@ TEST(CanaryTest, WrittenElementThatLooksLikePoisonIsWritten) {
   Example example = TwiceExample(3, /*expected=*/true);
   example.values[1].data = Bytes({std::nanf(""), std::nanf(""), std::nanf("")});
   job.examples = {example};
-  EXPECT_EQ(Run(job).status, absl::OkStatus());
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, WrongResultIsNamedWithBothValues) {
-  ExpectRefused(Run(TwiceJob("wrong_result")),
+  ExpectRefused(Try(TwiceJob("wrong_result")),
                 HasSubstr("'out' differs from what the example expects: element 1 is 77, not 4; 1 "
                           "of 100 elements differ, by at most 73"));
 }
@@ -251,7 +251,7 @@ TEST(CanaryTest, WrongResultIsNamedWithBothValues) {
 TEST(CanaryTest, ToleranceOfTheExampleCounts) {
   CanaryJob job = TwiceJob("wrong_result");
   job.examples[0].absolute_tolerance = 80;
-  EXPECT_EQ(Run(job).status, absl::OkStatus());
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
@@ -261,7 +261,7 @@ TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
                                 {{kCheckedSlot, "wrong_result"}});
   job.active_slot = kActiveSlot;
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Run(job),
+  ExpectRefused(Try(job),
                 HasSubstr("differs from the active version's result: element 1 is 77, not 4"));
 }
 
@@ -271,61 +271,61 @@ TEST(CanaryTest, ActiveVersionThatFailsIsNoReference) {
       Architecture(), {{kSlot, "twice"}, {kActiveSlot, "fails"}}, {{kCheckedSlot, "twice"}});
   job.active_slot = kActiveSlot;
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Run(job), HasSubstr("the active version's outputs were to be what is expected"));
+  ExpectRefused(Try(job), HasSubstr("the active version's outputs were to be what is expected"));
 }
 
 TEST(CanaryTest, OperatorThatNeverReturnsIsGivenUp) {
   CanaryJob job = TwiceJob("never_returns");
   job.task_time_limit = std::chrono::milliseconds(200);
-  ExpectRefused(Run(job), HasSubstr("it has not returned within its time limit of 200 ms"));
+  ExpectRefused(Try(job), HasSubstr("it has not returned within its time limit of 200 ms"));
 }
 
 TEST(CanaryTest, OperatorThatNeverReturnsForOneInputIsGivenUpThere) {
   CanaryJob job = TwiceJob("never_returns_for_13");
   job.examples.push_back(TwiceExample(4, /*expected=*/true, /*first=*/13));
   job.task_time_limit = std::chrono::milliseconds(500);
-  const CanaryReport report = Run(job);
+  const CanaryReport report = Try(job);
   ExpectRefused(report, AllOf(HasSubstr("example 2 "), HasSubstr("not returned")));
   EXPECT_EQ(report.examples, 2u);
 }
 
 TEST(CanaryTest, ReportedFailureIsAFailure) {
-  ExpectRefused(Run(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
+  ExpectRefused(Try(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
 }
 
 TEST(CanaryTest, OperatorThatIsRightInOneSplitOnlyIsRefused) {
   CanaryJob job = TwiceJob("fixed_split");
   job.split = SplitBy(64);
-  ExpectRefused(Run(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
+  ExpectRefused(Try(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
 }
 
 TEST(CanaryTest, OperatorThatNeedsAlignmentIsRefused) {
-  ExpectRefused(Run(TwiceJob("aligned_only")),
+  ExpectRefused(Try(TwiceJob("aligned_only")),
                 AllOf(HasSubstr("one element off alignment"), HasSubstr("it ended the engine")));
 }
 
 TEST(CanaryTest, CodeThatDisagreesWithItsSignatureIsRefused) {
-  ExpectRefused(Run(TwiceJob("wrong_element_type")),
+  ExpectRefused(Try(TwiceJob("wrong_element_type")),
                 HasSubstr("it took 'x' as elements of 8 bytes, and it is f32, of 4"));
-  ExpectRefused(Run(TwiceJob("missing_argument")),
+  ExpectRefused(Try(TwiceJob("missing_argument")),
                 HasSubstr("it asked for argument 2, and its signature has 2 (x, out)"));
 }
 
 TEST(CanaryTest, ScratchPastTheEndIsRefused) {
-  ExpectRefused(Run(TwiceJob("scratch_past_the_end")),
+  ExpectRefused(Try(TwiceJob("scratch_past_the_end")),
                 HasSubstr("it asked for scratch() up to byte 524292, and there are 524288"));
 }
 
 TEST(CanaryTest, ResultsThatDifferWithinToleranceAreEqual) {
   CanaryJob job = TwiceJob("order_matters");
   job.split = SplitBy(16);
-  EXPECT_EQ(Run(job).status, absl::OkStatus());
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, DivergentBarrierIsCountedOnAGpu) {
   CanaryJob job = TwiceJob("divergent_barrier");
   job.task_time_limit = std::chrono::milliseconds(1000);
-  const CanaryReport report = Run(job);
+  const CanaryReport report = Try(job);
   if (TestOnCuda()) {
     ExpectRefused(report, HasSubstr("it came to a barrier with 128 of 256 threads"));
   } else {
@@ -340,7 +340,7 @@ TEST(CanaryTest, CodeThatCannotBeLoadedIsRefused) {
   for (auto& op : generation->operators) op.object = garbage;
   if (generation->image != nullptr) generation->image = garbage;
   job.generation = generation;
-  ExpectRefused(Run(job), HasSubstr("a canary cannot load it"));
+  ExpectRefused(Try(job), HasSubstr("a canary cannot load it"));
 }
 
 TEST(CanaryTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
