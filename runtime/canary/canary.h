@@ -43,8 +43,8 @@
 
 #include "absl/status/status.h"
 #include "runtime/canary/example.h"
-#include "runtime/registry/registry.h"
 #include "runtime/registry/signature.h"
+#include "runtime/registry/split_rule.h"
 
 namespace resident {
 

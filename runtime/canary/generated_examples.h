@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "runtime/canary/example.h"
-#include "runtime/registry/registry.h"
 #include "runtime/registry/signature.h"
+#include "runtime/registry/split_rule.h"
 
 namespace resident {
 
