@@ -24,8 +24,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Above the slots of built-in and test operators.
-constexpr uint32_t kSlot = 64, kCheckedSlot = 65, kActiveSlot = 66;
 constexpr char kTwiceSignature[] = "x: in f32[*S], out: out f32[*S]";
 constexpr char kAxpySignature[] = "x: in f32[*S], y: inout f32[*S], a: scalar f32 = 3";
 constexpr char kRowsSignature[] = "x: in f32[R, C], out: out f32[R]";
@@ -80,10 +78,9 @@ CanaryOptions Options() {
 CanaryJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
   CanaryJob job;
   job.operator_name = name;
-  job.generation =
-      testing::TrialsGeneration(Architecture(), {{kSlot, name}}, {{kCheckedSlot, name}});
-  job.slot = kSlot;
-  job.checked_slot = kCheckedSlot;
+  job.generation = testing::TrialsGeneration(Architecture());
+  job.slot = testing::TrialSlot(name);
+  job.checked_slot = testing::CheckedTrialSlot(name);
   job.signature = *Signature::Parse(signature);
   job.task_time_limit = std::chrono::seconds(20);
   return job;
@@ -256,10 +253,7 @@ TEST(CanaryTest, ToleranceOfTheExampleCounts) {
 
 TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
   CanaryJob job = Job("wrong_result");
-  job.generation =
-      testing::TrialsGeneration(Architecture(), {{kSlot, "wrong_result"}, {kActiveSlot, "twice"}},
-                                {{kCheckedSlot, "wrong_result"}});
-  job.active_slot = kActiveSlot;
+  job.active_slot = testing::TrialSlot("twice");
   job.examples = {TwiceExample(10, /*expected=*/false)};
   ExpectRefused(Try(job),
                 HasSubstr("differs from the active version's result: element 1 is 77, not 4"));
@@ -267,9 +261,7 @@ TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
 
 TEST(CanaryTest, ActiveVersionThatFailsIsNoReference) {
   CanaryJob job = Job("twice");
-  job.generation = testing::TrialsGeneration(
-      Architecture(), {{kSlot, "twice"}, {kActiveSlot, "fails"}}, {{kCheckedSlot, "twice"}});
-  job.active_slot = kActiveSlot;
+  job.active_slot = testing::TrialSlot("fails");
   job.examples = {TwiceExample(10, /*expected=*/false)};
   ExpectRefused(Try(job), HasSubstr("the active version's outputs were to be what is expected"));
 }

@@ -1,14 +1,13 @@
-// Generations for tests of canaries: of the operators in trials.cc, for any engine.
+// A generation for tests of canaries: every operator of trials.cc, for any engine.
 //
 // Thread safety: pure functions.
 //
-//   auto generation = TrialsGeneration(info.architecture, {{64, "twice"}},
-//                                      /*checked=*/{{65, "twice"}});
+//   auto generation = TrialsGeneration(info.architecture);
+//   ... TrialSlot("twice"), CheckedTrialSlot("twice") ...
 #ifndef RESIDENT_TESTS_UNITS_TRIALS_H_
 #define RESIDENT_TESTS_UNITS_TRIALS_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -16,11 +15,14 @@
 
 namespace resident::testing {
 
-// Operators by slot: as they would serve, and their checked builds. `architecture` 0: for
-// the CPU engine. Ends the test program if the generation cannot be linked.
-std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture,
-                                                   const std::map<uint32_t, std::string>& serving,
-                                                   const std::map<uint32_t, std::string>& checked);
+// Slots of an operator as it would serve, and of its checked build. Ends the test program
+// if there is no such operator.
+uint32_t TrialSlot(const std::string& name);
+uint32_t CheckedTrialSlot(const std::string& name);
+
+// All of them; `architecture` 0: for the CPU engine. Linked once in a process: that takes
+// seconds. Ends the test program if it cannot be linked.
+std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture);
 
 }  // namespace resident::testing
 

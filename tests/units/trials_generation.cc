@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "tests/units/trials.h"
 
@@ -23,6 +24,38 @@ DECLARE(checked_ptx)
 
 namespace resident::testing {
 namespace {
+
+// Above the slots of built-in and test operators.
+constexpr uint32_t kFirstSlot = 64;
+
+constexpr const char* kTrials[] = {
+    "twice",
+    "axpy",
+    "row_sums",
+    "element_past_the_end",
+    "raw_write_past_the_end",
+    "raw_write_before_the_start",
+    "store_to_null",
+    "load_from_nowhere",
+    "write_to_input",
+    "element_unwritten",
+    "nothing_written",
+    "poison_written",
+    "wrong_result",
+    "never_returns",
+    "never_returns_for_13",
+    "fails",
+    "particular",
+    "trap",
+    "leaves",
+    "fixed_split",
+    "aligned_only",
+    "wrong_element_type",
+    "missing_argument",
+    "order_matters",
+    "divergent_barrier",
+    "scratch_past_the_end",
+};
 
 std::string_view Between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
@@ -58,25 +91,33 @@ std::shared_ptr<const std::string> Link(const Generation&, uint32_t) {
 
 }  // namespace
 
-std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture,
-                                                   const std::map<uint32_t, std::string>& serving,
-                                                   const std::map<uint32_t, std::string>& checked) {
-  std::shared_ptr<const std::string> objects[2];
+uint32_t TrialSlot(const std::string& name) {
+  for (uint32_t i = 0; i < std::size(kTrials); ++i) {
+    if (name == kTrials[i]) return kFirstSlot + 2 * i;
+  }
+  Die("no operator " + name);
+}
+
+uint32_t CheckedTrialSlot(const std::string& name) { return TrialSlot(name) + 1; }
+
+std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture) {
+  static std::pair<uint32_t, std::shared_ptr<const Generation>> made;
+  if (made.second != nullptr && made.first == architecture) return made.second;
+  std::shared_ptr<const std::string> serving, checked;
   if (architecture == 0) {
-    objects[0] =
+    serving =
         std::make_shared<std::string>(Between(_binary_trials_so_start, _binary_trials_so_end));
-    objects[1] = std::make_shared<std::string>(
+    checked = std::make_shared<std::string>(
         Between(_binary_trials_checked_so_start, _binary_trials_checked_so_end));
   }
   auto generation = std::make_shared<Generation>();
   generation->number = 2;
-  for (const auto& [slot, name] : serving) {
-    generation->operators.push_back({slot, "resident_op_" + name, objects[0]});
-  }
-  for (const auto& [slot, name] : checked) {
-    generation->operators.push_back({slot, "resident_opc_" + name, objects[1]});
+  for (const std::string name : kTrials) {
+    generation->operators.push_back({TrialSlot(name), "resident_op_" + name, serving});
+    generation->operators.push_back({CheckedTrialSlot(name), "resident_opc_" + name, checked});
   }
   if (architecture != 0) generation->image = Link(*generation, architecture);
+  made = {architecture, generation};
   return generation;
 }
 
