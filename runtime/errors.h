@@ -86,6 +86,20 @@ absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby);
 absl::Status BadPercent(const std::string& what, double percent);
 absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version);
 
+// --- The state folder ---------------------------------------------------------------
+
+// `pid` 0: not known.
+absl::Status StateFolderInUse(const std::string& folder, int64_t pid);
+absl::Status JournalDamaged(const std::string& path, uint64_t offset, const std::string& what,
+                            const std::string& folder);
+absl::Status JournalNewer(const std::string& path, const std::string& what);
+absl::Status JournalBroken(const std::string& path, const std::string& why);
+absl::Status RecordTooLarge(uint64_t bytes);
+absl::Status RecordDoesNotFit(const std::string& what);
+absl::Status NoBlob(const std::string& sha256);
+absl::Status DamagedFile(const std::string& path);
+absl::Status EventsGone(uint64_t after, uint64_t first);
+
 // --- Batches ---------------------------------------------------------------------
 
 absl::Status EmptyBatch();

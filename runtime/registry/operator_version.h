@@ -51,9 +51,6 @@ class Operator {
 // Counters of a version, by device index. They outlive the version, for who reads them.
 using VersionStats = std::vector<std::shared_ptr<OperatorStats>>;
 
-// Slot of a version that has none (bytecode).
-inline constexpr uint32_t kNoSlot = UINT32_MAX;
-
 class OperatorVersion {
  public:
   OperatorVersion() = default;

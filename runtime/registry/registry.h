@@ -68,6 +68,7 @@
 #include "runtime/limits.h"
 #include "runtime/registry/operator_version.h"
 #include "runtime/registry/operator_view.h"
+#include "runtime/registry/registry_change.h"
 #include "runtime/registry/signature.h"
 #include "runtime/registry/slot_pool.h"
 #include "runtime/registry/split_rule.h"
@@ -82,35 +83,6 @@ inline constexpr char kFluxRunOperator[] = "flux.run";
 
 // Whether a built-in operator or a test operator (registered or not) has this name.
 bool IsBuiltinName(const std::string& name);
-
-// A change, as `commit` gets it (then without revision and switch_time) and the call
-// returns it.
-struct RegistryChange {
-  EventKind kind = EventKind::kInstalled;
-  std::string name;
-  // The version that the change is about: staged, active now, taken out of service, on
-  // trial.
-  uint32_t version = 0;
-  // Serves after it, and before it; 0: none.
-  uint32_t active_version = 0;
-  uint32_t previous_version = 0;
-  // In the standby place after it; 0: none.
-  uint32_t standby_version = 0;
-  // Taken out of their slots by it.
-  std::vector<uint32_t> retired;
-  uint64_t revision = 0;
-  std::chrono::nanoseconds switch_time{0};
-
-  // What a journal needs beside, valid during `commit`: of kInstalled the spec and slot,
-  // of kPromoted the shares, of kQuarantined the reason.
-  const VersionSpec* spec = nullptr;
-  uint32_t slot = kNoSlot;
-  double traffic_percent = 0;
-  double shadow_percent = 0;
-  std::string reason;
-  // kQuarantined: why it could not be committed (it was made all the same).
-  absl::Status commit_status;
-};
 
 class Registry {
  public:

@@ -10,6 +10,9 @@
 
 namespace resident {
 
+// Slot of a version that has none: bytecode, or no longer in the kernel.
+inline constexpr uint32_t kNoSlot = UINT32_MAX;
+
 enum class OperatorKind : uint8_t {
   kBuiltin = 0,
   // Native: code in the kernel, called with tasks.

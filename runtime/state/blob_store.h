@@ -1,0 +1,53 @@
+// BlobStore: bytes by their SHA-256, each in a file of that name; or in memory.
+//
+// Nothing is written over: a name says what is in the file, and what is read is checked
+// against it.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
+#define RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace resident {
+
+class BlobStore {
+ public:
+  // `folder` empty: in memory.
+  static absl::StatusOr<std::unique_ptr<BlobStore>> Open(const std::string& folder);
+
+  absl::StatusOr<std::string> Put(std::string_view bytes);
+  // NOT_FOUND; DATA_LOSS.
+  absl::StatusOr<std::string> Get(const std::string& sha256) const;
+  bool Has(const std::string& sha256) const;
+
+  // Removes what is not in `used`, unless it was put after the Collect before this one:
+  // who put it may be about to refer to it.
+  absl::Status Collect(const std::set<std::string>& used);
+
+ private:
+  explicit BlobStore(std::string folder) : folder_(std::move(folder)) {}
+  std::string PathOf(const std::string& sha256) const { return folder_ + "/" + sha256; }
+
+  const std::string folder_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::string> memory_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> put_lately_ ABSL_GUARDED_BY(mu_);
+};
+
+// Whether it is what names of blobs look like.
+bool IsSha256(const std::string& text);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_STATE_BLOB_STORE_H_

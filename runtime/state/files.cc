@@ -1,0 +1,119 @@
+#include "runtime/state/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/state/crash_point.h"
+
+namespace resident {
+
+absl::Status FileError(const std::string& what, const std::string& path) {
+  const int error = errno;
+  return absl::UnavailableError(absl::StrCat(
+      "cannot ", what, " ", path, ": ", strerror(error), ". Fix: ",
+      error == ENOSPC || error == EDQUOT
+          ? "make room on the disk that --state_dir is on"
+          : "make --state_dir a folder that the daemon may read and write, on a disk that works"));
+}
+
+absl::Status MakeFolder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
+  struct stat found;
+  if (errno == EEXIST && stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+    return absl::OkStatus();
+  }
+  return FileError("make the folder", path);
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat("no file ", path, ". Fix: none"));
+    return FileError("read", path);
+  }
+  const absl::Cleanup closed = [fd] { close(fd); };
+  struct stat found;
+  if (fstat(fd, &found) != 0) return FileError("read", path);
+  std::string bytes(static_cast<size_t>(found.st_size), '\0');
+  size_t at = 0;
+  while (at < bytes.size()) {
+    const ssize_t got = read(fd, bytes.data() + at, bytes.size() - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError("read", path);
+    if (got == 0) break;
+    at += static_cast<size_t>(got);
+  }
+  bytes.resize(at);
+  return bytes;
+}
+
+absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t put = write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return FileError("write", path);
+    bytes.remove_prefix(static_cast<size_t>(put));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteWholeFile(const std::string& path, const std::vector<std::string_view>& parts) {
+  const std::string draft = path + kDraftEnding;
+  CrashPoint();
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("write", draft);
+  absl::Status status;
+  for (const std::string_view part : parts) {
+    if (status.ok()) status = WriteAll(fd, part, draft);
+  }
+  CrashPoint();
+  if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", draft);
+  CrashPoint();
+  close(fd);
+  if (status.ok() && rename(draft.c_str(), path.c_str()) != 0) status = FileError("rename", draft);
+  CrashPoint();
+  if (!status.ok()) {
+    unlink(draft.c_str());
+    return status;
+  }
+  return SyncFolder(path.substr(0, path.rfind('/')));
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return FileError("sync", path);
+  const bool synced = fsync(fd) == 0;
+  const absl::Status status = synced ? absl::OkStatus() : FileError("sync", path);
+  close(fd);
+  CrashPoint();
+  return status;
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  CrashPoint();
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return FileError("remove", path);
+  CrashPoint();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& folder) {
+  DIR* const open = opendir(folder.c_str());
+  if (open == nullptr) return FileError("list", folder);
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(open)) {
+    if (entry->d_type == DT_REG) names.push_back(entry->d_name);
+  }
+  closedir(open);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace resident

@@ -1,0 +1,62 @@
+// StoredOperator and StoredBuffer: what the state store gives back after a start.
+#ifndef RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_
+#define RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/registry/version_spec.h"
+#include "runtime/registry/version_state.h"
+
+namespace resident {
+
+// What a version was made of, beyond its VersionSpec: enough to compile it again.
+struct VersionContent {
+  // Name of the main file (source, object), or the expression.
+  std::string body = {};
+  // Name to SHA-256: files under "file/NAME", the program of bytecode under "bytecode",
+  // or whatever else whoever installs wants back.
+  std::map<std::string, std::string> blobs = {};
+};
+
+struct StoredVersion {
+  uint32_t version = 0;
+  VersionState state = VersionState::kStaged;
+  // It has its slot still; of the others only what listings show is kept.
+  bool in_slot = false;
+  uint32_t slot = kNoSlot;
+  VersionSpec spec;  // Without bytecode, which is a blob.
+  VersionContent content;
+  std::string quarantine_reason;
+};
+
+struct StoredOperator {
+  std::string name;
+  uint64_t revision = 0;
+  uint32_t last_version = 0;
+  std::vector<StoredVersion> versions;  // Ascending.
+  uint32_t trial_version = 0;           // 0: none is on trial.
+  double traffic_percent = 0;
+  double shadow_percent = 0;
+};
+
+struct StoredRemoval {
+  std::string name;
+  uint32_t last_version = 0;
+};
+
+// A durable buffer.
+struct StoredBuffer {
+  uint64_t id = 0;
+  std::string name = {};
+  uint32_t device = 0;
+  uint32_t dtype = 0;  // DType of kernels/layout/task.h.
+  std::vector<int64_t> shape = {};
+  uint64_t size_bytes = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_
