@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <atomic>
+#include <deque>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -48,6 +50,43 @@ DeviceOptions EngineProcessOptions(const CanaryOptions& options) {
   return device;
 }
 
+// Reaps engines beside the install that they served: the system takes a GPU's context
+// back in 100 ms.
+class Reaper {
+ public:
+  // Kills the engine, and destroys the process once it is gone.
+  static void Reap(std::unique_ptr<EngineProcess> process) {
+    // Never destroyed: what it holds at exit the system takes back.
+    static Reaper* const reaper = new Reaper;
+    process->child().Kill(SIGKILL);
+    absl::MutexLock lock(&reaper->mu_);
+    reaper->processes_.push_back(std::move(process));
+  }
+
+ private:
+  Reaper() {
+    std::thread([this] { Work(); }).detach();
+  }
+
+  using Processes = std::deque<std::unique_ptr<EngineProcess>>;
+
+  void Work() {
+    while (true) Next();  // Destroyed here, without the lock.
+  }
+
+  std::unique_ptr<EngineProcess> Next() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(
+        +[](Processes* waiting) { return !waiting->empty(); }, &processes_));
+    std::unique_ptr<EngineProcess> next = std::move(processes_.front());
+    processes_.pop_front();
+    return next;
+  }
+
+  absl::Mutex mu_;
+  Processes processes_ ABSL_GUARDED_BY(mu_);
+};
+
 class ProcessCanary : public CanaryEngine {
  public:
   explicit ProcessCanary(const CanaryOptions& options)
@@ -56,6 +95,8 @@ class ProcessCanary : public CanaryEngine {
   ~ProcessCanary() override {
     Cancel();
     if (starter_.joinable()) starter_.join();
+    absl::MutexLock lock(&mu_);
+    if (process_ != nullptr) Reaper::Reap(std::move(process_));
   }
 
   CanaryReport Run(const CanaryJob& job) override {

@@ -95,9 +95,11 @@ class CanaryEngine {
   // Returns at once; what goes wrong is reported by Run.
   static std::unique_ptr<CanaryEngine> Start(const CanaryOptions& options);
 
-  virtual ~CanaryEngine() = default;  // Kills and reaps the engine, if it is still there.
+  // Kills the engine, if it still runs. It is reaped in the background, which takes a GPU's
+  // 100 ms.
+  virtual ~CanaryEngine() = default;
 
-  // Once. The engine has ended when it returns.
+  // Once. Kills the engine before it returns.
   virtual CanaryReport Run(const CanaryJob& job) = 0;
 
   // Ends the engine; Run returns CANCELLED.
