@@ -61,13 +61,15 @@ class ExampleRunner {
   TaskDescriptor MakeTask(const Way& way, const GuardedTensors& tensors) const;
   absl::Status CheckWritten(const Subject& subject, const Way& way, const Result& first,
                             const Result& second) const;
-  absl::Status CheckEqual(const Subject& subject, const Way& way, const Result& result,
-                          const Outputs& reference, const std::string& against) const;
   // What the outputs are held against, and what that is called.
   struct Reference {
     Outputs outputs;
     std::string name;
+    // The example's tolerance is widened by this.
+    double slack = 1;
   };
+  absl::Status CheckEqual(const Subject& subject, const Way& way, const Result& result,
+                          const Reference& reference) const;
   absl::StatusOr<Reference> FindReference(const Subject& subject, const Way& way,
                                           const Result& first);
   uint64_t NaturalChunks(const Example& example) const;
