@@ -105,9 +105,9 @@ struct alignas(64) ControlBlock {
   alignas(64) u64 switch_armed;
   u64 switch_ended;
   u64 generation;
-  // The change whose park marker is about to be in the ring, and the last one that was
-  // withdrawn before. Written by the front end.
-  alignas(64) u64 switch_parking;
+  // The change for which submission is held back at present, or 0, and the last one that
+  // was withdrawn. Written by the front end.
+  alignas(64) u64 switch_held;
   u64 switch_withdrawn;
 
   // What ended the engine, as it saw it itself: zero-terminated text, written just

@@ -75,12 +75,9 @@ struct DeviceFault {
   std::string cause;  // For people.
   // Operator slots that may be to blame, each once. Empty: nobody's task is.
   std::vector<uint32_t> suspects;
-  // What workers were running of the suspects' tasks.
+  // What workers were running of the suspects' tasks (runtime/device/arguments_text.h).
   std::vector<RunningTask> running;
 };
-
-// The task's arguments as text, for people: "n=1024, 0x7f00, 1.5" or "f32[3, 4] at 0x7f00".
-std::string ArgumentsText(const RunningTask& task);
 
 struct DeviceOptions {
   uint32_t index = 0;
@@ -123,6 +120,10 @@ class Device {
     // Generations loaded since the first, and attempts that failed.
     uint64_t generation_changes = 0;
     uint64_t failed_generation_changes = 0;
+    // Of the last change of a resident kernel: the pause (see generation_pause) and what
+    // the engine took of it. 0: none yet.
+    std::chrono::nanoseconds last_generation_pause{0};
+    SwitchTimes last_switch;
     uint64_t parks = 0;
     uint64_t resumes = 0;
     // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
@@ -181,8 +182,9 @@ class Device {
   // its own client and wait for them, and must return once those end.
   virtual void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) = 0;
   // Called when an engine was lost (also one that did not start), before its replacement
-  // starts, from the supervisor's thread. Returns the generation that the replacement
-  // starts with; null: the present one.
+  // starts and before the tasks that it cost have their outcome, from the supervisor's
+  // thread: it must not wait for tasks. Returns the generation that the replacement starts
+  // with; null: the present one.
   virtual void OnFault(
       std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) = 0;
   // Called on every change of state, from the supervisor's thread.

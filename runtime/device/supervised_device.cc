@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/device/generation_change.h"
 #include "runtime/device/heartbeat_monitor.h"
 #include "runtime/ring/host_ring.h"
 
@@ -32,9 +33,6 @@ constexpr seconds kShutdownLimit{2};
 // A broken control plane: how long until the engine must be seen to have ended.
 constexpr seconds kEndLimit{1};
 
-// FindOverdue's slot for a kernel that completes nothing at all (ring_tasks.cc).
-constexpr uint32_t kNoSlot = UINT32_MAX;
-
 bool IsFaultSignal(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
          signal == SIGABRT;
@@ -47,6 +45,8 @@ struct SupervisedDevice::Watched {
   HeartbeatMonitor heart;
   Clock::time_point next_tick;
   Parking parking = Parking::kRunning;
+  std::unique_ptr<GenerationChange> change;  // While one is under way.
+  uint64_t changes = 0;                      // Numbers of this engine's.
   Clock::time_point resident_since;
   Clock::time_point park_began;
   // Since when a park has had nothing in flight to wait for.
@@ -63,7 +63,10 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceOptions& opti
 }
 
 SupervisedDevice::SupervisedDevice(const DeviceOptions& options)
-    : options_(options), wake_(std::make_shared<WakeEvent>()), queue_(options.queue) {
+    : options_(options),
+      wake_(std::make_shared<WakeEvent>()),
+      generation_(options.engine.generation),
+      queue_(options.queue) {
   queue_.OnWorkWhileParked([this] {
     {
       absl::MutexLock lock(&mu_);
@@ -133,6 +136,10 @@ Device::Snapshot SupervisedDevice::snapshot() const {
     snapshot.detail = detail_;
     snapshot.engine_pid = engine_pid_;
     snapshot.info = info_;
+    snapshot.generation_changes = generation_changes_;
+    snapshot.last_generation_pause = last_generation_pause_;
+    snapshot.last_switch = last_switch_;
+    snapshot.failed_generation_changes = failed_generation_changes_;
     snapshot.parks = parks_;
     snapshot.resumes = resumes_;
     snapshot.restarts_by_cause = restarts_by_cause_;
@@ -151,7 +158,49 @@ void SupervisedDevice::OnRestart(
 
 absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> generation,
                                               milliseconds park_deadline) {
-  return absl::UnimplementedError("LoadGeneration");
+  absl::MutexLock load_lock(&load_mu_);
+  Loading loading{.generation = std::move(generation),
+                  .operators = {},
+                  .park_deadline = park_deadline,
+                  .engine_pid = 0,
+                  .result = std::nullopt};
+  std::shared_ptr<EngineClient> client;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stop_) return StoppedError();
+    if (state_ == State::kUnhealthy) return UnhealthyError();
+    if (client_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat(
+          "device ", options_.index, " has no engine at present: ", detail_, ". Fix: try again"));
+    }
+    if (loading.generation->number <= info_.generation) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "device ", options_.index, " runs generation ", info_.generation, " already, and ",
+          loading.generation->number, " is not above it. Fix: number generations upwards"));
+    }
+    client = client_;
+    loading.engine_pid = engine_pid_;
+  }
+  // On this thread, beside the running kernel: it may take a while.
+  absl::StatusOr<std::vector<OperatorResources>> staged = client->Stage(*loading.generation);
+  absl::MutexLock lock(&mu_);
+  if (!staged.ok()) {
+    ++failed_generation_changes_;
+    return staged.status();
+  }
+  loading.operators = *std::move(staged);
+  if (stop_) return StoppedError();
+  if (engine_pid_ != loading.engine_pid) {
+    ++failed_generation_changes_;
+    return absl::UnavailableError(absl::StrCat("the ", Name(), " was replaced while generation ",
+                                               loading.generation->number,
+                                               " was staged. Fix: load it again"));
+  }
+  loading_ = &loading;  // The supervisor's until it has set the result.
+  wake_->Signal();
+  const auto settled = [&loading] { return loading.result.has_value(); };
+  mu_.Await(absl::Condition(&settled));
+  return *loading.result;
 }
 
 void SupervisedDevice::SetGeneration(std::shared_ptr<const Generation> generation) {
@@ -202,6 +251,7 @@ void SupervisedDevice::Supervise() {
           "start",
           absl::StrCat("the ", Name(), " did not start: ", std::string(engine.status().message())),
           {}};
+      ReportFault(end, {});
     }
     engine = absl::CancelledError();  // Reaped and unmapped before the next one.
     restart = true;
@@ -210,7 +260,12 @@ void SupervisedDevice::Supervise() {
 }
 
 absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::StartEngine(EngineInfo* info) {
-  auto engine = EngineProcess::Launch(options_);
+  DeviceOptions options = options_;
+  {
+    absl::MutexLock lock(&mu_);
+    options.engine.generation = generation_;
+  }
+  auto engine = EngineProcess::Launch(options);
   if (!engine.ok()) return engine;
   {
     absl::MutexLock lock(&mu_);
@@ -235,6 +290,7 @@ void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool
   {
     absl::MutexLock lock(&mu_);
     info_ = info;
+    client_ = engine.client();
     engine_pid_ = engine.child().pid();
     restored_ = false;
     if (restart) restore = restore_;
@@ -271,13 +327,16 @@ SupervisedDevice::End SupervisedDevice::Watch(EngineProcess& engine) {
   Watched watched{.engine = engine,
                   .heart = HeartbeatMonitor(options_.heartbeat_limit, kTick, now),
                   .next_tick = now + kTick,
+                  .change = nullptr,
                   .resident_since = now,
                   .park_began = now,
                   .park_idle_since = std::nullopt};
   pollfd events[] = {{engine.child().pidfd(), POLLIN, 0}, {wake_->fd(), POLLIN, 0}};
   while (true) {
     if (!std::exchange(watched.step_at_once, false)) {
-      const auto left = std::chrono::ceil<milliseconds>(watched.next_tick - Clock::now());
+      Clock::time_point until = watched.next_tick;
+      if (watched.change != nullptr) until = std::min(until, watched.change->next_step());
+      const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
       poll(events, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     }
     wake_->Drain();
@@ -289,6 +348,9 @@ SupervisedDevice::End SupervisedDevice::Watch(EngineProcess& engine) {
       watched.next_tick = Clock::now() + kTick;
       if (auto end = Tick(watched)) return *std::move(end);
     }
+    if (auto end = StepLoading(watched, wants)) return *std::move(end);
+    // A kernel that is about to be changed is not parked besides.
+    if (watched.change != nullptr) continue;
     if (auto end = StepParking(watched, wants)) return *std::move(end);
   }
 }
@@ -300,24 +362,101 @@ std::optional<SupervisedDevice::End> SupervisedDevice::Tick(Watched& watched) {
                             options_.heartbeat_limit.count(), " ms and was ended"),
                {}};
   }
-  const auto limit = options_.task_time_limit;
-  if (limit.count() == 0 || queue_.counters().in_flight == 0) return std::nullopt;
-  const std::vector<OverdueTask> overdue = queue_.FindOverdue(limit);
+  if (queue_.counters().in_flight == 0) return std::nullopt;
+  const std::vector<OverdueTask> overdue =
+      queue_.FindOverdue([this](uint32_t slot) { return TimeLimitOf(slot); });
   if (overdue.empty()) return std::nullopt;
   const uint32_t slot = overdue.front().operator_slot;
+  const int64_t limit = std::chrono::duration_cast<milliseconds>(TimeLimitOf(slot)).count();
   End end{"hang", "", {}};
-  if (slot == kNoSlot) {
+  if (slot == kNoOperatorSlot) {
     end.cause =
         absl::StrCat("the kernel of device ", options_.index, " did not take up a task within ",
-                     limit.count(), " ms (--task_time_limit), and the ", Name(), " was ended");
+                     limit, " ms (--task_time_limit), and the ", Name(), " was ended");
   } else {
-    end.cause = absl::StrCat("a task of ", SlotName(slot), " ran for more than ", limit.count(),
-                             " ms (--task_time_limit), and the ", Name(), " was ended");
+    const bool own = TimeLimitOf(slot) != TimeLimitOf(kNoOperatorSlot);
+    end.cause = absl::StrCat("a task of ", SlotName(slot), " ran for more than ", limit, " ms (",
+                             own ? "its operator's limit" : "--task_time_limit", "), and the ",
+                             Name(), " was ended");
   }
   for (const OverdueTask& task : overdue) {
-    if (task.operator_slot != kNoSlot) end.suspects.push_back(task.operator_slot);
+    if (task.operator_slot != kNoOperatorSlot) end.suspects.push_back(task.operator_slot);
   }
+  std::sort(end.suspects.begin(), end.suspects.end());
+  end.suspects.erase(std::unique(end.suspects.begin(), end.suspects.end()), end.suspects.end());
   return end;
+}
+
+nanoseconds SupervisedDevice::TimeLimitOf(uint32_t operator_slot) const {
+  milliseconds limit{0};
+  if (options_.slot_time_limit && operator_slot != kNoOperatorSlot) {
+    limit = options_.slot_time_limit(operator_slot);
+  }
+  if (limit.count() == 0) limit = options_.task_time_limit;
+  return limit.count() == 0 ? nanoseconds::max() : nanoseconds(limit);
+}
+
+std::optional<SupervisedDevice::End> SupervisedDevice::StepLoading(Watched& watched,
+                                                                   const Wants& wants) {
+  if (wants.loading == nullptr) return std::nullopt;
+  if (watched.change == nullptr) {
+    if (watched.parking == Parking::kParking) return std::nullopt;
+    if (watched.parking == Parking::kParked) return LoadWhileParked(watched, wants.loading);
+    watched.change = std::make_unique<GenerationChange>(watched.engine, queue_, ++watched.changes,
+                                                        wants.loading->generation->number,
+                                                        wants.loading->park_deadline);
+  }
+  switch (watched.change->Step()) {
+    case GenerationChange::Progress::kWaiting:
+      return std::nullopt;
+    case GenerationChange::Progress::kDone:
+      break;
+    case GenerationChange::Progress::kLost:
+      // What waits for the load is answered when the engine is retired.
+      return DescribeFailedCall(watched.engine, "change its generation", watched.change->result());
+  }
+  const absl::Status result = watched.change->result();
+  if (result.code() == absl::StatusCode::kUnavailable) {
+    // Most likely it has ended: whoever waits is told how.
+    if (const auto exit = watched.engine.child().Wait(kEndLimit)) {
+      return DescribeExit(watched.engine, *exit);
+    }
+  }
+  if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {
+    generation_pause_.Observe(static_cast<uint64_t>(pause.count()));
+    absl::MutexLock lock(&mu_);
+    last_generation_pause_ = pause;
+    last_switch_ = watched.change->times();
+  }
+  watched.change.reset();
+  watched.resident_since = Clock::now();
+  FinishLoading(wants.loading, result);
+  return std::nullopt;
+}
+
+std::optional<SupervisedDevice::End> SupervisedDevice::LoadWhileParked(Watched& watched,
+                                                                       Loading* loading) {
+  const absl::StatusOr<SwitchTimes> times =
+      watched.engine.client()->Switch(++watched.changes, /*launch=*/false, nanoseconds(0));
+  if (!times.ok() && watched.engine.child().Wait(seconds(0))) {
+    return DescribeFailedCall(watched.engine, "change its generation", times.status());
+  }
+  FinishLoading(loading, times.status());
+  return std::nullopt;
+}
+
+void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
+  absl::MutexLock lock(&mu_);
+  if (result.ok()) {
+    generation_ = loading->generation;
+    info_.generation = loading->generation->number;
+    info_.operators = std::move(loading->operators);
+    ++generation_changes_;
+  } else {
+    ++failed_generation_changes_;
+  }
+  loading->result = std::move(result);
+  loading_ = nullptr;
 }
 
 std::optional<SupervisedDevice::End> SupervisedDevice::StepParking(Watched& watched,
@@ -441,7 +580,7 @@ SupervisedDevice::Wants SupervisedDevice::TakeWants() {
   Wants wants;
   {
     absl::MutexLock lock(&mu_);
-    wants = Wants{stop_, admin_parked_, resume_wanted_, work_arrived_};
+    wants = Wants{stop_, admin_parked_, resume_wanted_, work_arrived_, loading_};
     restored = std::exchange(restored_, false);
   }
   if (restored) {
@@ -455,6 +594,7 @@ void SupervisedDevice::Retire(EngineProcess& engine, const End& end) {
   {
     absl::MutexLock lock(&mu_);
     session_ = nullptr;
+    client_ = nullptr;
     engine_pid_ = 0;
   }
   live_session_->End();
@@ -476,9 +616,42 @@ void SupervisedDevice::Retire(EngineProcess& engine, const End& end) {
     cause += "; running:";
     for (uint32_t slot : suspects) absl::StrAppend(&cause, " ", SlotName(slot));
   }
+  if (!end.kind.empty()) {
+    std::vector<RunningTask> running = queue_.RunningTasks();
+    running.erase(std::remove_if(running.begin(), running.end(),
+                                 [&](const RunningTask& task) {
+                                   return std::find(suspects.begin(), suspects.end(),
+                                                    task.task.operator_slot) == suspects.end();
+                                 }),
+                  running.end());
+    ReportFault(End{end.kind, cause, suspects}, std::move(running));
+  }
+  FailLoading(cause);
   queue_.LoseRing(cause, suspects);
   if (restorer_.joinable()) restorer_.join();
   live_session_.reset();
+}
+
+void SupervisedDevice::ReportFault(const End& end, std::vector<RunningTask> running) {
+  std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault;
+  {
+    absl::MutexLock lock(&mu_);
+    fault = fault_;
+  }
+  if (!fault) return;
+  auto generation = fault(DeviceFault{end.kind, end.cause, end.suspects, std::move(running)});
+  absl::MutexLock lock(&mu_);
+  if (generation != nullptr) generation_ = std::move(generation);
+}
+
+void SupervisedDevice::FailLoading(const std::string& cause) {
+  absl::MutexLock lock(&mu_);
+  if (loading_ == nullptr) return;
+  ++failed_generation_changes_;
+  loading_->result = absl::UnavailableError(
+      absl::StrCat("generation ", loading_->generation->number, " was not loaded: ", cause,
+                   ". Fix: load it again once the device serves"));
+  loading_ = nullptr;
 }
 
 bool SupervisedDevice::AwaitRestart(const End& end) {

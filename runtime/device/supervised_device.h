@@ -10,6 +10,7 @@
 //                            │ until it ends, is ended, or the device             or give up
 //                            │ shuts down:
 //                            ├─ once a tick (50 ms): heartbeat, overdue tasks
+//                            ├─ StepLoading: a change of generation (generation_change.h)
 //                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ running
 //
 // Invariants:
@@ -77,12 +78,21 @@ class SupervisedDevice final : public Device {
     // Operator slots that are to blame.
     std::vector<uint32_t> suspects;
   };
+  // A generation that a thread waits to have loaded.
+  struct Loading {
+    std::shared_ptr<const Generation> generation;
+    std::vector<OperatorResources> operators;  // As the engine says.
+    std::chrono::milliseconds park_deadline{0};
+    int64_t engine_pid = 0;  // Where it is staged.
+    std::optional<absl::Status> result;
+  };
   // What other threads want.
   struct Wants {
     bool stop;
     bool parked;
     bool resume;
     bool work;
+    Loading* loading;  // Null: nothing to load.
   };
   enum class Parking : uint8_t { kRunning, kParking, kParked };
   struct Watched;  // An engine that is being watched.
@@ -98,10 +108,19 @@ class SupervisedDevice final : public Device {
 
   // One look; what it finds, if it is the engine's end.
   std::optional<End> Tick(Watched& watched);
+  std::optional<End> StepLoading(Watched& watched, const Wants& wants);
+  std::optional<End> LoadWhileParked(Watched& watched, Loading* loading);
+  // Tells the waiting thread what came of it, and makes the generation the device's.
+  void FinishLoading(Loading* loading, absl::Status result);
+  // The engine ends: whoever waits for a generation on it hears so.
+  void FailLoading(const std::string& cause);
   std::optional<End> StepParking(Watched& watched, const Wants& wants);
   std::optional<End> BeginParking(Watched& watched, const Wants& wants);
   std::optional<End> FinishParking(Watched& watched, const Wants& wants);
   std::optional<End> ResumeKernel(Watched& watched);
+  // Asks the owner what to start the next engine with.
+  void ReportFault(const End& end, std::vector<RunningTask> running);
+  std::chrono::nanoseconds TimeLimitOf(uint32_t operator_slot) const;
   void UnmapReleased(EngineProcess& engine);
   Wants TakeWants();
 
@@ -139,6 +158,12 @@ class SupervisedDevice final : public Device {
   std::map<std::string, uint64_t> restarts_by_cause_ ABSL_GUARDED_BY(mu_);
   std::function<void(const std::shared_ptr<EngineSession>&)> restore_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first.
+  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(mu_);          // Of the present engine.
+  Loading* loading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::chrono::nanoseconds last_generation_pause_ ABSL_GUARDED_BY(mu_){0};
+  SwitchTimes last_switch_ ABSL_GUARDED_BY(mu_);
+  uint64_t generation_changes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t failed_generation_changes_ ABSL_GUARDED_BY(mu_) = 0;
   std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault_ ABSL_GUARDED_BY(mu_);
   std::function<void(State)> changed_ ABSL_GUARDED_BY(mu_);
   // What other threads want of the supervisor.
@@ -148,6 +173,8 @@ class SupervisedDevice final : public Device {
   bool work_arrived_ ABSL_GUARDED_BY(mu_) = false;
   bool restored_ ABSL_GUARDED_BY(mu_) = false;
 
+  // Held for a whole LoadGeneration: one at a time.
+  absl::Mutex load_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   absl::Mutex shutdown_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Whoever joins the supervisor.
   std::thread supervisor_ ABSL_GUARDED_BY(shutdown_mu_);
 

@@ -17,8 +17,8 @@
 // its progress in shared memory (switch_signals.h): no call's way is part of the pause.
 //
 // Thread safety: calls are made one at a time, but for those that say otherwise:
-// Stage, MapShared, UnmapShared beside any other call (not beside themselves);
-// Health() from any thread, any time.
+// Stage beside any call but Switch, MapShared beside any call (neither beside itself);
+// UnmapShared and Health() from any thread, any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
@@ -67,7 +67,7 @@ struct OperatorResources {
 
 // What a change of generation took, in order.
 struct SwitchTimes {
-  std::chrono::nanoseconds park{0};    // From the call until the kernel had left.
+  std::chrono::nanoseconds park{0};    // From the hold until the kernel had left.
   std::chrono::nanoseconds load{0};    // Taking the new generation in.
   std::chrono::nanoseconds launch{0};  // The launch call.
 };

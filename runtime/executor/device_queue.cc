@@ -159,12 +159,45 @@ class DeviceQueue::Impl {
   }
 
   void EndPark() {
+    Finished finished;
+    {
+      absl::MutexLock pump_lock(&pump_mu_);
+      tasks_.EndPark();
+      {
+        absl::MutexLock lock(&mu_);
+        parked_ = false;
+        work_arrived_.store(true, std::memory_order_seq_cst);
+      }
+      // Here and now: the pump takes tens of microseconds to wake.
+      Pass(&finished, /*thorough=*/false);
+      absl::MutexLock lock(&mu_);
+      WakePump();
+    }
+    Deliver(&finished);
+  }
+
+  absl::Status Hold() {
     absl::MutexLock pump_lock(&pump_mu_);
-    tasks_.EndPark();
     absl::MutexLock lock(&mu_);
-    parked_ = false;
-    work_arrived_.store(true, std::memory_order_seq_cst);
-    WakePump();
+    if (!has_ring_) return absl::FailedPreconditionError("no engine to hold tasks back from");
+    if (parked_) return absl::FailedPreconditionError("parked already");
+    tasks_.Hold();
+    parked_ = true;
+    called_for_resume_ = true;  // The hold ends by itself: nobody is to be called.
+    return absl::OkStatus();
+  }
+
+  bool ParkIfDrained() {
+    Finished finished;
+    bool published = false;
+    {
+      absl::MutexLock pump_lock(&pump_mu_);
+      if (tasks_.ring() == nullptr) return false;
+      Pass(&finished, /*thorough=*/true);
+      published = tasks_.in_flight() == 0 && tasks_.PublishPark();
+    }
+    Deliver(&finished);
+    return published;
   }
 
   void OnWorkWhileParked(std::function<void()> callback) {
@@ -177,7 +210,7 @@ class DeviceQueue::Impl {
     return idle_since_;
   }
 
-  std::vector<OverdueTask> FindOverdue(nanoseconds limit) {
+  std::vector<OverdueTask> FindOverdue(const TimeLimit& limit) {
     absl::MutexLock pump_lock(&pump_mu_);
     return tasks_.FindOverdue(limit);
   }
@@ -185,6 +218,11 @@ class DeviceQueue::Impl {
   std::vector<uint32_t> RunningSlots() {
     absl::MutexLock pump_lock(&pump_mu_);
     return tasks_.RunningSlots();
+  }
+
+  std::vector<RunningTask> RunningTasks() {
+    absl::MutexLock pump_lock(&pump_mu_);
+    return tasks_.RunningTasks();
   }
 
   void ForgetEstimate(uint32_t operator_slot) {
@@ -456,9 +494,15 @@ void DeviceQueue::OnWorkWhileParked(std::function<void()> callback) {
   impl_->OnWorkWhileParked(std::move(callback));
 }
 Clock::time_point DeviceQueue::idle_since() const { return impl_->idle_since(); }
+absl::Status DeviceQueue::Hold() { return impl_->Hold(); }
+bool DeviceQueue::ParkIfDrained() { return impl_->ParkIfDrained(); }
 std::vector<OverdueTask> DeviceQueue::FindOverdue(nanoseconds limit) {
+  return impl_->FindOverdue([limit](uint32_t) { return limit; });
+}
+std::vector<OverdueTask> DeviceQueue::FindOverdue(const TimeLimit& limit) {
   return impl_->FindOverdue(limit);
 }
+std::vector<RunningTask> DeviceQueue::RunningTasks() { return impl_->RunningTasks(); }
 std::vector<uint32_t> DeviceQueue::RunningSlots() { return impl_->RunningSlots(); }
 void DeviceQueue::ForgetEstimate(uint32_t operator_slot) { impl_->ForgetEstimate(operator_slot); }
 DeviceQueue::Counters DeviceQueue::counters() const { return impl_->counters(); }

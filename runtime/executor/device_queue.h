@@ -42,6 +42,12 @@ class HostRing;  // runtime/ring/host_ring.h
 
 using ClientId = uint64_t;
 
+// OverdueTask::operator_slot of a kernel that completes nothing at all.
+inline constexpr uint32_t kNoOperatorSlot = UINT32_MAX;
+
+// How long a task of the operator in a slot may run.
+using TimeLimit = std::function<std::chrono::nanoseconds(uint32_t operator_slot)>;
+
 // A task found running for longer than the limit.
 struct OverdueTask {
   uint64_t sequence;
@@ -119,8 +125,16 @@ class DeviceQueue {
   // kernel leaves once that is done; the caller waits for the engine to say so.
   // Tasks queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
   absl::Status BeginPark();
-  // The kernel is back.
+  // The kernel is back, or a hold ends: what is queued is submitted, by this call.
   void EndPark();
+
+  // The same in two steps, for a park that must not wait for a task: Hold stops
+  // submitting; ParkIfDrained does the pump's work and, once nothing is in flight, submits
+  // the park marker and returns true. Until then EndPark takes the hold back.
+  // FAILED_PRECONDITION: parked or held already, or no ring.
+  absl::Status Hold();
+  bool ParkIfDrained();
+
   // Called from the pump, when a task arrives while parked by idleness (see
   // BeginPark): the owner resumes the engine and calls EndPark.
   void OnWorkWhileParked(std::function<void()> callback);
@@ -131,9 +145,14 @@ class DeviceQueue {
 
   // Tasks that a worker has been running for longer than `limit`, by breadcrumb.
   std::vector<OverdueTask> FindOverdue(std::chrono::nanoseconds limit);
+  // The same with a limit for each operator slot; asked for kNoOperatorSlot where the
+  // kernel takes up nothing at all.
+  std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   // Operator slots of the tasks that workers were running, by breadcrumb: the
   // suspects when an engine faults.
   std::vector<uint32_t> RunningSlots();
+  // The tasks themselves.
+  std::vector<RunningTask> RunningTasks();
 
   // The slot holds another operator from now on: what its tasks take is unknown until
   // the first completes, and few of them go into the ring until then.

@@ -20,8 +20,6 @@ constexpr uint32_t kConsumeMost = 1024;
 // kLookPastInterval.
 constexpr uint32_t kFewInFlight = 16;
 constexpr nanoseconds kLookPastInterval = std::chrono::microseconds(10);
-// No worker shows the task, yet it does not complete: the kernel itself is stuck.
-constexpr uint32_t kNoOperatorSlot = UINT32_MAX;
 
 TaskStatus ToTaskStatus(CompletionStatus status) {
   switch (status) {
@@ -45,6 +43,7 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
   backlog_.Start(ring->worker_count());
   ring_ = std::move(ring);
   park_published_ = false;
+  held_ = false;
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most) {
@@ -212,9 +211,10 @@ bool RingTasks::PublishPark() {
 void RingTasks::EndPark() {
   if (park_published_ && ring_ != nullptr) ring_->Resumed();
   park_published_ = false;
+  held_ = false;
 }
 
-std::vector<OverdueTask> RingTasks::FindOverdue(nanoseconds limit) {
+std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
   std::vector<OverdueTask> overdue;
   if (ring_ == nullptr) return overdue;
   const Clock::time_point now = Clock::now();
@@ -229,30 +229,44 @@ std::vector<OverdueTask> RingTasks::FindOverdue(nanoseconds limit) {
     any_running = true;
     if (crumbs_[w].stamp != crumb.stamp) {
       crumbs_[w] = {crumb.stamp, now};
-    } else if (now - crumbs_[w].since > limit) {
+    } else if (now - crumbs_[w].since > limit(crumb.operator_slot)) {
       overdue.push_back({*sequence, crumb.operator_slot, now - crumbs_[w].since});
     }
   }
   const nanoseconds quiet = now - std::max(last_completion_, busy_since_);
-  if (!any_running && ring_->in_flight() > 0 && quiet > limit) {
+  if (!any_running && ring_->in_flight() > 0 && quiet > limit(kNoOperatorSlot)) {
     overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, quiet});
   }
   return overdue;
 }
 
-std::vector<uint32_t> RingTasks::RunningSlots() const {
-  std::vector<uint32_t> slots;
-  if (ring_ == nullptr) return slots;
+std::vector<RunningTask> RingTasks::RunningTasks() const {
+  std::vector<RunningTask> running;
+  if (ring_ == nullptr) return running;
   bool faulted = false;  // The CPU engine knows which worker faulted.
   for (uint32_t w = 0; w < crumbs_.size(); ++w) {
     const Breadcrumb crumb = ReadCrumb(w);
-    if (!ring_->InFlightWithStamp(crumb.stamp)) continue;
+    const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
+    if (!sequence) continue;
     if (crumb.fault_signal != 0 && !faulted) {
       faulted = true;
-      slots.clear();
+      running.clear();
     }
-    if (faulted == (crumb.fault_signal != 0)) slots.push_back(crumb.operator_slot);
+    if (faulted != (crumb.fault_signal != 0)) continue;
+    const Entry& entry = entries_[*sequence & (ring_->slots() - 1)];
+    const Batch& batch = *entry.batch;
+    RunningTask task{*sequence, w, batch.client, batch.tasks[entry.index], {}};
+    const auto arguments =
+        batch.arguments.begin() + ptrdiff_t{entry.index} * batch.arguments_per_task;
+    task.arguments.assign(arguments, arguments + batch.arguments_per_task);
+    running.push_back(std::move(task));
   }
+  return running;
+}
+
+std::vector<uint32_t> RingTasks::RunningSlots() const {
+  std::vector<uint32_t> slots;
+  for (const RunningTask& task : RunningTasks()) slots.push_back(task.task.operator_slot);
   std::sort(slots.begin(), slots.end());
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   return slots;

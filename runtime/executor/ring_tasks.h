@@ -7,7 +7,8 @@
 // Invariants:
 //   1. entries_[s] holds a batch exactly while the ring has a task in slot s in flight.
 //   2. An in-order batch with tasks left is in one place: an entry, or `ordered_ready_`.
-//   3. Nothing is published behind a park marker until the kernel is back.
+//   3. Nothing is published behind a park marker until the kernel is back, nor during a
+//      hold.
 //
 //   tasks.SetRing(ring);
 //   published |= tasks.SubmitReady(&finished);              // In-order batches go on.
@@ -40,7 +41,9 @@ class RingTasks {
   uint32_t in_flight() const { return ring_ == nullptr ? 0 : ring_->in_flight(); }
 
   // Whether a task may be submitted. REQUIRES: a ring.
-  bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !park_published_; }
+  bool HasRoom() const {
+    return backlog_.HasRoom() && !ring_->full() && !park_published_ && !held_;
+  }
   // Submits the next tasks of a batch, at most `most`, while there is room; returns how
   // many. The batch is not in-order.
   uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most);
@@ -69,11 +72,14 @@ class RingTasks {
 
   // Submits the park marker; false if the ring is full.
   bool PublishPark();
-  // The kernel is back.
+  // Nothing is submitted from now on, until EndPark.
+  void Hold() { held_ = true; }
+  // The kernel is back, or was not parked after a Hold.
   void EndPark();
 
-  std::vector<OverdueTask> FindOverdue(std::chrono::nanoseconds limit);
+  std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   std::vector<uint32_t> RunningSlots() const;
+  std::vector<RunningTask> RunningTasks() const;
 
   // See DeviceQueue::ForgetEstimate.
   void ForgetEstimate(uint32_t operator_slot) { backlog_.Forget(operator_slot); }
@@ -108,6 +114,7 @@ class RingTasks {
   std::deque<std::shared_ptr<Batch>> ordered_ready_;
   RingBacklog backlog_;
   bool park_published_ = false;
+  bool held_ = false;
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point looked_past_;

@@ -3,19 +3,19 @@
 //
 //   front end                                     engine (in Engine::Switch)
 //   calls Switch(n) ─────────────────────────────▶ Arm(n): stands ready
-//   sees armed(n); stops submitting; waits for
-//   what is in flight
-//     drained: Park(n); publishes the marker ────▶ sees parking(n): looks without a pause
-//                                                  kernel leaves; load; launch
+//   sees armed(n); stops submitting; Hold(n) ────▶ sees held(n): looks without a pause
+//   waits for what is in flight
+//     drained: publishes the marker                kernel leaves; load; launch
 //     sees ended(n); submits again  ◀───────────── End(n, generation)
-//     not drained: submits again, tries later, or
-//     gives up: Withdraw(n) ─────────────────────▶ sees withdrawn(n): Switch is CANCELLED
+//     not drained: Hold(0); submits again, tries
+//     later, or gives up: Withdraw(n) ───────────▶ sees withdrawn(n): Switch is CANCELLED
 //
 // The answer to the call brings the details, later.
 //
 // Invariants:
-//   1. n rises by one with each change of one engine; each word only rises.
-//   2. After Park(n) the front end does not withdraw, and submits nothing until ended(n).
+//   1. n rises by one with each change of one engine; each word but `held` only rises.
+//   2. After the marker the front end does not withdraw, and submits nothing until
+//      ended(n).
 //   3. End(n) follows a launch: of the new generation, or of the former one if the new
 //      one could not be loaded. An engine that can launch neither does not end the change;
 //      its answer says so, and it is replaced.
@@ -23,7 +23,7 @@
 // Thread safety: each side's members from one thread at a time.
 //
 // Memory ordering: what the engine wrote before Arm or End is visible to the front end
-// that has seen armed() or ended(), and the other way round for Park and Withdraw.
+// that has seen armed() or ended(), and the other way round for Withdraw.
 #ifndef RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
 #define RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
 
@@ -45,11 +45,11 @@ class SwitchSignals {
     Store(control_->generation, generation);
     Store(control_->switch_ended, change);
   }
-  bool parking(uint64_t change) const { return Load(control_->switch_parking) >= change; }
+  bool held(uint64_t change) const { return Load(control_->switch_held) == change; }
   bool withdrawn(uint64_t change) const { return Load(control_->switch_withdrawn) >= change; }
 
   // The front end's side.
-  void Park(uint64_t change) { Store(control_->switch_parking, change); }
+  void Hold(uint64_t change) { Store(control_->switch_held, change); }
   void Withdraw(uint64_t change) { Store(control_->switch_withdrawn, change); }
   bool armed(uint64_t change) const { return Load(control_->switch_armed) >= change; }
   bool ended(uint64_t change) const { return Load(control_->switch_ended) >= change; }

@@ -189,10 +189,12 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   if (next == nullptr) return absl::FailedPreconditionError("no generation is staged");
   SwitchSignals signals(region_->control());
   const auto called = Clock::now();
+  auto held = called;
   const bool resident = resident_;
   if (resident) {
     signals.Arm(change);
     while (!AwaitWorkers(kSwitchLook)) {
+      if (!signals.held(change)) held = Clock::now();
       if (signals.withdrawn(change)) return absl::CancelledError("the change was withdrawn");
       if (Clock::now() - called >= most) {
         return absl::DeadlineExceededError(absl::StrCat(
@@ -204,7 +206,7 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   }
   SwitchTimes times;
   const auto parked = Clock::now();
-  times.park = parked - called;
+  times.park = parked - held;
   {
     std::lock_guard<std::mutex> lock(staged_mu_);
     if (staged_ == next) staged_ = nullptr;

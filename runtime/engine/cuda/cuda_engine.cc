@@ -13,6 +13,8 @@
 #include "kernels/ops/builtin.h"
 #include "runtime/engine/image/cubin.h"
 #include "runtime/engine/image/first_generation.h"
+#include "runtime/engine/image/generation_objects.h"
+#include "runtime/ring/switch_signals.h"
 
 namespace resident {
 namespace {
@@ -23,6 +25,9 @@ constexpr size_t kStackBytes = 2048;
 // Share of the free memory that buffers get unless told otherwise.
 constexpr uint64_t kDefaultMemoryDivisor = 4;
 constexpr auto kParkSpin = std::chrono::milliseconds(1);
+// A change of generation mostly comes to its end within this time; later it naps until the
+// front end is at the point of parking.
+constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkNap = std::chrono::microseconds(100);
 
 // Symbols of the first generation's operators, in the order of their slots.
@@ -47,14 +52,15 @@ constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
 absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
   region_ = &region;
   RETURN_IF_ERROR(OpenDevice());
-  RETURN_IF_ERROR(LoadImage());
+  RETURN_IF_ERROR(LoadFirstImage());
   RETURN_IF_ERROR(ChooseLaunch());
   RETURN_IF_ERROR(AllocateMemory(region));
   region.control()->worker_count = blocks_;
-  RETURN_IF_ERROR(Launch());
+  if (!options_.start_parked) RETURN_IF_ERROR(Launch());
   info_.kind = "cuda";
   info_.layout_hash = LayoutHash();
-  info_.generation = 1;
+  info_.generation = image_.number;
+  info_.operators = image_.operators;
   info_.workers = blocks_;
   info_.threads_per_block = kThreadsPerBlock;
   return info_;
@@ -88,38 +94,105 @@ absl::StatusOr<int> CudaEngine::Attribute(CUdevice_attribute attribute) const {
   return value;
 }
 
-absl::Status CudaEngine::LoadImage() {
+absl::Status CudaEngine::LoadFirstImage() {
   const auto major = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   const auto minor = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   RETURN_IF_ERROR(major.status());
   RETURN_IF_ERROR(minor.status());
-  const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
-  const auto image = FirstGenerationImage(*major, *minor, from_ptx);
+  info_.architecture = static_cast<uint32_t>(FirstGenerationObjects(*major, *minor).architecture);
+  Generation generation;
+  if (options_.generation != nullptr) generation = *options_.generation;
+  if (generation.image == nullptr && generation.operators.empty()) {
+    const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
+    auto image = FirstGenerationImage(*major, *minor, from_ptx);
+    RETURN_IF_ERROR(image.status());
+    generation.image = std::make_shared<const std::string>(*std::move(image));
+  }
+  auto image = Inspect(generation);
   RETURN_IF_ERROR(image.status());
-  CUmodule module = nullptr;
-  RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
-  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
-  const auto functions = ReadCubin(*image);
+  image_ = *std::move(image);
+  return Load(&image_);
+}
+
+absl::StatusOr<CudaEngine::Image> CudaEngine::Inspect(const Generation& generation) const {
+  RETURN_IF_ERROR(CheckGeneration(generation));
+  if (generation.image == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("generation ", generation.number,
+                                                   " has no image. Fix: link one for this GPU"));
+  }
+  const auto functions = ReadCubin(*generation.image);
   RETURN_IF_ERROR(functions.status());
+  const auto kernel = functions->find(kResidentKernelName);
+  if (kernel == functions->end()) {
+    return absl::InvalidArgumentError(absl::StrCat("the image of generation ", generation.number,
+                                                   " has no ", kResidentKernelName,
+                                                   ". Fix: link it with the kernel's objects"));
+  }
+  // More would not fit the blocks that are launched.
+  if (kernel->second.registers > kMaxRegisters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the kernel of generation ", generation.number, " needs ",
+                     kernel->second.registers, " registers a thread; the limit is ", kMaxRegisters,
+                     ". Fix: compile the operators for at most ", kMaxRegisters));
+  }
+  Image image;
+  image.number = generation.number;
+  image.bytes = generation.image;
+  const auto add = [&](uint32_t slot, const std::string& symbol) {
+    const auto found = functions->find(symbol);
+    if (found == functions->end()) return false;
+    const FunctionResources& used = found->second;
+    image.operators.push_back({slot, used.registers, used.stack_bytes, 0, used.code_bytes});
+    return true;
+  };
   uint32_t slot = 0;
   for (const char* symbol : kOperatorSymbols) {
-    const auto found = functions->find(symbol);
-    if (found != functions->end()) {
-      const FunctionResources& used = found->second;
-      info_.operators.push_back({slot, used.registers, used.stack_bytes, 0, used.code_bytes});
-    }
+    add(slot, symbol);
     slot += 2;
   }
+  for (const GenerationOperator& added : generation.operators) {
+    if (!add(added.slot, added.symbol)) {
+      return absl::InvalidArgumentError(absl::StrCat("the image of generation ", generation.number,
+                                                     " does not define ", added.symbol, " of slot ",
+                                                     added.slot, ". Fix: link its unit into it"));
+    }
+  }
+  return image;
+}
+
+absl::Status CudaEngine::Load(Image* image) {
+  const auto load = [&]() -> absl::Status {
+    RETURN_IF_CUDA_ERROR(cuModuleLoadData, &image->module, image->bytes->data());
+    RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &image->kernel, image->module, kResidentKernelName);
+    if (carveout_ != 0) {
+      RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, image->kernel,
+                           CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout_);
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status status = load();
+  if (status.ok()) return status;
+  // What is half loaded goes at the next park.
+  if (image->module != nullptr) retired_ = std::exchange(image->module, nullptr);
+  return absl::InvalidArgumentError(absl::StrCat("the image of generation ", image->number,
+                                                 " cannot be loaded: ", status.message(),
+                                                 ". Fix: link it for this GPU"));
+}
+
+absl::Status CudaEngine::UnloadRetired() {
+  if (retired_ == nullptr) return absl::OkStatus();
+  RETURN_IF_CUDA_ERROR(cuModuleUnload, std::exchange(retired_, nullptr));
   return absl::OkStatus();
 }
 
 absl::Status CudaEngine::ChooseLaunch() {
   int fit = 0;
-  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock,
-                       0);
+  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, image_.kernel,
+                       kThreadsPerBlock, 0);
   int registers = 0, shared = 0;
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, image_.kernel);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                       image_.kernel);
   const auto sms = Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   const auto threads = Attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   const auto sm_registers = Attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
@@ -146,11 +219,13 @@ absl::Status CudaEngine::ChooseLaunch() {
   // loads in flight need.
   const int carveout =
       static_cast<int>((uint64_t{per_sm} * (shared + 1024) * 100 + *sm_shared - 1) / *sm_shared);
-  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
-                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, std::min(carveout, 100));
+  carveout_ = std::min(carveout, 100);
+  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, image_.kernel,
+                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout_);
   RETURN_IF_ERROR(CreateStream(*sms));
   const uint32_t most = std::min<uint32_t>(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
   blocks_ = std::min(blocks_ * per_sm, most);
+  if (options_.max_blocks != 0) blocks_ = std::min(blocks_, options_.max_blocks);
   if (blocks_ < 2) {
     return absl::InvalidArgumentError(
         "the kernel needs two blocks: one that polls and one that works. Fix: raise "
@@ -252,38 +327,126 @@ absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
 absl::Status CudaEngine::Launch() {
   parameters_.first_sequence = region_->control()->resume_sequence;
   void* arguments[] = {&parameters_};
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0, stream_,
-                       arguments, nullptr);
+  absl::MutexLock lock(&mappings_mu_);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, image_.kernel, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0,
+                       stream_, arguments, nullptr);
   resident_ = true;
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds most) {
-  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds most, std::chrono::nanoseconds spin,
+                                     const std::function<bool()>& withdrawn,
+                                     const std::function<bool()>& hurry) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     const CUresult result = driver_.cuStreamQuery(stream_);
-    if (result == CUDA_SUCCESS) break;
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
     if (result != CUDA_ERROR_NOT_READY) return driver_.Check(result, "the resident kernel");
+    if (withdrawn && withdrawn()) return absl::CancelledError("the change was withdrawn");
     const auto waited = std::chrono::steady_clock::now() - start;
     if (waited > most) {
       return absl::DeadlineExceededError(
           "the kernel has not left: a task in front of the park marker still runs");
     }
-    if (waited < kParkSpin) {
+    if (hurry && hurry()) continue;
+    if (waited < spin) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(kParkNap);
     }
   }
+}
+
+void CudaEngine::NoteParked() {
+  absl::MutexLock lock(&mappings_mu_);
+  resident_ = false;
+}
+
+absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds most) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  RETURN_IF_ERROR(AwaitStream(most, kParkSpin, nullptr, nullptr));
+  RETURN_IF_ERROR(UnloadRetired());
+  absl::MutexLock lock(&mappings_mu_);
   resident_ = false;
   return UnmapDeferred();
 }
 
 absl::Status CudaEngine::Resume() {
-  if (resident_) return absl::FailedPreconditionError("the engine is not parked");
+  {
+    absl::MutexLock lock(&mappings_mu_);
+    if (resident_) return absl::FailedPreconditionError("the engine is not parked");
+  }
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   return Launch();
+}
+
+absl::StatusOr<std::vector<OperatorResources>> CudaEngine::Stage(
+    std::shared_ptr<const Generation> generation) {
+  auto image = Inspect(*generation);
+  RETURN_IF_ERROR(image.status());
+  std::vector<OperatorResources> operators = image->operators;
+  absl::MutexLock lock(&staged_mu_);
+  staged_ = *std::move(image);
+  return operators;
+}
+
+absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
+                                               std::chrono::nanoseconds most) {
+  using Clock = std::chrono::steady_clock;
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  bool resident = false;
+  {
+    absl::MutexLock lock(&mappings_mu_);
+    resident = resident_;
+  }
+  {
+    absl::MutexLock lock(&staged_mu_);
+    if (!staged_) return absl::FailedPreconditionError("no generation is staged");
+  }
+  SwitchSignals signals(region_->control());
+  SwitchTimes times;
+  auto held = Clock::now();
+  if (resident) {
+    signals.Arm(change);
+    const auto withdrawn = [&] { return signals.withdrawn(change); };
+    bool was_held = false;
+    const auto is_held = [&] {
+      const bool now_held = signals.held(change);
+      if (now_held && !was_held) held = Clock::now();
+      return was_held = now_held;
+    };
+    RETURN_IF_ERROR(AwaitStream(most, kSwitchSpin, withdrawn, is_held));
+    NoteParked();
+  }
+  const auto parked = Clock::now();
+  times.park = parked - held;
+  Image next;
+  {
+    absl::MutexLock lock(&staged_mu_);
+    next = *std::exchange(staged_, std::nullopt);
+  }
+  // Memory that a client has let go stays for the next park: it may be large, and this is
+  // the pause.
+  RETURN_IF_ERROR(UnloadRetired());
+  absl::Status status = Load(&next);
+  const auto loaded = Clock::now();
+  times.load = loaded - parked;
+  if (status.ok()) std::swap(image_, next);
+  if (resident || launch) {
+    absl::Status launched = Launch();
+    if (!launched.ok() && status.ok()) {
+      std::swap(image_, next);
+      status = std::move(launched);
+      launched = resident ? Launch() : absl::OkStatus();
+    }
+    // Neither runs: the device is lost, and no end is signalled.
+    if (!launched.ok()) return launched;
+  }
+  times.launch = Clock::now() - loaded;
+  signals.End(change, image_.number);
+  if (next.module != nullptr) retired_ = next.module;
+  if (!status.ok()) return status;
+  return times;
 }
 
 absl::StatusOr<uint64_t> CudaEngine::MapShared(int fd, uint64_t bytes) {
@@ -306,17 +469,19 @@ absl::StatusOr<uint64_t> CudaEngine::MapShared(int fd, uint64_t bytes) {
     munmap(host, bytes);
     return status;
   }
+  absl::MutexLock lock(&mappings_mu_);
   mappings_[address] = {host, bytes};
   return address;
 }
 
 absl::Status CudaEngine::UnmapShared(uint64_t address) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  absl::MutexLock lock(&mappings_mu_);
   const auto found = mappings_.find(address);
   if (found == mappings_.end()) return absl::NotFoundError("no shared object is mapped there");
   unmap_deferred_.push_back(found->second);
   mappings_.erase(found);
   if (resident_) return absl::OkStatus();
-  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   return UnmapDeferred();
 }
 

@@ -47,6 +47,7 @@ namespace resident {
   /* Only while no kernel is resident: */        \
   X(cuModuleLoadData)                            \
   X(cuModuleGetFunction)                         \
+  X(cuModuleUnload)                              \
   X(cuMemsetD8)                                  \
   X(cuMemHostUnregister)
 

@@ -171,7 +171,6 @@ grpc::Status EngineService::MapShared(grpc::ServerContext* context,
 grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
                                         const internal::UnmapSharedRequest* request,
                                         internal::UnmapSharedResponse* response) {
-  absl::MutexLock map(&map_mu_);
   const absl::StatusOr<Engine*> engine = Running();
   if (!engine.ok()) return ToControlStatus(engine.status());
   return ToControlStatus((*engine)->UnmapShared(request->address()));

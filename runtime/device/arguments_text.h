@@ -1,0 +1,22 @@
+// The arguments of a task as text, for people: what is said of the task that was running
+// when its engine was lost.
+//
+// Thread safety: a pure function.
+//
+//   ArgumentsText(task);  // "n=1024, 0x7f00, 0x3f800000", "f32[3, 4] at 0x7f00, 0x2a"
+#ifndef RESIDENT_RUNTIME_DEVICE_ARGUMENTS_TEXT_H_
+#define RESIDENT_RUNTIME_DEVICE_ARGUMENTS_TEXT_H_
+
+#include <string>
+
+#include "runtime/executor/device_queue.h"
+
+namespace resident {
+
+// A compact task: its length and all its words, whether or not the operator has as many
+// arguments. Another: a dtype, shape and address for a tensor, the bits for a scalar.
+std::string ArgumentsText(const RunningTask& task);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_ARGUMENTS_TEXT_H_

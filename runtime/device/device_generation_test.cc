@@ -1,0 +1,333 @@
+// Changes of generation of a device with a real engine: no task is lost or run twice, and
+// each answer is of the version that stood in its slot when it was submitted.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/arguments_text.h"
+#include "runtime/device/device.h"
+#include "runtime/device/device_harness.h"
+#include "tests/units/versions.h"
+
+namespace resident {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using testing::kFirstFreeSlot;
+using testing::kVersions;
+using testing::VersionAnswer;
+using testing::VersionsGeneration;
+using State = Device::State;
+
+constexpr uint16_t kSlot = kFirstFreeSlot;
+constexpr milliseconds kParkDeadline{10'000};
+
+uint64_t Observations(const DurationHistogram& histogram) {
+  uint64_t count = 0;
+  for (int bucket = 0; bucket < DurationHistogram::kBuckets; ++bucket) {
+    count += histogram.count(bucket);
+  }
+  return count;
+}
+
+class DeviceGenerationTest : public ::testing::Test {
+ protected:
+  static uint32_t Architecture(Device& device) { return device.snapshot().info.architecture; }
+  static std::shared_ptr<const Generation> Next(Device& device,
+                                                const std::map<uint32_t, uint32_t>& versions) {
+    const EngineInfo info = device.snapshot().info;
+    return VersionsGeneration(info.generation + 1, info.architecture, versions);
+  }
+  static absl::Status Load(Device& device, const std::map<uint32_t, uint32_t>& versions,
+                           milliseconds park_deadline = kParkDeadline) {
+    return device.LoadGeneration(Next(device, versions), park_deadline);
+  }
+  // What the operator in `slot` answers; -1: it ended otherwise than OK.
+  static float Ask(DeviceHarness& harness, uint16_t slot) {
+    const Floats out = harness.MakeFloats(1);
+    TaskDescriptor task{};
+    task.operator_slot = slot;
+    task.flags = kTaskCompact;
+    task.words[0] = 1;
+    task.words[1] = out.address();
+    const auto batch = harness.Run(harness.MakeBatch({task}));
+    return batch->status[0] == TaskStatus::kOk ? out.host()[0] : -1.0f;
+  }
+};
+
+TEST_F(DeviceGenerationTest, OperatorsComeChangeAndGo) {
+  DeviceHarness harness;
+  EXPECT_EQ(Ask(harness, kSlot), -1.0f);  // An empty slot.
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 1}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+  EXPECT_EQ(Ask(harness, kSlot + 1), -1.0f);
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 1}, {kSlot + 1, 2}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+  EXPECT_EQ(Ask(harness, kSlot + 1), VersionAnswer(2));
+  ASSERT_TRUE(Load(harness.device(), {{kSlot + 1, 3}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), -1.0f);
+  EXPECT_EQ(Ask(harness, kSlot + 1), VersionAnswer(3));
+
+  const Device::Snapshot snapshot = harness.device().snapshot();
+  EXPECT_EQ(snapshot.info.generation, 4u);
+  EXPECT_EQ(snapshot.generation_changes, 3u);
+  EXPECT_EQ(snapshot.failed_generation_changes, 0u);
+  EXPECT_EQ(Observations(harness.device().generation_pause()), 3u);
+  EXPECT_EQ(snapshot.state, State::kResident);
+  EXPECT_EQ(snapshot.parks, 0u);  // Of idleness and of orders alone.
+}
+
+// Many clients' worth of tasks while slots change hands. A task that was in flight runs on
+// what stood in its slot, since a generation is only changed when nothing is in flight.
+TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(Load(device, {{kSlot, 0}, {kSlot + 1, 1}}).ok());
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> batches{0};
+  constexpr uint32_t kTasks = 64;
+  std::vector<std::thread> clients;
+  for (ClientId client = 10; client < 13; ++client) {
+    device.queue().AddClient(client);
+    clients.emplace_back([&, client] {
+      const Floats counters = harness.MakeFloats(1);
+      const Floats out = harness.MakeFloats(2 * kTasks);
+      uint64_t rounds = 0;
+      while (!stop) {
+        ++rounds;
+        auto batch = harness.MakeBatch({});
+        for (uint32_t i = 0; i < 2 * kTasks; ++i) {
+          out.host()[i] = 0;
+          TaskDescriptor task{};
+          task.operator_slot = static_cast<uint16_t>(kSlot + i % 2);
+          task.flags = kTaskCompact;
+          task.words[0] = 1;
+          task.words[1] = out.address(i);
+          batch->tasks.push_back(task);
+        }
+        batch->tasks.push_back(DeviceHarness::Task("test.count", 1, {counters.address()}));
+        std::atomic<int> done{0};
+        batch->done = [&done](Batch&) { ++done; };
+        ASSERT_TRUE(device.queue().Enqueue(client, batch).ok());
+        ASSERT_TRUE(Eventually([&] { return done.load() != 0; }));
+        ASSERT_EQ(done.load(), 1);
+        ASSERT_EQ(batch->failed, 0u) << batch->cause;
+        for (uint32_t i = 0; i < 2 * kTasks; ++i) {
+          // Slot kSlot holds an even version at all times, the next an odd one.
+          const float answer = out.host()[i];
+          const uint32_t k = static_cast<uint32_t>(answer) % 10;
+          ASSERT_TRUE(answer != 0 && k % 2 == i % 2) << i << ": " << answer;
+        }
+        ASSERT_EQ(counters.host()[0], static_cast<float>(rounds));
+        ++batches;
+      }
+    });
+  }
+  for (uint32_t change = 1; change <= 40; ++change) {
+    const uint32_t even = 2 * change % kVersions, odd = (2 * change + 7) % kVersions;
+    const uint64_t seen = batches.load();
+    ASSERT_TRUE(Load(device, {{kSlot, even}, {kSlot + 1, odd}}).ok()) << change;
+    EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(even));
+    EXPECT_EQ(Ask(harness, kSlot + 1), VersionAnswer(odd));
+    ASSERT_TRUE(Eventually([&] { return batches.load() > seen; }));  // The load goes on.
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(device.snapshot().restarts_by_cause.size(), 0u);
+}
+
+TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
+  const pid_t pid = harness.engine_pid();
+
+  auto bad = std::make_shared<Generation>(*Next(device, {{kSlot, 2}}));
+  const auto garbage = std::make_shared<const std::string>(1000, 'x');
+  if (Architecture(device) == 0) {
+    bad->operators[0].object = garbage;
+  } else {
+    bad->image = garbage;
+  }
+  const absl::Status refused = device.LoadGeneration(bad, kParkDeadline);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+
+  bad = std::make_shared<Generation>(*Next(device, {{kSlot, 2}}));
+  bad->operators[0].symbol = "resident_op_missing";
+  const absl::Status missing = device.LoadGeneration(bad, kParkDeadline);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument) << missing;
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("resident_op_missing"));
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+
+  bad = std::make_shared<Generation>(*Next(device, {{kSlot, 2}}));
+  bad->operators[0].slot = 0;
+  EXPECT_EQ(device.LoadGeneration(bad, kParkDeadline).code(), absl::StatusCode::kInvalidArgument);
+
+  bad = std::make_shared<Generation>(*Next(device, {{kSlot, 2}}));
+  bad->number = device.snapshot().info.generation;
+  EXPECT_EQ(device.LoadGeneration(bad, kParkDeadline).code(),
+            absl::StatusCode::kFailedPrecondition);
+
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+  EXPECT_EQ(harness.engine_pid(), pid);
+  EXPECT_EQ(device.snapshot().info.generation, 2u);
+  EXPECT_EQ(device.snapshot().failed_generation_changes, 3u);
+}
+
+// The change gives up; the traffic beside the long task has not been stopped by it.
+TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  const Floats out = harness.MakeFloats(1);
+  const Submission spinning = harness.Submit(harness.SpinTask(out, seconds(3)));
+  ASSERT_TRUE(Eventually([&] { return device.queue().counters().in_flight == 1; }));
+  const absl::Status late = Load(device, {{kSlot, 1}}, milliseconds(300));
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  EXPECT_THAT(std::string(late.message()), HasSubstr("--park_deadline"));
+  const Floats counters = harness.MakeFloats(100);
+  const auto batch = harness.Run(harness.CountTasks(counters));
+  EXPECT_EQ(batch->failed, 0u);
+  EXPECT_EQ(spinning.done->load(), 0) << "the machine is too slow for this test";
+
+  // One that may wait longer gets there once the task is done.
+  EXPECT_TRUE(Load(device, {{kSlot, 1}}).ok());
+  EXPECT_EQ(spinning.done->load(), 1);
+  EXPECT_EQ(spinning.batch->failed, 0u);
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+}
+
+TEST_F(DeviceGenerationTest, ParkedDeviceTakesItInPlace) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(device.Park().ok());
+  ASSERT_TRUE(Load(device, {{kSlot, 5}}).ok());
+  EXPECT_EQ(device.snapshot().state, State::kParked);
+  ASSERT_TRUE(device.Resume().ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(5));
+}
+
+TEST_F(DeviceGenerationTest, IdleDeviceTakesItInPlaceAndWorkWakesIt) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.park_after = milliseconds(1);
+  DeviceHarness harness(options);
+  ASSERT_TRUE(harness.AwaitState(State::kIdleParked));
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 6}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(6));
+  ASSERT_TRUE(harness.AwaitState(State::kIdleParked));
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 7}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(7));
+}
+
+TEST_F(DeviceGenerationTest, EngineThatIsReplacedStartsWithThePresentGeneration) {
+  DeviceHarness harness;
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 3}}).ok());
+  const pid_t first = harness.engine_pid();
+  kill(first, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(first));
+  EXPECT_EQ(harness.device().snapshot().info.generation, 2u);
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(3));
+  EXPECT_TRUE(Load(harness.device(), {{kSlot, 4}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(4));
+}
+
+TEST_F(DeviceGenerationTest, DeviceStartsWithTheGenerationItIsGiven) {
+  DeviceOptions options = DeviceHarness::Options();
+  uint32_t architecture = 0;
+  if (TestOnCuda()) {
+    DeviceHarness probe;
+    architecture = Architecture(probe.device());
+  }
+  options.engine.generation = VersionsGeneration(17, architecture, {{kSlot, 8}});
+  DeviceHarness harness(options);
+  EXPECT_EQ(harness.device().snapshot().info.generation, 17u);
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(8));
+}
+
+// Killed at some moment of the change, over and over: the call says what became of it, and
+// the device serves that.
+TEST_F(DeviceGenerationTest, EngineKilledInTheMiddleOfAChange) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(Load(device, {{kSlot, 0}}).ok());
+  uint32_t serving = 0;
+  for (uint32_t round = 1; round <= 4; ++round) {  // Five losses a minute are too many.
+    const pid_t pid = harness.engine_pid();
+    const auto next = Next(device, {{kSlot, round}});
+    std::thread killer([pid, round] {
+      std::this_thread::sleep_for(std::chrono::microseconds(150 * round));
+      kill(pid, SIGKILL);
+    });
+    const absl::Status loaded = device.LoadGeneration(next, kParkDeadline);
+    killer.join();
+    if (loaded.ok()) {
+      serving = round;
+    } else {
+      EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
+    }
+    ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
+    EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(serving));
+  }
+}
+
+TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneration) {
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
+  const uint32_t architecture = Architecture(device);
+  std::vector<DeviceFault> faults;
+  device.OnFault([&](const DeviceFault& fault) {
+    faults.push_back(fault);
+    return VersionsGeneration(9, architecture, {{kSlot, 2}});
+  });
+  const Floats out = harness.MakeFloats(1);
+  const pid_t first = harness.engine_pid();
+  const auto batch =
+      harness.Run(harness.MakeBatch({DeviceHarness::Task("test.bad_store", 1, {out.address()})}));
+  // The owner was asked before anybody had an answer.
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(batch->status[0], TaskStatus::kAborted);
+  EXPECT_EQ(faults[0].kind, "fault");
+  EXPECT_THAT(faults[0].suspects, ::testing::ElementsAre(OperatorSlot("test.bad_store")));
+  ASSERT_EQ(faults[0].running.size(), 1u);
+  EXPECT_EQ(faults[0].running[0].client, DeviceHarness::kClient);
+  EXPECT_EQ(faults[0].running[0].task.words[1], out.address());
+  EXPECT_THAT(ArgumentsText(faults[0].running[0]), HasSubstr("n=1, 0x"));
+  ASSERT_TRUE(harness.AwaitAnotherEngine(first));
+  EXPECT_EQ(device.snapshot().info.generation, 9u);
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(2));
+}
+
+TEST_F(DeviceGenerationTest, OperatorsHaveTimeLimitsOfTheirOwn) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.task_time_limit = milliseconds(60'000);
+  options.slot_time_limit = [](uint32_t slot) {
+    return milliseconds(slot == OperatorSlot("test.never_returns") ? 200 : 0);
+  };
+  DeviceHarness harness(options);
+  std::vector<DeviceFault> faults;
+  harness.device().OnFault([&](const DeviceFault& fault) {
+    faults.push_back(fault);
+    return nullptr;
+  });
+  const Floats out = harness.MakeFloats(1);
+  const auto batch = harness.Run(
+      harness.MakeBatch({DeviceHarness::Task("test.never_returns", 1, {out.address()})}));
+  EXPECT_EQ(batch->status[0], TaskStatus::kAborted);
+  EXPECT_THAT(batch->cause, HasSubstr("200 ms"));
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].kind, "hang");
+  ASSERT_EQ(faults[0].running.size(), 1u);
+}
+
+}  // namespace
+}  // namespace resident
