@@ -184,6 +184,24 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
   EXPECT_EQ(device.snapshot().failed_generation_changes, 3u);
 }
 
+// A GPU's image is loaded in the pause: what turns out there goes back to the former one.
+TEST_F(DeviceGenerationTest, ImageOfAnotherArchitectureLeavesTheFormerOneServing) {
+  if (!TestOnCuda()) return;  // The CPU engine loads while it stages.
+  DeviceHarness harness;
+  Device& device = harness.device();
+  ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
+  const pid_t pid = harness.engine_pid();
+  const uint32_t other = Architecture(device) / 10 == 8 ? 90 : 80;
+  const absl::Status refused =
+      device.LoadGeneration(VersionsGeneration(3, other, {{kSlot, 2}}), kParkDeadline);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
+  EXPECT_EQ(harness.engine_pid(), pid);
+  EXPECT_EQ(device.snapshot().info.generation, 2u);
+  ASSERT_TRUE(Load(device, {{kSlot, 3}}).ok());
+  EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(3));
+}
+
 // The change gives up; the traffic beside the long task has not been stopped by it.
 TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
   DeviceHarness harness;

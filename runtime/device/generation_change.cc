@@ -123,7 +123,7 @@ bool GenerationChange::HoldAndPark(nanoseconds most) {
       queue_.EndPark();
       return false;
     }
-    _mm_pause();
+    std::this_thread::yield();  // On a CPU engine the tasks may need this processor.
   }
   return true;
 }

@@ -326,6 +326,40 @@ TEST_F(DeviceQueueTest, EmptyOperatorSlotIsAnErrorAndNotACrash) {
   EXPECT_EQ(pending->batch->status[0], TaskStatus::kInternal);
 }
 
+TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
+  auto out = harness_->Window(64);
+  auto counter = harness_->Window(4);
+  *counter.as<float>() = 0;
+  // A task of each kind, and an in-order batch that is under way.
+  auto spinning = SpinBatch(out.address, 2, 20'000'000);
+  spinning->batch->in_order = true;
+  ASSERT_TRUE(queue_.Enqueue(1, spinning->batch).ok());
+  while (queue_.counters().in_flight == 0) std::this_thread::yield();
+  ASSERT_TRUE(queue_.Hold().ok());
+  EXPECT_EQ(queue_.Hold().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(queue_.BeginPark().code(), absl::StatusCode::kFailedPrecondition);
+  auto held = CountBatch(counter.address, 10);
+  ASSERT_TRUE(queue_.Enqueue(2, held->batch).ok());
+  while (queue_.counters().in_flight != 0) std::this_thread::yield();
+  EXPECT_EQ(*counter.as<float>(), 0.0f);
+  queue_.EndPark();  // The hold is taken back: nothing was parked.
+  held->Wait();
+  spinning->Wait();
+  EXPECT_EQ(*counter.as<float>(), 10.0f);
+  EXPECT_EQ(spinning->batch->failed, 0u);
+
+  // With nothing in flight the marker goes in, and the kernel leaves.
+  ASSERT_TRUE(queue_.Hold().ok());
+  while (!queue_.ParkIfDrained()) std::this_thread::yield();
+  ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
+  ASSERT_TRUE(harness_->engine().Resume().ok());
+  queue_.EndPark();
+  auto after = CountBatch(counter.address, 10);
+  ASSERT_TRUE(queue_.Enqueue(1, after->batch).ok());
+  after->Wait();
+  EXPECT_EQ(*counter.as<float>(), 20.0f);
+}
+
 TEST_F(DeviceQueueTest, ParksUnderLoadLoseAndDoubleNothing) {
   auto counter = harness_->Window(4);
   *counter.as<float>() = 0;

@@ -132,6 +132,11 @@ class DeviceFamilies {
     AddGauge(info_, With(With(labels, "engine", snapshot.info.kind), "name", snapshot.info.name),
              1);
     AddGauge(generation_, labels, static_cast<double>(snapshot.info.generation));
+    AddCounter(changes_, With(labels, "outcome", "ok"),
+               static_cast<double>(snapshot.generation_changes));
+    AddCounter(changes_, With(labels, "outcome", "failed"),
+               static_cast<double>(snapshot.failed_generation_changes));
+    AddHistogram(pause_, labels, device.generation_pause());
     AddGauge(workers_, labels, snapshot.info.workers);
 
     AddGauge(queue_, labels, static_cast<double>(snapshot.queue.queued_tasks));
@@ -161,9 +166,9 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_, &info_, &generation_, &workers_, &queue_, &occupancy_, &slots_, &parks_,
-          &resumes_, &park_, &resume_, &restarts_, &memory_, &memory_used_, &buffers_, &engine_cpu_,
-          &engine_memory_}) {
+         {&state_, &info_, &generation_, &changes_, &pause_, &workers_, &queue_, &occupancy_,
+          &slots_, &parks_, &resumes_, &park_, &resume_, &restarts_, &memory_, &memory_used_,
+          &buffers_, &engine_cpu_, &engine_memory_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -190,6 +195,10 @@ class DeviceFamilies {
   MetricFamily slots_ =
       Family("resident_ring_slots", MetricType::Gauge,
              "Slots of the ring. Less the occupancy: the credits left for submission.");
+  MetricFamily changes_ = Family("resident_generation_changes_total", MetricType::Counter,
+                                 "Changes of the generation of code, by how they ended.");
+  MetricFamily pause_ = Family("resident_generation_pause_seconds", MetricType::Histogram,
+                               "Time for which a change of generation held tasks back.");
   MetricFamily parks_ =
       Family("resident_parks_total", MetricType::Counter, "Times that the kernel left the device.");
   MetricFamily resumes_ = Family("resident_resumes_total", MetricType::Counter,
