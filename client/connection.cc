@@ -11,6 +11,7 @@ namespace resident::client {
 namespace {
 
 constexpr char kSessionKey[] = "resident-session";
+constexpr char kTokenKey[] = "authorization";
 constexpr char kUnreachablePayload[] = "residentd.unreachable";
 constexpr uint64_t kUploadChunkBytes = 1u << 20;
 
@@ -57,7 +58,11 @@ Connection::Connection(std::string address, Options options)
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A connection of one's own, so that clients of one process are served in turn.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel_ = grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  const Credentials& credentials = options_.credentials;
+  if (credentials.tls && !credentials.tls_server_name.empty()) {
+    arguments.SetSslTargetNameOverride(credentials.tls_server_name);
+  }
+  channel_ = grpc::CreateCustomChannel(address_, ChannelCredentialsOf(credentials), arguments);
   executor = v1::Executor::NewStub(channel_);
   buffers = v1::Buffers::NewStub(channel_);
   operators = v1::Operators::NewStub(channel_);
@@ -84,6 +89,7 @@ absl::Status Connection::WaitForServer() {
 
 absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_session,
                                  absl::Duration timeout) {
+  AddToken(context);
   if (timeout == absl::ZeroDuration()) timeout = options_.call_timeout;
   if (timeout != absl::InfiniteDuration()) {
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -93,6 +99,11 @@ absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_sessio
   if (!id.ok()) return id.status();
   context.AddMetadata(kSessionKey, *id);
   return absl::OkStatus();
+}
+
+void Connection::AddToken(grpc::ClientContext& context) const {
+  const std::string& token = options_.credentials.token;
+  if (!token.empty()) context.AddMetadata(kTokenKey, absl::StrCat("Bearer ", token));
 }
 
 absl::StatusOr<std::string> Connection::SessionId() {
@@ -106,6 +117,7 @@ absl::StatusOr<std::string> Connection::SessionId() {
     absl::MutexLock lock(&mutex_);
     session_state_ = SessionState::kOpening;
     session_context_ = std::make_unique<grpc::ClientContext>();
+    AddToken(*session_context_);
   }
   session_thread_ = std::thread([this] { ReadSession(); });
   absl::MutexLock lock(&mutex_);
@@ -188,6 +200,7 @@ absl::Status Connection::Free(uint64_t buffer) {
 // A failed channel does not say why; a call on it does.
 absl::Status Connection::WhyUnreachable() {
   grpc::ClientContext context;
+  AddToken(context);
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   v1::StatusResponse response;
   const grpc::Status status = admin->Status(&context, v1::StatusRequest(), &response);

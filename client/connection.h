@@ -75,6 +75,7 @@ class Connection {
   enum class SessionState { kNone, kOpening, kOpen, kEnded };
 
   absl::Status WhyUnreachable();
+  void AddToken(grpc::ClientContext& context) const;
   void ReadSession() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndSession() ABSL_LOCKS_EXCLUDED(mutex_);
 

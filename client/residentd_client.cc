@@ -385,6 +385,9 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         Options options) {
+  if (absl::Status usable = CheckCredentials(options.credentials, address); !usable.ok()) {
+    return usable;
+  }
   auto connection = std::make_shared<Connection>(address, std::move(options));
   if (absl::Status status = connection->WaitForServer(); !status.ok()) return status;
   return std::unique_ptr<Client>(new Client(std::move(connection)));

@@ -48,6 +48,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/credentials.h"
 #include "resident/v1/admin.pb.h"
 #include "resident/v1/buffers.pb.h"
 #include "resident/v1/executor.pb.h"
@@ -366,6 +367,9 @@ struct Options {
   absl::Duration call_timeout = absl::Seconds(60);
   // Largest message taken.
   uint32_t max_message_mib = 64;
+  // How the daemon is asked to let the client in. Connect refuses a token that would
+  // cross a network in the clear (FAILED_PRECONDITION).
+  Credentials credentials;
   // False: no session is ever opened. Such a client cannot have buffers.
   bool session = true;
 };

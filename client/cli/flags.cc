@@ -8,6 +8,17 @@
 
 ABSL_FLAG(std::string, server, "",
           "host:port of the daemon; without it $RESIDENTD_SERVER, else 127.0.0.1:50051");
+ABSL_FLAG(bool, tls, false, "encrypt, and check the daemon's certificate; implied by --tls_ca");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file with the authorities of the daemon's certificate; without it "
+          "$RESIDENTD_TLS_CA, else the system's");
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file with the client's certificate; without it $RESIDENTD_TLS_CERT");
+ABSL_FLAG(std::string, tls_key, "", "PEM file with its key; without it $RESIDENTD_TLS_KEY");
+ABSL_FLAG(std::string, tls_server_name, "",
+          "name in the daemon's certificate, where it is not the host in --server");
+ABSL_FLAG(std::string, token_file, "",
+          "file with the token that says who calls; without it $RESIDENTD_TOKEN_FILE");
 ABSL_FLAG(bool, json, false, "print JSON, also for errors");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "longest wait for each call, e.g. 5s or 2m");
 
@@ -148,16 +159,21 @@ absl::Status CheckFlags(const CommandLine& line, std::span<const std::string_vie
   return absl::OkStatus();
 }
 
+std::string FlagOrEnvironment(const std::string& flag, const char* variable) {
+  if (!flag.empty()) return flag;
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
 std::string ServerAddress() {
-  std::string address = absl::GetFlag(FLAGS_server);
-  if (!address.empty()) return address;
-  const char* environment = std::getenv("RESIDENTD_SERVER");
-  if (environment != nullptr && *environment != '\0') return environment;
-  return "127.0.0.1:50051";
+  const std::string address = FlagOrEnvironment(absl::GetFlag(FLAGS_server), "RESIDENTD_SERVER");
+  return address.empty() ? "127.0.0.1:50051" : address;
 }
 
 std::span<const std::string_view> CommonFlags() {
-  static constexpr std::string_view kCommon[] = {"server", "json", "timeout"};
+  static constexpr std::string_view kCommon[] = {"server",     "tls",     "tls_ca",
+                                                 "tls_cert",   "tls_key", "tls_server_name",
+                                                 "token_file", "json",    "timeout"};
   return kCommon;
 }
 

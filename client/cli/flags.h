@@ -23,6 +23,12 @@
 #include "absl/time/time.h"
 
 ABSL_DECLARE_FLAG(std::string, server);
+ABSL_DECLARE_FLAG(bool, tls);
+ABSL_DECLARE_FLAG(std::string, tls_ca);
+ABSL_DECLARE_FLAG(std::string, tls_cert);
+ABSL_DECLARE_FLAG(std::string, tls_key);
+ABSL_DECLARE_FLAG(std::string, tls_server_name);
+ABSL_DECLARE_FLAG(std::string, token_file);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
 
@@ -47,6 +53,9 @@ absl::Status CheckFlags(const CommandLine& line, std::span<const std::string_vie
 
 // The one of `candidates` most like `word`; empty when none is close.
 std::string Nearest(std::string_view word, std::span<const std::string> candidates);
+
+// The flag's value, else the environment variable's; empty if there is neither.
+std::string FlagOrEnvironment(const std::string& flag, const char* variable);
 
 // --server, else $RESIDENTD_SERVER, else 127.0.0.1:50051.
 std::string ServerAddress();

@@ -22,6 +22,15 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   options.call_timeout = absl::GetFlag(FLAGS_timeout);
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
+  absl::StatusOr<client::Credentials> credentials = client::LoadCredentials(
+      {.tls = absl::GetFlag(FLAGS_tls),
+       .tls_ca = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_ca), "RESIDENTD_TLS_CA"),
+       .tls_cert = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_cert), "RESIDENTD_TLS_CERT"),
+       .tls_key = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_key), "RESIDENTD_TLS_KEY"),
+       .tls_server_name = absl::GetFlag(FLAGS_tls_server_name),
+       .token_file = FlagOrEnvironment(absl::GetFlag(FLAGS_token_file), "RESIDENTD_TOKEN_FILE")});
+  if (!credentials.ok()) return credentials.status();
+  options.credentials = *std::move(credentials);
   return client::Client::Connect(ServerAddress(), std::move(options));
 }
 

@@ -50,6 +50,7 @@ int RunBench(const std::vector<std::string>& words);
 int RunDemo(const std::vector<std::string>& words);
 int RunTop(const std::vector<std::string>& words);
 int RunAdmin(const std::vector<std::string>& words);
+int RunToken(const std::vector<std::string>& words);
 int RunVersion(const std::vector<std::string>& words);
 int RunHelp(const std::vector<std::string>& words);
 

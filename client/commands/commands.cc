@@ -70,6 +70,14 @@ std::span<const Command> Commands() {
        "it may take (0: the daemon's own).\n",
        {"drain_timeout"},
        RunAdmin},
+      {"token",
+       "new NAME",
+       "make a token for an identity",
+       "Prints a new token, for the client, and the line that makes the daemon know it (the\n"
+       "token's hash; the daemon stores no more). With --out the token goes to that file,\n"
+       "readable by its owner alone, and is not printed.\n",
+       {"out"},
+       RunToken},
       {"version", "", "versions of residentctl and of the daemon", "", {}, RunVersion},
       {"help", "[COMMAND]", "this, or more about one command", "", {}, RunHelp},
   };

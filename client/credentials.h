@@ -1,0 +1,59 @@
+// Credentials: how a client proves who it is, and knows whom it talks to.
+//
+//   auto credentials = resident::client::LoadCredentials({.tls_ca = "ca.pem",
+//                                                         .token_file = "token"});
+//   options.credentials = *credentials;
+//
+// Thread safety: values; functions without state.
+#ifndef RESIDENT_CLIENT_CREDENTIALS_H_
+#define RESIDENT_CLIENT_CREDENTIALS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace grpc {
+class ChannelCredentials;
+}  // namespace grpc
+
+namespace resident::client {
+
+struct Credentials {
+  // Encrypts, and checks the server's certificate.
+  bool tls = false;
+  // PEM: authorities that the server's certificate may be of; empty: the system's.
+  std::string tls_ca;
+  // PEM: the client's own certificate, with what issued it, and its key; or neither.
+  std::string tls_cert;
+  std::string tls_key;
+  // Name to look for in the server's certificate; empty: the host in the address.
+  std::string tls_server_name;
+  // Sent with every call; empty: none.
+  std::string token;
+};
+
+// Paths; empty: none. A CA or a certificate turns TLS on.
+struct CredentialFiles {
+  bool tls = false;
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_server_name;
+  // Its first line is the token.
+  std::string token_file;
+};
+
+// Errors name the file.
+absl::StatusOr<Credentials> LoadCredentials(const CredentialFiles& files);
+
+// INVALID_ARGUMENT: a certificate without a key. FAILED_PRECONDITION: a token that would
+// cross a network in the clear: without TLS, to an address that is not this machine's.
+absl::Status CheckCredentials(const Credentials& credentials, const std::string& address);
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials);
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_CLIENT_CREDENTIALS_H_
