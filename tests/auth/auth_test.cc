@@ -1,0 +1,470 @@
+// Who may, through a real daemon: TLS, tokens, the policy, and how they change while it
+// serves.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "client/residentd_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "resident/v1/operators.grpc.pb.h"
+#include "runtime/hash/sha256.h"
+#include "server/auth/method_roles.h"
+#include "tests/auth/certificates.h"
+#include "tests/faults/daemon.h"
+#include "tests/integration/messages.h"
+
+namespace resident::testing {
+namespace {
+
+using ::grpc::StatusCode;
+using ::testing::HasSubstr;
+
+constexpr char kServerNames[] = "DNS:localhost,IP:127.0.0.1";
+
+// Tokens of the tests' identities, by role.
+constexpr char kSubmitToken[] = "submit-token";
+constexpr char kInstallToken[] = "install-token";
+constexpr char kAdminToken[] = "admin-token";
+constexpr char kNothingToken[] = "nothing-token";
+
+class Folder {
+ public:
+  Folder() : path_(std::filesystem::temp_directory_path() / "resident-auth-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string Path(const std::string& name) const { return path_ + "/" + name; }
+  // As a whole, like a careful editor.
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name + ".new")) << text;
+    std::filesystem::rename(Path(name + ".new"), Path(name));
+    return Path(name);
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string TokenLine(const std::string& name, const std::string& token) {
+  return name + " " + Sha256Hex(token) + "\n";
+}
+
+std::string FourTokens() {
+  return TokenLine("submitter", kSubmitToken) + TokenLine("installer", kInstallToken) +
+         TokenLine("admin", kAdminToken) + TokenLine("nobody", kNothingToken);
+}
+
+constexpr char kFourIdentities[] = R"({"identities": {
+  "submitter": {"roles": ["submit"]}, "installer": {"roles": ["install"]},
+  "admin": {"roles": ["admin"]}, "nobody": {"roles": []}}})";
+
+std::shared_ptr<grpc::Channel> Open(const Daemon& daemon,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials =
+                                        grpc::InsecureChannelCredentials()) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(daemon.address(), credentials, arguments);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> Tls(const std::string& ca,
+                                              const IssuedCertificate& client = {}) {
+  return grpc::SslCredentials({ca, client.key, client.certificate});
+}
+
+// One unary call with an empty message; `authorization` empty: none.
+grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                  const std::vector<std::string>& authorizations = {},
+                  std::chrono::seconds deadline = std::chrono::seconds(60),
+                  const std::string& request = "") {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + deadline);
+  for (const std::string& value : authorizations) context.AddMetadata("authorization", value);
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(request);
+  const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, &status);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+std::string Bearer(const std::string& token) { return "Bearer " + token; }
+
+constexpr char kStatus[] = "/resident.v1.Admin/Status";
+
+// Whether the call was refused for who made it.
+bool Denied(const grpc::Status& status) {
+  const std::string& message = status.error_message();
+  return (status.error_code() == StatusCode::PERMISSION_DENIED &&
+          message.find("does not have the role") != std::string::npos) ||
+         (status.error_code() == StatusCode::UNAUTHENTICATED &&
+          message.find("credential") != std::string::npos);
+}
+
+class PolicyTest : public ::testing::Test {
+ protected:
+  PolicyTest()
+      : policy_(folder_.Write("policy", kFourIdentities)),
+        tokens_(folder_.Write("tokens", FourTokens())),
+        daemon_({"--policy=" + policy_, "--token_file=" + tokens_}),
+        channel_(Open(daemon_)) {}
+
+  grpc::Status Call(const std::string& method, const std::string& token) {
+    return testing::Call(channel_, method, {Bearer(token)});
+  }
+  // Rewrites the policy and waits until the daemon says so.
+  void SetPolicy(const std::string& text) {
+    const size_t before = Count("--policy");
+    folder_.Write("policy", text);
+    EXPECT_TRUE(Eventually([&] { return Count("--policy") > before; }));
+  }
+  void SetTokens(const std::string& text) {
+    const size_t before = Count("--token_file");
+    folder_.Write("tokens", text);
+    EXPECT_TRUE(Eventually([&] { return Count("--token_file") > before; }));
+  }
+  // How often the daemon's log has it.
+  size_t Count(const std::string& word) const {
+    const std::string log = daemon_.Output();
+    size_t count = 0;
+    for (size_t at = log.find("residentd: " + word); at != std::string::npos;
+         at = log.find("residentd: " + word, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+
+  const Folder folder_;
+  const std::string policy_;
+  const std::string tokens_;
+  Daemon daemon_;
+  const std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(PolicyTest, EveryMethodIsRefusedWithoutItsRole) {
+  const struct {
+    const char* token;
+    RoleSet roles;
+  } callers[] = {{kSubmitToken, Role::kSubmit},
+                 {kInstallToken, Role::kInstall},
+                 {kAdminToken, Role::kAdmin},
+                 {kNothingToken, {}}};
+  for (const std::string_view listed : ListedMethods()) {
+    const std::string method(listed);
+    const MethodRule rule = RuleOf(listed);
+    if (rule.open_to_all) continue;
+    const grpc::Status anonymous = testing::Call(channel_, method);
+    EXPECT_EQ(anonymous.error_code(), StatusCode::UNAUTHENTICATED) << method;
+    EXPECT_TRUE(Denied(anonymous)) << method << ": " << anonymous.error_message();
+    for (const auto& caller : callers) {
+      const bool allowed = rule.roles.Intersects(caller.roles);
+      // The daemon could not be asked anything afterwards.
+      if (allowed && method == "/resident.v1.Admin/Drain") continue;
+      // A stream that is let in would go on.
+      const grpc::Status status = testing::Call(channel_, method, {Bearer(caller.token)},
+                                                std::chrono::seconds(allowed ? 1 : 60));
+      EXPECT_EQ(Denied(status), !allowed)
+          << method << " " << caller.token << ": " << status.error_message();
+    }
+  }
+  EXPECT_EQ(Call("/resident.v1.Executor/NotYetThought", kAdminToken).error_code(),
+            StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(testing::Call(channel_, "/grpc.health.v1.Health/Check").ok());
+}
+
+TEST_F(PolicyTest, HostileCredentialsAreRefusedAndTheDaemonServesOn) {
+  for (const std::vector<std::string>& authorizations :
+       std::vector<std::vector<std::string>>{{"Bearer wrong"},
+                                             {"Bearer "},
+                                             {"Bearer"},
+                                             {""},
+                                             {"Basic YTpi"},
+                                             {std::string(kSubmitToken)},
+                                             {Bearer(kSubmitToken) + " "},
+                                             {Bearer(kSubmitToken), Bearer(kSubmitToken)},
+                                             {Bearer(kSubmitToken), "Bearer wrong"},
+                                             {Bearer(std::string(1000, 'x'))}}) {
+    const grpc::Status status = testing::Call(channel_, kStatus, authorizations);
+    EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << authorizations[0];
+    EXPECT_THAT(status.error_message(), HasSubstr("Fix: "));
+  }
+  // gRPC's own limit on metadata comes first.
+  EXPECT_FALSE(testing::Call(channel_, kStatus, {Bearer(std::string(1'000'000, 'x'))}).ok());
+  EXPECT_TRUE(Call(kStatus, kSubmitToken).ok());
+}
+
+TEST_F(PolicyTest, ASessionIsItsIdentitysAlone) {
+  folder_.Write("policy", R"({"identities": {
+      "submitter": {"roles": ["submit"]}, "admin": {"roles": ["submit", "admin"]}}})");
+  daemon_.Kill(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return Count("--policy was read") == 1; }));
+  client::Options options;
+  options.credentials.token = kSubmitToken;
+  auto owner = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  ASSERT_TRUE((*owner)->Allocate<float>({4}).ok());
+
+  const auto sessions = v1::Sessions::NewStub(channel_);
+  grpc::ClientContext open;
+  open.AddMetadata("authorization", Bearer(kAdminToken));
+  const auto stream = sessions->Open(&open, v1::OpenSessionRequest());
+  v1::OpenSessionResponse opened;
+  ASSERT_TRUE(stream->Read(&opened));
+  const auto list = [&](const char* token) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", Bearer(token));
+    context.AddMetadata("resident-session", opened.session_id());
+    v1::ListBuffersResponse buffers;
+    return v1::Buffers::NewStub(channel_)->List(&context, v1::ListBuffersRequest(), &buffers);
+  };
+  EXPECT_TRUE(list(kAdminToken).ok());
+  ExpectRefused(list(kSubmitToken), StatusCode::PERMISSION_DENIED,
+                {"session was not opened by 'submitter'"});
+  open.TryCancel();
+  stream->Finish();
+}
+
+TEST_F(PolicyTest, OperatorsAndQuotasHold) {
+  SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"],
+      "operators": {"submit": ["add", "test.spin"]},
+      "quotas": {"tasks_in_flight": 4, "buffer_mib": 1}}}})");
+  client::Options options;
+  options.credentials.token = kSubmitToken;
+  auto client = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const std::vector<float> ones(2, 1.0f);
+  const auto add = [&](uint32_t count) {
+    client::TaskBatch batch("add", count);
+    batch.Input(ones, {2}).Input(ones, {2}).Return<float>({2}).Scalar(1.0);
+    return (*client)->Run(batch).status();
+  };
+  EXPECT_TRUE(add(4).ok()) << add(4);
+  const absl::Status many = add(5);
+  EXPECT_EQ(many.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(many.message()), HasSubstr("tasks_in_flight"));
+  EXPECT_TRUE(add(4).ok()) << "what was refused is not in flight";
+
+  client::TaskBatch fill("fill");
+  fill.Return<float>({2}).Scalar(1.0);
+  EXPECT_EQ((*client)->Run(fill).status().code(), absl::StatusCode::kPermissionDenied);
+  client::FluxBatch flux;
+  flux.Program({0});
+  const absl::Status program = (*client)->Run(flux).status();
+  EXPECT_EQ(program.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(program.message()), HasSubstr("'flux.run'"));
+
+  // Of the identity, whatever the session.
+  auto held = (*client)->Allocate<uint8_t>({600 << 10});
+  ASSERT_TRUE(held.ok()) << held.status();
+  auto second = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(second.ok());
+  const absl::Status refused = (*second)->Allocate<uint8_t>({600 << 10}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("buffer_mib"));
+  ASSERT_TRUE(held->Free().ok());
+  EXPECT_TRUE((*second)->Allocate<uint8_t>({600 << 10}).ok());
+}
+
+TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
+  SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"], "quota": {}}}})");
+  EXPECT_THAT(daemon_.Output(), HasSubstr("identities.submitter.quota: no such field"));
+  EXPECT_TRUE(Call(kStatus, kAdminToken).ok());
+  SetTokens("submitter not-a-hash\n");
+  EXPECT_TRUE(Call(kStatus, kSubmitToken).ok());
+  std::filesystem::remove(policy_);
+  EXPECT_TRUE(Eventually([&] { return Count("--policy could not") == 2; }));
+  EXPECT_TRUE(Call(kStatus, kAdminToken).ok());
+  SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"]}}})");
+  EXPECT_EQ(Call(kStatus, kAdminToken).error_code(), StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
+  client::Options options;
+  options.credentials.token = kSubmitToken;
+  auto client = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(client.ok());
+  auto stream = (*client)->OpenStream();
+  ASSERT_TRUE(stream.ok());
+  const std::vector<float> one(1, 1.0f);
+  client::TaskBatch batch("add");
+  batch.Input(one, {1}).Input(one, {1}).Return<float>({1}).Scalar(1.0);
+  ASSERT_TRUE((*stream)->Send(batch).get().ok());
+
+  SetTokens(TokenLine("admin", kAdminToken));
+  // The stream ends by itself; a batch that is sent meanwhile is refused.
+  absl::Status last;
+  EXPECT_TRUE(Eventually([&] {
+    auto answer = (*stream)->Send(batch);
+    last = answer.get().status();
+    return !last.ok();
+  }));
+  EXPECT_EQ((*stream)->Finish().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ((*client)->Run(batch).status().code(), absl::StatusCode::kUnauthenticated);
+  // So does the session.
+  options.credentials.token = kAdminToken;
+  options.session = false;
+  auto admin = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(admin.ok());
+  EXPECT_TRUE(Eventually([&] {
+    const auto status = (*admin)->Status();
+    if (!status.ok()) return false;
+    for (const v1::ClientStatus& c : status->clients()) {
+      if (c.name() == "residentd client") return false;
+    }
+    return true;
+  }));
+}
+
+TEST_F(PolicyTest, ATokenThatTheCommandMadeLetsItIn) {
+  const std::string program = std::string(std::getenv("TEST_SRCDIR")) + "/" +
+                              std::getenv("TEST_WORKSPACE") + "/client/residentctl";
+  const auto run = [&](const std::string& arguments) {
+    std::string output;
+    FILE* const pipe = popen((program + " " + arguments + " 2>&1").c_str(), "r");
+    char piece[512];
+    while (fgets(piece, sizeof(piece), pipe) != nullptr) output += piece;
+    return std::pair<int, std::string>(WEXITSTATUS(pclose(pipe)), output);
+  };
+  const std::string token = folder_.Path("token");
+  const auto [made, output] = run("token new admin --out " + token);
+  ASSERT_EQ(made, 0) << output;
+  struct stat info {};
+  ASSERT_EQ(stat(token.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const std::string status = "status --server=" + daemon_.address() + " --token_file=" + token;
+  EXPECT_EQ(run(status).first, 4);
+  SetTokens(output.substr(output.find("admin ")));
+  EXPECT_EQ(run(status).first, 0) << run(status).second;
+  // In the clear, to another machine: not even tried.
+  const auto [far, why] = run("status --server=192.0.2.1:1 --token_file=" + token);
+  EXPECT_EQ(far, 4);
+  EXPECT_THAT(why, HasSubstr("in the clear"));
+}
+
+class TlsTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> TlsFlags(const IssuedCertificate& server) {
+    return {"--tls_cert=" + folder_.Write("cert", server.certificate),
+            "--tls_key=" + folder_.Write("key", server.key)};
+  }
+
+  const Folder folder_;
+  Authority ca_{"test CA"};
+  Authority other_ca_{"another CA"};
+};
+
+TEST_F(TlsTest, TheServerIsCheckedAndNothingGoesInTheClear) {
+  Daemon daemon(TlsFlags(ca_.Issue("server", kServerNames)));
+  EXPECT_TRUE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
+  EXPECT_EQ(Call(Open(daemon, Tls(other_ca_.certificate())), kStatus).error_code(),
+            StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(Open(daemon), kStatus).error_code(), StatusCode::UNAVAILABLE);
+
+  client::Options options;
+  options.credentials.tls = true;
+  options.credentials.tls_ca = ca_.certificate();
+  auto client = client::Client::Connect(daemon.address(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE((*client)->Upload(std::vector<float>{1, 2, 3}).ok());
+  options.credentials.tls_ca = other_ca_.certificate();
+  EXPECT_TRUE(client::IsUnreachable(client::Client::Connect(daemon.address(), options).status()));
+}
+
+TEST_F(TlsTest, ClientCertificatesSayWhoCalls) {
+  auto flags = TlsFlags(ca_.Issue("server", kServerNames));
+  flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
+  flags.push_back("--policy=" + folder_.Write("policy", R"({"identities": {
+      "spiffe://test/alice": {"roles": ["submit"]}, "bob": {"roles": ["admin"]},
+      "alice": {"roles": ["admin"]}}})"));
+  Daemon daemon(flags);
+  const auto call = [&](const IssuedCertificate& client, const char* method) {
+    return Call(Open(daemon, Tls(ca_.certificate(), client)), method);
+  };
+  constexpr char kPark[] = "/resident.v1.Admin/Park";
+  // The URI counts before the common name.
+  const IssuedCertificate alice = ca_.Issue("alice", "URI:spiffe://test/alice,DNS:bob");
+  EXPECT_TRUE(call(alice, kStatus).ok());
+  ExpectRefused(call(alice, kPark), StatusCode::PERMISSION_DENIED, {"'spiffe://test/alice'"});
+  EXPECT_TRUE(call(ca_.Issue("bob", ""), kPark).ok());
+  ExpectRefused(call(ca_.Issue("mallory", ""), kStatus), StatusCode::PERMISSION_DENIED,
+                {"'mallory'"});
+  ExpectRefused(call(ca_.Issue("", "DNS:bob"), kStatus), StatusCode::UNAUTHENTICATED,
+                {"is not an identity"});
+  ExpectRefused(call(ca_.Issue("residentd", ""), kStatus), StatusCode::UNAUTHENTICATED,
+                {"is not an identity"});
+  EXPECT_EQ(call({}, kStatus).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(call(other_ca_.Issue("bob", ""), kStatus).error_code(), StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TlsTest, WithoutARequiredCertificateATokenWillDo) {
+  auto flags = TlsFlags(ca_.Issue("server", kServerNames));
+  flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
+  flags.push_back("--tls_require_client_cert=false");
+  flags.push_back("--policy=" + folder_.Write("policy", kFourIdentities));
+  flags.push_back("--token_file=" + folder_.Write("tokens", FourTokens()));
+  Daemon daemon(flags);
+  const auto plain = Open(daemon, Tls(ca_.certificate()));
+  EXPECT_TRUE(Call(plain, kStatus, {Bearer(kAdminToken)}).ok());
+  EXPECT_EQ(Call(plain, kStatus).error_code(), StatusCode::UNAUTHENTICATED);
+  const auto certified = Open(daemon, Tls(ca_.certificate(), ca_.Issue("admin", "")));
+  EXPECT_TRUE(Call(certified, kStatus).ok());
+  EXPECT_EQ(Call(certified, kStatus, {"Bearer wrong"}).error_code(), StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(TlsTest, CertificatesAreReplacedWhileItServes) {
+  Daemon daemon(TlsFlags(ca_.Issue("server", kServerNames)));
+  const auto before = Open(daemon, Tls(ca_.certificate()));
+  EXPECT_TRUE(Call(before, kStatus).ok());
+
+  // Half of the exchange: the key is not the certificate's yet.
+  const IssuedCertificate next = other_ca_.Issue("server", kServerNames);
+  folder_.Write("cert", next.certificate);
+  EXPECT_TRUE(
+      Eventually([&] { return daemon.Output().find("is not the key of") != std::string::npos; }));
+  EXPECT_TRUE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
+
+  folder_.Write("key", next.key);
+  EXPECT_TRUE(
+      Eventually([&] { return Call(Open(daemon, Tls(other_ca_.certificate())), kStatus).ok(); }));
+  EXPECT_FALSE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
+  EXPECT_TRUE(Call(before, kStatus).ok()) << "a connection that is open stays";
+}
+
+TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {
+  const auto refused = [](const std::vector<std::string>& flags, const std::string& part) {
+    const Daemon::Failure failure = Daemon::StartInVain(flags);
+    EXPECT_EQ(failure.exit.status, 1);
+    EXPECT_THAT(failure.output, HasSubstr(part));
+    EXPECT_THAT(failure.output, HasSubstr("Fix: "));
+  };
+  const Folder folder;
+  const std::string policy = "--policy=" + folder.Write("policy", kFourIdentities);
+  refused({"--address=0.0.0.0:0"}, "can be reached from other machines");
+  refused({"--address=[::]:0"}, "can be reached from other machines");
+  refused({"--address=0.0.0.0:0", "--insecure_non_loopback", policy}, "in the clear");
+  refused({"--tls_cert=" + folder.Path("none")}, "--tls_cert without --tls_key");
+  refused({"--tls_client_ca=" + folder.Path("none")}, "--tls_client_ca without --tls_cert");
+  refused({"--token_file=" + folder.Path("none")}, "--token_file without --policy");
+  refused({"--policy=" + folder.Path("none")}, "cannot read");
+  refused({"--policy=" + folder.Write("bad", "{")}, "at line 1");
+  Daemon trusted({"--insecure_non_loopback"}, "0.0.0.0:0");
+  EXPECT_THAT(trusted.Output(), HasSubstr("everybody may do everything"));
+}
+
+}  // namespace
+}  // namespace resident::testing
