@@ -40,8 +40,8 @@ class BatchRunner {
                                                         const std::shared_ptr<Client>& client,
                                                         Clock::time_point deadline, Answer answer);
 
-  // Errors: RESOURCE_EXHAUSTED (the client's queue is full), UNAVAILABLE, UNAUTHENTICATED
-  // (the session has ended). Then `answer` is not called.
+  // Errors: RESOURCE_EXHAUSTED (the client's queue is full, or its quota used), UNAVAILABLE,
+  // UNAUTHENTICATED (the session has ended). Then `answer` is not called.
   absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, Client& client,
                       std::chrono::nanoseconds assist);
 

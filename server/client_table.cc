@@ -30,12 +30,13 @@ std::string NewSessionId() {
 }  // namespace
 
 Client::Client(ClientId id, ClientId transfer_id, std::string session, std::string name,
-               std::string peer, size_t devices)
+               std::string peer, std::shared_ptr<Account> account, size_t devices)
     : id_(id),
       transfer_id_(transfer_id),
       session_(std::move(session)),
       name_(std::move(name)),
-      peer_(std::move(peer)) {
+      peer_(std::move(peer)),
+      account_(std::move(account)) {
   for (size_t d = 0; d < devices; ++d) window_use_.push_back(std::make_shared<WindowUse>());
 }
 
@@ -72,11 +73,12 @@ bool Client::WaitForCompletion(std::function<void()> wake) {
   return true;
 }
 
-std::shared_ptr<Client> ClientTable::Make(std::string session, std::string name, std::string peer) {
+std::shared_ptr<Client> ClientTable::Make(std::string session, std::string name, std::string peer,
+                                          std::shared_ptr<Account> account) {
   const ClientId id = next_id_;
   next_id_ += 2;
   auto client = std::make_shared<Client>(id, id + 1, std::move(session), std::move(name),
-                                         std::move(peer), devices_.size());
+                                         std::move(peer), std::move(account), devices_.size());
   for (Device* device : devices_) {
     device->queue().AddClient(client->id());
     device->queue().AddClient(client->transfer_id());
@@ -91,8 +93,8 @@ void ClientTable::RemoveQueues(const Client& client) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(const std::string& name,
-                                                                 const std::string& peer) {
+absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(
+    const std::string& name, const std::string& peer, const std::shared_ptr<Account>& account) {
   if (name.size() > kMaxClientNameBytes) {
     return errors::ClientNameTooLong(name.size(), kMaxClientNameBytes);
   }
@@ -100,7 +102,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(const std::stri
   if (sessions_.size() >= limits_.max_sessions) {
     return errors::TooManySessions(limits_.max_sessions);
   }
-  std::shared_ptr<Client> client = Make(NewSessionId(), name, peer);
+  std::shared_ptr<Client> client = Make(NewSessionId(), name, peer, account);
   sessions_[client->session()] = client;
   buffers_->AddOwner(client->id());
   return client;
@@ -129,16 +131,20 @@ void ClientTable::ForgetIdle(absl::Time now, bool all) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(const std::string& session,
-                                                             const std::string& peer) {
+absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
+    const std::string& session, const std::string& peer, const std::shared_ptr<Account>& account) {
   const absl::Time now = absl::Now();
   absl::MutexLock lock(&mu_);
   if (!session.empty()) {
     const auto found = sessions_.find(session);
     if (found == sessions_.end()) return errors::UnknownSession(session);
+    if (found->second->account().name() != account->name()) {
+      return errors::OthersSession(account->name());
+    }
     return found->second;
   }
-  const auto found = peers_.find(peer);
+  std::pair<std::string, std::string> key(peer, account->name());
+  const auto found = peers_.find(key);
   if (found != peers_.end()) {
     found->second.last_seen = now;
     return found->second.client;
@@ -148,8 +154,8 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(const std::string& 
     ForgetIdle(now, /*all=*/true);
     if (peers_.size() >= limits_.max_sessions) return errors::TooManyPeers(limits_.max_sessions);
   }
-  std::shared_ptr<Client> client = Make("", "", peer);
-  peers_[peer] = {client, now};
+  std::shared_ptr<Client> client = Make("", "", peer, account);
+  peers_[std::move(key)] = {client, now};
   return client;
 }
 

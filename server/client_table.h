@@ -1,6 +1,7 @@
 // ClientTable: who sends work, and in whose name it is queued.
 //
-// A client is a session (Sessions.Open), or, for calls without one, a connection. Each
+// A client is a session (Sessions.Open), or, for calls without one, what one identity
+// sends over one connection. A session is used by the identity that opened it. Each
 // has a queue of its own on every device; uploads and downloads have a second one, so
 // that they do not wait behind the client's own tasks. A connection's client owns no
 // buffers and is forgotten when it has been idle for a while.
@@ -16,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,6 +27,7 @@
 #include "absl/time/time.h"
 #include "runtime/buffers/buffer_table.h"
 #include "runtime/limits.h"
+#include "server/auth/account.h"
 #include "server/translation/batch_translator.h"
 
 namespace resident {
@@ -32,7 +35,7 @@ namespace resident {
 class Client {
  public:
   Client(ClientId id, ClientId transfer_id, std::string session, std::string name, std::string peer,
-         size_t devices);
+         std::shared_ptr<Account> account, size_t devices);
 
   // Names of its queues.
   ClientId id() const { return id_; }
@@ -42,6 +45,8 @@ class Client {
   const std::string& session() const { return session_; }
   const std::string& name() const { return name_; }
   const std::string& peer() const { return peer_; }
+  // Whose rights and quotas hold.
+  Account& account() const { return *account_; }
   const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
 
   // A batch is on its way; Completed follows when it is answered.
@@ -59,6 +64,7 @@ class Client {
   const std::string session_;
   const std::string name_;
   const std::string peer_;
+  const std::shared_ptr<Account> account_;
   std::vector<std::shared_ptr<WindowUse>> window_use_;
 
   absl::Mutex mu_;
@@ -73,21 +79,24 @@ class ClientTable {
 
   // Errors: RESOURCE_EXHAUSTED (--max_sessions), INVALID_ARGUMENT (name too long).
   absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
-                                                      const std::string& peer);
+                                                      const std::string& peer,
+                                                      const std::shared_ptr<Account>& account);
   // Drops what the session has queued, and frees its buffers.
   void EndSession(const std::shared_ptr<Client>& client);
 
-  // The client of a call: that of `session`, or with an empty one that of the
-  // connection. Errors: UNAUTHENTICATED (unknown session), RESOURCE_EXHAUSTED.
+  // The client of a call of `account`: that of `session`, or with an empty one that of
+  // the connection. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED
+  // (somebody else's), RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<Client>> ForCall(const std::string& session,
-                                                  const std::string& peer);
+                                                  const std::string& peer,
+                                                  const std::shared_ptr<Account>& account);
 
   std::vector<std::shared_ptr<Client>> List() const;
   uint64_t sessions() const;
 
  private:
-  std::shared_ptr<Client> Make(std::string session, std::string name, std::string peer)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Client> Make(std::string session, std::string name, std::string peer,
+                               std::shared_ptr<Account> account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetIdle(absl::Time now, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveQueues(const Client& client);
 
@@ -102,7 +111,8 @@ class ClientTable {
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<Client>> sessions_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, Peer> peers_ ABSL_GUARDED_BY(mu_);
+  // By peer and account.
+  absl::flat_hash_map<std::pair<std::string, std::string>, Peer> peers_ ABSL_GUARDED_BY(mu_);
   absl::Time last_sweep_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   ClientId next_id_ ABSL_GUARDED_BY(mu_) = 1;
 };

@@ -8,6 +8,20 @@ ABSL_FLAG(std::string, address, "127.0.0.1:50051",
           "host:port that gRPC listens on; port 0 takes a free one");
 ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
           "host:port of the Prometheus page; empty: none; port 0 takes a free one");
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file with the server's certificate and those that issued it; turns TLS on");
+ABSL_FLAG(std::string, tls_key, "", "PEM file with the certificate's private key");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "PEM file with the authorities whose certificates clients must have");
+ABSL_FLAG(bool, tls_require_client_cert, true,
+          "with --tls_client_ca, refuse clients without a certificate; false: they may come with "
+          "a token instead");
+ABSL_FLAG(std::string, policy, "",
+          "file that says who may do what (docs/operations.md); empty: everybody everything");
+ABSL_FLAG(std::string, token_file, "",
+          "file with names and hashes of their tokens (residentctl token new)");
+ABSL_FLAG(bool, insecure_non_loopback, false,
+          "serve other machines without TLS: whoever reaches the port may do everything");
 ABSL_FLAG(std::string, port_file, "",
           "file to write the addresses to, as JSON, once the daemon serves");
 ABSL_FLAG(std::string, devices, "all",
@@ -75,6 +89,13 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   ServeOptions options;
   options.address = absl::GetFlag(FLAGS_address);
   options.metrics_address = absl::GetFlag(FLAGS_metrics_address);
+  options.access.tls_cert = absl::GetFlag(FLAGS_tls_cert);
+  options.access.tls_key = absl::GetFlag(FLAGS_tls_key);
+  options.access.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  options.access.tls_require_client_cert = absl::GetFlag(FLAGS_tls_require_client_cert);
+  options.access.policy = absl::GetFlag(FLAGS_policy);
+  options.access.token_file = absl::GetFlag(FLAGS_token_file);
+  options.access.insecure_non_loopback = absl::GetFlag(FLAGS_insecure_non_loopback);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.devices = absl::GetFlag(FLAGS_devices);
   const auto park_after = Milliseconds("park_after", absl::GetFlag(FLAGS_park_after));

@@ -10,12 +10,15 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/limits.h"
+#include "server/auth/access_options.h"
 
 namespace resident {
 
 struct ServeOptions {
   // --address: host:port that gRPC listens on; port 0: a free one.
   std::string address;
+  // --tls_..., --policy, --token_file, --insecure_non_loopback.
+  AccessOptions access;
   // --metrics_address: the same for the metrics page; empty: none.
   std::string metrics_address;
   // --port_file: where to write the addresses, as JSON, once serving; empty: nowhere.

@@ -22,6 +22,8 @@
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
 #include "runtime/errors.h"
+#include "server/auth/access_files.h"
+#include "server/auth/server_credentials.h"
 #include "server/core.h"
 #include "server/device_list.h"
 #include "server/health.h"
@@ -80,6 +82,8 @@ class Daemon {
   }
 
   absl::Status Start();
+  // Looks at policy, tokens and certificates now.
+  void ReloadAccess() { access_files_.Reload(); }
   // Ends once a signal has come. `signals`: those that cut the draining short.
   void Stop(const sigset_t& signals);
   std::string Banner() const;
@@ -102,6 +106,8 @@ class Daemon {
   RpcCounters counters_;
   LiveStreams streams_;
   Access access_;
+  ServerCredentials credentials_;
+  AccessFiles access_files_{options_.access, &access_, &credentials_};
   std::unique_ptr<Health> health_;
   std::unique_ptr<BatchTranslator> translator_;
   std::unique_ptr<WorkerPool> answers_;
@@ -171,6 +177,7 @@ void Daemon::ConnectCore() {
   core_.runner = runner_.get();
   core_.gate = &gate_;
   core_.access = &access_;
+  core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
@@ -204,6 +211,12 @@ absl::Status Daemon::StartMetrics() {
   sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };
   sources.clients = [this] { return clients_->sessions(); };
   sources.rpc = [this] { return TotalsOf(counters_); };
+  sources.access = [this] {
+    const AccessFiles::Counters files = access_files_.counters();
+    return AccessTotals{access_.denied(absl::StatusCode::kUnauthenticated),
+                        access_.denied(absl::StatusCode::kPermissionDenied), files.reloads,
+                        files.failures, files.certificate_expires};
+  };
   auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);
@@ -237,7 +250,7 @@ absl::Status Daemon::StartServer() {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
   int port = 0;
-  builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options_.address, credentials_.Make(options_.access, &access_), &port);
   builder.RegisterService(executor_.get());
   builder.RegisterService(sessions_.get());
   builder.RegisterService(buffers_service_.get());
@@ -249,6 +262,7 @@ absl::Status Daemon::StartServer() {
   }
   address_ = absl::StrCat(HostOf(options_.address), ":", port);
   health_->Attach(server_->GetHealthCheckService());
+  access_files_.Watch([this] { streams_.EndRefused(); });
   return absl::OkStatus();
 }
 
@@ -257,6 +271,8 @@ absl::Status Daemon::Start() {
   if (status.ok() && !options_.metrics_address.empty()) {
     status = CheckListen("metrics_address", options_.metrics_address);
   }
+  if (status.ok()) status = CheckAccessOptions(options_.access, options_.address);
+  if (status.ok()) status = access_files_.Load();
   if (status.ok()) status = StartDevicesAndRegistry();
   if (!status.ok()) return status;
   ConnectCore();
@@ -273,7 +289,8 @@ std::string Daemon::Banner() const {
                         info.workers, info.kind == "cpu" ? " workers)" : " blocks)");
       });
   return absl::StrCat(
-      "residentd ", kVersion, ": serving on ", address_, "; metrics ",
+      "residentd ", kVersion, ": serving on ", address_, " (", DescribeAccess(options_.access),
+      "); metrics ",
       core_.metrics_address.empty() ? "off"
                                     : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
       "; ", devices,
@@ -299,6 +316,7 @@ absl::Status Daemon::WritePortFile() const {
 }
 
 void Daemon::Stop(const sigset_t& signals) {
+  access_files_.Stop();
   gate_.Close();
   health_->Update();
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
@@ -334,7 +352,10 @@ absl::Status Serve(const ServeOptions& options) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t heard = signals;
+  // Without anything to read anew it ends the process, as it does by default.
+  if (options.access.credentials()) sigaddset(&heard, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &heard, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // A malformed message is its sender's affair, who is told; it does not fill the log.
   google::protobuf::SetLogHandler(nullptr);
@@ -347,7 +368,7 @@ absl::Status Serve(const ServeOptions& options) {
   fflush(stdout);
 
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  while (sigwait(&heard, &signal_number) == 0 && signal_number == SIGHUP) daemon.ReloadAccess();
   daemon.Stop(signals);
   return absl::OkStatus();
 }

@@ -11,7 +11,8 @@ namespace resident {
 //
 // SIGTERM: the health service says NOT_SERVING and new work gets UNAVAILABLE; what was
 // taken is finished, for at most --drain_timeout (a second signal cuts that short);
-// the rest is answered UNAVAILABLE; the metrics page goes last.
+// the rest is answered UNAVAILABLE; the metrics page goes last. SIGHUP, where there is
+// TLS or a policy: their files are read anew.
 //
 // REQUIRES: called from the main thread, before any other was started.
 absl::Status Serve(const ServeOptions& options);

@@ -120,6 +120,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
   buffer->size_bytes = bytes;
   buffer->durable = spec.durable;
   buffer->name = spec.name;
+  buffer->quota = spec.quota;
   buffer->memory = *std::move(memory);
   buffer->epoch = session.epoch();
   if (spec.durable) buffer->host_copy = std::make_shared<DurableCopy>(bytes);
@@ -141,6 +142,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(
   buffer->size_bytes = bytes;
   buffer->shared = true;
   buffer->name = spec.name;
+  buffer->quota = spec.quota;
   buffer->memory = std::move(memory);
   buffer->epoch = epoch;
   return Insert(std::move(buffer));

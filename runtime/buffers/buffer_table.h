@@ -64,6 +64,8 @@ struct BufferSpec {
   uint32_t device = 0;
   bool durable = false;
   std::string name = {};
+  // Kept for as long as the buffer is: what it takes of somebody's quota.
+  std::shared_ptr<const void> quota = nullptr;
 };
 
 // A buffer as it was when it was looked up.
@@ -77,6 +79,7 @@ struct Buffer {
   bool durable = false;
   bool shared = false;
   std::string name;
+  std::shared_ptr<const void> quota;
 
   std::shared_ptr<const DeviceMemory> memory;  // Null: lost.
   uint64_t epoch = 0;                          // Of the engine that `memory` belongs to.

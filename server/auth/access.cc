@@ -108,6 +108,21 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
 }
 
 absl::Status Access::Admit(std::string_view method, const Presented& presented) const {
+  absl::Status status = Decide(method, presented);
+  if (status.code() == absl::StatusCode::kUnauthenticated) {
+    unauthenticated_.fetch_add(1, std::memory_order_relaxed);
+  } else if (!status.ok()) {
+    permission_denied_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+uint64_t Access::denied(absl::StatusCode code) const {
+  return (code == absl::StatusCode::kUnauthenticated ? unauthenticated_ : permission_denied_)
+      .load(std::memory_order_relaxed);
+}
+
+absl::Status Access::Decide(std::string_view method, const Presented& presented) const {
   const MethodRule rule = RuleOf(method);
   if (rule.open_to_all) return absl::OkStatus();
   const auto identity = Identify(presented);

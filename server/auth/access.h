@@ -26,6 +26,8 @@
 #ifndef RESIDENT_SERVER_AUTH_ACCESS_H_
 #define RESIDENT_SERVER_AUTH_ACCESS_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,7 +72,12 @@ class Access {
   // service, without any credential. UNAUTHENTICATED, PERMISSION_DENIED.
   absl::Status Admit(std::string_view method, const Presented& presented) const;
 
+  // Calls that Admit has refused with this code.
+  uint64_t denied(absl::StatusCode code) const;
+
  private:
+  absl::Status Decide(std::string_view method, const Presented& presented) const;
+
   // What Load made; replaced as a whole.
   struct State {
     bool everything_allowed = false;
@@ -84,6 +91,9 @@ class Access {
   std::shared_ptr<Account> AccountOf(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<Identity> anybody_;
+  // Counters: relaxed, they order nothing.
+  mutable std::atomic<uint64_t> unauthenticated_{0};
+  mutable std::atomic<uint64_t> permission_denied_{0};
   mutable absl::Mutex mu_;
   std::shared_ptr<const State> state_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::shared_ptr<Account>> accounts_ ABSL_GUARDED_BY(mu_);

@@ -19,8 +19,9 @@ Presented PresentedBy(const CallMetadata& metadata, const grpc::AuthContext& con
     presented.authorization = View(it->second);
     ++presented.authorizations;
   }
-  // gRPC has properties of the certificate only where it has verified one.
-  if (!context.IsPeerAuthenticated()) return presented;
+  // gRPC has a certificate's properties only where it has verified one. (Its word for
+  // "authenticated" holds for any connection within this machine, too.)
+  if (context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty()) return presented;
   presented.certificate = true;
   for (const char* property : {GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
     const std::vector<grpc::string_ref> values = context.FindPropertyValues(property);

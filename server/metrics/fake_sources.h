@@ -56,6 +56,7 @@ struct FakeSources {
     sources.buffers = [](uint32_t) { return uint64_t{7}; };
     sources.clients = [] { return uint64_t{3}; };
     sources.rpc = [this] { return rpc; };
+    sources.access = [] { return AccessTotals(); };
     return sources;
   }
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -245,6 +246,29 @@ void CollectRpc(const RpcTotals& rpc, std::vector<MetricFamily>& families) {
   families.push_back(std::move(refused));
 }
 
+void CollectAccess(const AccessTotals& access, std::vector<MetricFamily>& families) {
+  MetricFamily denied = Family("resident_denied_calls_total", MetricType::Counter,
+                               "Calls refused for who made them, by status code.");
+  AddCounter(denied, {{"code", "unauthenticated"}}, static_cast<double>(access.unauthenticated));
+  AddCounter(denied, {{"code", "permission_denied"}},
+             static_cast<double>(access.permission_denied));
+  families.push_back(std::move(denied));
+  families.push_back(Single("resident_access_reloads_total", MetricType::Counter,
+                            "Policy, token and certificate files that were read anew.",
+                            static_cast<double>(access.reloads)));
+  families.push_back(
+      Single("resident_access_reload_failures_total", MetricType::Counter,
+             "Policy, token and certificate files that could not be read anew; what held "
+             "before holds.",
+             static_cast<double>(access.reload_failures)));
+  families.push_back(Single("resident_certificate_expires_seconds", MetricType::Gauge,
+                            "When the server's certificate expires, in seconds since the epoch; "
+                            "+Inf without one.",
+                            access.certificate_expires == 0
+                                ? std::numeric_limits<double>::infinity()
+                                : static_cast<double>(access.certificate_expires)));
+}
+
 void CollectProcess(std::vector<MetricFamily>& families) {
   const auto process = ReadProcess(getpid());
   if (!process.has_value()) return;
@@ -291,6 +315,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   families.push_back(Single("resident_clients", MetricType::Gauge, "Open sessions.",
                             static_cast<double>(sources_.clients())));
   CollectRpc(sources_.rpc(), families);
+  CollectAccess(sources_.access(), families);
   CollectProcess(families);
   return families;
 }

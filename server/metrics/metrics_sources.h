@@ -34,6 +34,17 @@ struct RpcTotals {
   std::map<std::string, uint64_t> refused_batches;
 };
 
+// Who was let in, and the files that say so.
+struct AccessTotals {
+  uint64_t unauthenticated = 0;
+  uint64_t permission_denied = 0;
+  uint64_t reloads = 0;
+  uint64_t reload_failures = 0;
+  // When the server's certificate expires, in seconds since 1970; 0: there is none, so
+  // that the page says +Inf.
+  int64_t certificate_expires = 0;
+};
+
 struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
@@ -45,6 +56,7 @@ struct MetricsSources {
   // Open sessions.
   std::function<uint64_t()> clients;
   std::function<RpcTotals()> rpc;
+  std::function<AccessTotals()> access;
 };
 
 }  // namespace resident

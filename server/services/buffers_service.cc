@@ -48,6 +48,17 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
   return absl::OkStatus();
 }
 
+// Takes the buffer's bytes from its identity's quota. A shape that is too large for any
+// device is the buffer table's to refuse.
+absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
+  const auto elements = ElementCount(spec->shape);
+  if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
+  auto held = client.account().HoldBuffer(static_cast<uint64_t>(*elements) * SizeOf(spec->dtype));
+  if (!held.ok()) return held.status();
+  spec->quota = *std::move(held);
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
                                     const absl::Status& status) {
   auto* const reactor = context->DefaultReactor();
@@ -73,6 +84,8 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   spec.device = place->device;
   spec.durable = request.durable();
   spec.name = request.name();
+  absl::Status held = HoldBuffer(**client, &spec);
+  if (!held.ok()) return held;
   const auto buffer = core_.buffers->Allocate(spec, (*client)->id(), *place->session);
   if (!buffer.ok()) return buffer.status();
   Describe(**buffer, response.mutable_buffer());
@@ -168,6 +181,8 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   if (!place.ok()) return place.status();
   spec.device = place->device;
 
+  status = HoldBuffer(client, &spec);
+  if (!status.ok()) return status;
   const absl::StatusOr<int> fd = OpenSharedMemory(request.name(), request.size_bytes());
   if (!fd.ok()) return fd.status();
   const absl::Cleanup close_fd = [&] { close(*fd); };

@@ -21,20 +21,37 @@ absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerC
   return core.access->Identify(PresentedBy(context.client_metadata(), *auth));
 }
 
+LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
+                               RoleSet any_of, const std::string& method) {
+  if (!core.credentials) return nullptr;
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return [status = identity.status()] { return status; };
+  return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
+}
+
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
                                                  Core& core) {
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return identity.status();
   const std::string session = SessionOf(context);
-  return core.clients->ForCall(session, session.empty() ? context.peer() : "");
+  return core.clients->ForCall(session, session.empty() ? context.peer() : "",
+                               (*identity)->account());
 }
 
 absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
                                                         Core& core) {
-  const std::string session = SessionOf(context);
-  if (session.empty()) return errors::NoSession();
-  return core.clients->ForCall(session, "");
+  if (SessionOf(context).empty()) return errors::NoSession();
+  return ClientOf(context, core);
 }
 
-std::string ActorOf(const grpc::CallbackServerContext&) { return "anonymous"; }
+absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
+                                      const std::string& operator_name) {
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return identity.status();
+  const absl::Status may = (*identity)->account()->MayInstall(operator_name);
+  if (!may.ok()) return may;
+  return (*identity)->name();
+}
 
 Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();

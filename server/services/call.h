@@ -18,13 +18,13 @@ namespace resident {
 std::string SessionOf(const grpc::CallbackServerContext& context);
 
 // Who calls. UNAUTHENTICATED: the credential was withdrawn since the call was let in.
-//
-//   const auto identity = IdentityOf(*context, core_);
-//   if (!identity.ok()) return identity.status();
-//   absl::Status may = (*identity)->account()->BeginInstall(name, absl::Now());
-//   request.actor = (*identity)->name();
 absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
                                                      const Core& core);
+
+// For LiveStreams::Add: whether the caller may still use `method`, which needs one of
+// these roles. `context` is not needed afterwards.
+LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
+                               RoleSet any_of, const std::string& method);
 
 // The client in whose name the call's work is queued. Errors: as ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
@@ -34,8 +34,10 @@ absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerConte
 absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
                                                         Core& core);
 
-// Who calls, for the audit log: "anonymous" where nobody has to say who they are.
-std::string ActorOf(const grpc::CallbackServerContext& context);
+// Who changes the operator, for the audit log: "anonymous" where nobody has to say who
+// they are. PERMISSION_DENIED: the caller may not.
+absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
+                                      const std::string& operator_name);
 
 // The call's deadline, on the runtime's clock.
 Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "runtime/errors.h"
 #include "server/services/call.h"
 #include "server/status.h"
@@ -19,27 +20,36 @@ InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContex
 
 InstallStream::InstallStream(Core& core, const grpc::CallbackServerContext& context,
                              std::atomic<uint32_t>& under_way)
-    : core_(core), context_(context), under_way_(under_way), actor_(ActorOf(context)) {}
+    : core_(core), context_(context), under_way_(under_way), identity_(IdentityOf(context, core)) {}
 
 InstallStream::~InstallStream() { core_.streams->Remove(this); }
 
 void InstallStream::Open() {
   const bool fits = ++under_way_ <= core_.limits.max_installs;
-  core_.streams->Add(shared_from_this());
+  core_.streams->Add(shared_from_this(),
+                     RecheckOf(context_, core_, Role::kInstall, "resident.v1.Operators/Install"));
   absl::MutexLock lock(&mu_);
   if (core_.gate->draining() || core_.operators == nullptr) {
     Conclude(errors::Draining());
   } else if (!fits) {
     Conclude(errors::TooManyInstalls(core_.limits.max_installs));
+  } else if (!identity_.ok()) {
+    Conclude(identity_.status());
   } else {
     StartRead(&message_);
   }
 }
 
+absl::Status InstallStream::Accept() {
+  absl::Status status = collector_.Add(message_);
+  if (!status.ok() || !message_.has_header()) return status;
+  return (*identity_)->account()->BeginInstall(message_.header().name(), absl::Now());
+}
+
 void InstallStream::OnReadDone(bool ok) {
   if (ok) {
     core_.counters->Received(message_.ByteSizeLong());
-    const absl::Status added = collector_.Add(message_);
+    const absl::Status added = Accept();
     absl::MutexLock lock(&mu_);
     if (finished_ || end_.has_value()) return;
     if (added.ok()) {
@@ -70,7 +80,7 @@ void InstallStream::Launch() {
     Conclude(errors::Draining());
     return;
   }
-  request->actor = actor_;
+  request->actor = (*identity_)->name();
   installing_ = true;
   InstallProgress submitted;
   submitted.state = VersionState::kSubmitted;

@@ -23,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/operators.pb.h"
@@ -51,6 +52,8 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   InstallStream(Core& core, const grpc::CallbackServerContext& context,
                 std::atomic<uint32_t>& under_way);
   void Open();
+  // Takes a message. The header says what is installed, and so whether the caller may.
+  absl::Status Accept();
   // (after the half-close) Hands what was sent to the manager.
   void Launch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // On a thread that may block.
@@ -64,7 +67,8 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   // Valid until Finish.
   const grpc::CallbackServerContext& context_;
   std::atomic<uint32_t>& under_way_;
-  const std::string actor_;
+  // Who installs. An error ends the call.
+  const absl::StatusOr<std::shared_ptr<Identity>> identity_;
   const Clock::time_point started_ = Clock::now();
   std::shared_ptr<InstallStream> self_;  // Until OnDone.
 

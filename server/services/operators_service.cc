@@ -70,6 +70,19 @@ void Describe(const OperatorView& op, const std::vector<OperatorResources>& reso
   }
 }
 
+// Fills in who calls; the error takes the request's place if they may not.
+template <typename Request>
+void SetActor(const grpc::CallbackServerContext& context, const Core& core,
+              absl::StatusOr<Request>& request) {
+  if (!request.ok()) return;
+  auto actor = ChangerOf(context, core, request->name);
+  if (actor.ok()) {
+    request->actor = *std::move(actor);
+  } else {
+    request = actor.status();
+  }
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
@@ -118,7 +131,7 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
                                                      const v1::ActivateRequest* message,
                                                      v1::ActivateResponse* response) {
   auto request = SwitchOf(*message);
-  if (request.ok()) request->actor = ActorOf(*context);
+  SetActor(*context, core_, request);
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
     if (!request.ok()) return request.status();
     const auto done = core_.operators->Activate(*request);
@@ -134,10 +147,11 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext* context,
                                                      const v1::RollbackRequest* message,
                                                      v1::RollbackResponse* response) {
-  SwitchRequest request = SwitchOf(*message);
-  request.actor = ActorOf(*context);
+  absl::StatusOr<SwitchRequest> request = SwitchOf(*message);
+  SetActor(*context, core_, request);
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    const auto done = core_.operators->Rollback(request);
+    if (!request.ok()) return request.status();
+    const auto done = core_.operators->Rollback(*request);
     if (!done.ok()) return done.status();
     response->set_version(done->version);
     response->set_from_version(done->previous_version);
@@ -150,22 +164,24 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
                                                    const v1::RemoveRequest* request,
                                                    v1::RemoveResponse* response) {
-  return Change(
-      context, *core_.blocking,
-      [this, request, response, actor = ActorOf(*context), deadline = DeadlineOf(*context)] {
-        std::optional<uint64_t> expected;
-        if (request->has_expected_revision()) expected = request->expected_revision();
-        const auto revision = core_.operators->Remove(request->name(), expected, actor, deadline);
-        if (revision.ok()) response->set_revision(*revision);
-        return revision.status();
-      });
+  return Change(context, *core_.blocking,
+                [this, request, response, actor = ChangerOf(*context, core_, request->name()),
+                 deadline = DeadlineOf(*context)] {
+                  if (!actor.ok()) return actor.status();
+                  std::optional<uint64_t> expected;
+                  if (request->has_expected_revision()) expected = request->expected_revision();
+                  const auto revision =
+                      core_.operators->Remove(request->name(), expected, *actor, deadline);
+                  if (revision.ok()) response->set_revision(*revision);
+                  return revision.status();
+                });
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,
                                                     const v1::PromoteRequest* message,
                                                     v1::PromoteResponse* response) {
   auto request = PromoteOf(*message);
-  if (request.ok()) request->actor = ActorOf(*context);
+  SetActor(*context, core_, request);
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
     if (!request.ok()) return request.status();
     const auto revision = core_.operators->Promote(*request);
@@ -175,8 +191,8 @@ grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext*
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
-    grpc::CallbackServerContext*, const v1::WatchRequest* request) {
-  return WatchStream::Start(core_, *request);
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+  return WatchStream::Start(core_, *context, *request);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,

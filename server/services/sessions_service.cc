@@ -6,6 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "runtime/errors.h"
 #include "server/live_streams.h"
+#include "server/services/call.h"
 #include "server/status.h"
 
 namespace resident {
@@ -46,10 +47,14 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionRespo
   explicit SessionStream(Core& core) : core_(core) {}
 
   void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
-    core_.streams->Add(shared_from_this());
+    core_.streams->Add(shared_from_this(),
+                       RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
     absl::StatusOr<std::shared_ptr<Client>> client = errors::Draining();
     if (!core_.gate->draining()) {
-      client = core_.clients->OpenSession(request.client_name(), context.peer());
+      const auto identity = IdentityOf(context, core_);
+      client = identity.ok() ? core_.clients->OpenSession(request.client_name(), context.peer(),
+                                                          (*identity)->account())
+                             : identity.status();
     }
     absl::MutexLock lock(&mu_);
     if (!client.ok()) {

@@ -29,7 +29,8 @@ SubmitStream::~SubmitStream() { core_.streams->Remove(this); }
 
 void SubmitStream::Open(const grpc::CallbackServerContext& context) {
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
-  core_.streams->Add(shared_from_this());
+  core_.streams->Add(shared_from_this(),
+                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Executor/Submit"));
   absl::MutexLock lock(&mu_);
   if (!client.ok()) {
     finished_ = true;
@@ -56,9 +57,16 @@ void SubmitStream::OnReadDone(bool ok) {
 void SubmitStream::Admit() {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
   for (bool again = true;; again = false) {
+    absl::Status end;
     {
       absl::MutexLock lock(&mu_);
       if (cancelled_ || finished_) return;
+      end = end_;
+    }
+    if (!end.ok()) {
+      // The stream is being ended: this is refused, and nothing more is read.
+      Refuse(request_.batch().id(), end);
+      return;
     }
     const absl::Status status = TryAdmit();
     if (status.code() == absl::StatusCode::kResourceExhausted) {

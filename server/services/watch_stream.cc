@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/errors.h"
+#include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"
 
@@ -13,17 +14,19 @@ constexpr size_t kEventsRead = 16;
 
 }  // namespace
 
-WatchStream* WatchStream::Start(Core& core, const v1::WatchRequest& request) {
+WatchStream* WatchStream::Start(Core& core, const grpc::CallbackServerContext& context,
+                                const v1::WatchRequest& request) {
   std::shared_ptr<WatchStream> stream(new WatchStream(core, request));
   stream->self_ = stream;
-  stream->Open(request.after_revision());
+  stream->Open(context, request.after_revision());
   return stream.get();  // gRPC destroys nothing before this handler has returned.
 }
 
 WatchStream::~WatchStream() { core_.streams->Remove(this); }
 
-void WatchStream::Open(uint64_t after_revision) {
-  core_.streams->Add(shared_from_this());
+void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
+  core_.streams->Add(shared_from_this(),
+                     RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
   if (core_.operators == nullptr) {
     absl::MutexLock lock(&mu_);
     Conclude(errors::Draining());

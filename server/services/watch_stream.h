@@ -29,7 +29,8 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
                           public std::enable_shared_from_this<WatchStream> {
  public:
   // Owns itself until gRPC is done with it.
-  static WatchStream* Start(Core& core, const v1::WatchRequest& request);
+  static WatchStream* Start(Core& core, const grpc::CallbackServerContext& context,
+                            const v1::WatchRequest& request);
   ~WatchStream() override;
 
   void OnWriteDone(bool ok) override;
@@ -39,7 +40,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
  private:
   WatchStream(Core& core, const v1::WatchRequest& request) : core_(core), name_(request.name()) {}
-  void Open(uint64_t after_revision);
+  void Open(const grpc::CallbackServerContext& context, uint64_t after_revision);
   // Reads and writes the next event, if there is one.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,0 +1,166 @@
+#include "server/auth/access_files.h"
+
+#include <stdio.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace resident {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
+
+absl::Status Named(const char* flag, const std::string& path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--", flag, "=", path, ": ", status.message()));
+}
+
+std::string Fingerprint(const absl::StatusOr<std::string>& text) {
+  return text.ok() ? absl::StrCat("+", *text) : absl::StrCat("-", text.status().message());
+}
+
+std::string Fingerprint(const absl::StatusOr<Certificates>& files) {
+  if (!files.ok()) return absl::StrCat("-", files.status().message());
+  return absl::StrCat("+", files->chain.size(), " ", files->key.size(), " ", files->chain,
+                      files->key, files->client_ca);
+}
+
+}  // namespace
+
+void AccessFiles::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+bool AccessFiles::Settled(Seen& seen, std::string now, bool at_once) {
+  if (now == seen.taken) {
+    seen.last = std::move(now);
+    return false;
+  }
+  if (!at_once && now != seen.last) {
+    seen.last = std::move(now);
+    return false;
+  }
+  seen.taken = std::move(now);
+  seen.last = seen.taken;
+  return true;
+}
+
+absl::Status AccessFiles::TakePolicy(const absl::StatusOr<std::string>& text) {
+  if (!text.ok()) return Named("policy", options_.policy, text.status());
+  auto policy = ParsePolicy(*text);
+  if (!policy.ok()) return Named("policy", options_.policy, policy.status());
+  policy_ = *std::move(policy);
+  return absl::OkStatus();
+}
+
+absl::Status AccessFiles::TakeTokens(const absl::StatusOr<std::string>& text) {
+  if (!text.ok()) return Named("token_file", options_.token_file, text.status());
+  auto tokens = ParseTokenFile(*text);
+  if (!tokens.ok()) return Named("token_file", options_.token_file, tokens.status());
+  tokens_ = *std::move(tokens);
+  return absl::OkStatus();
+}
+
+absl::Status AccessFiles::TakeCertificates(const absl::StatusOr<Certificates>& certificates) {
+  if (!certificates.ok()) return certificates.status();
+  const auto expires = CheckCertificates(*certificates, certificate_paths());
+  if (!expires.ok()) return expires.status();
+  const absl::Status set = credentials_.SetCertificates(*certificates);
+  if (set.ok()) counters_.certificate_expires = *expires;
+  return set;
+}
+
+absl::Status AccessFiles::Load() {
+  absl::MutexLock lock(&mu_);
+  absl::Status status;
+  if (options_.tls()) {
+    const auto files = ReadCertificates(certificate_paths());
+    Settled(certificates_seen_, Fingerprint(files), /*at_once=*/true);
+    status = TakeCertificates(files);
+  }
+  if (!status.ok() || options_.policy.empty()) return status;
+  const auto policy = ReadSmallFile(options_.policy, kMaxPolicyBytes);
+  Settled(policy_seen_, Fingerprint(policy), /*at_once=*/true);
+  status = TakePolicy(policy);
+  if (status.ok() && !options_.token_file.empty()) {
+    const auto tokens = ReadSmallFile(options_.token_file, kMaxTokenFileBytes);
+    Settled(tokens_seen_, Fingerprint(tokens), /*at_once=*/true);
+    status = TakeTokens(tokens);
+  }
+  if (status.ok()) access_.Load(policy_, tokens_);
+  return status;
+}
+
+bool AccessFiles::Report(const char* flag, const absl::Status& status) {
+  if (status.ok()) {
+    ++counters_.reloads;
+    fprintf(stderr, "residentd: --%s was read anew\n", flag);
+  } else {
+    ++counters_.failures;
+    fprintf(stderr, "residentd: --%s could not be read anew, what held before holds: %s\n", flag,
+            std::string(status.message()).c_str());
+  }
+  return status.ok();
+}
+
+bool AccessFiles::Look(bool at_once) {
+  bool changed = false;
+  if (options_.tls()) {
+    const auto files = ReadCertificates(certificate_paths());
+    if (Settled(certificates_seen_, Fingerprint(files), at_once)) {
+      Report("tls_cert", TakeCertificates(files));
+    }
+  }
+  if (options_.policy.empty()) return false;
+  const auto policy = ReadSmallFile(options_.policy, kMaxPolicyBytes);
+  if (Settled(policy_seen_, Fingerprint(policy), at_once)) {
+    changed |= Report("policy", TakePolicy(policy));
+  }
+  if (!options_.token_file.empty()) {
+    const auto tokens = ReadSmallFile(options_.token_file, kMaxTokenFileBytes);
+    if (Settled(tokens_seen_, Fingerprint(tokens), at_once)) {
+      changed |= Report("token_file", TakeTokens(tokens));
+    }
+  }
+  if (changed) access_.Load(policy_, tokens_);
+  return changed;
+}
+
+void AccessFiles::Watch(std::function<void()> on_change) {
+  on_change_ = std::move(on_change);
+  if (options_.credentials()) thread_ = std::thread([this] { Run(); });
+}
+
+void AccessFiles::Reload() {
+  bool changed = false;
+  {
+    absl::MutexLock lock(&mu_);
+    changed = Look(/*at_once=*/true);
+  }
+  if (changed && on_change_) on_change_();
+}
+
+void AccessFiles::Run() {
+  for (;;) {
+    bool changed = false;
+    {
+      absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kLookEvery)) return;
+      changed = Look(/*at_once=*/false);
+    }
+    if (changed) on_change_();
+  }
+}
+
+AccessFiles::Counters AccessFiles::counters() const {
+  absl::MutexLock lock(&mu_);
+  return counters_;
+}
+
+}  // namespace resident

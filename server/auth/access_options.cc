@@ -1,0 +1,86 @@
+#include "server/auth/access_options.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+  }
+  if (address.sa_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  }
+  return false;
+}
+
+// Whether only this machine reaches the address; false for one that is not understood.
+bool OnLoopback(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  bool all = found != nullptr;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    all = all && IsLoopback(*entry->ai_addr);
+  }
+  freeaddrinfo(found);
+  return all;
+}
+
+}  // namespace
+
+std::string DescribeAccess(const AccessOptions& options) {
+  return absl::StrCat(options.tls() ? "TLS" : "no TLS",
+                      options.tls_client_ca.empty()     ? ""
+                      : options.tls_require_client_cert ? ", client certificates"
+                                                        : ", client certificates or tokens",
+                      options.policy.empty() ? ", everybody may do everything" : ", policy");
+}
+
+absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.tls_cert.empty() ? "--tls_key without --tls_cert" : "--tls_cert without --tls_key",
+        ": TLS needs both. Fix: give the certificate and its key"));
+  }
+  if (!options.tls_client_ca.empty() && !options.tls()) {
+    return absl::InvalidArgumentError(
+        "--tls_client_ca without --tls_cert: clients' certificates come with TLS alone. Fix: "
+        "give --tls_cert and --tls_key too");
+  }
+  if (!options.token_file.empty() && options.policy.empty()) {
+    return absl::InvalidArgumentError(
+        "--token_file without --policy: nothing would ask for a token. Fix: give a policy that "
+        "says what the tokens' names may do");
+  }
+  if (options.tls() || OnLoopback(address)) return absl::OkStatus();
+  if (!options.policy.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--policy with --address=", address,
+                     " and no TLS: tokens would cross the network in the clear. Fix: give "
+                     "--tls_cert and --tls_key, or an address of this machine (127.0.0.1)"));
+  }
+  if (!options.insecure_non_loopback) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--address=", address,
+        " can be reached from other machines, and without TLS whoever reaches it may run, "
+        "install and read everything. Fix: give --tls_cert and --tls_key, or an address of this "
+        "machine (127.0.0.1), or --insecure_non_loopback where the network is trusted"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace resident

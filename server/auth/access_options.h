@@ -1,0 +1,41 @@
+// Who is let in, as the flags say (server/flags.cc has their texts).
+//
+// Thread safety: a value; functions without state.
+#ifndef RESIDENT_SERVER_AUTH_ACCESS_OPTIONS_H_
+#define RESIDENT_SERVER_AUTH_ACCESS_OPTIONS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace resident {
+
+struct AccessOptions {
+  // --tls_cert, --tls_key, --tls_client_ca: PEM files; empty: none.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  // --tls_require_client_cert: whether a client without a certificate is refused, when
+  // there is a client CA.
+  bool tls_require_client_cert = true;
+  // --policy, --token_file: empty: none.
+  std::string policy;
+  std::string token_file;
+  // --insecure_non_loopback.
+  bool insecure_non_loopback = false;
+
+  bool tls() const { return !tls_cert.empty(); }
+  // Whether callers have credentials that are looked at.
+  bool credentials() const { return tls() || !policy.empty(); }
+};
+
+// INVALID_ARGUMENT, FAILED_PRECONDITION: flags that do not fit together, or would serve
+// a network in the clear without having been told to. `address`: host:port.
+absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address);
+
+// For the daemon's first line: "TLS, client certificates, policy".
+std::string DescribeAccess(const AccessOptions& options);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_AUTH_ACCESS_OPTIONS_H_

@@ -1,0 +1,128 @@
+#include "server/auth/certificate_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+template <auto kFree>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+
+Bio Open(const std::string& text) {
+  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// OpenSSL would ask on the terminal.
+int NoPassword(char*, int, int, void*) { return 0; }
+
+absl::Status Bad(const std::string& path, const std::string& what, const std::string& fix) {
+  ERR_clear_error();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what, ". Fix: ", fix));
+}
+
+// All certificates of a file parse, and there is one at least; returns the first.
+absl::StatusOr<Certificate> CheckChain(const std::string& text, const std::string& path) {
+  const Bio bio = Open(text);
+  Certificate first(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
+  if (first == nullptr) return Bad(path, "has no certificate", "give one as PEM");
+  for (;;) {
+    const Certificate next(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
+    if (next != nullptr) continue;
+    const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+    ERR_clear_error();
+    if (!at_end) return Bad(path, "has a damaged certificate", "write it again, as PEM");
+    return first;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t most) {
+  const auto failed = [&](int error) {
+    return absl::Status(absl::ErrnoToStatusCode(error),
+                        absl::StrCat("cannot read ", path, ": ", strerror(error),
+                                     ". Fix: give a file that the daemon may read"));
+  };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return failed(errno);
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  std::string text;
+  char piece[4096];
+  for (;;) {
+    const ssize_t got = read(fd, piece, sizeof(piece));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed(errno);
+    if (got == 0) return text;
+    text.append(piece, static_cast<size_t>(got));
+    if (text.size() > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " has over ", most, " bytes. Fix: give the file that is meant, or split it"));
+    }
+  }
+}
+
+absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths) {
+  Certificates certificates;
+  const auto read = [](const std::string& path, std::string& text) {
+    auto contents = ReadSmallFile(path, kMaxCertificateFileBytes);
+    if (!contents.ok()) return contents.status();
+    text = *std::move(contents);
+    return absl::OkStatus();
+  };
+  absl::Status status = read(paths.chain, certificates.chain);
+  if (status.ok()) status = read(paths.key, certificates.key);
+  if (status.ok() && !paths.client_ca.empty()) {
+    status = read(paths.client_ca, certificates.client_ca);
+  }
+  if (!status.ok()) return status;
+  return certificates;
+}
+
+absl::StatusOr<int64_t> CheckCertificates(const Certificates& certificates,
+                                          const CertificatePaths& paths) {
+  auto chain = CheckChain(certificates.chain, paths.chain);
+  if (!chain.ok()) return chain.status();
+  const Bio bio = Open(certificates.key);
+  const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
+  if (key == nullptr) {
+    return Bad(paths.key, "has no private key, or an encrypted one",
+               "give the key as PEM, without a password");
+  }
+  if (X509_check_private_key(chain->get(), key.get()) != 1) {
+    return Bad(paths.key, absl::StrCat("is not the key of ", paths.chain),
+               "give the two that belong together");
+  }
+  if (!paths.client_ca.empty()) {
+    const auto ca = CheckChain(certificates.client_ca, paths.client_ca);
+    if (!ca.ok()) return ca.status();
+  }
+  tm expires{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(chain->get()), &expires) != 1) {
+    return Bad(paths.chain, "has no end of validity", "make the certificate anew");
+  }
+  return static_cast<int64_t>(timegm(&expires));
+}
+
+}  // namespace resident
