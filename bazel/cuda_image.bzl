@@ -9,7 +9,10 @@ image. The cc_library NAME holds, reached by symbol:
                                        zero byte: for other architectures, linked at
                                        run time with nvJitLink
 
-and defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
+With `compress` the files are gzip'ed, and `_gz` stands before {start,end}: a fifth of the
+size (runtime/engine/image/embedded.h unpacks them).
+
+NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
 
 With `relink`, a list of the sources that later images are linked from again, NAME also
 holds their relocatable objects:
@@ -33,7 +36,7 @@ MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
 
-def cuda_image(name, srcs, hdrs, relink = [], visibility = None):
+def cuda_image(name, srcs, hdrs, relink = [], compress = False, visibility = None):
     """See above.
 
     Args:
@@ -41,6 +44,7 @@ def cuda_image(name, srcs, hdrs, relink = [], visibility = None):
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
       relink: those of srcs whose objects are kept for later links.
+      compress: whether the files are embedded gzip'ed.
       visibility: as usual.
     """
     cubins = []
@@ -94,13 +98,23 @@ def cuda_image(name, srcs, hdrs, relink = [], visibility = None):
     )
     objects = []
     for file in [linked for _, linked in cubins] + [out for _, _, out in relinked] + [name + ".ptx"]:
+        packed = file
+        if compress:
+            packed = file + ".gz"
+            native.genrule(
+                name = packed.replace(".", "_"),
+                srcs = [file],
+                outs = [packed],
+                cmd = "gzip -9 -n -c $< > $@",
+            )
+
         # ld names the symbols after the path it is given.
-        objects.append(file + ".o")
+        objects.append(packed + ".o")
         native.genrule(
-            name = file.replace(".", "_") + "_object",
-            srcs = [file],
-            outs = [file + ".o"],
-            cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + file,
+            name = packed.replace(".", "_") + "_object",
+            srcs = [packed],
+            outs = [packed + ".o"],
+            cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + packed,
         )
     defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])]
     if relink:

@@ -33,6 +33,7 @@ _LIBRARIES = {
     "openssl": (["libssl", "libcrypto"], []),
     "prometheus": (["prometheus-cpp-pull", "prometheus-cpp-core"], []),
     "protobuf": (["protobuf"], []),
+    "zlib": (["zlib"], []),
 }
 
 # name -> deps of the target, as a Starlark expression

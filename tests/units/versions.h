@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "runtime/engine/generation.h"
 
@@ -27,7 +26,7 @@ float VersionAnswer(uint32_t k);
 
 // The unit: a relocatable cubin for the architecture, or for 0 a shared object. Empty:
 // it was not built for that one.
-std::string_view VersionsUnit(uint32_t architecture);
+std::string VersionsUnit(uint32_t architecture);
 
 // A generation with version `k` in `slot`, for each. Ends the test program if it cannot
 // be linked.

@@ -2,15 +2,16 @@
 #include <cstdlib>
 #include <vector>
 
+#include "runtime/engine/image/embedded.h"
 #include "tests/units/versions.h"
 
 #ifdef RESIDENT_HAVE_CUDA
 #include "runtime/engine/image/link.h"
 #endif
 
-#define DECLARE(suffix)                                  \
-  extern const char _binary_versions_##suffix##_start[]; \
-  extern const char _binary_versions_##suffix##_end[];
+#define DECLARE(suffix)                                     \
+  extern const char _binary_versions_##suffix##_gz_start[]; \
+  extern const char _binary_versions_##suffix##_gz_end[];
 extern "C" {
 DECLARE(so)
 #ifdef RESIDENT_HAVE_CUDA
@@ -24,10 +25,6 @@ DECLARE(sm100_cubin)
 namespace resident::testing {
 namespace {
 
-std::string_view Between(const char* begin, const char* end) {
-  return {begin, static_cast<size_t>(end - begin)};
-}
-
 [[noreturn]] void Die(const std::string& why) {
   std::fprintf(stderr, "versions: %s\n", why.c_str());
   std::exit(1);
@@ -37,7 +34,7 @@ std::string_view Between(const char* begin, const char* end) {
 std::shared_ptr<const std::string> Link(const Generation& generation, uint32_t architecture) {
   GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
                                                      static_cast<int>(architecture % 10));
-  const std::string_view unit = VersionsUnit(architecture);
+  const std::string unit = VersionsUnit(architecture);
   if (unit.empty()) Die("no unit for sm_" + std::to_string(architecture));
   const std::string table = JumpTablePtx(generation.operators);
   objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
@@ -60,20 +57,23 @@ std::string VersionSymbol(uint32_t k) {
 
 float VersionAnswer(uint32_t k) { return static_cast<float>((k / 8 + 1) * 10 + k % 8); }
 
-std::string_view VersionsUnit(uint32_t architecture) {
+std::string VersionsUnit(uint32_t architecture) {
   switch (architecture) {
     case 0:
-      return Between(_binary_versions_so_start, _binary_versions_so_end);
+      return UnpackEmbedded(_binary_versions_so_gz_start, _binary_versions_so_gz_end);
 #ifdef RESIDENT_HAVE_CUDA
     case 80:
-      return Between(_binary_versions_sm80_cubin_start, _binary_versions_sm80_cubin_end);
+      return UnpackEmbedded(_binary_versions_sm80_cubin_gz_start,
+                            _binary_versions_sm80_cubin_gz_end);
     case 90:
-      return Between(_binary_versions_sm90_cubin_start, _binary_versions_sm90_cubin_end);
+      return UnpackEmbedded(_binary_versions_sm90_cubin_gz_start,
+                            _binary_versions_sm90_cubin_gz_end);
     case 100:
-      return Between(_binary_versions_sm100_cubin_start, _binary_versions_sm100_cubin_end);
+      return UnpackEmbedded(_binary_versions_sm100_cubin_gz_start,
+                            _binary_versions_sm100_cubin_gz_end);
 #endif
     default:
-      return {};
+      return "";
   }
 }
 

@@ -3,15 +3,16 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/engine/image/embedded.h"
 #include "runtime/engine/image/link.h"
 
-#define DECLARE(arch)                                                  \
-  extern const char _binary_first_generation_sm##arch##_cubin_start[]; \
-  extern const char _binary_first_generation_sm##arch##_cubin_end[];
+#define DECLARE(arch)                                                     \
+  extern const char _binary_first_generation_sm##arch##_cubin_gz_start[]; \
+  extern const char _binary_first_generation_sm##arch##_cubin_gz_end[];
 extern "C" {
 RESIDENT_CUDA_ARCHITECTURES(DECLARE)
-extern const char _binary_first_generation_ptx_start[];
-extern const char _binary_first_generation_ptx_end[];
+extern const char _binary_first_generation_ptx_gz_start[];
+extern const char _binary_first_generation_ptx_gz_end[];
 }
 #undef DECLARE
 
@@ -24,9 +25,9 @@ struct Image {
   const char* end;
 };
 
-#define IMAGE(arch)                                            \
-  Image{arch, _binary_first_generation_sm##arch##_cubin_start, \
-        _binary_first_generation_sm##arch##_cubin_end},
+#define IMAGE(arch)                                               \
+  Image{arch, _binary_first_generation_sm##arch##_cubin_gz_start, \
+        _binary_first_generation_sm##arch##_cubin_gz_end},
 const Image kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
 #undef IMAGE
 
@@ -47,11 +48,13 @@ absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from
       best = &image;
     }
   }
-  if (best != nullptr && !from_ptx) return std::string(best->begin, best->end);
+  if (best != nullptr && !from_ptx) return UnpackEmbedded(best->begin, best->end);
+  const std::string texts =
+      UnpackEmbedded(_binary_first_generation_ptx_gz_start, _binary_first_generation_ptx_gz_end);
   std::vector<LinkInput> ptx;
-  for (const char* at = _binary_first_generation_ptx_start; at < _binary_first_generation_ptx_end;
-       at += ptx.back().bytes.size() + 1) {
-    ptx.push_back({absl::StrCat("source ", ptx.size()), std::string_view(at), /*is_ptx=*/true});
+  for (size_t at = 0; at < texts.size(); at += ptx.back().bytes.size() + 1) {
+    ptx.push_back({absl::StrCat("source ", ptx.size()), std::string_view(texts.c_str() + at),
+                   /*is_ptx=*/true});
   }
   return LinkImage(ptx, architecture);
 }

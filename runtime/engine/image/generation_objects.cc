@@ -1,20 +1,22 @@
 #include "runtime/engine/image/generation_objects.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
+#include "runtime/engine/image/embedded.h"
 
 #ifdef RESIDENT_HAVE_CUDA
-#define DECLARE(arch, source)                                                     \
-  extern const char _binary_first_generation_##source##_sm##arch##_cubin_start[]; \
-  extern const char _binary_first_generation_##source##_sm##arch##_cubin_end[];
+#define DECLARE(arch, source)                                                        \
+  extern const char _binary_first_generation_##source##_sm##arch##_cubin_gz_start[]; \
+  extern const char _binary_first_generation_##source##_sm##arch##_cubin_gz_end[];
 extern "C" {
 RESIDENT_CUDA_OBJECTS(DECLARE)
-extern const char _binary_first_generation_ptx_start[];
-extern const char _binary_first_generation_ptx_end[];
+extern const char _binary_first_generation_ptx_gz_start[];
+extern const char _binary_first_generation_ptx_gz_end[];
 }
 #undef DECLARE
 #endif
@@ -31,27 +33,42 @@ struct Object {
   const char* end;
 };
 
-#define OBJECT(arch, source)                                                       \
-  Object{arch, source, _binary_first_generation_##source##_sm##arch##_cubin_start, \
-         _binary_first_generation_##source##_sm##arch##_cubin_end},
+#define OBJECT(arch, source)                                                          \
+  Object{arch, source, _binary_first_generation_##source##_sm##arch##_cubin_gz_start, \
+         _binary_first_generation_##source##_sm##arch##_cubin_gz_end},
 const Object kObjects[] = {RESIDENT_CUDA_OBJECTS(OBJECT)};
 #undef OBJECT
 
 constexpr int kRelinkedSources[] = RESIDENT_CUDA_RELINKED_SOURCES;
 
+bool IsRelinked(int source) {
+  return std::find(std::begin(kRelinkedSources), std::end(kRelinkedSources), source) !=
+         std::end(kRelinkedSources);
+}
+
+// Unpacked once, and there for good.
 std::vector<LinkInput> PtxInputs() {
+  static const std::string* const texts = new std::string(
+      UnpackEmbedded(_binary_first_generation_ptx_gz_start, _binary_first_generation_ptx_gz_end));
   std::vector<LinkInput> inputs;
   int source = 0;
-  for (const char* at = _binary_first_generation_ptx_start; at < _binary_first_generation_ptx_end;
-       ++source) {
-    const std::string_view text(at);
-    if (std::find(std::begin(kRelinkedSources), std::end(kRelinkedSources), source) !=
-        std::end(kRelinkedSources)) {
+  for (size_t at = 0; at < texts->size(); ++source) {
+    const std::string_view text(texts->c_str() + at);
+    if (IsRelinked(source)) {
       inputs.push_back({absl::StrCat("kernel-", source, ".ptx"), text, /*is_ptx=*/true});
     }
     at += text.size() + 1;
   }
   return inputs;
+}
+
+std::string_view Unpacked(const Object& object) {
+  static absl::Mutex mu;
+  static auto* const unpacked = new std::map<const char*, std::string>;  // Under mu.
+  absl::MutexLock lock(&mu);
+  const auto [found, added] = unpacked->try_emplace(object.begin);
+  if (added) found->second = UnpackEmbedded(object.begin, object.end);
+  return found->second;
 }
 
 #endif
@@ -73,9 +90,7 @@ GenerationObjects FirstGenerationObjects(int major, int minor) {
   for (const Object& object : kObjects) {
     if (object.architecture != objects.architecture) continue;
     objects.inputs.push_back(
-        {absl::StrCat("kernel-", object.source, ".cubin"),
-         std::string_view(object.begin, static_cast<size_t>(object.end - object.begin)),
-         /*is_ptx=*/false});
+        {absl::StrCat("kernel-", object.source, ".cubin"), Unpacked(object), /*is_ptx=*/false});
   }
   if (objects.inputs.empty()) objects = {wanted, PtxInputs()};
 #endif

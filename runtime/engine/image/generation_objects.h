@@ -5,7 +5,7 @@
 // Needs neither the driver nor a GPU, and exists in builds without CUDA too, where it has
 // no objects.
 //
-// Thread safety: pure functions.
+// Thread safety: may be called from any thread.
 //
 //   GenerationObjects objects = FirstGenerationObjects(9, 0);
 //   std::string table = JumpTablePtx(generation.operators);
@@ -23,8 +23,8 @@ namespace resident {
 
 struct LinkInput {
   std::string name;
-  // A relocatable cubin, or PTX; of PTX, bytes.data()[bytes.size()] is a zero. Part of
-  // this program: valid for good.
+  // A relocatable cubin, or PTX; of PTX, bytes.data()[bytes.size()] is a zero. From
+  // FirstGenerationObjects: valid for good.
   std::string_view bytes;
   bool is_ptx = false;
 };
