@@ -345,6 +345,11 @@ absl::Status DamagedFile(const std::string& path) {
                                     "written. Fix: `residentctl state check` says what it was of"));
 }
 
+absl::Status NoStateFolder(const std::string& folder) {
+  return absl::NotFoundError(StrCat(folder, " has no journal. Fix: name the folder that a daemon "
+                                            "was given as --state_dir"));
+}
+
 absl::Status EventsGone(uint64_t after, uint64_t first) {
   return absl::OutOfRangeError(StrCat("events after revision ", after,
                                       " are no longer kept; the oldest is ", first,

@@ -98,6 +98,7 @@ absl::Status RecordTooLarge(uint64_t bytes);
 absl::Status RecordDoesNotFit(const std::string& what);
 absl::Status NoBlob(const std::string& sha256);
 absl::Status DamagedFile(const std::string& path);
+absl::Status NoStateFolder(const std::string& folder);
 absl::Status EventsGone(uint64_t after, uint64_t first);
 
 // --- Batches ---------------------------------------------------------------------

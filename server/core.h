@@ -47,6 +47,8 @@ struct Core {
   WorkerPool* changes = nullptr;
   // For installs; a thread for each of Limits::max_installs.
   WorkerPool* installs = nullptr;
+  // One thread, for what waits for the disk of --state_dir.
+  WorkerPool* disk = nullptr;
   std::vector<ServingDevice> serving;
 
   bool allow_shared_memory = true;

@@ -112,6 +112,7 @@ class Daemon {
   std::unique_ptr<BatchTranslator> translator_;
   std::unique_ptr<WorkerPool> answers_;
   std::unique_ptr<WorkerPool> blocking_;
+  std::unique_ptr<WorkerPool> disk_;
   std::unique_ptr<WorkerPool> changes_;
   std::unique_ptr<WorkerPool> installs_;
   std::unique_ptr<BatchRunner> runner_;
@@ -167,6 +168,7 @@ void Daemon::ConnectCore() {
       BatchTranslator::Sources{&core_.limits, registry_.get(), buffers_.get(), core_.serving});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
+  disk_ = std::make_unique<WorkerPool>(1);
   changes_ = std::make_unique<WorkerPool>(kChangeThreads);
   installs_ = std::make_unique<WorkerPool>(static_cast<int>(options_.limits.max_installs));
   runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get());
@@ -181,6 +183,7 @@ void Daemon::ConnectCore() {
   core_.counters = &counters_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
+  core_.disk = disk_.get();
   core_.changes = changes_.get();
   core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
@@ -340,6 +343,7 @@ void Daemon::Stop(const sigset_t& signals) {
   // Batches refer to the pools, the pools to nothing else.
   installs_.reset();
   changes_.reset();
+  disk_.reset();
   blocking_.reset();
   answers_.reset();
   metrics_.reset();

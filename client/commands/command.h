@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session = true);
 // Device index in a word. INVALID_ARGUMENT: no number.
 absl::StatusOr<uint32_t> ParseDevice(const std::string& word);
 
+int RunState(const std::vector<std::string>& words);
 int RunStatus(const std::vector<std::string>& words);
 int RunOps(const std::vector<std::string>& words);
 int RunBuffers(const std::vector<std::string>& words);

@@ -8,6 +8,18 @@
 #include "runtime/errors.h"
 
 namespace resident {
+namespace {
+
+StoredBuffer ToStored(const Buffer& buffer) {
+  return {.id = buffer.id,
+          .name = buffer.name,
+          .device = buffer.device,
+          .dtype = static_cast<uint32_t>(buffer.dtype),
+          .shape = {buffer.shape.begin(), buffer.shape.end()},
+          .size_bytes = buffer.size_bytes};
+}
+
+}  // namespace
 
 void DurableCopy::Write(uint64_t offset, absl::Span<const uint8_t> data) {
   absl::MutexLock lock(&mu_);
@@ -94,6 +106,11 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_pt
     Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
     return errors::NoSession();
   }
+  const auto restarted = restarted_.find(buffer->device);
+  if (restarted != restarted_.end() && buffer->epoch < restarted->second.epoch) {
+    Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
+    return errors::DeviceUnavailable(buffer->device, restarted->second.cause);
+  }
   buffer->id = next_id_++;
   buffers_[buffer->id] = buffer;
   return std::shared_ptr<const Buffer>(std::move(buffer));
@@ -124,7 +141,64 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
   buffer->memory = *std::move(memory);
   buffer->epoch = session.epoch();
   if (spec.durable) buffer->host_copy = std::make_shared<DurableCopy>(bytes);
-  return Insert(std::move(buffer));
+  absl::StatusOr<std::shared_ptr<const Buffer>> inserted = Insert(std::move(buffer));
+  if (!inserted.ok() || !spec.durable || !on_disk()) return inserted;
+  // It has not been written yet, which takes no space on disk.
+  absl::Status saved;
+  {
+    absl::MutexLock save(&save_mu_);
+    saved = state_->PutBuffer(ToStored(**inserted), {});
+  }
+  if (saved.ok()) return inserted;
+  (void)Free(owner, (*inserted)->id);
+  return saved;
+}
+
+absl::Status BufferTable::Save(const Buffer& buffer) {
+  if (!on_disk() || buffer.host_copy == nullptr) return absl::OkStatus();
+  // A copy of the copy: an upload would wait for the disk otherwise.
+  std::vector<uint8_t> contents;
+  buffer.host_copy->Read(
+      [&](absl::Span<const uint8_t> bytes) { contents.assign(bytes.begin(), bytes.end()); });
+  absl::MutexLock save(&save_mu_);
+  {
+    absl::ReaderMutexLock lock(&mu_);
+    if (!buffers_.contains(buffer.id)) return absl::OkStatus();
+  }
+  return state_->PutBuffer(ToStored(buffer), contents);
+}
+
+std::vector<std::string> BufferTable::Load(StateStore* state) {
+  std::vector<std::string> warnings;
+  state_ = state;
+  if (!on_disk()) return warnings;
+  for (const StoredBuffer& stored : state_->buffers()) {
+    const absl::StatusOr<std::string> contents = state_->ReadBuffer(stored.id);
+    if (!contents.ok()) {
+      warnings.push_back(absl::StrCat("durable buffer ", stored.id,
+                                      " is not restored: ", contents.status().message()));
+      continue;
+    }
+    auto buffer = std::make_shared<Buffer>();
+    buffer->id = stored.id;
+    buffer->device = stored.device;
+    buffer->dtype = static_cast<DType>(stored.dtype);
+    buffer->shape.assign(stored.shape.begin(), stored.shape.end());
+    buffer->size_bytes = stored.size_bytes;
+    buffer->durable = true;
+    buffer->name = stored.name;
+    buffer->lost_cause = "the daemon was restarted, and the device has not been there since";
+    buffer->host_copy = std::make_shared<DurableCopy>(stored.size_bytes);
+    // Empty: it was never written.
+    buffer->host_copy->Write(
+        0, {reinterpret_cast<const uint8_t*>(contents->data()), contents->size()});
+    absl::MutexLock lock(&mu_);
+    ++durable_;
+    buffers_[buffer->id] = std::move(buffer);
+  }
+  absl::MutexLock lock(&mu_);
+  next_id_ = std::max(next_id_, state_->highest_buffer() + 1);
+  return warnings;
 }
 
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(
@@ -180,6 +254,17 @@ absl::Status BufferTable::FindAll(ClientId client, absl::Span<const uint64_t> id
 }
 
 absl::Status BufferTable::Free(ClientId client, uint64_t id) {
+  const absl::StatusOr<std::shared_ptr<const Buffer>> buffer = Find(client, id);
+  if (!buffer.ok()) return buffer.status();
+  if (!(*buffer)->durable || !on_disk()) return Forget(client, id);
+  absl::MutexLock save(&save_mu_);
+  // From the disk first: a buffer whose Free was answered does not come back.
+  const absl::Status dropped = state_->DropBuffer(id);
+  if (!dropped.ok()) return dropped;
+  return Forget(client, id);
+}
+
+absl::Status BufferTable::Forget(ClientId client, uint64_t id) {
   std::shared_ptr<const Buffer> freed;  // Destroyed outside the lock.
   absl::MutexLock lock(&mu_);
   const auto found = buffers_.find(id);
@@ -220,7 +305,10 @@ void BufferTable::OnRestart(uint32_t device, EngineSession& session, const std::
                             const Restore& restore) {
   std::vector<std::shared_ptr<const Buffer>> affected;
   {
-    absl::ReaderMutexLock lock(&mu_);
+    absl::MutexLock lock(&mu_);
+    Restarted& restarted = restarted_[device];
+    // Two engines may have come one after the other while this waited.
+    if (restarted.epoch <= session.epoch()) restarted = {session.epoch(), cause};
     for (const auto& [id, buffer] : buffers_) {
       if (buffer->device == device && buffer->epoch != session.epoch()) affected.push_back(buffer);
     }

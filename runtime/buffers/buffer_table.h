@@ -2,7 +2,8 @@
 //
 // A buffer belongs to an owner (a session) and is freed with it, unless it is
 // durable: then every session may use it, and its contents are kept on the host (as
-// of the last upload or Persist) and put back when the device's engine is replaced.
+// of the last upload or Persist) and put back when the device's engine is replaced. With a
+// state folder they are kept there too, and put back when the daemon is started again.
 // Other buffers are lost with their engine; their ids stay, so that a task that names
 // one is told why, until they are freed.
 //
@@ -14,6 +15,8 @@
 //   1. Every buffer that is not durable has an owner that the table knows.
 //   2. usage(owner) counts exactly the owner's buffers, durable ones included.
 //   3. A snapshot whose memory is null has a lost_cause.
+//   4. Once OnRestart has begun, no buffer of an earlier engine of that device comes into
+//      the table: nobody would look after it.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -38,6 +41,7 @@
 #include "runtime/device/device.h"
 #include "runtime/limits.h"
 #include "runtime/registry/signature.h"
+#include "runtime/state/state_store.h"
 
 namespace resident {
 
@@ -96,12 +100,24 @@ class BufferTable {
 
   explicit BufferTable(const Limits& limits) : limits_(limits) {}
 
+  // Keeps durable buffers in the state folder from now on, and takes those that are there.
+  // They have no memory until OnRestart has been called for their device. Once, before
+  // all else but AddOwner. Returns what could not be read, for the daemon's log.
+  std::vector<std::string> Load(StateStore* state);
+  // Whether allocating, saving and freeing durable buffers waits for a disk.
+  bool on_disk() const { return state_ != nullptr && !state_->in_memory(); }
+  // Writes a durable buffer's host copy to the state folder; on disk once it returned OK.
+  // Nothing if there is no folder, or the buffer was freed.
+  absl::Status Save(const Buffer& buffer);
+
   void AddOwner(ClientId owner);
   // Frees the owner's buffers, but not durable ones.
   void RemoveOwner(ClientId owner);
 
   // Errors: INVALID_ARGUMENT (dtype, shape, name), RESOURCE_EXHAUSTED (device memory,
-  // the owner's share, the number of buffers), UNAUTHENTICATED (the owner is gone).
+  // the owner's share, the number of buffers), UNAUTHENTICATED (the owner is gone),
+  // UNAVAILABLE (the engine was replaced meanwhile, or the state folder cannot be
+  // written).
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
   // The same for memory that is there already (a client's shared memory).
@@ -141,10 +157,24 @@ class BufferTable {
     return buffer.durable || buffer.owner == client;
   }
 
+  // Takes it out of the table.
+  absl::Status Forget(ClientId client, uint64_t id);
+
+  // The engine that a device was given last.
+  struct Restarted {
+    uint64_t epoch = 0;
+    std::string cause;
+  };
+
   const Limits limits_;
+  StateStore* state_ = nullptr;  // Set by Load.
+  // Held while something of a durable buffer is written, so that one that is freed is not
+  // written again. Taken before mu_.
+  absl::Mutex save_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Buffer>> buffers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ClientId, Usage> owners_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint32_t, Restarted> restarted_ ABSL_GUARDED_BY(mu_);
   uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
 };

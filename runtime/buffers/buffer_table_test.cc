@@ -1,9 +1,13 @@
 #include "runtime/buffers/buffer_table.h"
 
+#include <stdlib.h>
+
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/buffers/fake_session.h"
 
@@ -149,6 +153,141 @@ TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
   const auto lost = *table_->Find(kAlice, durable);
   EXPECT_EQ(lost->memory, nullptr);
   EXPECT_NE(lost->lost_cause.find("could not be restored"), std::string::npos);
+}
+
+// Its engine was replaced between the allocation of the memory and the entry in the table.
+class ReplacedSession : public FakeSession {
+ public:
+  ReplacedSession(BufferTable* table, EngineSession* next)
+      : FakeSession(1, 1 << 20, 1 << 20), table_(table), next_(next) {}
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override {
+    auto memory = FakeSession::AllocateMemory(bytes);
+    table_->OnRestart(0, *next_, "killed",
+                      [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+    return memory;
+  }
+
+ private:
+  BufferTable* const table_;
+  EngineSession* const next_;
+};
+
+TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLostForGood) {
+  FakeSession next(2, 1 << 20, 1 << 20);
+  ReplacedSession replaced(table_.get(), &next);
+  const absl::Status status = table_->Allocate({.shape = {16}}, kAlice, replaced).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(replaced.memory_used_bytes(), 0u);
+  // What a client does when it is told so.
+  EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
+  // Shared memory that was mapped into the old engine.
+  auto memory = std::make_shared<const DeviceMemory>();
+  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, memory, 1).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_F(BufferTableTest, ANewerEngineThanTheOneJustRestartedForIsNoReasonToRefuse) {
+  FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
+  table_->OnRestart(0, second, "killed",
+                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, third).ok());
+  EXPECT_TRUE(table_->Allocate({.shape = {16}, .device = 1}, kAlice, session_).ok());
+}
+
+class DurableBuffersTest : public BufferTableTest {
+ protected:
+  DurableBuffersTest() {
+    folder_ = testing::TempDir() + "/buffers.XXXXXX";
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    Restart();
+  }
+  ~DurableBuffersTest() override { std::filesystem::remove_all(folder_); }
+
+  // As if the daemon was killed and started again.
+  void Restart() {
+    table_.reset();
+    state_.reset();
+    auto state = StateStore::Open({.directory = folder_});
+    ASSERT_TRUE(state.ok()) << state.status();
+    state_ = *std::move(state);
+    table_ = std::make_unique<BufferTable>(limits_);
+    warnings_ = table_->Load(state_.get());
+    table_->AddOwner(kAlice);
+    table_->AddOwner(kBob);
+  }
+  void RestoreTo(EngineSession& session) {
+    table_->OnRestart(
+        0, session, "restarted", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
+          std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
+          return absl::OkStatus();
+        });
+  }
+
+  std::string folder_;
+  std::unique_ptr<StateStore> state_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
+  auto made =
+      table_->Allocate({.dtype = DType::kI32, .shape = {4, 2}, .durable = true, .name = "weights"},
+                       kAlice, session_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const uint64_t id = (*made)->id;
+  const std::vector<uint8_t> data(32, 7);
+  (*made)->host_copy->Write(0, data);
+  ASSERT_TRUE(table_->Save(**made).ok());
+  const uint64_t plain = MustAllocate(kAlice);
+  Restart();
+  EXPECT_TRUE(warnings_.empty());
+  const auto waiting = *table_->Find(kBob, id);
+  EXPECT_EQ(waiting->memory, nullptr);
+  EXPECT_FALSE(waiting->lost_cause.empty());
+  FakeSession session(1, 1 << 20, 1 << 20);
+  RestoreTo(session);
+  const auto restored = *table_->Find(kBob, id);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(restored->name, "weights");
+  EXPECT_EQ(restored->shape, (Shape{4, 2}));
+  EXPECT_EQ(restored->dtype, DType::kI32);
+  EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address + 31), 7);
+  EXPECT_FALSE(table_->Find(kAlice, plain).ok());
+  // Ids of durable buffers are not given out again.
+  EXPECT_GT((*table_->Allocate({.shape = {1}}, kAlice, session))->id, id);
+}
+
+TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenComesBackAsZeros) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  Restart();
+  FakeSession session(1, 1 << 20, 1 << 20);
+  RestoreTo(session);
+  const auto restored = *table_->Find(kAlice, id);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(*reinterpret_cast<const uint64_t*>(restored->memory->address), 0u);
+}
+
+TEST_F(DurableBuffersTest, AFreedBufferDoesNotComeBackAlsoIfItIsSavedAfterwards) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const auto buffer = *table_->Find(kAlice, id);
+  ASSERT_TRUE(table_->Save(*buffer).ok());
+  ASSERT_TRUE(table_->Free(kBob, id).ok());
+  ASSERT_TRUE(table_->Save(*buffer).ok());  // An upload that ends late.
+  Restart();
+  EXPECT_FALSE(table_->Find(kAlice, id).ok());
+  // Nor is its id given to another buffer.
+  EXPECT_GT(MustAllocate(kAlice), id);
+}
+
+TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  ASSERT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok());
+  ASSERT_TRUE(std::filesystem::exists(absl::StrCat(folder_, "/buffers/", id, ".1")));
+  std::filesystem::resize_file(absl::StrCat(folder_, "/buffers/", id, ".1"), 10);
+  Restart();
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(absl::StrCat("durable buffer ", id)), std::string::npos);
+  EXPECT_FALSE(table_->Find(kAlice, id).ok());
 }
 
 TEST_F(BufferTableTest, SessionsThatComeAndGoAtOnceLeaveNothing) {

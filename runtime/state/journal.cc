@@ -61,17 +61,18 @@ Frames Look(std::string_view bytes, uint64_t at) {
 
 // Good records that begin at or behind `from`, wherever. A run of zeros is not one: the
 // checksum of an all-zero head is not zero.
-uint64_t CountRecords(std::string_view bytes, uint64_t from) {
-  uint64_t count = 0;
+std::vector<JournalScan::Record> FindRecords(std::string_view bytes, uint64_t from) {
+  std::vector<JournalScan::Record> found;
   for (uint64_t at = from; at + kRecordHeadBytes <= bytes.size();) {
     if (Look(bytes, at) == Frames::kGood) {
-      ++count;
-      at += kRecordHeadBytes + GetU32(bytes, at);
+      const uint32_t length = GetU32(bytes, at);
+      found.push_back({at, std::string(bytes.substr(at + kRecordHeadBytes, length))});
+      at += kRecordHeadBytes + length;
     } else {
       ++at;
     }
   }
-  return count;
+  return found;
 }
 
 }  // namespace
@@ -90,7 +91,7 @@ JournalScan ScanJournalBytes(std::string_view bytes) {
       Crc32c(bytes.substr(0, 12)) != GetU32(bytes, 12)) {
     scan.end = JournalScan::End::kNotAJournal;
     scan.what = "its header is damaged, or it is no journal";
-    scan.records_behind = CountRecords(bytes, kJournalHeaderBytes);
+    scan.behind = FindRecords(bytes, kJournalHeaderBytes);
     return scan;
   }
   if (GetU32(bytes, kMagicBytes) != kJournalFormat) {
@@ -103,8 +104,8 @@ JournalScan ScanJournalBytes(std::string_view bytes) {
   while (at < bytes.size()) {
     const Frames found = Look(bytes, at);
     if (found != Frames::kGood) {
-      scan.records_behind = CountRecords(bytes, at + 1);
-      scan.end = scan.records_behind == 0 ? JournalScan::End::kTorn : JournalScan::End::kDamaged;
+      scan.behind = FindRecords(bytes, at + 1);
+      scan.end = scan.behind.empty() ? JournalScan::End::kTorn : JournalScan::End::kDamaged;
       scan.what = found == Frames::kShort ? "a record is longer than what is left of the file"
                   : found == Frames::kBadPayload ? "a record's contents do not have its checksum"
                                                  : "a record's head does not have its checksum";

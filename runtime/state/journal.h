@@ -64,8 +64,8 @@ struct JournalScan {
   // Where the good records end; where what is wrong begins.
   uint64_t good_bytes = 0;
   uint64_t file_bytes = 0;
-  // Good records behind the damaged one.
-  uint64_t records_behind = 0;
+  // Good records behind the one that is not.
+  std::vector<Record> behind;
   std::string what;  // What is wrong; empty if nothing is.
 };
 

@@ -315,6 +315,7 @@ absl::StatusOr<std::string> StateStore::ReadBuffer(uint64_t id) const {
     if (found == model_.buffers().end()) return errors::UnknownBuffer(id);
     stored = found->second;
   }
+  if (stored.sequence() == 0) return "";
   return buffer_files_->Read(id, stored.sequence(), stored.size_bytes(), stored.contents_crc());
 }
 
@@ -329,16 +330,18 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
     if (found != model_.buffers().end()) before = found->second.sequence();
   }
   stored.set_id(buffer.id);
-  stored.set_sequence(before + 1);
   stored.set_name(buffer.name);
   stored.set_device(buffer.device);
   stored.set_dtype(buffer.dtype);
   for (const int64_t dim : buffer.shape) stored.add_shape(dim);
-  stored.set_size_bytes(contents.size());
-  // Without mu_: changes of operators do not wait for gigabytes.
-  const absl::StatusOr<uint32_t> crc = buffer_files_->Write(buffer.id, before + 1, contents);
-  if (!crc.ok()) return crc.status();
-  stored.set_contents_crc(*crc);
+  stored.set_size_bytes(buffer.size_bytes);
+  if (!contents.empty()) {
+    stored.set_sequence(before + 1);
+    // Without mu_: changes of operators do not wait for gigabytes.
+    const absl::StatusOr<uint32_t> crc = buffer_files_->Write(buffer.id, before + 1, contents);
+    if (!crc.ok()) return crc.status();
+    stored.set_contents_crc(*crc);
+  }
   internal::StateRecord record;
   *record.mutable_buffer() = std::move(stored);
   {
@@ -364,7 +367,7 @@ absl::Status StateStore::DropBuffer(uint64_t id) {
     const absl::Status written = Write(record);
     if (!written.ok()) return written;
   }
-  (void)buffer_files_->Remove(id, sequence);
+  if (sequence != 0) (void)buffer_files_->Remove(id, sequence);
   return absl::OkStatus();
 }
 

@@ -135,9 +135,10 @@ class StateStore {
   std::vector<StoredBuffer> buffers() const;
   // Highest id that a durable buffer ever had.
   uint64_t highest_buffer() const;
-  // DATA_LOSS: the contents on disk are damaged.
+  // Empty: it was never written. DATA_LOSS: the contents on disk are damaged.
   absl::StatusOr<std::string> ReadBuffer(uint64_t id) const;
-  // Writes a buffer and its contents: all of them, or, if this fails, none.
+  // Writes a buffer and its contents (all of them, or empty: not yet written): both, or, if
+  // this fails, neither.
   absl::Status PutBuffer(const StoredBuffer& buffer, absl::Span<const uint8_t> contents);
   absl::Status DropBuffer(uint64_t id);
 

@@ -95,7 +95,12 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
 grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* context,
                                                    const v1::AllocateRequest* request,
                                                    v1::AllocateResponse* response) {
-  return FinishNow(context, DoAllocate(*context, *request, *response));
+  if (!request->durable() || !core_.buffers->on_disk()) {
+    return FinishNow(context, DoAllocate(*context, *request, *response));
+  }
+  return FinishOnDisk(context, [this, context, request, response] {
+    return DoAllocate(*context, *request, *response);
+  });
 }
 
 grpc::ServerReadReactor<v1::UploadRequest>* BuffersService::Upload(
@@ -111,8 +116,22 @@ grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
                                                const v1::FreeRequest* request, v1::FreeResponse*) {
   const auto client = SessionClientOf(*context, core_);
-  return FinishNow(context, client.ok() ? core_.buffers->Free((*client)->id(), request->buffer_id())
-                                        : client.status());
+  if (!client.ok()) return FinishNow(context, client.status());
+  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  if (!buffer.ok()) return FinishNow(context, buffer.status());
+  if (!(*buffer)->durable || !core_.buffers->on_disk()) {
+    return FinishNow(context, core_.buffers->Free((*client)->id(), request->buffer_id()));
+  }
+  return FinishOnDisk(context, [this, client = *client, id = request->buffer_id()] {
+    return core_.buffers->Free(client->id(), id);
+  });
+}
+
+grpc::ServerUnaryReactor* BuffersService::FinishOnDisk(grpc::CallbackServerContext* context,
+                                                       std::function<absl::Status()> work) {
+  auto* const reactor = context->DefaultReactor();
+  core_.disk->Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* context,
@@ -149,10 +168,14 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
     job->offset += data.size();
     job->reader->Next();
   };
-  const auto end = [this, job, reactor](const absl::Status& status) {
+  const auto end = [this, job, reactor, buffer = *buffer](const absl::Status& status) {
     job->reader.reset();
-    core_.gate->Leave(1);
-    reactor->Finish(ToGrpc(status));
+    const auto finish = [this, reactor](const absl::Status& outcome) {
+      core_.gate->Leave(1);
+      reactor->Finish(ToGrpc(outcome));
+    };
+    if (!status.ok() || !core_.buffers->on_disk()) return finish(status);
+    core_.disk->Post([this, finish, buffer] { finish(core_.buffers->Save(*buffer)); });
   };
   job->reader = std::make_shared<DeviceReader>(
       core_, *client, *buffer, DeviceReader::Range{0, (*buffer)->size_bytes, kCopyPieceBytes}, take,

@@ -4,6 +4,8 @@
 #ifndef RESIDENT_SERVER_SERVICES_BUFFERS_SERVICE_H_
 #define RESIDENT_SERVER_SERVICES_BUFFERS_SERVICE_H_
 
+#include <functional>
+
 #include "resident/v1/buffers.grpc.pb.h"
 #include "server/core.h"
 
@@ -36,6 +38,9 @@ class BuffersService final : public v1::Buffers::CallbackService {
  private:
   absl::Status DoAllocate(const grpc::CallbackServerContext& context,
                           const v1::AllocateRequest& request, v1::AllocateResponse& response);
+  // Answers with what `work` returns, once the disk's thread has done it.
+  grpc::ServerUnaryReactor* FinishOnDisk(grpc::CallbackServerContext* context,
+                                         std::function<absl::Status()> work);
   absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,
                         v1::ImportSharedResponse& response);
 

@@ -151,6 +151,13 @@ void UploadStream::Advance() {
   if (under_way_ > 0) return;
   finished_ = true;
   response_.set_written_bytes(written_);
+  if (status_.ok() && buffer_ != nullptr && buffer_->durable && core_.buffers->on_disk()) {
+    // Answered once a restart would bring it back.
+    core_.disk->Post([self = shared_from_this(), buffer = buffer_] {
+      self->Finish(ToGrpc(self->core_.buffers->Save(*buffer)));
+    });
+    return;
+  }
   Finish(ToGrpc(status_));
 }
 

@@ -1,0 +1,373 @@
+#include "runtime/state/state_store.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gtest/gtest.h"
+#include "runtime/state/files.h"
+#include "runtime/state/script_for_test.h"
+
+namespace resident {
+namespace {
+
+constexpr char kScriptArgument[] = "--run_script";
+
+class StateStoreTest : public testing::Test {
+ protected:
+  StateStoreTest() { folder_ = MakeTemp(); }
+  ~StateStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  // In memory where there is such a folder: what is asked is what is there after a kill,
+  // and that does not depend on the disk, which only makes it slow.
+  static std::string MakeTemp() {
+    std::string folder =
+        (access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir()) + "/state_test.XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    return folder;
+  }
+  std::unique_ptr<StateStore> Open() { return Open({.directory = folder_}); }
+  static std::unique_ptr<StateStore> Open(const StateStore::Options& options) {
+    auto store = StateStore::Open(options);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  // The first `steps` of the script.
+  void RunScript(StateStore& store, size_t steps = SIZE_MAX) {
+    const std::vector<ScriptStep> script = MakeScript();
+    for (size_t i = 0; i < std::min(steps, script.size()); ++i) {
+      const absl::Status done = script[i](store);
+      ASSERT_TRUE(done.ok()) << done << " in step " << i;
+    }
+  }
+  std::string JournalPath() const { return folder_ + "/journal"; }
+
+  std::string folder_;
+};
+
+TEST_F(StateStoreTest, ARestartBringsEverythingBack) {
+  std::string before;
+  const std::vector<ScriptStep> script = MakeScript();
+  for (size_t i = 0; i < script.size(); ++i) {
+    auto store = Open();
+    EXPECT_EQ(i == 0 ? "" : before, i == 0 ? "" : Describe(*store)) << i;
+    ASSERT_TRUE(script[i](*store).ok());
+    before = Describe(*store);
+  }
+  EXPECT_EQ(Describe(*Open()), before);
+}
+
+TEST_F(StateStoreTest, TheStateIsWhatTheRegistryDid) {
+  auto store = Open();
+  RunScript(*store, 9);  // Three installs; 2 serves, 3 is staged, 1 is retired.
+  ASSERT_EQ(store->operators().size(), 1u);
+  const StoredOperator op = store->operators()[0];
+  ASSERT_EQ(op.versions.size(), 3u);
+  EXPECT_EQ(op.versions[0].state, VersionState::kRetired);
+  EXPECT_FALSE(op.versions[0].in_slot);
+  EXPECT_EQ(op.versions[1].state, VersionState::kActive);
+  EXPECT_EQ(op.versions[2].state, VersionState::kStaged);
+  EXPECT_EQ(op.versions[2].slot, 103u);
+  EXPECT_EQ(op.versions[2].spec.task_time_limit.count(), 250);
+  EXPECT_EQ(op.revision, store->revision());
+  // The retired version has an event of its own, before that of the install.
+  const auto events = store->EventsBefore(0, "", 2);
+  EXPECT_EQ(events[0].kind, EventKind::kInstalled);
+  EXPECT_EQ(events[1].kind, EventKind::kRetired);
+  EXPECT_EQ(events[1].version, 1u);
+  EXPECT_EQ(events[0].revision, events[1].revision + 1);
+}
+
+TEST_F(StateStoreTest, WithoutAFolderEverythingWorksInMemoryAndSaysSo) {
+  auto store = Open(StateStore::Options{});
+  EXPECT_TRUE(store->in_memory());
+  ASSERT_EQ(store->warnings().size(), 1u);
+  EXPECT_NE(store->warnings()[0].find("no --state_dir"), std::string::npos);
+  RunScript(*store);
+  EXPECT_EQ(store->operators().size(), 1u);
+  EXPECT_EQ(*store->GetBlob(*store->PutBlob("text")), "text");
+}
+
+TEST_F(StateStoreTest, ASecondDaemonIsToldWhoHasTheFolder) {
+  auto store = Open();
+  const absl::Status second = StateStore::Open({.directory = folder_}).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.message().find(absl::StrCat("pid ", getpid())), std::string::npos) << second;
+  store.reset();
+  EXPECT_NE(Open(), nullptr);
+}
+
+TEST_F(StateStoreTest, ATornLastRecordIsDroppedWithAWarning) {
+  std::vector<std::string> states;
+  uint64_t before_last = 0;
+  {
+    auto store = Open();
+    RunScript(*store, 2);
+    states.push_back(Describe(*store));
+    before_last = ReadWholeFile(JournalPath())->size();
+    RunScript(*store, 0);
+    ASSERT_TRUE(MakeScript()[2](*store).ok());
+  }
+  const std::string whole = *ReadWholeFile(JournalPath());
+  for (uint64_t bytes = before_last + 1; bytes < whole.size(); ++bytes) {
+    ASSERT_TRUE(WriteWholeFile(JournalPath(), {std::string_view(whole).substr(0, bytes)}).ok());
+    auto store = Open();
+    ASSERT_NE(store, nullptr);
+    ASSERT_EQ(store->warnings().size(), 1u);
+    EXPECT_NE(store->warnings()[0].find(absl::StrCat("offset ", before_last)), std::string::npos);
+    EXPECT_EQ(Describe(*store), states[0]);
+  }
+  EXPECT_TRUE(Open()->warnings().empty());  // It was cut off.
+}
+
+TEST_F(StateStoreTest, ADamagedRecordStopsTheStartAndSaysWhereAndWhatToDo) {
+  {
+    auto store = Open();
+    RunScript(*store);
+  }
+  std::string bytes = *ReadWholeFile(JournalPath());
+  const uint64_t second = ScanJournalBytes(bytes).records[1].offset;
+  bytes[second + kRecordHeadBytes + 2] ^= 1;
+  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
+  const absl::Status status = StateStore::Open({.directory = folder_}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  for (const std::string& part : {JournalPath(), absl::StrCat("offset ", second),
+                                  absl::StrCat("residentctl state check ", folder_),
+                                  std::string("residentctl state repair")}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
+  }
+  // Nothing was changed by looking.
+  EXPECT_EQ(*ReadWholeFile(JournalPath()), bytes);
+}
+
+TEST_F(StateStoreTest, ARecordThatDoesNotFitIsRefusedBeforeItIsOnDisk) {
+  auto store = Open();
+  RunScript(*store, 2);
+  const std::string before = *ReadWholeFile(JournalPath());
+  EXPECT_EQ(store->Append(SwitchChange(EventKind::kActivated, "other", 1, 0), {}).status().code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->Append(SwitchChange(EventKind::kActivated, "swish", 9, 1), {}).status().code(),
+            absl::StatusCode::kDataLoss);
+  VersionSpec spec;
+  EXPECT_EQ(store
+                ->Append(InstallChange("new", 1, 0, &spec),
+                         {.content = {.blobs = {{"file/a", std::string(64, 'a')}}}})
+                .status()
+                .code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(*ReadWholeFile(JournalPath()), before);
+}
+
+TEST_F(StateStoreTest, CompactionKeepsWhatCountsAndForgetsTheRest) {
+  std::string before;
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = kScriptCompactBytes});
+    RunScript(*store);
+    for (int i = 0; i < 500; ++i) {
+      ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
+    }
+    before = Describe(*store);
+  }
+  EXPECT_EQ(Describe(*Open()), before);
+  const auto scan = ScanJournal(JournalPath());
+  EXPECT_LT(scan->records.size(), 450u);
+  // Version 4's source alone is left, now that the others were removed.
+  auto store = Open();
+  EXPECT_EQ(ListFiles(folder_ + "/blobs")->size(), 1u);
+  EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
+}
+
+TEST_F(StateStoreTest, OldEventsAreForgottenAndWhoAsksForThemIsTold) {
+  auto store = Open({.directory = folder_, .most_events = 10});
+  for (int i = 0; i < 25; ++i) {
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
+  }
+  EXPECT_EQ(store->revision(), 25u);
+  EXPECT_EQ(store->EventsAfter(14, 100).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(store->EventsAfter(15, 100)->size(), 10u);
+  EXPECT_EQ(store->EventsAfter(15, 3)->size(), 3u);
+  EXPECT_EQ(store->EventsAfter(15, 3)->front().revision, 16u);
+  EXPECT_TRUE(store->EventsAfter(25, 100)->empty());
+  EXPECT_TRUE(store->EventsAfter(1000, 100)->empty());
+  EXPECT_EQ(store->EventsBefore(20, "", 3)[0].revision, 19u);
+  EXPECT_TRUE(store->EventsBefore(0, "y", 3).empty());
+}
+
+TEST_F(StateStoreTest, ADamagedBlobOrBufferIsNotGivenOut) {
+  auto store = Open();
+  RunScript(*store, 3);
+  const std::string sha256 = *store->PutBlob("some source");
+  for (const std::string& path : {folder_ + "/blobs/" + sha256, folder_ + "/buffers/7.1"}) {
+    std::string bytes = *ReadWholeFile(path);
+    bytes[3] ^= 4;
+    ASSERT_TRUE(WriteWholeFile(path, {bytes}).ok());
+  }
+  EXPECT_EQ(store->GetBlob(sha256).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->ReadBuffer(7).status().code(), absl::StatusCode::kDataLoss);
+  // Putting it again makes it good.
+  ASSERT_TRUE(store->PutBlob("some source").ok());
+  EXPECT_EQ(*store->GetBlob(sha256), "some source");
+  EXPECT_EQ(store->GetBlob("../lock").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StateStoreTest, ABlobThatWasJustPutOutlivesACompaction) {
+  auto store = Open({.directory = folder_, .compact_bytes = 200});
+  const std::string sha256 = *store->PutBlob("for a version that is being compiled");
+  while (ScanJournal(JournalPath())->records.size() != 1 || store->revision() < 2) {
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
+  }
+  EXPECT_TRUE(store->GetBlob(sha256).ok());
+}
+
+TEST_F(StateStoreTest, WakesAfterEachEventUntilUnsubscribed) {
+  auto store = Open();
+  std::atomic<int> woken{0};
+  const uint64_t token = store->Subscribe([&] { ++woken; });
+  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  EXPECT_EQ(woken, 1);
+  store->Unsubscribe(token);
+  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  EXPECT_EQ(woken, 1);
+}
+
+TEST_F(StateStoreTest, ManyWritersGetRevisionsWithoutGaps) {
+  std::set<uint64_t> revisions;
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = 2000});
+    absl::Mutex mu;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 25; ++i) {
+          const auto revision = store->AppendEvent({.kind = EventKind::kRejected});
+          ASSERT_TRUE(revision.ok());
+          ASSERT_TRUE(store->PutBlob(absl::StrCat(t, " ", i)).ok());
+          const std::vector<uint8_t> contents(10, static_cast<uint8_t>(i));
+          ASSERT_TRUE(
+              store
+                  ->PutBuffer({.id = static_cast<uint64_t>(t + 1), .shape = {10}, .size_bytes = 10},
+                              contents)
+                  .ok());
+          (void)store->EventsBefore(0, "", 5);
+          absl::MutexLock lock(&mu);
+          EXPECT_TRUE(revisions.insert(*revision).second);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(revisions.size(), 100u);
+  EXPECT_EQ(*revisions.rbegin(), 100u);
+  auto store = Open();
+  EXPECT_EQ(store->revision(), 100u);
+  for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(*store->ReadBuffer(id), std::string(10, 24));
+}
+
+// Runs the script in a process that is killed at the given crash point. The steps that it
+// said were done; -1: it came to the end of the script.
+int RunAndCrash(const std::string& folder, int crash_point) {
+  int pipe_fds[2];
+  EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
+  const std::string point = absl::StrCat("RESIDENTD_CRASH_POINT=", crash_point);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_fds[1], STDOUT_FILENO);
+    const char* const arguments[] = {"state_store_test", kScriptArgument, folder.c_str(), nullptr};
+    const char* const environment[] = {point.c_str(), nullptr};
+    execve("/proc/self/exe", const_cast<char**>(arguments), const_cast<char**>(environment));
+    _exit(127);
+  }
+  close(pipe_fds[1]);
+  int done = 0;
+  char byte;
+  while (read(pipe_fds[0], &byte, 1) == 1) ++done;
+  close(pipe_fds[0]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status)) {
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    return -1;
+  }
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  return done;
+}
+
+TEST_F(StateStoreTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOrAfter) {
+  // What the store holds after each step.
+  std::vector<std::string> states;
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = kScriptCompactBytes});
+    states.push_back(Describe(*store));
+    for (const ScriptStep& step : MakeScript()) {
+      ASSERT_TRUE(step(*store).ok());
+      states.push_back(Describe(*store));
+    }
+  }
+  int points = 0;
+  for (int point = 1;; ++point) {
+    const std::string folder = MakeTemp();
+    const int done = RunAndCrash(folder, point);
+    if (done < 0) break;
+    ++points;
+    SCOPED_TRACE(absl::StrCat("crash point ", point, ", ", done, " steps done"));
+    auto store = Open({.directory = folder, .compact_bytes = kScriptCompactBytes});
+    ASSERT_NE(store, nullptr);
+    const std::string found = Describe(*store);
+    // A step that was under way happened or did not; one that was done is there.
+    if (found != states[done]) {
+      ASSERT_LT(static_cast<size_t>(done) + 1, states.size());
+      ASSERT_EQ(found, states[done + 1]);
+    }
+    // And all goes on from there.
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+    const uint64_t revision = store->revision();
+    store.reset();
+    store = Open({.directory = folder});
+    EXPECT_TRUE(store->warnings().empty());
+    EXPECT_EQ(store->revision(), revision);
+    for (const std::string sub : {"", "/blobs", "/buffers"}) {
+      const auto names = ListFiles(folder + sub);
+      ASSERT_TRUE(names.ok());
+      for (const std::string& name : *names) {
+        EXPECT_EQ(name.find(kDraftEnding), std::string::npos) << sub << "/" << name;
+      }
+    }
+    store.reset();
+    std::filesystem::remove_all(folder);
+  }
+  // Every step of the script has several.
+  EXPECT_GT(points, static_cast<int>(3 * MakeScript().size()));
+}
+
+}  // namespace
+
+// The child of RunAndCrash: a byte to stdout for each step that is done.
+int RunScriptIn(const std::string& folder) {
+  auto store = StateStore::Open({.directory = folder, .compact_bytes = kScriptCompactBytes});
+  if (!store.ok()) return 2;
+  for (const ScriptStep& step : MakeScript()) {
+    if (!step(**store).ok()) return 3;
+    if (write(STDOUT_FILENO, ".", 1) != 1) return 4;
+  }
+  return 0;
+}
+
+}  // namespace resident
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == resident::kScriptArgument) {
+    return resident::RunScriptIn(argv[2]);
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
