@@ -1,0 +1,98 @@
+#include "runtime/expression/functions.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/expression/expression.h"
+
+namespace resident::expression {
+namespace {
+
+constexpr Function kFunctions[] = {
+    {"abs", "x", 1, 1, 1},
+    {"ceil", "x", 1, 1, 1},
+    {"clamp", "x, lo, hi", 3, 3, 4},
+    {"cos", "x", 1, 1, 40},
+    {"elu", "x, alpha = 1, scale = 1, input_scale = 1", 1, 4, 20},
+    {"erf", "x", 1, 1, 30},
+    {"exp", "x", 1, 1, 10},
+    {"expm1", "x", 1, 1, 15},
+    {"floor", "x", 1, 1, 1},
+    {"fma", "x, y, z", 3, 3, 1},
+    {"gelu", "x", 1, 1, 40},
+    {"gelu_tanh", "x", 1, 1, 20},
+    {"hardsigmoid", "x", 1, 1, 12},
+    {"hardswish", "x", 1, 1, 12},
+    {"hardtanh", "x, lo = -1, hi = 1", 1, 3, 4},
+    {"leaky_relu", "x, slope = 0.01", 1, 2, 2},
+    {"log", "x", 1, 1, 15},
+    {"log1p", "x", 1, 1, 15},
+    {"maximum", "x, y", 2, 2, 2},
+    {"minimum", "x, y", 2, 2, 2},
+    {"neg", "x", 1, 1, 1},
+    {"pow", "x, y", 2, 2, 60},
+    {"relu", "x", 1, 1, 1},
+    {"round", "x", 1, 1, 1},
+    {"rsqrt", "x", 1, 1, 10},
+    {"select", "condition, x, y", 3, 3, 1, true},
+    {"sigmoid", "x", 1, 1, 15},
+    {"silu", "x", 1, 1, 15},
+    {"silu_mul", "gate, up", 2, 2, 15},
+    {"sin", "x", 1, 1, 40},
+    {"softplus", "x, beta = 1, threshold = 20", 1, 3, 30},
+    {"sqrt", "x", 1, 1, 10},
+    {"tanh", "x", 1, 1, 15},
+    {"trunc", "x", 1, 1, 1},
+};
+
+// Levenshtein distance.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+absl::Span<const Function> Functions() { return kFunctions; }
+
+const Function* FindFunction(std::string_view name) {
+  for (const Function& function : kFunctions) {
+    if (function.name == name) return &function;
+  }
+  return nullptr;
+}
+
+std::string NearestFunction(std::string_view name) {
+  // A name is near when at most a third of it is mistyped, or when it is the beginning.
+  std::string_view nearest;
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const Function& function : kFunctions) {
+    const bool begins = name.size() >= 3 && function.name.substr(0, name.size()) == name;
+    const size_t distance = begins ? 1 : EditDistance(name, function.name);
+    if (distance < least) {
+      least = distance;
+      nearest = function.name;
+    }
+  }
+  return std::string(nearest);
+}
+
+std::string FunctionList() {
+  return absl::StrJoin(kFunctions, ", ", [](std::string* out, const Function& function) {
+    absl::StrAppend(out, std::string(function.name), "(", std::string(function.parameters), ")");
+  });
+}
+
+}  // namespace resident::expression
