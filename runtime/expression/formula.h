@@ -17,7 +17,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "runtime/expression/functions.h"
 
@@ -39,7 +38,7 @@ struct Operation {
   size_t parameter = 0;
   std::string_view symbol;
   const Function* function = nullptr;
-  absl::InlinedVector<size_t, 3> operands;
+  std::vector<size_t> operands;
 };
 
 struct Input {
