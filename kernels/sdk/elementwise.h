@@ -36,9 +36,7 @@ struct ElementwiseOperands {
   RESIDENT_DEVICE void Read(const Args& args) {
     map.Start(args.tensor<const Any>(kOperands - 1));
     float32 = true;
-#if RESIDENT_GPU
-#pragma unroll 1
-#endif
+    RESIDENT_ROLLED
     for (i32 k = 0; k < kOperands; ++k) {
       const Tensor<const Any> operand = args.tensor<const Any>(k);
       map.Add(k, operand);
@@ -116,83 +114,117 @@ RESIDENT_DEVICE void StoreQuad(u64 address, DType dtype, i64 offset, const float
   *reinterpret_cast<ushort4*>(ElementAt<u16>(address, offset)) = q;
 }
 
-// Dense operands four elements at a time, where all are aligned to that; returns where the
-// rest of the range begins.
-template <i32 kInputs, typename F>
-RESIDENT_DEVICE i64 ElementwiseQuads(const Block& block,
-                                     const ElementwiseOperands<kInputs + 1>& operands, Range range,
-                                     F& f) {
-#pragma unroll 1
-  for (i32 k = 0; k <= kInputs; ++k) {
-    if (operands.addresses[k] % (4 * SizeOf(operands.dtypes[k])) != 0) return range.begin;
-  }
-  const i64 quads_end = range.begin + range.size() / 4 * 4;
-#pragma unroll 1
-  for (i64 i = range.begin + 4 * block.thread(); i < quads_end; i += 4 * block.threads()) {
-    float loaded[kInputs + 1][4];
+// Whether four neighbouring elements of every operand may be one access.
+template <i32 kOperands>
+RESIDENT_DEVICE bool QuadsAreAligned(const u64 (&addresses)[kOperands],
+                                     const DType (&dtypes)[kOperands]) {
+  u64 misaligned = 0;
 #pragma unroll
-    for (i32 k = 0; k < kInputs; ++k) {
-      LoadQuad(operands.addresses[k], operands.dtypes[k], i, loaded[k]);
-    }
+  for (i32 k = 0; k < kOperands; ++k) {
+    misaligned |= addresses[k] & (dtypes[k] == DType::kF32 ? 15 : 7);
+  }
+  return misaligned == 0;
+}
+
+// Dense operands four elements at a time; returns where the rest of the range begins.
+// REQUIRES: QuadsAreAligned.
+template <i32 kOperands, typename F>
+RESIDENT_DEVICE i64 MapQuads(const Block& block, Range range, const u64 (&addresses)[kOperands],
+                             const DType (&dtypes)[kOperands], F& f) {
+  constexpr i32 kInputs = kOperands - 1;
+  const i64 end = range.begin + range.size() / 4 * 4;
+  RESIDENT_ROLLED
+  for (i64 i = range.begin + i64{4} * block.thread(); i < end; i += i64{4} * block.threads()) {
+    float loaded[kOperands][4];
+#pragma unroll
+    for (i32 k = 0; k < kInputs; ++k) LoadQuad(addresses[k], dtypes[k], i, loaded[k]);
     float result[4];
 #pragma unroll
-    for (u32 e = 0; e < 4; ++e) {
-      float v[kInputs + 1];
+    for (i32 e = 0; e < 4; ++e) {
+      float v[kOperands];
 #pragma unroll
       for (i32 k = 0; k < kInputs; ++k) v[k] = loaded[k][e];
       result[e] = f(v);
     }
-    StoreQuad(operands.addresses[kInputs], operands.dtypes[kInputs], i, result);
+    StoreQuad(addresses[kInputs], dtypes[kInputs], i, result);
   }
-  return quads_end;
+  return end;
 }
 
 #endif
 
 // `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
-// dense float32: more for cheap functions. f is expanded in 4 * kInFlight places and some
-// more, so a large f takes 1, and is expanded in 5.
+// dense float32: more for cheap functions. f is expanded in 4 * kInFlight + 5 places, and
+// in 5 where it is 1, so a large f takes that.
 template <i32 kInputs, i32 kInFlight = 4, typename F>
 RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
-  using Operands = ElementwiseOperands<kInputs + 1>;
+  constexpr i32 kOperands = kInputs + 1;
+  using Operands = ElementwiseOperands<kOperands>;
   static_assert(sizeof(Operands) <= kBlockMemoryBytes, "");
-  constexpr bool kMapsFloat32 = !RESIDENT_GPU || kInFlight > 1;
 
-  Operands* operands = nullptr;
-  const float* in[kInputs + 1] = {};
-  Tensor<float> out(0, 0);
-  bool mapped = false;  // All is dense float32: `in` and `out` are all there is to know.
-  if (kMapsFloat32 && kInputs < i32{kCompactArguments} && args.compact()) {
-    for (i32 k = 0; k < kInputs; ++k) in[k] = args.tensor<const float>(k).data();
-    out = args.tensor<float>(kInputs);
-    mapped = true;
+  Operands* const operands = block.memory<Operands>();
+  u64 addresses[kOperands];
+  DType dtypes[kOperands];
+  const bool compact = kOperands <= i32{kCompactArguments} && args.compact();
+  bool dense = true;
+  bool float32 = true;
+  i64 size = 0;
+  if (compact) {
+    for (i32 k = 0; k < kOperands; ++k) {
+      const Tensor<float> operand = args.tensor<float>(k);
+      addresses[k] = reinterpret_cast<u64>(operand.data());
+      dtypes[k] = DType::kF32;
+      size = operand.size();
+    }
   } else {
-    operands = block.memory<Operands>();
     if (block.thread() == 0) operands->Read(args);
     block.barrier();
-    if (kMapsFloat32 && operands->map.dense() && operands->float32) {
-      for (i32 k = 0; k < kInputs; ++k) in[k] = ElementAt<const float>(operands->addresses[k], 0);
-      out = Tensor<float>(operands->addresses[kInputs], operands->map.size());
-      mapped = true;
+    for (i32 k = 0; k < kOperands; ++k) {
+      addresses[k] = operands->addresses[k];
+      dtypes[k] = operands->dtypes[k];
     }
-  }
-  if (kMapsFloat32 && mapped) {
-    Map<kInputs, kInFlight>(block, out, in, f);
-    return;
+    dense = operands->map.dense();
+    float32 = operands->float32;
+    size = operands->map.size();
   }
 
-  Range range = block.share(operands->map.size(), kMapStep);
+  Range range = block.share(size, kMapStep);
 #if RESIDENT_GPU
-  if (operands->map.dense()) range.begin = ElementwiseQuads<kInputs>(block, *operands, range, f);
+  if (dense && QuadsAreAligned(addresses, dtypes)) {
+    if constexpr (kInFlight > 1) {
+      if (float32) {
+        const float* in[kOperands];
+        for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
+        float* const out = ElementAt<float>(addresses[kInputs], 0);
+        range.begin = MapTiles<kInFlight, kInputs>(block, range, out, in, f);
+      }
+    }
+    range.begin = MapQuads(block, range, addresses, dtypes, f);
+  }
+#else
+  if (dense && float32) {
+    // A loop of its own: compilers make vectors of it.
+    const float* in[kOperands];
+    for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
+    float* const out = ElementAt<float>(addresses[kInputs], 0);
+    block.for_each(range, [&](i64 i) {
+      float v[kOperands];
+      for (i32 k = 0; k < kInputs; ++k) v[k] = in[k][i];
+      out[i] = f(v);
+    });
+    return;
+  }
 #endif
   block.for_each(range, [&](i64 i) {
-    i64 offsets[kInputs + 1];
-    operands->map.Offsets(i, offsets);
-    float v[kInputs + 1];
-    for (i32 k = 0; k < kInputs; ++k) {
-      v[k] = LoadFloat(operands->addresses[k], operands->dtypes[k], offsets[k]);
+    i64 offsets[kOperands];
+    if (dense) {
+      for (i32 k = 0; k < kOperands; ++k) offsets[k] = i;
+    } else {
+      operands->map.Offsets(i, offsets);
     }
-    StoreFloat(operands->addresses[kInputs], operands->dtypes[kInputs], offsets[kInputs], f(v));
+    float v[kOperands];
+    for (i32 k = 0; k < kInputs; ++k) v[k] = LoadFloat(addresses[k], dtypes[k], offsets[k]);
+    StoreFloat(addresses[kInputs], dtypes[kInputs], offsets[kInputs], f(v));
   });
 }
 

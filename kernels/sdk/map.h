@@ -45,35 +45,36 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
   }
 }
 
-// Maps whole tiles of the range where every address is 16-byte aligned; returns where
-// they end.
-template <i32 kInputs, i32 kInFlight, typename F>
+// Maps whole tiles of the range; returns where they end. REQUIRES: `out` and all of `in`
+// are 16-byte aligned.
+template <i32 kQuads, i32 kInputs, typename F>
 RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const float* const* in,
                              F& f) {
-  u64 addresses = reinterpret_cast<u64>(out);
-#pragma unroll
-  for (i32 p = 0; p < kInputs; ++p) addresses |= reinterpret_cast<u64>(in[p]);
   i64 done = range.begin;
-  if ((addresses & 15) != 0) return done;
   const i64 mine = i64{4} * block.thread();
-  for (; done + kInFlight * kMapStep <= range.end; done += kInFlight * kMapStep) {
-    MapTile<kInFlight, kInputs>(out, in, done + mine, f);
+  for (; done + kQuads * kMapStep <= range.end; done += kQuads * kMapStep) {
+    MapTile<kQuads, kInputs>(out, in, done + mine, f);
   }
-  for (; done + kMapStep <= range.end; done += kMapStep)
-    MapTile<1, kInputs>(out, in, done + mine, f);
   return done;
 }
 
 #endif
 
-// `kInFlight`: 16-byte loads of each input that a thread has in flight. A wide add needs
-// four to keep the memory busy (docs/benchmarks, "wide add").
-template <i32 kInputs, i32 kInFlight = 4, typename F>
+template <i32 kInputs, typename F>
 RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const float* const* in,
                          F f) {
   Range range = block.share(out.size(), kMapStep);
 #if RESIDENT_GPU
-  range.begin = MapTiles<kInputs, kInFlight>(block, range, out.data(), in, f);
+  u64 addresses = reinterpret_cast<u64>(out.data());
+#pragma unroll
+  for (i32 p = 0; p < kInputs; ++p) addresses |= reinterpret_cast<u64>(in[p]);
+  if (addresses % 16 == 0) {
+    // A wide add needs this many loads in flight to keep the memory busy
+    // (docs/benchmarks, "wide add").
+    constexpr i32 kInFlight = 4;
+    range.begin = MapTiles<kInFlight, kInputs>(block, range, out.data(), in, f);
+    range.begin = MapTiles<1, kInputs>(block, range, out.data(), in, f);
+  }
 #endif
   block.for_each(range, [&](i64 i) {
     float v[kInputs + 1];

@@ -9,10 +9,13 @@
 #define RESIDENT_GPU 1
 #define RESIDENT_DEVICE __device__ __forceinline__
 #define RESIDENT_HOST_DEVICE __host__ __device__ __forceinline__
+// Before a loop that runs seldom: its code stays small, which is what compiles fast.
+#define RESIDENT_ROLLED _Pragma("unroll 1")
 #else
 #define RESIDENT_GPU 0
 #define RESIDENT_DEVICE inline
 #define RESIDENT_HOST_DEVICE inline
+#define RESIDENT_ROLLED
 #endif
 
 namespace resident {

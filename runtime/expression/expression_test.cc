@@ -39,7 +39,7 @@ TEST(ExpressionTest, MakesSourceSignatureSplitAndSummary) {
             "#include \"kernels/sdk/operator.h\"\n"
             "\n"
             "RESIDENT_OPERATOR(my_swish_2)(resident::Block& block, const resident::Args& args) {\n"
-            "  resident::elementwise<1, 4>(block, args, [=](const float* v) -> float {\n"
+            "  resident::elementwise<1, 2>(block, args, [=](const float* v) -> float {\n"
             "    const float t2 = resident::math::sigmoid(v[0]);\n"
             "    const float t3 = v[0] * t2;\n"
             "    return t3;\n"

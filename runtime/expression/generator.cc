@@ -19,7 +19,8 @@ namespace {
 constexpr int kLightGrain = 32768;
 constexpr int kHeavyGrain = 8192;
 
-// About as many instructions that the function is too large to be expanded many times.
+// Instructions, about, up to which a function may be expanded many times, and some times.
+constexpr int kLightCost = 4;
 constexpr int kHeavyCost = 24;
 constexpr int kDivisionCost = 8;
 
@@ -63,7 +64,7 @@ std::string Value(const Formula& formula, const Operation& operation) {
   }
 }
 
-bool IsHeavy(const Formula& formula) {
+int Cost(const Formula& formula) {
   int cost = 0;
   for (const Operation& operation : formula.operations) {
     if (operation.operands.empty()) continue;
@@ -71,14 +72,15 @@ bool IsHeavy(const Formula& formula) {
             : operation.symbol == "/"                ? kDivisionCost
                                                      : 1;
   }
-  return cost > kHeavyCost;
+  return cost;
 }
 
 // 16-byte loads of each input that a thread has in flight: as many as registers hold, and
 // one where the function is too large to be expanded for each.
 int InFlight(const Formula& formula) {
-  if (IsHeavy(formula) || formula.inputs.size() > 4) return 1;
-  return formula.inputs.size() > 2 ? 2 : 4;
+  const int cost = Cost(formula);
+  if (cost > kHeavyCost || formula.inputs.size() > 4) return 1;
+  return cost > kLightCost || formula.inputs.size() > 2 ? 2 : 4;
 }
 
 std::string Source(const std::string& function, const Formula& formula) {
@@ -145,7 +147,7 @@ absl::StatusOr<GeneratedOperator> Generate(std::string_view name, std::string_vi
   GeneratedOperator generated;
   generated.source = Source(function, *formula);
   generated.signature = SignatureText(*formula);
-  generated.split = absl::StrCat("out ", IsHeavy(*formula) ? kHeavyGrain : kLightGrain);
+  generated.split = absl::StrCat("out ", Cost(*formula) > kHeavyCost ? kHeavyGrain : kLightGrain);
   generated.summary = Summary(text);
   return generated;
 }
