@@ -46,7 +46,7 @@
     "initial_width: scalar i64, initial_shared: scalar i64, wanted: scalar i64, "                \
     "wanted_count: scalar i64, max_cycles: scalar i64, unknown_nop: scalar i64", "errors 256")
 
-// Operators that exist to go wrong; loaded only with --test_operators.
+// Operators that exist to go wrong, or to be tried; loaded only with --test_operators.
 #define RESIDENT_TEST_OPERATORS(X)                                                               \
   X(test_bad_store, "test.bad_store", "stores to an address that is not mapped",                 \
     "out: out f32[*S]", "")                                                                      \
@@ -57,7 +57,10 @@
   X(test_refuse, "test.refuse", "reports its argument as invalid, with a detail",                \
     "out: out f32[*S], detail: scalar i64", "")                                                  \
   X(test_count, "test.count", "adds 1 to out[0], atomically: counts the runs of a task",         \
-    "out: inout f32[*S]", "")
+    "out: inout f32[*S]", "")                                                                      \
+  X(test_axpy, "test.axpy", "out = a * x + y for all types, strides, and shapes that broadcast",   \
+    "x: in strided f32|f16|bf16[*S~], y: in strided f32|f16|bf16[*S~], "                           \
+    "out: out strided f32|f16|bf16[*S], a: scalar f32 = 1", "out 32768")
 // clang-format on
 
 namespace resident {

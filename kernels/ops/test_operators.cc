@@ -1,4 +1,5 @@
-// Operators that exist to go wrong, or to be counted. Loaded with --test_operators only.
+// Operators that exist to go wrong, to be counted, or to be tried. Loaded with --test_operators
+// only.
 #include "kernels/sdk/operator.h"
 
 #if !RESIDENT_GPU
@@ -61,4 +62,9 @@ RESIDENT_OPERATOR(test_count)(Block& block, const Args& args) {
 #else
   std::atomic_ref<float>(*counter).fetch_add(1.0f);
 #endif
+}
+
+RESIDENT_OPERATOR(test_axpy)(Block& block, const Args& args) {
+  const float a = args.scalar<float>(3);
+  resident::elementwise<2>(block, args, [=](const float* v) { return a * v[0] + v[1]; });
 }

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,11 @@ void AddColumn(Choices& choose, uint32_t count, v1::Column* column) {
       }
       buffer->set_stride_bytes(choose.Small() * (choose.Below(4) == 0 ? 1 : 4));
       if (choose.Below(3) != 0) AddShape(choose, buffer);
+      for (int d = choose.Below(3) == 0 ? buffer->shape_size() : choose.Below(16) / 13; d > 0;
+           --d) {
+        const auto stride = static_cast<int64_t>(choose.Small());
+        buffer->add_strides(choose.Below(4) == 0 ? -stride : stride);
+      }
       break;
     }
     case 1: {
@@ -214,10 +220,40 @@ void MakePrograms(Choices& choose, v1::Batch* batch) {
   programs->set_unknown_opcode(static_cast<v1::FluxPrograms::UnknownOpcode>(choose.Below(3)));
 }
 
-uint64_t BytesOf(const TensorArgument& tensor) {
-  uint64_t elements = 1;
-  for (uint32_t d = 0; d < tensor.rank; ++d) elements *= static_cast<uint64_t>(tensor.shape[d]);
-  return elements * SizeOf(tensor.dtype);
+// The bytes from the first to the last that the tensor's elements take.
+struct Reach {
+  uint64_t address;
+  uint64_t bytes;
+};
+Reach ReachOf(const TensorArgument& tensor) {
+  const int64_t element = SizeOf(tensor.dtype);
+  __int128 before = 0;
+  __int128 from = element;
+  for (uint32_t d = 0; d < tensor.rank; ++d) {
+    if (tensor.shape[d] == 0) return {tensor.address, 0};
+    const __int128 step = __int128{tensor.shape[d] - 1} * tensor.strides[d] * element;
+    (step < 0 ? before : from) += step < 0 ? -step : step;
+  }
+  if (before > tensor.address || before + from > INT64_MAX) Fail("a tensor without end");
+  return {tensor.address - static_cast<uint64_t>(before), static_cast<uint64_t>(before + from)};
+}
+
+// Whether two elements of the tensor are one.
+bool Overlaps(const TensorArgument& tensor) {
+  std::set<int64_t> offsets;
+  std::vector<int64_t> index(tensor.rank, 0);
+  while (offsets.size() < 100) {
+    int64_t offset = 0;
+    for (uint32_t d = 0; d < tensor.rank; ++d) {
+      if (tensor.shape[d] == 0) return false;
+      offset += index[d] * tensor.strides[d];
+    }
+    if (!offsets.insert(offset).second) return true;
+    uint32_t d = tensor.rank;
+    while (d > 0 && ++index[d - 1] == tensor.shape[d - 1]) index[--d] = 0;
+    if (d == 0) break;
+  }
+  return false;
 }
 
 // Every tensor of every task against what the client may touch.
@@ -245,8 +281,12 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
       }
       const TensorArgument& tensor = batch.arguments[t * batch.arguments_per_task + p].tensor;
       if (tensor.rank > kMaxRank || SizeOf(tensor.dtype) == 0) Fail("a malformed tensor");
-      if (!world.Allowed(batch.device, tensor.address, BytesOf(tensor), batch)) {
+      const Reach reach = ReachOf(tensor);
+      if (!world.Allowed(batch.device, reach.address, reach.bytes, batch)) {
         Fail("a tensor outside of what the client may touch");
+      }
+      if (parameters[p].kind != ParameterKind::kInput && Overlaps(tensor)) {
+        Fail("an output whose elements fall on one another");
       }
     }
   }
