@@ -12,7 +12,8 @@
 // float. Dense tensors are read 16 bytes at a time. It uses the block's memory from its
 // start; its chunk's share of the output is what it writes.
 //
-// Every thread of the block calls it (collective).
+// Every thread of the block calls it (collective). It reads and writes through data(),
+// which the checked build does not check.
 #ifndef RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
 #define RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
 
