@@ -187,7 +187,7 @@ TEST_F(StridedTest, BadStridesAreRefusedWithTheReason) {
       {{3}, {-1}, 4, {"from 8 bytes before offset 4"}},
       {{3}, {-1}, 0, {"from 8 bytes before offset 0"}},
       {{3, 4}, {4, 1}, 4, {"buffer"}},
-      {{uint64_t{1} << 40, uint64_t{1} << 40}, {0, 0}, 0, {"too large"}},
+      {{uint64_t{1} << 40, uint64_t{1} << 40}, {0, 0}, 0, {"overflow"}},
   };
   for (const auto& c : kInputs) {
     v1::Batch batch = Tasks("test.axpy", 1);
