@@ -148,6 +148,7 @@ TaskBatch& TaskBatch::Use(const BufferHandle& buffer, const View& view) {
   column.add_buffer_ids(buffer.id());
   column.set_stride_bytes(view.stride * client::SizeOf(buffer.dtype()));
   column.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  column.mutable_strides()->Add(view.strides.begin(), view.strides.end());
   return *this;
 }
 

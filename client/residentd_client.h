@@ -197,6 +197,9 @@ struct View {
   Shape shape;
   // Task i's tensor starts at element i * stride. 0: all tasks use the same part.
   uint64_t stride = 0;
+  // Distance between neighbours in each dimension, in elements; empty: dense. For
+  // operators that take strided views.
+  std::vector<int64_t> strides = {};
 };
 
 // Tasks of one operator. Arguments are given in the order of the operator's signature,

@@ -169,6 +169,15 @@ TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(result->Output<float>(), ElementsAre(1, 2, 30, 40, 500, 600));
   EXPECT_EQ(result->device_ns().size(), 3u);
+
+  TaskBatch dense("relu");
+  dense.Use(*x, {.shape = {2, 3}, .strides = {3, 1}}).Return<float>({2, 3});
+  result = client_->Run(dense);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->Output<float>(), ElementsAre(1, 2, 3, 4, 5, 6));
+  TaskBatch transposed("relu");
+  transposed.Use(*x, {.shape = {3, 2}, .strides = {1, 3}}).Return<float>({3, 2});
+  EXPECT_THAT(MessageOf(client_->Run(transposed).status()), HasSubstr("a strided view"));
 }
 
 TEST_F(ClientTest, ARefusalIsTheServersOwnMessage) {
