@@ -6,6 +6,7 @@
 
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "runtime/compile/compile_main.h"
 #include "runtime/engine/process/engine_main.h"
 #include "server/flags.h"
 #include "server/serve.h"
@@ -18,7 +19,8 @@ constexpr char kUsage[] =
     "  residentd serve [flags]   the daemon; `residentd serve --help` lists the flags\n"
     "  residentd version\n"
     "  residentd help\n\n"
-    "(residentd starts `residentd engine` itself, one for each device.)\n";
+    "(residentd starts `residentd engine` itself, one for each device, and `residentd compile`,\n"
+    "one for each compilation.)\n";
 
 int RunServe(int argc, char** argv) {
   absl::SetProgramUsageMessage("the daemon\n\n  residentd serve [flags]");
@@ -41,6 +43,7 @@ int main(int argc, char** argv) {
   const std::string role = argc > 1 ? argv[1] : "help";
   if (role == "serve") return RunServe(argc - 1, argv + 1);
   if (role == "engine") return resident::EngineMain(argc, argv);
+  if (role == "compile") return resident::CompileMain(argc, argv);
   if (role == "version" || role == "--version") {
     std::printf("residentd %s\n", resident::kVersion);
     return 0;

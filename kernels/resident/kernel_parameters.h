@@ -20,6 +20,11 @@ inline constexpr u32 kThreadsPerBlock = kComputeThreads + kControlThreads;
 // (docs/benchmarks).
 inline constexpr u32 kMaxBlocksPerSm = 2;
 inline constexpr u32 kMaxRegisters = 96;
+// Stack of a thread, and what of it an operator with all that it calls may use: the kernel
+// calls operators through pointers, so no compiler adds up the two.
+inline constexpr u32 kThreadStackBytes = 2048;
+inline constexpr u32 kKernelStackBytes = 128;
+inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes;
 
 // Slots of the device ring: a power of two. More than tasks can be in flight, since a
 // wide task takes one for each block that works on it.

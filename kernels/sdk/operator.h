@@ -34,9 +34,27 @@
 // Names the function of operator `name`. Has C linkage: the jump table finds it.
 #define RESIDENT_OPERATOR_SYMBOL(name) resident_operator_##name
 #if RESIDENT_GPU
-#define RESIDENT_OPERATOR(name) extern "C" __device__ void RESIDENT_OPERATOR_SYMBOL(name)
+#define RESIDENT_EXPORT extern "C" __device__
 #else
-#define RESIDENT_OPERATOR(name) extern "C" void RESIDENT_OPERATOR_SYMBOL(name)
+#define RESIDENT_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+#define RESIDENT_OPERATOR(name) RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)
+
+// A table of constants: RESIDENT_CONSTANT float kWeights[] = {0.5f, 0.25f};
+#if RESIDENT_GPU
+#define RESIDENT_CONSTANT static __constant__ const
+#else
+#define RESIDENT_CONSTANT static const
+#endif
+
+// A *unit* is one operator compiled by itself, to be linked with others whose sources have
+// the same names: with RESIDENT_UNIT, 16 hex digits of its own, and
+// resident_operator_NAME as a macro that is resident_op_<the digits>. Its object says by
+// the name of a function which SDK it was compiled with.
+#if defined(RESIDENT_UNIT)
+#define RESIDENT_SDK_MARK_NAMED(version, unit) resident_sdk_##version##_##unit
+#define RESIDENT_SDK_MARK(version, unit) RESIDENT_SDK_MARK_NAMED(version, unit)
+RESIDENT_EXPORT void RESIDENT_SDK_MARK(RESIDENT_SDK_VERSION, RESIDENT_UNIT)() {}
 #endif
 
 #endif  // RESIDENT_KERNELS_SDK_OPERATOR_H_

@@ -19,9 +19,6 @@
 namespace resident {
 namespace {
 
-// Stack of a thread; operators are called through pointers, so nobody can compute it.
-// It can be set only while no kernel runs.
-constexpr size_t kStackBytes = 2048;
 // Share of the free memory that buffers get unless told otherwise.
 constexpr uint64_t kDefaultMemoryDivisor = 4;
 constexpr auto kParkSpin = std::chrono::milliseconds(1);
@@ -77,7 +74,8 @@ absl::Status CudaEngine::OpenDevice() {
   RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, options_.ordinal);
   RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain, &context_, device_);
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
-  RETURN_IF_CUDA_ERROR(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kStackBytes);
+  // It can be set only while no kernel runs.
+  RETURN_IF_CUDA_ERROR(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kThreadStackBytes);
   char name[256] = {};
   RETURN_IF_CUDA_ERROR(cuDeviceGetName, name, sizeof(name), device_);
   int driver_version = 0;

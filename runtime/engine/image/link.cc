@@ -23,6 +23,7 @@ struct JitLink {
   decltype(&::nvJitLinkGetErrorLogSize) log_size;
   decltype(&::nvJitLinkGetErrorLog) log;
   decltype(&::nvJitLinkDestroy) destroy;
+  decltype(&::nvJitLinkVersion) version;
 };
 
 absl::StatusOr<JitLink> OpenJitLink() {
@@ -48,15 +49,31 @@ absl::StatusOr<JitLink> OpenJitLink() {
   LOAD(log_size, nvJitLinkGetErrorLogSize)
   LOAD(log, nvJitLinkGetErrorLog)
   LOAD(destroy, nvJitLinkDestroy)
+  LOAD(version, nvJitLinkVersion)
 #undef LOAD
   return link;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture) {
+absl::StatusOr<const JitLink*> GetJitLink() {
   static const absl::StatusOr<JitLink>* const opened = new absl::StatusOr<JitLink>(OpenJitLink());
   if (!opened->ok()) return opened->status();
+  return &opened->value();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> JitLinkVersion() {
+  const auto link = GetJitLink();
+  if (!link.ok()) return link.status();
+  unsigned int major = 0;
+  unsigned int minor = 0;
+  (*link)->version(&major, &minor);
+  return absl::StrCat("nvJitLink ", major, ".", minor);
+}
+
+absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture) {
+  const auto opened = GetJitLink();
+  if (!opened.ok()) return opened.status();
   const JitLink& link = **opened;
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
   const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);

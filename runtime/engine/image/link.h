@@ -18,6 +18,9 @@ namespace resident {
 // INTERNAL: it failed; with its log.
 absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture);
 
+// "nvJitLink 13.0". UNAVAILABLE: as above.
+absl::StatusOr<std::string> JitLinkVersion();
+
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_ENGINE_IMAGE_LINK_H_

@@ -1,0 +1,216 @@
+#include "runtime/compile/compile_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/compile/compile_main.h"
+#include "runtime/compile/job_runner.h"
+#include "runtime/compile/message_pipe.h"
+
+namespace resident {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often `cancelled` is asked.
+constexpr std::chrono::milliseconds kCancelPoll{20};
+// How long a process that broke its socket off may take to be seen to end.
+constexpr std::chrono::seconds kEndLimit{1};
+
+const char* KindName(CompileKind kind) {
+  switch (kind) {
+    case CompileKind::kHost:
+      return "host";
+    case CompileKind::kCuda:
+      return "cuda";
+    case CompileKind::kLink:
+      break;
+  }
+  return "link";
+}
+
+std::vector<std::string> Arguments(const CompileProcessOptions& options,
+                                   const std::string& folder) {
+  std::vector<std::string> arguments = {"residentd", "compile",
+                                        absl::StrCat("--kind=", KindName(options.kind)),
+                                        absl::StrCat("--memory_mib=", options.limits.memory_mib)};
+  // A process for links serves as long as the daemon does.
+  if (options.kind != CompileKind::kLink) {
+    arguments.push_back(absl::StrCat("--cpu_seconds=", options.limits.cpu_time.count()));
+  }
+  if (options.kind != CompileKind::kHost) return arguments;
+  arguments.push_back(absl::StrCat("--folder=", folder));
+  arguments.push_back(absl::StrCat("--compiler=", options.host.path));
+  arguments.push_back(absl::StrCat("--gcc=", options.host.gcc ? 1 : 0));
+  for (const std::string& path : options.host.readable) {
+    arguments.push_back(absl::StrCat("--readable=", path));
+  }
+  for (const std::string& path : options.host.executable) {
+    arguments.push_back(absl::StrCat("--executable=", path));
+  }
+  return arguments;
+}
+
+// A new folder below the work folder, named after this process.
+absl::StatusOr<std::string> MakeFolder(const std::string& work_folder) {
+  std::string path = absl::StrCat(work_folder, "/", getpid(), "-XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot make a folder in ", work_folder, ": ",
+                                                     strerror(errno),
+                                                     ". Fix: free space, or allow writing"));
+  }
+  return path;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
+    const CompileProcessOptions& options) {
+  std::string folder;
+  if (options.kind == CompileKind::kHost) {
+    auto made = MakeFolder(options.work_folder);
+    if (!made.ok()) return made.status();
+    folder = *std::move(made);
+  }
+  absl::Cleanup remove_folder = [&] {
+    std::error_code error;
+    if (!folder.empty()) std::filesystem::remove_all(folder, error);
+  };
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no sockets for a compile process: ", strerror(errno),
+                     ". Fix: raise the limit on open files of the service"));
+  }
+  absl::Cleanup close_ours = [&] { close(sockets[0]); };
+  absl::Cleanup close_theirs = [&] { close(sockets[1]); };
+  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+  // What a source makes a compiler print is not the daemon's own output.
+  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  absl::Cleanup close_null = [&] { close(null); };
+
+  ChildOptions child_options;
+  child_options.program = options.program.empty() ? "/proc/self/exe" : options.program;
+  child_options.arguments = Arguments(options, folder);
+  child_options.fds = {{sockets[1], kCompileFd}, {null, STDOUT_FILENO}, {null, STDERR_FILENO}};
+  auto child = ChildProcess::Spawn(child_options);
+  if (!child.ok()) return child.status();
+  std::move(close_ours).Cancel();
+  std::move(remove_folder).Cancel();
+  return std::unique_ptr<CompileProcess>(
+      new CompileProcess(options, std::move(folder), sockets[0], *std::move(child)));
+}
+
+CompileProcess::CompileProcess(const CompileProcessOptions& options, std::string folder, int socket,
+                               std::unique_ptr<ChildProcess> child)
+    : options_(options), folder_(std::move(folder)), socket_(socket), child_(std::move(child)) {}
+
+CompileProcess::~CompileProcess() {
+  KillGroup();
+  child_->Wait(ChildProcess::kReapLimit);
+  close(socket_);
+  std::error_code error;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+}
+
+void CompileProcess::KillGroup() {
+  // Until it is reaped nobody else gets its number. The group may not exist yet.
+  kill(-child_->pid(), SIGKILL);
+  child_->Kill(SIGKILL);
+}
+
+absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadline,
+                                  const std::function<bool()>& cancelled) {
+  pollfd ready{fd, events, 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return absl::DeadlineExceededError("");
+    const auto nap = cancelled ? std::min(left, kCancelPoll) : left;
+    const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(nap.count(), 1 << 30)));
+    if (count > 0) return absl::OkStatus();
+    if (cancelled && cancelled()) return absl::CancelledError("the install was withdrawn");
+  }
+}
+
+absl::Status CompileProcess::EndOf(const absl::Status& status) {
+  if (absl::IsDeadlineExceeded(status)) {
+    KillGroup();
+    return absl::DeadlineExceededError(
+        absl::StrCat("compiling took longer than ", options_.limits.wall_time.count(),
+                     " ms. Fix: use fewer templates and constexpr loops, or raise "
+                     "--compile_wall_time"));
+  }
+  if (!absl::IsUnavailable(status) && !absl::IsOutOfRange(status)) {
+    KillGroup();
+    return status;
+  }
+  const std::optional<ChildExit> exit = child_->Wait(kEndLimit);
+  KillGroup();
+  if (!exit) return absl::InternalError("the compile process broke off and did not end");
+  if (exit->signal == SIGXCPU || exit->signal == SIGKILL) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the compiler came to its limit of ", options_.limits.cpu_time.count(),
+                     " s of CPU time. Fix: use fewer templates and constexpr loops, or raise "
+                     "--compile_cpu_time"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the compile process ", exit->ToString(),
+      ": the source is too much for the compiler, or for its ", options_.limits.memory_mib,
+      " MiB of memory. Fix: make the source smaller, or raise --compile_memory_mib"));
+}
+
+absl::StatusOr<std::string> CompileProcess::Hello() {
+  if (hello_) return *hello_;
+  const auto deadline = Clock::now() + options_.limits.wall_time;
+  const auto message = ReadMessage(socket_, kMaxCompilerLogBytes, [&](int fd, short events) {
+    return Wait(fd, events, deadline, nullptr);
+  });
+  internal::CompileHello hello;
+  if (!message.ok()) {
+    const std::optional<ChildExit> exit = child_->Wait(kEndLimit);
+    hello_ = absl::UnavailableError(absl::StrCat(
+        "the compile process ", exit ? exit->ToString() : "did not answer", " while it started"));
+  } else if (!hello.ParseFromString(*message)) {
+    hello_ = absl::InternalError("the compile process said what nobody understands");
+  } else if (absl::Status status = GetStatus(hello.status()); !status.ok()) {
+    hello_ = status;
+  } else {
+    hello_ = hello.compiler();
+  }
+  return *hello_;
+}
+
+absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
+    const internal::CompileRequest& request, const std::function<bool()>& cancelled) {
+  if (auto hello = Hello(); !hello.ok()) return hello.status();
+  const auto deadline = Clock::now() + options_.limits.wall_time;
+  const WaitForFd wait = [&](int fd, short events) {
+    return Wait(fd, events, deadline, cancelled);
+  };
+  if (absl::Status status = WriteMessage(socket_, request.SerializeAsString(), wait);
+      !status.ok()) {
+    return EndOf(status);
+  }
+  const auto message = ReadMessage(socket_, kMaxImageBytes, wait);
+  if (!message.ok()) return EndOf(message.status());
+  internal::CompileResponse response;
+  if (!response.ParseFromString(*message)) {
+    KillGroup();
+    return absl::InternalError("the compile process said what nobody understands");
+  }
+  return response;
+}
+
+}  // namespace resident

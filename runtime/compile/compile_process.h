@@ -1,0 +1,83 @@
+// CompileProcess: one `residentd compile`, seen from the front end.
+//
+//   Start ──▶ starting ──▶ Call ──▶ Call ... ──▶ ended
+//                │ Hello               │ over a limit, cancelled, or it ended: UNAVAILABLE
+//                ▼                     ▼ and the like, and it is of no more use
+//             compiler()             ended
+//
+// The destructor kills it with everything that it started and removes its folder.
+//
+// Thread safety: belongs to one thread at a time.
+//
+//   ASSIGN_OR_RETURN(auto process, CompileProcess::Start(options));
+//   ASSIGN_OR_RETURN(auto response, process->Call(request, cancelled));
+#ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_PROCESS_H_
+#define RESIDENT_RUNTIME_COMPILE_COMPILE_PROCESS_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "resident/internal/compile.pb.h"
+#include "runtime/compile/compile_job.h"
+#include "runtime/compile/host_compiler.h"
+#include "runtime/process/child_process.h"
+
+namespace resident {
+
+enum class CompileKind { kHost, kCuda, kLink };
+
+struct CompileProcessOptions {
+  CompileKind kind = CompileKind::kHost;
+  // kHost.
+  HostCompiler host;
+  // An existing folder, in which this process gets one of its own. kHost.
+  std::string work_folder;
+  CompileLimits limits;
+  // Empty: /proc/self/exe.
+  std::string program;
+};
+
+class CompileProcess {
+ public:
+  static absl::StatusOr<std::unique_ptr<CompileProcess>> Start(
+      const CompileProcessOptions& options);
+  ~CompileProcess();
+  CompileProcess(const CompileProcess&) = delete;
+  CompileProcess& operator=(const CompileProcess&) = delete;
+
+  // Waits until it is ready. The compiler's name and version (of kHost: empty).
+  absl::StatusOr<std::string> Hello();
+
+  // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: killed over a limit. CANCELLED. UNAVAILABLE: it
+  // could not be started, or has no compiler. INTERNAL: it ended by itself.
+  absl::StatusOr<internal::CompileResponse> Call(const internal::CompileRequest& request,
+                                                 const std::function<bool()>& cancelled);
+
+  pid_t pid() const { return child_->pid(); }
+
+ private:
+  CompileProcess(const CompileProcessOptions& options, std::string folder, int socket,
+                 std::unique_ptr<ChildProcess> child);
+
+  // Until the descriptor is ready, the deadline has passed or `cancelled` says so.
+  absl::Status Wait(int fd, short events, std::chrono::steady_clock::time_point deadline,
+                    const std::function<bool()>& cancelled);
+  void KillGroup();
+  // Why it broke its socket off.
+  absl::Status EndOf(const absl::Status& status);
+
+  const CompileProcessOptions options_;
+  const std::string folder_;
+  const int socket_;
+  const std::unique_ptr<ChildProcess> child_;
+  std::optional<absl::StatusOr<std::string>> hello_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_COMPILE_PROCESS_H_

@@ -1,0 +1,415 @@
+#include "runtime/compile/compiler.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "resident/internal/compile.pb.h"
+#include "runtime/compile/compile_process.h"
+#include "runtime/compile/host_compiler.h"
+#include "runtime/compile/job_runner.h"
+#include "runtime/compile/object_cache.h"
+#include "runtime/compile/process_pool.h"
+#include "runtime/compile/sandbox.h"
+#include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/unit.h"
+#include "runtime/engine/image/generation_objects.h"
+#include "runtime/hash/sha256.h"
+
+namespace resident {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Raised when compiler options, inspection or the form of an entry change.
+constexpr char kCacheVersion[] = "1";
+// The checked build and the other are compiled at the same time.
+constexpr size_t kAhead = 2;
+
+// Removes folders of compilations of daemons that are gone.
+void RemoveAbandoned(const std::string& work_folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(work_folder, error)) {
+    const std::string name = entry.path().filename().string();
+    int pid = 0;
+    if (!absl::SimpleAtoi(name.substr(0, name.find('-')), &pid) || pid <= 0) continue;
+    if (kill(pid, 0) != 0 && errno == ESRCH) fs::remove_all(entry.path(), error);
+  }
+}
+
+CompileResult Failed(absl::Status status) {
+  CompileResult result;
+  result.compiled = std::move(status);
+  return result;
+}
+
+CompileSteps StepsOf(const internal::CompileResponse& response) {
+  CompileSteps steps;
+  for (const internal::CompileStep& step : response.steps()) {
+    steps.emplace_back(step.step(), std::chrono::nanoseconds(step.duration_ns()));
+  }
+  return steps;
+}
+
+CompileResult ToResult(internal::CompileResponse response) {
+  CompileResult result;
+  result.compiled = GetStatus(response.compiled());
+  result.inspected = GetStatus(response.inspected());
+  result.log = response.log();
+  result.symbol = response.symbol();
+  result.steps = StepsOf(response);
+  result.resources = {response.registers(), response.stack_bytes(), response.shared_bytes(),
+                      response.code_bytes()};
+  result.object = std::make_shared<const std::string>(std::move(*response.mutable_object()));
+  return result;
+}
+
+internal::CompileRequest ToRequest(const CompileJob& job) {
+  internal::CompileRequest request;
+  internal::CompileSource* const source = request.mutable_source();
+  source->set_architecture(job.target.cuda ? job.target.architecture : 0);
+  for (const auto& [name, text] : job.files) (*source->mutable_files())[name] = text;
+  source->set_main_file(job.main_file);
+  source->set_function(job.function);
+  source->set_content_hash(job.content_hash);
+  source->set_checked(job.checked);
+  source->set_allow_spills(job.allow_spills);
+  source->set_scratch_bytes(job.scratch_bytes);
+  return request;
+}
+
+// The objects that every image for the GPU is linked from.
+std::string HashOfObjects(int major, int minor) {
+  Sha256 hash;
+  const GenerationObjects objects = FirstGenerationObjects(major, minor);
+  for (const LinkInput& input : objects.inputs) hash.Field(input.name).Field(input.bytes);
+  return absl::StrCat(objects.architecture, " ", hash.Hex());
+}
+
+class CompilerImpl : public Compiler {
+ public:
+  CompilerImpl(const CompilerOptions& options, std::string work_folder, bool own_work_folder,
+               std::unique_ptr<ObjectCache> cache)
+      : options_(options),
+        work_folder_(std::move(work_folder)),
+        own_work_folder_(own_work_folder),
+        cache_(std::move(cache)),
+        cuda_(OptionsOf(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0),
+        link_(OptionsOf(CompileKind::kLink), 0) {
+    if (options.ahead_cpu) (void)Host();
+    cuda_.Refill();
+    if (options.ahead_cuda) {
+      // Started ahead too; what is wrong with it is said by the first Link.
+      absl::MutexLock lock(&link_mu_);
+      if (auto started = link_.Take(); started.ok()) linker_ = *std::move(started);
+    }
+  }
+
+  ~CompilerImpl() override {
+    {
+      absl::MutexLock lock(&host_mu_);
+      host_.reset();
+    }
+    std::error_code error;
+    if (own_work_folder_) fs::remove_all(work_folder_, error);
+  }
+
+  CompileResult Compile(const CompileJob& job) override;
+  CompileResult TakeObject(const ObjectJob& job) override;
+  LinkResult Link(const LinkJob& job) override;
+  std::string SandboxReport() const override { return resident::SandboxReport(); }
+  Counters counters() const override {
+    return {hits_.load(), misses_.load(), killed_.load(), cache_ ? cache_->bytes() : 0};
+  }
+
+ private:
+  // The host compiler, once it was found, and its processes.
+  struct HostTools {
+    HostTools(HostCompiler found, const CompileProcessOptions& options, size_t ahead)
+        : compiler(std::move(found)), pool(options, ahead) {}
+    const HostCompiler compiler;
+    ProcessPool pool;
+  };
+
+  CompileProcessOptions OptionsOf(CompileKind kind) const {
+    CompileProcessOptions options;
+    options.kind = kind;
+    options.work_folder = work_folder_;
+    options.limits = options_.limits;
+    options.program = options_.program;
+    return options;
+  }
+
+  absl::StatusOr<std::shared_ptr<HostTools>> Host();
+  CompileResult RunInPool(ProcessPool* pool, const std::string& key,
+                          const internal::CompileRequest& request,
+                          const std::function<bool()>& cancelled);
+  // Runs a link in the process that is kept for them.
+  absl::StatusOr<internal::CompileResponse> RunLink(const internal::CompileRequest& request);
+
+  std::optional<internal::CompileResponse> FromCache(const std::string& key);
+  void IntoCache(const std::string& key, internal::CompileResponse response);
+  void CountEnd(const absl::Status& status) {
+    if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) ++killed_;
+  }
+
+  const CompilerOptions options_;
+  const std::string work_folder_;
+  const bool own_work_folder_;
+  const std::unique_ptr<ObjectCache> cache_;
+  std::atomic<uint64_t> hits_{0};
+  std::atomic<uint64_t> misses_{0};
+  std::atomic<uint64_t> killed_{0};
+
+  absl::Mutex running_mu_;
+  uint32_t running_ ABSL_GUARDED_BY(running_mu_) = 0;
+
+  absl::Mutex host_mu_;
+  std::shared_ptr<HostTools> host_ ABSL_GUARDED_BY(host_mu_);
+
+  ProcessPool cuda_;
+  ProcessPool link_;
+  absl::Mutex link_mu_;
+  std::unique_ptr<CompileProcess> linker_ ABSL_GUARDED_BY(link_mu_);
+  std::string linker_version_ ABSL_GUARDED_BY(link_mu_);
+};
+
+absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
+  absl::MutexLock lock(&host_mu_);
+  if (host_ != nullptr) return host_;
+  auto found = FindHostCompiler(options_.host_compiler);
+  if (!found.ok()) return found.status();
+  CompileProcessOptions options = OptionsOf(CompileKind::kHost);
+  options.host = *found;
+  host_ = std::make_shared<HostTools>(*std::move(found), options, options_.ahead_cpu ? kAhead : 0);
+  host_->pool.Refill();
+  return host_;
+}
+
+std::optional<internal::CompileResponse> CompilerImpl::FromCache(const std::string& key) {
+  if (cache_ == nullptr) return std::nullopt;
+  internal::CompileResponse response;
+  const std::optional<std::string> found = cache_->Get(key);
+  const bool hit = found && response.ParseFromString(*found);
+  ++(hit ? hits_ : misses_);
+  if (!hit) return std::nullopt;
+  return response;
+}
+
+void CompilerImpl::IntoCache(const std::string& key, internal::CompileResponse response) {
+  if (cache_ == nullptr) return;
+  if (response.compiled().code() != 0 || response.inspected().code() != 0) return;
+  // Times of a run that will not be repeated.
+  response.clear_steps();
+  // A result that cannot be kept is a result all the same.
+  (void)cache_->Put(key, response.SerializeAsString());
+}
+
+CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
+                                      const internal::CompileRequest& request,
+                                      const std::function<bool()>& cancelled) {
+  {
+    absl::MutexLock lock(&running_mu_);
+    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(running_mu_) {
+      return running_ < options_.max_processes;
+    };
+    while (!running_mu_.AwaitWithTimeout(absl::Condition(&free), absl::Milliseconds(20))) {
+      if (cancelled && cancelled())
+        return Failed(absl::CancelledError("the install was withdrawn"));
+    }
+    ++running_;
+  }
+  absl::StatusOr<internal::CompileResponse> response = absl::InternalError("not run");
+  {
+    auto process = pool->Take();
+    response = process.ok() ? (*process)->Call(request, cancelled) : process.status();
+  }
+  {
+    absl::MutexLock lock(&running_mu_);
+    --running_;
+  }
+  pool->Refill();
+  CountEnd(response.ok() ? GetStatus(response->compiled()) : response.status());
+  if (!response.ok()) return Failed(response.status());
+  IntoCache(key, *response);
+  return ToResult(*std::move(response));
+}
+
+CompileResult CompilerImpl::Compile(const CompileJob& job) {
+  if (absl::Status status = CheckSources(job); !status.ok()) return Failed(status);
+  std::string tool;
+  ProcessPool* pool = &cuda_;
+  std::shared_ptr<HostTools> host;
+  if (job.target.cuda) {
+    auto found = cuda_.compiler();
+    if (!found.ok()) return Failed(found.status());
+    tool = *std::move(found);
+  } else {
+    auto found = Host();
+    if (!found.ok()) return Failed(found.status());
+    host = *std::move(found);
+    tool = absl::StrCat(host->compiler.path, " ", host->compiler.version);
+    pool = &host->pool;
+  }
+  Sha256 hash;
+  hash.Field(kCacheVersion).Field("source").Field(SdkHash()).Field(job.target.name()).Field(tool);
+  for (const auto& [name, text] : job.files) hash.Field(name).Field(text);
+  hash.Field(job.main_file).Field(job.function).Field(job.content_hash);
+  hash.Field(absl::StrCat(job.checked, " ", job.allow_spills, " ", job.scratch_bytes));
+  const std::string key = hash.Hex();
+  if (auto found = FromCache(key)) {
+    CompileResult result = ToResult(*std::move(found));
+    result.cached = true;
+    return result;
+  }
+  return RunInPool(pool, key, ToRequest(job), job.cancelled);
+}
+
+CompileResult CompilerImpl::TakeObject(const ObjectJob& job) {
+  if (!job.target.cuda) {
+    return Failed(absl::InvalidArgumentError(
+        "an object cannot be installed for a CPU. Fix: send the source"));
+  }
+  if (job.bytes.size() > kMaxUnitBytes) {
+    return Failed(absl::InvalidArgumentError(absl::StrCat("the object has ", job.bytes.size(),
+                                                          " bytes; the limit is ", kMaxUnitBytes,
+                                                          ". Fix: send a smaller one")));
+  }
+  auto tool = cuda_.compiler();
+  if (!tool.ok()) return Failed(tool.status());
+  const std::string key = Sha256()
+                              .Field(kCacheVersion)
+                              .Field("object")
+                              .Field(job.target.name())
+                              .Field(*tool)
+                              .Field(job.bytes)
+                              .Hex();
+  if (auto found = FromCache(key)) {
+    CompileResult result = ToResult(*std::move(found));
+    result.cached = true;
+    return result;
+  }
+  internal::CompileRequest request;
+  request.mutable_object()->set_architecture(job.target.architecture);
+  request.mutable_object()->set_object(job.bytes);
+  return RunInPool(&cuda_, key, request, job.cancelled);
+}
+
+absl::StatusOr<internal::CompileResponse> CompilerImpl::RunLink(
+    const internal::CompileRequest& request) {
+  absl::MutexLock lock(&link_mu_);
+  absl::StatusOr<internal::CompileResponse> response = absl::InternalError("not run");
+  // One that died before, of whatever, is no reason to fail: the second try is in a new one.
+  for (int tries = 0; tries < 2; ++tries) {
+    if (linker_ == nullptr) {
+      auto started = link_.Take();
+      if (!started.ok()) return started.status();
+      linker_ = *std::move(started);
+    }
+    response = linker_->Call(request, nullptr);
+    if (response.ok()) return response;
+    linker_.reset();
+  }
+  return response;
+}
+
+LinkResult CompilerImpl::Link(const LinkJob& job) {
+  LinkResult result;
+  {
+    absl::MutexLock lock(&link_mu_);
+    if (linker_version_.empty()) {
+      if (linker_ == nullptr) {
+        auto started = link_.Take();
+        if (!(result.status = started.status()).ok()) return result;
+        linker_ = *std::move(started);
+      }
+      const auto hello = linker_->Hello();
+      if (!hello.ok()) {
+        linker_.reset();
+        result.status = hello.status();
+        return result;
+      }
+      linker_version_ = *hello;
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Sha256 hash;
+  {
+    absl::MutexLock lock(&link_mu_);
+    hash.Field(kCacheVersion).Field("link").Field(linker_version_);
+  }
+  hash.Field(HashOfObjects(job.major, job.minor));
+  internal::CompileRequest request;
+  internal::CompileLink* const link = request.mutable_link();
+  link->set_major(job.major);
+  link->set_minor(job.minor);
+  for (const GenerationOperator& op : job.operators) {
+    hash.Field(absl::StrCat(op.slot)).Field(op.symbol).Field(*op.object);
+    internal::LinkUnit* const unit = link->add_units();
+    unit->set_slot(op.slot);
+    unit->set_symbol(op.symbol);
+    unit->set_object(*op.object);
+  }
+  const std::string key = hash.Hex();
+  std::optional<internal::CompileResponse> response = FromCache(key);
+  result.cached = response.has_value();
+  if (!response) {
+    auto linked = RunLink(request);
+    result.status = linked.status();
+    if (!linked.ok()) return result;
+    IntoCache(key, *linked);
+    response = *std::move(linked);
+  }
+  result.status = GetStatus(response->compiled());
+  result.steps = {{"link", std::chrono::steady_clock::now() - begin}};
+  if (result.status.ok()) {
+    result.image = std::make_shared<const std::string>(std::move(*response->mutable_object()));
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Create(const CompilerOptions& options) {
+  std::unique_ptr<ObjectCache> cache;
+  std::string work_folder;
+  const bool own_work_folder = options.cache_dir.empty();
+  if (own_work_folder) {
+    const char* const temporary = getenv("TMPDIR");
+    work_folder =
+        absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/residentd-compile-XXXXXX");
+    if (mkdtemp(work_folder.data()) == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat("cannot make a folder ", work_folder,
+                                                        ". Fix: set TMPDIR to one that may be "
+                                                        "written to"));
+    }
+  } else {
+    auto opened = ObjectCache::Open(options.cache_dir, options.cache_mib << 20);
+    if (!opened.ok()) return opened.status();
+    cache = *std::move(opened);
+    work_folder = options.cache_dir + "/work";
+    std::error_code error;
+    fs::create_directories(work_folder, error);
+    if (error) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot make ", work_folder, ": ", error.message(), ". Fix: allow writing to it"));
+    }
+    RemoveAbandoned(work_folder);
+  }
+  return std::unique_ptr<Compiler>(std::make_unique<CompilerImpl>(
+      options, std::move(work_folder), own_work_folder, std::move(cache)));
+}
+
+}  // namespace resident

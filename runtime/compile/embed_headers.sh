@@ -1,0 +1,16 @@
+#!/bin/bash
+# Writes C++ that holds text files as string literals: embed_headers.sh FILE...
+set -euo pipefail
+echo '#include "runtime/compile/sdk_headers.h"'
+echo 'namespace resident {'
+echo 'const std::map<std::string, std::string>& SdkHeaders() {'
+echo '  static const auto* const headers = new std::map<std::string, std::string>{'
+for file in "$@"; do
+  printf '{"%s", R"SDKTEXT(' "$file"
+  cat "$file"
+  printf ')SDKTEXT"},\n'
+done
+echo '{"resident/operator.h", "#include \"kernels/sdk/operator.h\"\n"}};'
+echo '  return *headers;'
+echo '}'
+echo '}  // namespace resident'

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/resident/kernel_parameters.h"
+#include "runtime/compile/call_graph.h"
+#include "runtime/compile/elf_file.h"
+#include "runtime/compile/inspect.h"
+#include "runtime/compile/inspect_names.h"
+
+namespace resident {
+namespace {
+
+constexpr uint16_t kMachineCuda = 190;
+// From this on, the architecture stands in the second byte of the flags.
+constexpr uint8_t kAbiVersion13 = 8;
+// Types of symbols: functions are STT_FUNC; variables have a type of their own.
+constexpr uint8_t kSymbolVariable = 13;
+
+// Records of .nv.info: format, attribute, size, then (format 4) `size` bytes; here a
+// symbol's index and a value.
+constexpr uint8_t kSizedValue = 4;
+constexpr uint8_t kFrameSize = 0x11;
+constexpr uint8_t kRegisterCount = 0x2f;
+
+// .nv.callgraph is pairs of symbol indices in four parts, each opened by (0, part):
+// caller and callee; a function whose address is taken, and its prototype; a caller
+// through a pointer, and the prototype; a function, and one whose address it takes.
+constexpr int32_t kDirectCalls = -1;
+constexpr int32_t kAddressTaken = -2;
+constexpr int32_t kIndirectCalls = -3;
+constexpr int32_t kTakesAddress = -4;
+
+// Constant memory is 64 KiB for all operators together, with the jump table.
+constexpr uint64_t kMaxUnitConstantBytes = 4096;
+
+struct InfoRecord {
+  uint8_t format;
+  uint8_t attribute;
+  uint16_t size;
+};
+
+absl::Status Damaged(const char* what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the object is damaged: its ", what, ". Fix: compile it again"));
+}
+
+struct Function {
+  uint32_t registers = 0;
+  uint32_t frame_bytes = 0;
+};
+
+class CubinInspection {
+ public:
+  CubinInspection(const ElfFile& elf, const InspectRequest& request, bool linked)
+      : elf_(elf), request_(request), linked_(linked) {}
+
+  absl::StatusOr<InspectedUnit> Run();
+
+ private:
+  absl::Status CheckHeader() const;
+  absl::Status CheckNames();
+  absl::Status CheckVariables() const;
+  absl::Status ReadFunctions();
+  absl::Status CheckRegisters();
+  absl::Status CheckStack();
+  absl::Status CheckMemory();
+
+  std::string NameOf(uint32_t symbol) const {
+    return symbol < elf_.symbols().size() ? std::string(elf_.symbols()[symbol].name) : "";
+  }
+
+  const ElfFile& elf_;
+  const InspectRequest& request_;
+  const bool linked_;
+  InspectedUnit unit_;
+  std::map<std::string, Function> functions_;
+};
+
+absl::StatusOr<InspectedUnit> CubinInspection::Run() {
+  absl::Status status = CheckHeader();
+  if (status.ok()) status = CheckNames();
+  if (status.ok()) status = ReadFunctions();
+  if (status.ok()) status = CheckVariables();
+  if (status.ok()) status = CheckMemory();
+  if (status.ok()) status = CheckRegisters();
+  if (status.ok()) status = CheckStack();
+  if (!status.ok()) return status;
+  return unit_;
+}
+
+absl::Status CubinInspection::CheckHeader() const {
+  if (elf_.header().e_machine != kMachineCuda) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the object is for ELF machine ", elf_.header().e_machine, ", not for a GPU (",
+                     kMachineCuda, "). Fix: send a relocatable cubin"));
+  }
+  if (!linked_ && elf_.header().e_type != ET_REL) {
+    return absl::InvalidArgumentError(
+        "the cubin is linked already. Fix: compile with -rdc=true -cubin");
+  }
+  const uint32_t flags = elf_.header().e_flags;
+  const int architecture = static_cast<int>(
+      elf_.header().e_ident[EI_ABIVERSION] >= kAbiVersion13 ? flags >> 8 & 0xff : flags & 0xff);
+  if (architecture / 10 != request_.architecture / 10 || architecture > request_.architecture) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the cubin is for sm_", architecture, "; this daemon's GPU takes sm_",
+                     request_.architecture, ". Fix: compile with -arch=sm_", request_.architecture,
+                     ", or send PTX"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CubinInspection::CheckNames() {
+  std::set<std::string> functions, undefined;
+  for (size_t i = 1; i < elf_.symbols().size(); ++i) {
+    const ElfSymbol& symbol = elf_.symbols()[i];
+    const std::string name(symbol.name);
+    if (symbol.defined() && symbol.type == STT_FUNC) functions.insert(name);
+    // The toolchain's own weak ones (__UFT, .nv.reservedSmem...) may stay undefined.
+    if (!symbol.defined() && symbol.bind == STB_GLOBAL && !name.empty()) undefined.insert(name);
+  }
+  const auto entry = FindEntry(request_, functions);
+  if (!entry.ok()) return entry.status();
+  unit_.symbol = *entry;
+  if (linked_) return absl::OkStatus();
+  if (!undefined.empty()) return RefuseUndefined(undefined);
+  for (const ElfSymbol& symbol : elf_.symbols()) {
+    const std::string name(symbol.name);
+    if (!symbol.defined() || !symbol.external() || IsUnitsOwn(name, unit_.symbol)) continue;
+    // The SDK's own, equal in all units.
+    if (symbol.bind == STB_WEAK && absl::StartsWith(name, "_ZN") &&
+        absl::StrContains(name, "8resident")) {
+      continue;
+    }
+    return RefuseForeignName(name);
+  }
+  return absl::OkStatus();
+}
+
+// Variables that code refers to: those that it does not are constants whose values stand
+// in the code, and are emitted all the same.
+absl::Status CubinInspection::CheckVariables() const {
+  if (linked_) return absl::OkStatus();
+  std::set<std::string> referred;
+  for (const ElfSection& section : elf_.sections()) {
+    if (!absl::StartsWith(absl::string_view(section.name.data(), section.name.size()),
+                          ".rela.text") &&
+        !absl::StartsWith(absl::string_view(section.name.data(), section.name.size()),
+                          ".rela.nv.constant")) {
+      continue;
+    }
+    Elf64_Rela relocation;
+    for (uint64_t at = 0; ElfFile::Read(section.bytes, at, &relocation); at += sizeof(relocation)) {
+      const uint64_t index = ELF64_R_SYM(relocation.r_info);
+      if (index >= elf_.symbols().size()) return Damaged("relocations name no symbol");
+      const ElfSymbol& symbol = elf_.symbols()[index];
+      if (symbol.section >= elf_.sections().size() || !symbol.defined()) continue;
+      const std::string_view place = elf_.sections()[symbol.section].name;
+      if (place != ".nv.global" && place != ".nv.global.init") continue;
+      if (symbol.type != kSymbolVariable && symbol.type != STT_SECTION) continue;
+      const std::string name(symbol.name);
+      // Tables of virtual functions are constant.
+      if (absl::StartsWith(name, "_ZTV")) continue;
+      referred.insert(Demangle(name));
+    }
+  }
+  if (referred.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the unit has variables in device memory: ", absl::StrJoin(referred, ", "),
+                   ". They would be shared by all tasks and lost with the next generation. Fix: "
+                   "for a table of constants write RESIDENT_CONSTANT float kTable[] = {...}; "
+                   "pass state as a tensor"));
+}
+
+absl::Status CubinInspection::ReadFunctions() {
+  const ElfSection* const info = elf_.FindSection(".nv.info");
+  if (info == nullptr) return Damaged(".nv.info section is missing");
+  for (uint64_t at = 0; at < info->bytes.size();) {
+    InfoRecord record;
+    if (!ElfFile::Read(info->bytes, at, &record)) return Damaged(".nv.info section is cut off");
+    at += sizeof(record) + (record.format == kSizedValue ? record.size : 0);
+    if (record.format != kSizedValue || record.size != 8) continue;
+    if (record.attribute != kFrameSize && record.attribute != kRegisterCount) continue;
+    uint32_t symbol, value;
+    if (!ElfFile::Read(info->bytes, at - 8, &symbol) ||
+        !ElfFile::Read(info->bytes, at - 4, &value) || symbol >= elf_.symbols().size()) {
+      return Damaged(".nv.info section names no symbol");
+    }
+    Function& function = functions_[NameOf(symbol)];
+    (record.attribute == kFrameSize ? function.frame_bytes : function.registers) = value;
+  }
+  if (functions_.count(unit_.symbol) == 0) return Damaged(".nv.info section lacks the entry");
+  return absl::OkStatus();
+}
+
+absl::Status CubinInspection::CheckRegisters() {
+  if (linked_) {
+    unit_.resources.registers = functions_[unit_.symbol].registers;
+  } else {
+    for (const auto& [name, function] : functions_) {
+      unit_.resources.registers = std::max(unit_.resources.registers, function.registers);
+    }
+  }
+  if (unit_.resources.registers <= kMaxRegisters) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the unit needs ", unit_.resources.registers, " registers a thread; the kernel has ",
+      kMaxRegisters, ". Fix: keep fewer values at a time, or allow spills (allow_spills)"));
+}
+
+absl::Status CubinInspection::CheckStack() {
+  CallGraph graph;
+  for (const auto& [name, function] : functions_) graph.AddFunction(name, function.frame_bytes);
+  std::map<int32_t, std::set<std::string>> taken;  // By prototype.
+  std::vector<std::pair<std::string, int32_t>> indirect;
+  if (const ElfSection* const calls = elf_.FindSection(".nv.callgraph"); calls != nullptr) {
+    int32_t part = 0;
+    int32_t pair[2];
+    for (uint64_t at = 0; ElfFile::Read(calls->bytes, at, &pair); at += sizeof(pair)) {
+      if (pair[0] == 0 && pair[1] < 0) {
+        part = pair[1];
+        continue;
+      }
+      if (pair[0] < 0 || pair[1] < 0) return Damaged("call graph has no such parts");
+      const std::string caller = NameOf(static_cast<uint32_t>(pair[0]));
+      if (part == kDirectCalls || part == kTakesAddress) {
+        graph.AddCall(caller, NameOf(static_cast<uint32_t>(pair[1])));
+      } else if (part == kAddressTaken) {
+        taken[pair[1]].insert(caller);
+      } else if (part == kIndirectCalls) {
+        indirect.emplace_back(caller, pair[1]);
+      }
+    }
+  }
+  for (const auto& [caller, prototype] : indirect) {
+    if (linked_ && caller == kResidentKernelName) continue;
+    if (taken[prototype].empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", Demangle(caller),
+          "' calls through a pointer to a function that is not in the unit: nobody knows how much "
+          "stack it needs. Fix: call functions of the unit"));
+    }
+    for (const std::string& callee : taken[prototype]) graph.AddCall(caller, callee);
+  }
+  const auto stack = graph.StackOf(unit_.symbol);
+  if (!stack.ok()) return stack.status();
+  unit_.resources.stack_bytes = static_cast<uint32_t>(std::min<uint64_t>(*stack, UINT32_MAX));
+  if (*stack <= kOperatorStackBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the unit needs ", *stack, " bytes of stack a thread; there are ", kOperatorStackBytes,
+      ". Fix: put large arrays into block.memory() or block.scratch()"));
+}
+
+absl::Status CubinInspection::CheckMemory() {
+  uint64_t code = 0;
+  uint64_t shared = 0;
+  uint64_t constant = 0;
+  for (const ElfSection& section : elf_.sections()) {
+    const absl::string_view name(section.name.data(), section.name.size());
+    if (absl::StartsWith(name, ".text.")) code += section.size;
+    if (name == ".nv_debug.shared" || name == ".nv.shared" ||
+        absl::StartsWith(name, ".nv.shared.")) {
+      shared += section.size;
+    }
+    if (name == ".nv.constant3") constant += section.size;
+  }
+  if (linked_) {
+    for (const ElfSymbol& symbol : elf_.symbols()) {
+      if (symbol.name == unit_.symbol) unit_.resources.code_bytes = symbol.size;
+    }
+    return absl::OkStatus();
+  }
+  unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
+  if (shared != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the unit has ", shared,
+        " bytes of static shared memory; there are 0, since the kernel was launched before. Fix: "
+        "use block.memory<T>(), which has ",
+        kBlockMemoryBytes, " bytes"));
+  }
+  if (constant > kMaxUnitConstantBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the unit has ", constant, " bytes of constants; the limit is ",
+                     kMaxUnitConstantBytes, ". Fix: pass the table as a tensor"));
+  }
+  return CheckCodeBytes(code);
+}
+
+}  // namespace
+
+absl::StatusOr<InspectedUnit> InspectCubin(const InspectRequest& request, bool linked) {
+  const auto elf = ElfFile::Parse(request.object);
+  if (!elf.ok()) return elf.status();
+  return CubinInspection(*elf, request, linked).Run();
+}
+
+}  // namespace resident

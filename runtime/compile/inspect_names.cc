@@ -1,0 +1,120 @@
+#include "runtime/compile/inspect_names.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/sdk/operator.h"
+#include "runtime/compile/call_graph.h"
+#include "runtime/compile/unit.h"
+
+namespace resident {
+namespace {
+
+constexpr char kPlainPrefix[] = "resident_operator_";
+constexpr char kMarkPrefix[] = "resident_sdk_";
+constexpr size_t kMaxNamesTold = 5;
+
+absl::Status NoEntry(const InspectRequest& request, const std::set<std::string>& functions) {
+  std::vector<std::string> others;
+  for (const std::string& name : functions) {
+    if (absl::StartsWith(name, kPlainPrefix)) {
+      others.push_back(
+          absl::StrCat("RESIDENT_OPERATOR(", name.substr(sizeof(kPlainPrefix) - 1), ")"));
+    }
+  }
+  if (request.symbol.empty()) {
+    return absl::InvalidArgumentError(
+        "the object has no entry: it exports no function resident_op_<16 hex digits>. Fix: "
+        "compile with -DRESIDENT_UNIT=<16 hex digits> "
+        "-Dresident_operator_NAME=resident_op_<the same digits>");
+  }
+  if (others.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the unit has no entry: it does not define RESIDENT_OPERATOR(",
+                     request.function, "). Fix: define it"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the unit has no entry: it defines ",
+                                                 absl::StrJoin(others, ", "),
+                                                 " but not RESIDENT_OPERATOR(", request.function,
+                                                 "). Fix: give the function the operator's name"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
+                                      const std::set<std::string>& functions) {
+  std::string symbol = request.symbol;
+  if (symbol.empty()) {
+    for (const std::string& name : functions) {
+      if (UnitIdOf(name).empty()) continue;
+      if (!symbol.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat("the object exports two operators, ", symbol,
+                                                       " and ", name,
+                                                       ". Fix: one object for each operator"));
+      }
+      symbol = name;
+    }
+  }
+  if (symbol.empty() || functions.count(symbol) == 0) return NoEntry(request, functions);
+  const std::string id = UnitIdOf(symbol);
+  if (functions.count(absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id)) != 0) return symbol;
+  for (const std::string& name : functions) {
+    if (!absl::StartsWith(name, kMarkPrefix) || !absl::EndsWith(name, absl::StrCat("_", id))) {
+      continue;
+    }
+    const size_t begin = sizeof(kMarkPrefix) - 1;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the object was compiled with version ", name.substr(begin, name.find('_', begin) - begin),
+        " of the SDK; this daemon has version ", RESIDENT_SDK_VERSION,
+        ". Fix: compile it with this daemon's SDK"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the object does not say which SDK it was compiled with. Fix: compile with "
+      "-DRESIDENT_UNIT=",
+      id, " and include \"kernels/sdk/operator.h\" of version ", RESIDENT_SDK_VERSION));
+}
+
+absl::Status RefuseUndefined(const std::set<std::string>& names) {
+  std::vector<std::string> told;
+  bool prints = false;
+  for (const std::string& name : names) {
+    if (told.size() < kMaxNamesTold) told.push_back(absl::StrCat("'", Demangle(name), "'"));
+    prints |=
+        name == "vprintf" || name == "printf" || name == "__assertfail" || name == "__assert_fail";
+  }
+  if (names.size() > told.size()) {
+    told.push_back(absl::StrCat(names.size() - told.size(), " more"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the unit calls what it does not define and the SDK does not offer: ",
+      absl::StrJoin(told, ", "),
+      prints ? ". Fix: report with block.fail() or set_result(); operators cannot print"
+             : ". Fix: define it in one of the files, or do without"));
+}
+
+bool IsUnitsOwn(const std::string& name, const std::string& symbol) {
+  const std::string id = UnitIdOf(symbol);
+  return name == symbol || absl::StrContains(name, UnitNamespace(id)) ||
+         name == absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id) ||
+         // A static variable of a function with C linkage.
+         absl::StartsWith(name, absl::StrCat("_ZZ", symbol.size(), symbol));
+}
+
+absl::Status RefuseForeignName(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the unit exports '", Demangle(name),
+      "', a name that the kernel or another operator may have too. Fix: make it static, without "
+      "extern \"C\", and outside of namespace resident"));
+}
+
+absl::Status CheckCodeBytes(uint64_t bytes) {
+  if (bytes <= kMaxUnitCodeBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the unit has ", bytes,
+                                                 " bytes of code; the limit is ", kMaxUnitCodeBytes,
+                                                 ". Fix: unroll and inline less"));
+}
+
+}  // namespace resident

@@ -1,0 +1,103 @@
+// Objects that are damaged: whatever the bytes are, reading them ends with an answer.
+#include "runtime/compile/inspect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "runtime/compile/call_graph.h"
+
+namespace resident {
+namespace {
+
+std::string ReadObject(const std::string& name) {
+  std::ifstream file("runtime/compile/" + name, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+void InspectDamaged(const std::string& whole, const std::string& call_graph) {
+  std::mt19937 random(11);
+  const auto inspect = [&](const std::string& bytes) {
+    InspectRequest request;
+    request.object = bytes;
+    request.architecture = 90;
+    request.call_graph = call_graph;
+    (void)InspectCubin(request).ok();
+    (void)InspectCubin(request, /*linked=*/true).ok();
+    (void)InspectSharedObject(request).ok();
+  };
+  for (int i = 0; i < 400; ++i) inspect(whole.substr(0, random() % whole.size()));
+  for (int i = 0; i < 2000; ++i) {
+    std::string damaged = whole;
+    const int count = 1 + static_cast<int>(random() % 16);
+    for (int k = 0; k < count; ++k)
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    inspect(damaged);
+  }
+  // The header, the section table and the symbols are where it hurts most.
+  for (size_t at = 0; at < 64; ++at) {
+    for (const char value : {'\x00', '\x01', '\x7f', '\xff'}) {
+      std::string damaged = whole;
+      damaged[at] = value;
+      inspect(damaged);
+    }
+  }
+}
+
+TEST(Inspect, DamagedSharedObjectIsAnAnswer) {
+  const std::string whole = ReadObject("libobject_for_test.so");
+  ASSERT_FALSE(whole.empty());
+  InspectDamaged(whole, "");
+}
+
+TEST(Inspect, DamagedCallGraphIsAnAnswer) {
+  for (const char* graph : {"node: {", "node: { title: \"", "edge: { sourcename: \"a",
+                            "node: { title: \"a\" label: \"x\\nbytes (\" }", "edge:\nnode:\n"}) {
+    InspectRequest request;
+    const std::string whole = ReadObject("libobject_for_test.so");
+    request.object = whole;
+    request.call_graph = graph;
+    (void)InspectSharedObject(request).ok();
+  }
+}
+
+TEST(CallGraph, AddsUpTheDeepestChain) {
+  CallGraph graph;
+  for (const auto& [name, bytes] :
+       {std::pair{"a", 10}, {"b", 20}, {"c", 300}, {"d", 40}, {"other", 5000}}) {
+    graph.AddFunction(name, static_cast<uint64_t>(bytes));
+  }
+  graph.AddCall("a", "b");
+  graph.AddCall("a", "c");
+  graph.AddCall("b", "d");
+  graph.AddCall("c", "d");
+  graph.AddCall("c", "memcpy");
+  EXPECT_EQ(*graph.StackOf("a"), 350u);
+}
+
+TEST(CallGraph, LongChainDoesNotOverflowTheReader) {
+  CallGraph graph;
+  constexpr int kFunctions = 200'000;
+  for (int i = 0; i < kFunctions; ++i) {
+    graph.AddFunction(std::to_string(i), 1);
+    graph.AddCall(std::to_string(i), std::to_string(i + 1));
+  }
+  EXPECT_EQ(*graph.StackOf("0"), static_cast<uint64_t>(kFunctions));
+  graph.AddCall(std::to_string(kFunctions), "0");
+  EXPECT_FALSE(graph.StackOf("0").ok());
+}
+
+#if RESIDENT_HAVE_CUDA
+TEST(Inspect, DamagedCubinIsAnAnswer) {
+  const std::string whole = ReadObject("object_for_test.cubin");
+  ASSERT_FALSE(whole.empty());
+  InspectDamaged(whole, "");
+}
+#endif
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,208 @@
+#include "runtime/compile/job_runner.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/resident/kernel_parameters.h"
+#include "runtime/compile/compile_job.h"
+#include "runtime/compile/device_link.h"
+#include "runtime/compile/inspect.h"
+#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/unit.h"
+
+namespace resident {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Times the steps of a job: each from the end of the one before.
+class Steps {
+ public:
+  explicit Steps(internal::CompileResponse* response) : response_(response) {}
+
+  void End(const std::string& step) {
+    const auto now = Clock::now();
+    auto* const added = response_->add_steps();
+    added->set_step(step);
+    added->set_duration_ns(std::chrono::nanoseconds(now - begin_).count());
+    begin_ = now;
+  }
+
+ private:
+  internal::CompileResponse* const response_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+CompileJob JobOf(const internal::CompileSource& source) {
+  CompileJob job;
+  job.target = {source.architecture() != 0, source.architecture()};
+  for (const auto& [name, text] : source.files()) job.files[name] = text;
+  job.main_file = source.main_file();
+  job.function = source.function();
+  job.content_hash = source.content_hash();
+  job.checked = source.checked();
+  job.allow_spills = source.allow_spills();
+  job.scratch_bytes = source.scratch_bytes();
+  return job;
+}
+
+void SetUnit(const absl::StatusOr<InspectedUnit>& unit, internal::CompileResponse* response) {
+  SetStatus(unit.status(), response->mutable_inspected());
+  if (!unit.ok()) return;
+  response->set_symbol(unit->symbol);
+  response->set_registers(unit->resources.registers);
+  response->set_stack_bytes(unit->resources.stack_bytes);
+  response->set_shared_bytes(unit->resources.shared_bytes);
+  response->set_code_bytes(unit->resources.code_bytes);
+}
+
+void SetLog(std::string log, internal::CompileResponse* response) {
+  // What a source may include is a question that the compilers' messages do not answer.
+  if (absl::StrContains(log, "cannot open source file") ||
+      absl::StrContains(log, "could not open source file") ||
+      absl::StrContains(log, "No such file or directory") ||
+      absl::StrContains(log, "Permission denied")) {
+    absl::StrAppend(&log,
+                    "\nnote: a source may include the files that were sent with it, by the names "
+                    "they were sent under, and \"resident/operator.h\" and its like from the SDK; "
+                    "there are no system headers\n");
+  }
+  if (log.size() > kMaxCompilerLogBytes) {
+    log.resize(kMaxCompilerLogBytes);
+    log += "\n... (the log is longer)\n";
+  }
+  response->set_log(std::move(log));
+}
+
+bool CheckSize(const std::string& object, internal::CompileResponse* response) {
+  if (object.size() <= kMaxUnitBytes) return true;
+  SetStatus(absl::InvalidArgumentError(absl::StrCat("the unit has ", object.size(),
+                                                    " bytes; the limit is ", kMaxUnitBytes,
+                                                    ". Fix: pass large tables as tensors")),
+            response->mutable_inspected());
+  return false;
+}
+
+NvrtcSource CudaSource(const CompileJob& job, const Unit& unit) {
+  NvrtcSource source;
+  source.main_name = unit.main_name;
+  source.main_text = unit.main_text;
+  source.headers = SdkHeaders();
+  source.headers.insert(job.files.begin(), job.files.end());
+  // Functions without an annotation are the device's: the same source is the CPU's too.
+  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
+                    "-default-device", "--no-cache"};
+  source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());
+  if (job.allow_spills) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
+  return source;
+}
+
+}  // namespace
+
+void SetStatus(const absl::Status& status, internal::CompileStatus* to) {
+  to->set_code(static_cast<int32_t>(status.code()));
+  to->set_message(std::string(status.message()));
+}
+
+absl::Status GetStatus(const internal::CompileStatus& from) {
+  return absl::Status(static_cast<absl::StatusCode>(from.code()), from.message());
+}
+
+internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::string& folder,
+                                     const internal::CompileRequest& request) {
+  internal::CompileResponse response;
+  Steps steps(&response);
+  const CompileJob job = JobOf(request.source());
+  absl::Status status = CheckSources(job);
+  HostUnit compiled;
+  const Unit unit = status.ok() ? MakeUnit(job) : Unit();
+  if (status.ok()) {
+    std::string log;
+    auto result = HostCompile(compiler, folder, unit, job.files, &log);
+    SetLog(std::move(log), &response);
+    status = result.status();
+    if (result.ok()) compiled = *std::move(result);
+    steps.End("compile x86-64");
+  }
+  SetStatus(status, response.mutable_compiled());
+  if (!status.ok() || !CheckSize(compiled.object, &response)) return response;
+  InspectRequest inspect;
+  inspect.object = compiled.object;
+  inspect.symbol = unit.symbol;
+  inspect.function = job.function;
+  inspect.call_graph = compiled.call_graph;
+  SetUnit(InspectSharedObject(inspect), &response);
+  response.set_object(std::move(compiled.object));
+  steps.End("inspect x86-64");
+  return response;
+}
+
+internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
+  internal::CompileResponse response;
+  Steps steps(&response);
+  InspectRequest inspect;
+  std::string object;
+  if (request.has_object()) {
+    object = request.object().object();
+    inspect.architecture = request.object().architecture();
+    SetStatus(absl::OkStatus(), response.mutable_compiled());
+  } else {
+    const CompileJob job = JobOf(request.source());
+    if (absl::Status status = CheckSources(job); !status.ok()) {
+      SetStatus(status, response.mutable_compiled());
+      return response;
+    }
+    const Unit unit = MakeUnit(job);
+    inspect.symbol = unit.symbol;
+    inspect.function = job.function;
+    inspect.architecture = job.target.architecture;
+    std::string log;
+    auto result = NvrtcCompile(CudaSource(job, unit), &log);
+    SetLog(std::move(log), &response);
+    SetStatus(result.status(), response.mutable_compiled());
+    steps.End(absl::StrCat("compile ", job.target.name()));
+    if (!result.ok()) return response;
+    object = *std::move(result);
+  }
+  if (!CheckSize(object, &response)) return response;
+  inspect.object = object;
+  const bool is_ptx = request.has_object() && !absl::StartsWith(object,
+                                                                "\x7f"
+                                                                "ELF");
+  SetUnit(is_ptx ? InspectPtx(inspect) : InspectCubin(inspect), &response);
+  response.set_object(std::move(object));
+  steps.End(absl::StrCat("inspect sm_", inspect.architecture));
+  return response;
+}
+
+internal::CompileResponse RunLinkJob(const internal::CompileRequest& request) {
+  internal::CompileResponse response;
+  Steps steps(&response);
+  std::vector<GenerationOperator> operators;
+  for (const internal::LinkUnit& unit : request.link().units()) {
+    operators.push_back({unit.slot(), unit.symbol(), std::make_shared<std::string>(unit.object())});
+  }
+  auto image = LinkGeneration(request.link().major(), request.link().minor(), operators);
+  SetStatus(image.status(), response.mutable_compiled());
+  SetStatus(absl::OkStatus(), response.mutable_inspected());
+  if (image.ok()) response.set_object(*std::move(image));
+  steps.End("link");
+  return response;
+}
+
+absl::StatusOr<std::string> WarmCudaTools() {
+  if (absl::Status status = WarmNvrtc(); !status.ok()) return status;
+  return NvrtcVersion();
+}
+
+absl::StatusOr<std::string> WarmLinkTools() {
+  // The first generation for any architecture: it needs all that other links do.
+  const auto image = LinkGeneration(9, 0, {});
+  if (!image.ok()) return image.status();
+  return LinkerVersion();
+}
+
+}  // namespace resident

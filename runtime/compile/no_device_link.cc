@@ -1,0 +1,20 @@
+// Device links in a build without the CUDA toolkit: there are none.
+#include "runtime/compile/device_link.h"
+
+namespace resident {
+namespace {
+
+absl::Status BuiltWithout() {
+  return absl::UnavailableError(
+      "this build has no CUDA. Fix: build with the CUDA toolkit in /usr/local/cuda or $CUDA_HOME");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LinkGeneration(int, int, const std::vector<GenerationOperator>&) {
+  return BuiltWithout();
+}
+absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest&) { return BuiltWithout(); }
+absl::StatusOr<std::string> LinkerVersion() { return BuiltWithout(); }
+
+}  // namespace resident

@@ -1,0 +1,20 @@
+// NVRTC in a build without the CUDA toolkit: there is none, and it says so.
+#include "runtime/compile/nvrtc.h"
+
+namespace resident {
+namespace {
+
+absl::Status BuiltWithout() {
+  return absl::UnavailableError(
+      "this build has no CUDA. Fix: build with the CUDA toolkit in /usr/local/cuda or $CUDA_HOME");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> NvrtcVersion() { return BuiltWithout(); }
+absl::Status WarmNvrtc() { return BuiltWithout(); }
+absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource&, std::string*) {
+  return BuiltWithout();
+}
+
+}  // namespace resident

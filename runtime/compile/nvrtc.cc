@@ -1,0 +1,130 @@
+#include "runtime/compile/nvrtc.h"
+
+#include <dlfcn.h>
+#include <nvrtc.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+#define RESIDENT_NVRTC_CALLS(X) \
+  X(nvrtcVersion)               \
+  X(nvrtcGetErrorString)        \
+  X(nvrtcCreateProgram)         \
+  X(nvrtcCompileProgram)        \
+  X(nvrtcGetProgramLogSize)     \
+  X(nvrtcGetProgramLog)         \
+  X(nvrtcGetCUBINSize)          \
+  X(nvrtcGetCUBIN)              \
+  X(nvrtcDestroyProgram)
+
+struct Nvrtc {
+#define DECLARE(call) decltype(&::call) call;
+  RESIDENT_NVRTC_CALLS(DECLARE)
+#undef DECLARE
+};
+
+absl::StatusOr<Nvrtc> Open() {
+  void* library = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    library = dlopen("/usr/local/cuda/lib64/libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot open NVRTC (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
+  }
+  Nvrtc nvrtc{};
+#define LOAD(call)                                                                          \
+  nvrtc.call = reinterpret_cast<decltype(nvrtc.call)>(dlsym(library, #call));               \
+  if (nvrtc.call == nullptr) {                                                              \
+    return absl::UnavailableError("NVRTC has no " #call ". Fix: install CUDA 13 or later"); \
+  }
+  RESIDENT_NVRTC_CALLS(LOAD)
+#undef LOAD
+  return nvrtc;
+}
+
+absl::StatusOr<const Nvrtc*> Get() {
+  static const absl::StatusOr<Nvrtc>* const nvrtc = new absl::StatusOr<Nvrtc>(Open());
+  if (!nvrtc->ok()) return nvrtc->status();
+  return &nvrtc->value();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> NvrtcVersion() {
+  const auto nvrtc = Get();
+  if (!nvrtc.ok()) return nvrtc.status();
+  int major = 0;
+  int minor = 0;
+  (*nvrtc)->nvrtcVersion(&major, &minor);
+  return absl::StrCat("NVRTC ", major, ".", minor);
+}
+
+absl::Status WarmNvrtc() {
+  NvrtcSource source;
+  source.main_name = "warm.cc";
+  // The shape of an operator: with the header, templates and a division of 64 bits.
+  source.main_text =
+      "extern \"C\" __device__ void f(float* x, long long n) {\n"
+      "  for (long long i = threadIdx.x; i < n; i += 256) x[i] = sinf(x[i / 3]) * x[i % n];\n"
+      "}\n";
+  source.options = {"-std=c++20", "-rdc=true", "-arch=sm_80"};
+  std::string log;
+  return NvrtcCompile(source, &log).status();
+}
+
+absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log) {
+  log->clear();
+  const auto found = Get();
+  if (!found.ok()) return found.status();
+  const Nvrtc& nvrtc = **found;
+
+  std::vector<const char*> names, texts, options;
+  for (const auto& [name, text] : source.headers) {
+    names.push_back(name.c_str());
+    texts.push_back(text.c_str());
+  }
+  for (const std::string& option : source.options) options.push_back(option.c_str());
+  nvrtcProgram program = nullptr;
+  nvrtcResult result =
+      nvrtc.nvrtcCreateProgram(&program, source.main_text.c_str(), source.main_name.c_str(),
+                               static_cast<int>(names.size()), texts.data(), names.data());
+  absl::Cleanup destroy = [&] {
+    if (program != nullptr) nvrtc.nvrtcDestroyProgram(&program);
+  };
+  if (result == NVRTC_SUCCESS) {
+    result = nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+  }
+  size_t size = 0;
+  if (program != nullptr && nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS &&
+      size > 1) {
+    log->resize(size);
+    nvrtc.nvrtcGetProgramLog(program, log->data());
+    log->resize(size - 1);  // Without the zero.
+  }
+  if (result == NVRTC_ERROR_COMPILATION) {
+    return absl::InvalidArgumentError("the source does not compile");
+  }
+  std::string cubin;
+  if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);
+  if (result == NVRTC_SUCCESS) {
+    cubin.resize(size);
+    result = nvrtc.nvrtcGetCUBIN(program, cubin.data());
+  }
+  if (result == NVRTC_ERROR_OUT_OF_MEMORY) {
+    return absl::ResourceExhaustedError("the compiler is out of memory");
+  }
+  if (result == NVRTC_ERROR_INVALID_OPTION) {
+    return absl::UnavailableError(
+        absl::StrCat("NVRTC does not know an option, or the GPU: ", *log, ". Fix: update CUDA"));
+  }
+  if (result != NVRTC_SUCCESS) {
+    return absl::InternalError(absl::StrCat("NVRTC: ", nvrtc.nvrtcGetErrorString(result)));
+  }
+  return cubin;
+}
+
+}  // namespace resident

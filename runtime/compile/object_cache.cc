@@ -1,0 +1,159 @@
+#include "runtime/compile/object_cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/hash/sha256.h"
+
+namespace resident {
+namespace {
+
+// An entry is the format's name, the SHA-256 of the rest in hex, a newline, the rest.
+constexpr char kFormat[] = "residentd cache 1 ";
+constexpr size_t kHeaderBytes = sizeof(kFormat) - 1 + 64 + 1;
+// Temporary files are older than that when nobody writes them any more.
+constexpr time_t kAbandonedSeconds = 3600;
+constexpr char kTemporary[] = ".tmp-";
+
+std::optional<std::string> ReadWhole(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  absl::Cleanup close_fd = [&] { close(fd); };
+  struct stat status;
+  if (fstat(fd, &status) != 0) return std::nullopt;
+  std::string bytes(static_cast<size_t>(status.st_size), '\0');
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t got = read(fd, bytes.data() + at, bytes.size() - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return std::nullopt;
+    at += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+bool WriteWhole(int fd, const std::string& bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t put = write(fd, bytes.data() + at, bytes.size() - at);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    at += static_cast<size_t>(put);
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string& folder,
+                                                               uint64_t most_bytes) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cache's folder ", folder,
+                     " cannot be used: ", error ? error.message() : strerror(errno),
+                     ". Fix: give the daemon a folder that it may write to"));
+  }
+  std::unique_ptr<ObjectCache> cache(new ObjectCache(folder, most_bytes));
+  absl::MutexLock lock(&cache->mu_);
+  cache->Shrink();
+  return cache;
+}
+
+std::optional<std::string> ObjectCache::Get(const std::string& key) {
+  const std::string path = PathOf(key);
+  std::optional<std::string> entry = ReadWhole(path);
+  if (!entry) return std::nullopt;
+  const std::string_view body =
+      std::string_view(*entry).substr(std::min(entry->size(), kHeaderBytes));
+  if (entry->size() < kHeaderBytes ||
+      entry->compare(0, kHeaderBytes, absl::StrCat(kFormat, Sha256Hex(body), "\n")) != 0) {
+    unlink(path.c_str());
+    return std::nullopt;
+  }
+  // Used now.
+  utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
+  return entry->substr(kHeaderBytes);
+}
+
+absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
+  std::string temporary;
+  {
+    absl::MutexLock lock(&mu_);
+    temporary = absl::StrCat(folder_, "/", kTemporary, getpid(), "-", names_++);
+  }
+  const auto failed = [&](const char* what) {
+    const absl::Status status = absl::ResourceExhaustedError(
+        absl::StrCat("cannot write to the cache ", folder_, ": ", what, ": ", strerror(errno),
+                     ". Fix: free space on the disk"));
+    unlink(temporary.c_str());
+    return status;
+  };
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return failed("open");
+  const std::string header = absl::StrCat(kFormat, Sha256Hex(bytes), "\n");
+  const bool written = WriteWhole(fd, header) && WriteWhole(fd, bytes) && fsync(fd) == 0;
+  const int write_error = errno;
+  close(fd);
+  errno = write_error;
+  if (!written) return failed("write");
+  if (rename(temporary.c_str(), PathOf(key).c_str()) != 0) return failed("rename");
+  absl::MutexLock lock(&mu_);
+  bytes_ += header.size() + bytes.size();
+  if (bytes_ > most_bytes_) Shrink();
+  return absl::OkStatus();
+}
+
+void ObjectCache::Shrink() {
+  struct Entry {
+    timespec used;
+    uint64_t bytes;
+    std::string path;
+  };
+  std::vector<Entry> entries;
+  bytes_ = 0;
+  DIR* const folder = opendir(folder_.c_str());
+  if (folder == nullptr) return;
+  const time_t now = time(nullptr);
+  while (const dirent* const found = readdir(folder)) {
+    const std::string name = found->d_name;
+    const std::string path = PathOf(name);
+    struct stat status;
+    if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (name.compare(0, sizeof(kTemporary) - 1, kTemporary) == 0) {
+      if (now - status.st_mtim.tv_sec > kAbandonedSeconds) unlink(path.c_str());
+      continue;
+    }
+    if (name.size() != 64) continue;
+    bytes_ += static_cast<uint64_t>(status.st_size);
+    entries.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});
+  }
+  closedir(folder);
+  if (bytes_ <= most_bytes_) return;
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
+  });
+  for (const Entry& entry : entries) {
+    // A tenth below the limit, so that not every Put has to look at the folder.
+    if (bytes_ <= most_bytes_ - most_bytes_ / 10) break;
+    unlink(entry.path.c_str());
+    bytes_ -= entry.bytes;
+  }
+}
+
+uint64_t ObjectCache::bytes() const {
+  absl::MutexLock lock(&mu_);
+  return bytes_;
+}
+
+}  // namespace resident

@@ -1,0 +1,46 @@
+#include "runtime/compile/process_pool.h"
+
+namespace resident {
+
+absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!ready_.empty()) {
+      auto process = std::move(ready_.front());
+      ready_.pop_front();
+      return process;
+    }
+  }
+  return CompileProcess::Start(options_);
+}
+
+void ProcessPool::Refill() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (ready_.size() >= ahead_) return;
+    }
+    auto started = CompileProcess::Start(options_);
+    // What is wrong is said by the Take() that cannot have one.
+    if (!started.ok()) return;
+    absl::MutexLock lock(&mu_);
+    ready_.push_back(*std::move(started));
+  }
+}
+
+absl::StatusOr<std::string> ProcessPool::compiler() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!compiler_.empty()) return compiler_;
+  }
+  auto process = Take();
+  if (!process.ok()) return process.status();
+  const auto hello = (*process)->Hello();
+  if (!hello.ok()) return hello.status();
+  absl::MutexLock lock(&mu_);
+  compiler_ = *hello;
+  ready_.push_front(*std::move(process));
+  return compiler_;
+}
+
+}  // namespace resident

@@ -1,0 +1,92 @@
+#include "runtime/compile/sandbox.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/compile/landlock.h"
+#include "runtime/compile/syscall_filter.h"
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kDescriptors = 256;
+
+// Sanitizers map far more than they use: then there is no limit on address space.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kLimitMemory = false;
+#else
+constexpr bool kLimitMemory = true;
+#endif
+
+absl::Status Limit(int resource, uint64_t soft, uint64_t hard) {
+  rlimit limit;
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
+    return absl::InternalError(absl::StrCat("getrlimit: ", strerror(errno)));
+  }
+  // An unprivileged process may not raise the hard one.
+  limit.rlim_max = std::min<rlim_t>(limit.rlim_max, hard);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, soft);
+  if (setrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
+    return absl::InternalError(absl::StrCat("setrlimit: ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetLimits(const SandboxOptions& options) {
+  absl::Status status = Limit(RLIMIT_CORE, 0, 0);
+  if (status.ok()) status = Limit(RLIMIT_NOFILE, kDescriptors, kDescriptors);
+  if (status.ok() && options.cpu_seconds != 0) {
+    // At the first SIGXCPU, a second later SIGKILL.
+    status = Limit(RLIMIT_CPU, options.cpu_seconds, options.cpu_seconds + 1);
+  }
+  if (status.ok() && options.memory_bytes != 0 && kLimitMemory) {
+    status = Limit(RLIMIT_AS, options.memory_bytes, options.memory_bytes);
+  }
+  if (status.ok() && options.file_bytes != 0) {
+    status = Limit(RLIMIT_FSIZE, options.file_bytes, options.file_bytes);
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status ConfineProcess(const SandboxOptions& options) {
+  if (absl::Status status = SetLimits(options); !status.ok()) return status;
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
+  }
+  if (LandlockVersion() > 0) {
+    const LandlockPaths paths{options.readable, options.executable, options.writable};
+    if (absl::Status status = RestrictFiles(paths); !status.ok()) return status;
+  }
+  if (HasSyscallFilters()) return FilterSyscalls(options.single_process);
+  return absl::OkStatus();
+}
+
+std::string SandboxReport() {
+  const int landlock = LandlockVersion();
+  std::string report = "limits: CPU time, memory, size of files, wall time\n";
+  if (landlock > 0) {
+    absl::StrAppend(&report, "files: its inputs and the compiler's own (Landlock version ",
+                    landlock, ")\n");
+  } else {
+    absl::StrAppend(&report,
+                    "files: ALL THAT THE DAEMON'S USER CAN READ: this kernel has no Landlock. Fix: "
+                    "Linux 5.13 or later with landlock in the lsm= list\n");
+  }
+  if (HasSyscallFilters()) {
+    absl::StrAppend(&report, "network, other processes: none (seccomp)\n");
+  } else {
+    absl::StrAppend(&report,
+                    "network, other processes: NOT HELD BACK: this kernel has no seccomp filters. "
+                    "Fix: a kernel with CONFIG_SECCOMP_FILTER\n");
+  }
+  return report;
+}
+
+}  // namespace resident

@@ -1,0 +1,49 @@
+// Sandbox: takes from the calling process, and from all that it will start, what a
+// compiler does not need. There is no way back.
+//
+//   layer      what holds                                            needs
+//   rlimits    CPU time, address space, size of a written file,      any Linux
+//              descriptors, no core file
+//   Landlock   no file can be opened but those given; programs can    Linux 5.13
+//              be executed only from the given places
+//   seccomp    no sockets; no tracing of and no signals to other      any Linux with seccomp
+//              processes; no mounts, namespaces, kernel interfaces;
+//              with `single_process` no other process or program
+//
+// A layer that the kernel does not have is left out, and SandboxReport says so. Not held
+// back: reading attributes of files (stat), the time, CPU use within the limits.
+//
+// Thread safety: ConfineProcess before the process starts threads.
+#ifndef RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
+#define RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace resident {
+
+struct SandboxOptions {
+  // 0, in these three: no limit.
+  uint64_t cpu_seconds = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t file_bytes = 0;
+  // Files, and folders with all below them. Those that do not exist are left out.
+  std::vector<std::string> readable;
+  std::vector<std::string> executable;  // Readable too.
+  std::vector<std::string> writable;    // Readable too.
+  // No fork and no exec.
+  bool single_process = false;
+};
+
+// INTERNAL: a layer that the kernel has could not be put in place.
+absl::Status ConfineProcess(const SandboxOptions& options);
+
+// One line for each layer: whether it holds here, and what is open where it does not.
+std::string SandboxReport();
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_SANDBOX_H_

@@ -1,0 +1,156 @@
+#include "runtime/compile/unit.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "kernels/sdk/block.h"
+#include "runtime/compile/sdk_headers.h"
+
+namespace resident {
+namespace {
+
+constexpr size_t kIdDigits = 16;
+
+bool IsIdentifier(const std::string& text) {
+  return !text.empty() && !std::isdigit(static_cast<unsigned char>(text[0])) &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return c < 0x80 && (std::isalnum(c) || c == '_'); });
+}
+
+bool IsHex(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isdigit(c) || (c >= 'a' && c <= 'f'); });
+}
+
+// A relative path, of letters and the like, that stays below its folder.
+absl::Status CheckFileName(const std::string& name) {
+  const auto refuse = [&](const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file name '", name, "' ", why,
+                     ". Fix: name files as an #include does, relative and with '/': util/math.h"));
+  };
+  if (name.empty()) return refuse("is empty");
+  if (name.size() > kMaxFileNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a file name of ", name.size(),
+                                                   " bytes is over the limit of ",
+                                                   kMaxFileNameBytes, ". Fix: use a shorter one"));
+  }
+  for (const unsigned char c : name) {
+    if (c >= 0x80 || !(std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/')) {
+      return refuse("has a character that is not a letter, a digit or one of _-./");
+    }
+  }
+  for (const absl::string_view part : absl::StrSplit(name, '/')) {
+    if (part.empty()) return refuse("begins or ends with '/', or has two in a row");
+    if (part == "." || part == "..") return refuse("has '.' or '..' as a folder");
+  }
+  if (absl::StartsWith(name, "kernels/") || absl::StartsWith(name, "resident/")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file name '", name,
+                     "' is in a folder of the SDK. Fix: put it into another folder than kernels/ "
+                     "and resident/"));
+  }
+  return absl::OkStatus();
+}
+
+// SDK headers that any of the files names. They must not be included inside the unit's
+// namespace for the first time; one too many does no harm.
+std::vector<std::string> HeadersNamed(const CompileJob& job) {
+  std::vector<std::string> named;
+  for (const auto& [header, text] : SdkHeaders()) {
+    for (const auto& [name, source] : job.files) {
+      if (!absl::StrContains(source, header)) continue;
+      named.push_back(header);
+      break;
+    }
+  }
+  return named;
+}
+
+}  // namespace
+
+absl::Status CheckSources(const CompileJob& job) {
+  if (job.files.size() > kMaxSourceFiles) {
+    return absl::InvalidArgumentError(absl::StrCat(job.files.size(),
+                                                   " source files are over the limit of ",
+                                                   kMaxSourceFiles, ". Fix: send fewer"));
+  }
+  uint64_t bytes = 0;
+  for (const auto& [name, text] : job.files) {
+    if (absl::Status status = CheckFileName(name); !status.ok()) return status;
+    if (const size_t zero = text.find('\0'); zero != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat("file '", name, "' is no text: byte ", zero,
+                                                     " is zero. Fix: send the source"));
+    }
+    bytes += text.size();
+  }
+  if (bytes > kMaxSourceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the source has ", bytes,
+                                                   " bytes; the limit is ", kMaxSourceBytes,
+                                                   ". Fix: send tables as tensors, not as source"));
+  }
+  if (job.files.count(job.main_file) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the main file '", job.main_file,
+                     "' is not among the files sent. Fix: send it, or name one that was"));
+  }
+  if (!IsIdentifier(job.function)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", job.function, "' is no name of a function. Fix: use letters, digits, _"));
+  }
+  if (job.scratch_bytes > kScratchBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the operator asks for ", job.scratch_bytes,
+                                                   " bytes of scratch memory; a block has ",
+                                                   kScratchBytes, ". Fix: ask for less"));
+  }
+  if (job.content_hash.size() < kIdDigits || !IsHex(job.content_hash)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", job.content_hash, "' is no content hash. Fix: give 64 hex digits"));
+  }
+  return absl::OkStatus();
+}
+
+Unit MakeUnit(const CompileJob& job) {
+  const std::string digits = job.content_hash.substr(0, kIdDigits);
+  const std::string id = absl::StrCat(job.checked ? "c" : "", digits);
+  Unit unit;
+  unit.symbol = absl::StrCat(job.checked ? "resident_opc_" : "resident_op_", digits);
+  unit.main_name = absl::StrCat("resident/unit_", id, ".cc");
+  unit.definitions = {absl::StrCat("-DRESIDENT_UNIT=", id),
+                      absl::StrCat("-Dresident_operator_", job.function, "=", unit.symbol),
+                      absl::StrCat("-DRESIDENT_CHECKED=", job.checked ? 1 : 0)};
+  if (job.scratch_bytes != 0) {
+    unit.definitions.push_back(absl::StrCat("-DRESIDENT_SCRATCH_LIMIT=", job.scratch_bytes));
+  }
+  unit.main_text = "#include \"kernels/sdk/operator.h\"\n";
+  for (const std::string& header : HeadersNamed(job)) {
+    absl::StrAppend(&unit.main_text, "#include \"", header, "\"\n");
+  }
+  // The declaration makes another parameter list than an operator's an error.
+  absl::StrAppend(&unit.main_text, "namespace resident_unit_", id, " {\n",  //
+                  "RESIDENT_EXPORT void ", unit.symbol,
+                  "(resident::Block&, const resident::Args&);\n",  //
+                  "#include \"", job.main_file, "\"\n",            //
+                  "}\n");
+  return unit;
+}
+
+std::string UnitIdOf(const std::string& symbol) {
+  for (const auto& [prefix, of_id] :
+       {std::pair<std::string, std::string>{"resident_op_", ""}, {"resident_opc_", "c"}}) {
+    if (!absl::StartsWith(symbol, prefix)) continue;
+    const std::string digits = symbol.substr(prefix.size());
+    if (digits.size() == kIdDigits && IsHex(digits)) return of_id + digits;
+  }
+  return "";
+}
+
+std::string UnitNamespace(const std::string& unit_id) {
+  const std::string name = absl::StrCat("resident_unit_", unit_id);
+  return absl::StrCat(name.size(), name);
+}
+
+}  // namespace resident
