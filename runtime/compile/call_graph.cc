@@ -58,6 +58,8 @@ absl::StatusOr<uint64_t> CallGraph::StackOf(const std::string& name) const {
 }
 
 std::string Demangle(const std::string& symbol) {
+  // Other names would be taken for codes of types: "s" for "short".
+  if (symbol.compare(0, 2, "_Z") != 0) return symbol;
   int status = 0;
   char* const text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
   std::string name = status == 0 && text != nullptr ? text : symbol;

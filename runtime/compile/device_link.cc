@@ -1,5 +1,7 @@
 #include "runtime/compile/device_link.h"
 
+#include <map>
+#include <memory>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -52,7 +54,14 @@ absl::StatusOr<std::string> LinkGeneration(int major, int minor,
   const std::string table = JumpTablePtx(operators);
   std::vector<LinkInput> inputs = objects.inputs;
   inputs.push_back({"jump table", table, /*is_ptx=*/true});
+  std::map<std::string, uint32_t> slots;
   for (const GenerationOperator& op : operators) {
+    const auto [other, fresh] = slots.emplace(op.symbol, op.slot);
+    if (!fresh) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the units in slots ", other->second, " and ", op.slot, " both export ",
+                       op.symbol, ". Fix: compile one of them with other digits in RESIDENT_UNIT"));
+    }
     inputs.push_back({op.symbol, *op.object, IsPtx(*op.object)});
   }
   auto image = LinkImage(inputs, objects.architecture);

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "kernels/resident/kernel_parameters.h"
 #include "runtime/compile/compile_job.h"
 
 namespace resident {
@@ -30,13 +31,15 @@ struct InspectRequest {
   std::string function;
   // GPU: as in 90.
   int architecture = 0;
+  // GPU: of a thread.
+  uint32_t max_registers = kMaxRegisters;
   // CPU: what the compiler wrote with -fcallgraph-info=su, or empty: then the stack is
   // unknown, and not checked.
   std::string call_graph;
 };
 
-// A relocatable cubin, or a linked one that holds the unit (`linked`: then what others
-// export is not this unit's fault).
+// A relocatable cubin, or a linked one that holds the unit (`linked`: then names were
+// looked at before, and what others export is not this unit's fault).
 absl::StatusOr<InspectedUnit> InspectCubin(const InspectRequest& request, bool linked = false);
 // A shared object for x86-64.
 absl::StatusOr<InspectedUnit> InspectSharedObject(const InspectRequest& request);

@@ -125,17 +125,23 @@ absl::Status CubinInspection::CheckNames() {
     // The toolchain's own weak ones (__UFT, .nv.reservedSmem...) may stay undefined.
     if (!symbol.defined() && symbol.bind == STB_GLOBAL && !name.empty()) undefined.insert(name);
   }
+  if (linked_) {
+    // The linker has dropped what nothing calls, among it the mark of the SDK.
+    unit_.symbol = request_.symbol;
+    if (functions.count(unit_.symbol) != 0) return absl::OkStatus();
+    return Damaged("entry is missing");
+  }
   const auto entry = FindEntry(request_, functions);
   if (!entry.ok()) return entry.status();
   unit_.symbol = *entry;
-  if (linked_) return absl::OkStatus();
   if (!undefined.empty()) return RefuseUndefined(undefined);
   for (const ElfSymbol& symbol : elf_.symbols()) {
     const std::string name(symbol.name);
     if (!symbol.defined() || !symbol.external() || IsUnitsOwn(name, unit_.symbol)) continue;
-    // The SDK's own, equal in all units.
-    if (symbol.bind == STB_WEAK && absl::StartsWith(name, "_ZN") &&
-        absl::StrContains(name, "8resident")) {
+    // The SDK's own and the toolchain's, equal in all units.
+    if (symbol.bind == STB_WEAK &&
+        (absl::StartsWith(name, "__cuda_") ||
+         (absl::StartsWith(name, "_ZN") && absl::StrContains(name, "8resident")))) {
       continue;
     }
     return RefuseForeignName(name);
@@ -207,7 +213,7 @@ absl::Status CubinInspection::CheckRegisters() {
       unit_.resources.registers = std::max(unit_.resources.registers, function.registers);
     }
   }
-  if (unit_.resources.registers <= kMaxRegisters) return absl::OkStatus();
+  if (unit_.resources.registers <= request_.max_registers) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the unit needs ", unit_.resources.registers, " registers a thread; the kernel has ",
       kMaxRegisters, ". Fix: keep fewer values at a time, or allow spills (allow_spills)"));

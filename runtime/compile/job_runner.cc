@@ -18,6 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr uint32_t kMaxRegistersOfGpu = 255;
+// Eight registers: what a function call saves anyway.
+constexpr uint32_t kMaxSilentSpillBytes = 32;
+
 // Times the steps of a job: each from the end of the one before.
 class Steps {
  public:
@@ -86,7 +90,7 @@ bool CheckSize(const std::string& object, internal::CompileResponse* response) {
   return false;
 }
 
-NvrtcSource CudaSource(const CompileJob& job, const Unit& unit) {
+NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
   NvrtcSource source;
   source.main_name = unit.main_name;
   source.main_text = unit.main_text;
@@ -96,8 +100,37 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit) {
   source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
                     "-default-device", "--no-cache"};
   source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());
-  if (job.allow_spills) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
+  if (capped) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
   return source;
+}
+
+// What the unit needs as it is; nothing if it is refused for whatever reason.
+ResourceUse UseOf(const InspectRequest& request, const std::string& object) {
+  InspectRequest inspect = request;
+  inspect.object = object;
+  const auto unit = InspectCubin(inspect);
+  return unit.ok() ? unit->resources : ResourceUse();
+}
+
+// Left alone, the compiler takes more registers than the kernel has, since that is a little
+// faster; told to take no more, it often finds a way without spilling. A unit that it finds
+// none for stays as it is, and is refused. Not asked where spills do not matter.
+absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& unit,
+                                           const InspectRequest& inspect, std::string* log) {
+  if (job.allow_spills || job.checked) return NvrtcCompile(CudaSource(job, unit, true), log);
+  auto object = NvrtcCompile(CudaSource(job, unit, /*capped=*/false), log);
+  if (!object.ok()) return object;
+  InspectRequest unlimited = inspect;
+  unlimited.max_registers = kMaxRegistersOfGpu;
+  const ResourceUse use = UseOf(unlimited, *object);
+  if (use.registers <= kMaxRegisters) return object;
+  std::string again;
+  auto capped = NvrtcCompile(CudaSource(job, unit, /*capped=*/true), &again);
+  if (!capped.ok()) return object;
+  const ResourceUse capped_use = UseOf(inspect, *capped);
+  const bool spills =
+      capped_use.registers == 0 || capped_use.stack_bytes > use.stack_bytes + kMaxSilentSpillBytes;
+  return spills ? object : capped;
 }
 
 }  // namespace
@@ -160,7 +193,7 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
     inspect.function = job.function;
     inspect.architecture = job.target.architecture;
     std::string log;
-    auto result = NvrtcCompile(CudaSource(job, unit), &log);
+    auto result = CompileForCuda(job, unit, inspect, &log);
     SetLog(std::move(log), &response);
     SetStatus(result.status(), response.mutable_compiled());
     steps.End(absl::StrCat("compile ", job.target.name()));
@@ -195,6 +228,8 @@ internal::CompileResponse RunLinkJob(const internal::CompileRequest& request) {
 
 absl::StatusOr<std::string> WarmCudaTools() {
   if (absl::Status status = WarmNvrtc(); !status.ok()) return status;
+  // For PTX alone: without it, that is refused.
+  (void)LinkerVersion();
   return NvrtcVersion();
 }
 

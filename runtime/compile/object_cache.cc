@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -87,11 +88,9 @@ std::optional<std::string> ObjectCache::Get(const std::string& key) {
 }
 
 absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
-  std::string temporary;
-  {
-    absl::MutexLock lock(&mu_);
-    temporary = absl::StrCat(folder_, "/", kTemporary, getpid(), "-", names_++);
-  }
+  // A name of its own among the caches of this process and of others.
+  static std::atomic<uint64_t> names{0};
+  const std::string temporary = absl::StrCat(folder_, "/", kTemporary, getpid(), "-", names++);
   const auto failed = [&](const char* what) {
     const absl::Status status = absl::ResourceExhaustedError(
         absl::StrCat("cannot write to the cache ", folder_, ": ", what, ": ", strerror(errno),

@@ -53,7 +53,6 @@ class ObjectCache {
   const uint64_t most_bytes_;
   mutable absl::Mutex mu_;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t names_ ABSL_GUARDED_BY(mu_) = 0;  // Of temporary files.
 };
 
 }  // namespace resident

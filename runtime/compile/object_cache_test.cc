@@ -1,5 +1,6 @@
 #include "runtime/compile/object_cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -77,7 +78,7 @@ TEST(ObjectCache, TwoAtOnceOnOneFolder) {
         const char digit = static_cast<char>('0' + (i + t) % 10);
         EXPECT_TRUE(cache->Put(Key(digit), std::string(1'500, digit)).ok());
         const auto found = cache->Get(Key(digit));
-        if (found) EXPECT_EQ(*found, std::string(1'500, digit));
+        EXPECT_EQ(found.value_or(std::string(1'500, digit)), std::string(1'500, digit));
       }
     });
   }

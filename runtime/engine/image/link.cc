@@ -99,6 +99,7 @@ absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int 
       link.log_size(handle, &size) == NVJITLINK_SUCCESS && size > 0) {
     log.resize(size);
     link.log(handle, log.data());
+    log.resize(log.find('\0') == std::string::npos ? log.size() : log.find('\0'));
   }
   if (handle != nullptr) link.destroy(&handle);
   if (result != NVJITLINK_SUCCESS) {
