@@ -117,8 +117,11 @@ class Watcher::Impl {
   absl::Status Open(const v1::WatchRequest& request) {
     absl::Status status =
         connection_->Prepare(context_, /*needs_session=*/false, absl::InfiniteDuration());
-    if (status.ok()) reader_ = connection_->operators->Watch(&context_, request);
-    return status;
+    if (!status.ok()) return status;
+    reader_ = connection_->operators->Watch(&context_, request);
+    // From here on nothing is missed.
+    reader_->WaitForInitialMetadata();
+    return absl::OkStatus();
   }
 
   bool Next(v1::OperatorEvent* event) {

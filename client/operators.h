@@ -170,7 +170,8 @@ class Operators {
                                               double traffic_percent,
                                               const ChangeOptions& options = {});
 
-  // Events after a revision (0: from now on), of one operator or (empty) of all.
+  // Events after a revision (0: those after this returned), of one operator or (empty) of
+  // all.
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(uint64_t after_revision = 0,
                                                  const std::string& name = "");
   // Past events, newest first: at most `count` (0: 100) of those before a revision (0: all).

@@ -178,6 +178,13 @@ FluxBatch& FluxBatch::Program(std::span<const uint8_t> bytecode) {
   return *this;
 }
 
+FluxBatch& FluxBatch::Operator(std::string_view name, uint32_t version) {
+  programs().set_operator_(name.data(), name.size());
+  programs().set_version(version);
+  programs().clear_offsets();
+  return *this;
+}
+
 FluxBatch& FluxBatch::Inputs(std::span<const int32_t> registers, uint32_t width) {
   programs().set_initial(registers.data(), registers.size_bytes());
   programs().set_initial_width(width);

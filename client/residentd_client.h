@@ -252,6 +252,8 @@ class FluxBatch : public Batch {
   FluxBatch& Program(std::initializer_list<uint8_t> bytecode) {
     return Program(std::span<const uint8_t>(bytecode.begin(), bytecode.size()));
   }
+  // An installed program, in place of Program(); version 0: the active one.
+  FluxBatch& Operator(std::string_view name, uint32_t version = 0);
   // Initial registers R0... of each run: `width` (0 to 16) values for each, run after
   // run; or one run's worth, shared by all. With one program and no Runs(), there are as
   // many runs as inputs.

@@ -572,6 +572,18 @@ absl::Status FluxWanted(const std::string& what) {
       StrCat("FluxPrograms.wanted: ", what, ". Fix: send at most 16 registers, each 0 to 15"));
 }
 
+absl::Status FluxOperatorAndPrograms(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("programs names the operator ", Quote(name),
+                                           " and brings programs of its own. Fix: send operator, "
+                                           "or bytecode with offsets and program_index"));
+}
+
+absl::Status FluxVersionAlone(uint32_t version) {
+  return absl::InvalidArgumentError(StrCat("programs.version is ", version,
+                                           " and no operator is named. Fix: name the installed "
+                                           "program, or leave out version"));
+}
+
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("FluxPrograms.max_cycles is ", cycles,
                                            ", over the limit of ", limit,
@@ -645,7 +657,7 @@ absl::Status InstallTooManyFiles(uint64_t limit) {
 
 absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit) {
   return absl::InvalidArgumentError(
-      StrCat(what, " of ", bytes, " bytes or more is over the limit of ", limit,
+      StrCat(what, " of ", bytes, " bytes or more; the limit is ", limit,
              " for all files of one install. Fix: ",
              what == "source" ? "leave out what the operator does not use; tables "
                                 "belong into buffers"

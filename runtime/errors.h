@@ -145,6 +145,8 @@ absl::Status FluxIndexLength(uint64_t got, uint64_t count);
 absl::Status FluxInitial(uint64_t got, uint64_t width, uint64_t count);
 absl::Status FluxInitialWidth(uint64_t width);
 absl::Status FluxWanted(const std::string& what);
+absl::Status FluxOperatorAndPrograms(const std::string& name);
+absl::Status FluxVersionAlone(uint32_t version);
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
 
 // --- Installing and changing operators --------------------------------------------

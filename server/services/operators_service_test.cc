@@ -54,6 +54,7 @@ class OperatorsServiceTest : public ::testing::Test {
     registry_ = *Registry::Create({});
     core_.registry = registry_.get();
     core_.operators = &manager_;
+    core_.access = &access_;
     core_.gate = &gate_;
     core_.counters = &counters_;
     core_.streams = &streams_;
@@ -131,6 +132,7 @@ class OperatorsServiceTest : public ::testing::Test {
 
   FakeOperatorManager manager_;
   std::unique_ptr<Registry> registry_;
+  Access access_;
   DrainGate gate_;
   RpcCounters counters_;
   LiveStreams streams_;
@@ -274,7 +276,7 @@ TEST_F(OperatorsServiceTest, RefusesBadFiles) {
   ExpectRefused({Header(), File("other.cc", "x")}, {"'swish.cc'", "not among the 1"});
   ExpectRefused({Header()}, {"'swish.cc'", "not among the 0"});
   ExpectRefused({Header(), File("swish.cc", std::string(10 << 20, ' '))},
-                {"source of 10485760 bytes", "1048576"});
+                {"source of 10485760 bytes", "the limit is 1048576"});
   ExpectRefused({Header(), File("swish.cc", std::string(1 << 19, ' ')),
                  File("b.h", std::string((1 << 19) + 1, ' '))},
                 {"1048577", "1048576"});

@@ -85,7 +85,22 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
 
 absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1::Batch& message,
                                const Caller& caller, RequestBatch& batch) {
-  FluxPrograms programs(message.programs());
+  // An installed program, if the batch names one.
+  const std::string& name = message.programs().operator_();
+  ResolvedOperator installed;
+  if (!name.empty()) {
+    if (!message.programs().bytecode().empty() || message.programs().offsets_size() > 0 ||
+        message.programs().program_index_size() > 0) {
+      return errors::FluxOperatorAndPrograms(name);
+    }
+    auto op = sources.registry->ResolveProgram(name, message.programs().version());
+    if (!op.ok()) return op.status();
+    installed = *std::move(op);
+  } else if (message.programs().version() != 0) {
+    return errors::FluxVersionAlone(message.programs().version());
+  }
+  FluxPrograms programs(message.programs(),
+                        name.empty() ? nullptr : installed.version->spec.bytecode.get());
   absl::Status status = programs.Check(*sources.limits);
   if (!status.ok()) return status;
   std::optional<uint32_t> wanted;
@@ -99,16 +114,18 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
 
   batch.device = place->device;
   batch.epoch = place->session->epoch();
-  batch.operator_name = flux_run->op->name();
-  batch.version = flux_run->version->version;
-  batch.stats = flux_run->stats(place->device);
+  const ResolvedOperator& counted = name.empty() ? *flux_run : installed;
+  batch.operator_name = counted.op->name();
+  batch.version = counted.version->version;
+  batch.stats = counted.stats(place->device);
+  batch.keep_alive.push_back(counted.version);
   const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
                                  programs.window_bytes(), batch);
   if (!window.ok()) return window.status();
   // Staging is only for speed: where there is no memory for it, the window does.
   const DeviceMemory* staged = nullptr;
   if (programs.wants_staging()) {
-    auto memory = place->session->AllocateMemory(message.programs().bytecode().size());
+    auto memory = place->session->AllocateMemory(programs.bytecode_bytes());
     if (memory.ok()) {
       staged = memory->get();
       batch.keep_alive.push_back(*std::move(memory));

@@ -35,7 +35,7 @@ uint64_t FluxPrograms::Reserve(uint64_t bytes) {
 }
 
 absl::Status FluxPrograms::Check(const Limits& limits) {
-  const uint64_t bytecode_bytes = message_.bytecode().size();
+  const uint64_t bytecode_bytes = bytecode_.size();
   if (message_.offsets_size() == 1) {
     return errors::FluxOffsets("1 value makes no program");
   }
@@ -107,7 +107,7 @@ absl::Status FluxPrograms::Check(const Limits& limits) {
 }
 
 bool FluxPrograms::wants_staging() const {
-  const uint64_t bytes = message_.bytecode().size();
+  const uint64_t bytes = bytecode_.size();
   return bytes > kSmallBytecodeBytes && bytes > kSmallProgramBytes * programs_;
 }
 
@@ -133,8 +133,8 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
     if (bytes != 0) std::memcpy(window.host + at, data, bytes);
   };
-  const uint64_t bytecode_bytes = message_.bytecode().size();
-  copy_in(bytecode_at_, message_.bytecode().data(), bytecode_bytes);
+  const uint64_t bytecode_bytes = bytecode_.size();
+  copy_in(bytecode_at_, bytecode_.data(), bytecode_bytes);
   copy_in(offsets_at_, message_.offsets().data(), uint64_t{4} * message_.offsets_size());
   copy_in(index_at_, message_.program_index().data(), uint64_t{4} * message_.program_index_size());
   copy_in(initial_at_, message_.initial().data(), message_.initial().size());
@@ -182,7 +182,7 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const EngineInf
   const bool indexed = message_.program_index_size() != 0;
   const bool program_of_its_own = !indexed && programs_ > 1;
   const uint64_t width = initial_shared_ ? 0 : message_.initial_width();
-  tensor(flux::kRunBytecode, DType::kU8, bytecode, message_.bytecode().size());
+  tensor(flux::kRunBytecode, DType::kU8, bytecode, bytecode_.size());
   tensor(flux::kRunOffsets, DType::kU32,
          window + offsets_at_ + (program_of_its_own ? 4 * first : 0),
          program_of_its_own ? runs + 1 : message_.offsets_size());

@@ -7,6 +7,7 @@
 #define RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
@@ -19,13 +20,16 @@ namespace resident {
 
 class FluxPrograms {
  public:
-  // The message must outlive the object.
-  explicit FluxPrograms(const v1::FluxPrograms& message) : message_(message) {}
+  // `installed`: the program of the operator that the message names; null if it brings its
+  // own. Both must outlive the object.
+  FluxPrograms(const v1::FluxPrograms& message, const std::string* installed)
+      : message_(message), bytecode_(installed == nullptr ? message.bytecode() : *installed) {}
 
   // Checks every offset, index and length against what was sent.
   absl::Status Check(const Limits& limits);
 
   uint32_t runs() const { return runs_; }
+  uint64_t bytecode_bytes() const { return bytecode_.size(); }
   // Window memory that inputs and outputs take.
   uint64_t window_bytes() const { return window_bytes_; }
   // Whether the bytecode is read often enough, and is large enough, that it is worth
@@ -50,6 +54,7 @@ class FluxPrograms {
                    Argument* arguments) const;
 
   const v1::FluxPrograms& message_;
+  const std::string& bytecode_;
   uint32_t programs_ = 1;
   uint32_t runs_ = 0;
   uint32_t wanted_count_ = 1;

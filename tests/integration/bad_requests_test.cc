@@ -327,6 +327,19 @@ TEST_F(BadRequestsTest, FluxProgramsThatDoNotAddUp) {
   }
 }
 
+TEST_F(BadRequestsTest, InstalledProgramsThatAreNone) {
+  v1::Batch batch;
+  batch.mutable_programs()->set_operator_("squere");
+  ExpectBatchRefused(batch, StatusCode::NOT_FOUND, {"'squere'"});
+  batch.mutable_programs()->set_operator_("add");
+  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"'add'"});
+  batch.mutable_programs()->set_bytecode(std::string("\x00", 1));
+  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"'add'", "programs of its own"});
+  batch.mutable_programs()->clear_operator_();
+  batch.mutable_programs()->set_version(2);
+  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"version is 2", "no operator is named"});
+}
+
 TEST_F(BadRequestsTest, MessageOverTheSizeLimit) {
   v1::Batch batch = SmallAdd();
   batch.mutable_tasks()->mutable_arguments(0)->mutable_inline_()->set_data(
