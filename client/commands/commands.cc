@@ -6,7 +6,55 @@ namespace resident::cli {
 std::span<const Command> Commands() {
   static const std::vector<Command>* const kCommands = new std::vector<Command>{
       {"status", "", "devices, queues and clients of the daemon", "", {}, RunStatus},
-      {"ops", "[NAME]", "operators, or one operator's signature and versions", "", {}, RunOps},
+      {"ops",
+       "[list | show NAME | install NAME FILE... | activate NAME [VERSION] | rollback NAME |\n"
+       "       remove NAME | promote NAME [VERSION] | watch [NAME] | audit [NAME]]",
+       "operators: what there is, and changing it",
+       "install compiles a version, proves it on examples and stages it, while everything else\n"
+       "goes on; activate makes it serve, rollback the one before again. FILE is source in the\n"
+       "operator SDK, with what it includes after it; its comments may say the signature:\n"
+       "  // signature: x: in f32[*S], out: out f32[*S]\n"
+       "  // split: out 4096\n"
+       "  // summary: x squared\n"
+       "Or --expr, --flux or --object in place of FILE. --example names a JSON file, one object\n"
+       "or a list of them, with values by parameter name:\n"
+       "  {\"inputs\": {\"x\": [1, 2]}, \"outputs\": {\"out\": [1, 4]}, \"relative_tolerance\": "
+       "1e-5}\n"
+       "A value is a number, nested lists, or {\"shape\": [2, 2], \"data\": [...], \"dtype\": "
+       "\"f16\"};\n"
+       "an output that is left out is compared with the active version's.\n"
+       "promote tries the standby version on live traffic: --shadow=5% runs it beside the active\n"
+       "one and compares, --traffic=10% lets it serve; 0% of both ends the trial.\n"
+       "watch follows changes until interrupted; audit lists past ones, newest first.\n"
+       "  residentctl ops install swish --expr 'x * sigmoid(x)' --wait=active\n"
+       "  residentctl ops install swish swish.cc --example=swish.json\n"
+       "  residentctl ops activate swish --bake=10m --on_regression=rollback\n"
+       "  residentctl ops rollback swish\n",
+       {"expr",
+        "flux",
+        "object",
+        "signature",
+        "split",
+        "summary",
+        "example",
+        "wait",
+        "task_time",
+        "scratch",
+        "allow_spills",
+        "revision",
+        "force",
+        "shadow",
+        "traffic",
+        "bake",
+        "on_regression",
+        "max_error_rate",
+        "max_latency_ratio",
+        "max_mismatch_rate",
+        "min_tasks",
+        "after",
+        "before",
+        "count"},
+       RunOps},
       {"buffers",
        "[list | alloc SHAPE | upload ID FILE | download ID FILE | free ID... | persist ID]",
        "device memory",
@@ -32,7 +80,7 @@ std::span<const Command> Commands() {
        {"device", "op_version", "all"},
        RunRun},
       {"flux",
-       "asm FILE | disasm FILE | run FILE | check FILE",
+       "asm FILE | disasm FILE | run FILE | run --operator NAME | check FILE",
        "assemble, disassemble, run and check FLUX programs",
        "FILE may be - for stdin. asm prints bytecode as hex, or writes it raw to --out. disasm\n"
        "takes hex or raw bytecode. run takes assembly or hex and prints registers, error and\n"
@@ -40,7 +88,8 @@ std::span<const Command> Commands() {
        "JSON object to a line: name, bytecode in hex, optional initial, max_cycles,\n"
        "unknown_opcode; expected registers, error, cycles) through the daemon, prints each\n"
        "difference and `N passed, N failed`; exit status 1 if any failed.\n",
-       {"out", "initial", "registers", "max_cycles", "unknown_opcode", "device"},
+       {"out", "initial", "registers", "max_cycles", "unknown_opcode", "device", "operator",
+        "op_version"},
        RunFlux},
       {"bench",
        "",

@@ -11,11 +11,13 @@
 #include "client/cli/table.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_check.h"
+#include "client/commands/flux_text.h"
 #include "client/commands/shared_flags.h"
 #include "runtime/flux/assembler.h"
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/instruction_table.h"
 
+ABSL_FLAG(std::string, operator, "", "run: an installed program, in place of FILE");
 ABSL_FLAG(std::string, initial, "", "run: initial registers from R0 on, as in 5,-3");
 ABSL_FLAG(std::string, registers, "", "run: registers to print, as in 0,1; without it all 16");
 ABSL_FLAG(uint64_t, max_cycles, 0, "run: instructions that may execute; 0 is 1,000,000");
@@ -26,40 +28,15 @@ namespace resident::cli {
 namespace {
 
 constexpr std::string_view kUsage =
-    "residentctl flux asm FILE | disasm FILE | run FILE | check FILE";
-
-bool IsHex(std::string_view text) {
-  size_t digits = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isspace(byte) != 0) continue;
-    if (std::isxdigit(byte) == 0) return false;
-    ++digits;
-  }
-  return digits > 0 && digits % 2 == 0;
-}
-
-flux::Bytecode FromHex(std::string_view text) {
-  std::string digits;
-  for (const char c : text) {
-    if (std::isspace(static_cast<unsigned char>(c)) == 0) digits += c;
-  }
-  const std::string bytes = absl::HexStringToBytes(digits);
-  return flux::Bytecode(bytes.begin(), bytes.end());
-}
+    "residentctl flux asm FILE | disasm FILE | run FILE | run --operator NAME | check FILE";
 
 std::string ToHex(const flux::Bytecode& code) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(code.data()), code.size()});
 }
 
-// The assembler does not know the file's name.
-absl::Status InFile(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 int Assemble(const std::string& path, const std::string& text) {
-  absl::StatusOr<flux::Bytecode> code = flux::Assemble(text);
-  if (!code.ok()) return UsageError(InFile(path, code.status()));
+  absl::StatusOr<flux::Bytecode> code = AssembleFile(path, text);
+  if (!code.ok()) return UsageError(code.status());
   const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     absl::Status status =
@@ -108,16 +85,8 @@ absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::strin
   return values;
 }
 
-int Execute(const std::string& path, const std::string& text) {
-  // Assembly without an operand could pass for hex ("ADD" cannot: it takes three).
-  flux::Bytecode code;
-  if (IsHex(text)) {
-    code = FromHex(text);
-  } else {
-    absl::StatusOr<flux::Bytecode> assembled = flux::Assemble(text);
-    if (!assembled.ok()) return UsageError(InFile(path, assembled.status()));
-    code = *std::move(assembled);
-  }
+// One run of the program, or (null) of --operator.
+int Execute(const flux::Bytecode* program) {
   absl::StatusOr<std::vector<int32_t>> initial =
       ParseList<int32_t>("initial", absl::GetFlag(FLAGS_initial), INT32_MIN, INT32_MAX);
   if (!initial.ok()) return UsageError(initial.status());
@@ -133,7 +102,12 @@ int Execute(const std::string& path, const std::string& text) {
     return UsageError(absl::StrCat("--unknown_opcode cannot be '", unknown, "'"), "error or nop");
   }
   client::FluxBatch batch;
-  batch.Program(code).Wanted(*wanted).MaxCycles(absl::GetFlag(FLAGS_max_cycles)).Runs(1);
+  batch.Wanted(*wanted).MaxCycles(absl::GetFlag(FLAGS_max_cycles)).Runs(1);
+  if (program == nullptr) {
+    batch.Operator(absl::GetFlag(FLAGS_operator), absl::GetFlag(FLAGS_op_version));
+  } else {
+    batch.Program(*program);
+  }
   if (!initial->empty()) batch.Inputs(*initial, static_cast<uint32_t>(initial->size()));
   if (unknown == "nop") batch.UnknownOpcodeIsNop();
   if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
@@ -158,6 +132,7 @@ int Execute(const std::string& path, const std::string& text) {
                {"error", error},
                {"error_name", error_name},
                {"cycles", cycles},
+               {"version", result->version()},
                {"device", result->device()}});
   } else {
     Table table({}, {Table::kLeft, Table::kRight});
@@ -165,8 +140,11 @@ int Execute(const std::string& path, const std::string& text) {
       table.Add({absl::StrCat("R", (*wanted)[i]), absl::StrCat(result->registers()[i])});
     }
     Print(table.ToString());
-    Print(absl::StrCat("error ", error, " (", error_name, "), ", FormatExact(cycles),
-                       " cycles, device ", result->device(), "\n"));
+    const std::string installed = absl::GetFlag(FLAGS_operator);
+    Print(absl::StrCat(
+        program == nullptr ? absl::StrCat(installed, " version ", result->version(), ", ") : "",
+        "error ", error, " (", error_name, "), ", FormatExact(cycles), " cycles, device ",
+        result->device(), "\n"));
   }
   return error == 0 ? kExitOk : kExitFailed;
 }
@@ -180,13 +158,20 @@ int RunFlux(const std::vector<std::string>& words) {
         action.empty() ? "flux needs an action" : absl::StrCat("flux cannot '", action, "'"),
         kUsage);
   }
+  if (action == "run" && !absl::GetFlag(FLAGS_operator).empty()) {
+    if (words.size() != 1) return UsageError("--operator is run in place of a FILE", kUsage);
+    return Execute(nullptr);
+  }
   if (words.size() != 2)
     return UsageError(absl::StrCat("flux ", action, " takes one FILE"), kUsage);
   std::string text;
   if (absl::Status status = ReadFile(words[1], &text); !status.ok()) return UsageError(status);
   if (action == "asm") return Assemble(words[1], text);
   if (action == "disasm") return Disassemble(text);
-  if (action == "run") return Execute(words[1], text);
+  if (action == "run") {
+    const absl::StatusOr<flux::Bytecode> program = ReadFluxProgram(words[1], text);
+    return program.ok() ? Execute(&*program) : UsageError(program.status());
+  }
   return CheckVectors(words[1], text);
 }
 

@@ -15,7 +15,6 @@
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
 
-ABSL_FLAG(uint32_t, op_version, 0, "version of the operator; 0 is the active one");
 ABSL_FLAG(bool, all, false, "print every element, not the first 16");
 
 namespace resident::cli {

@@ -5,6 +5,7 @@
 
 ABSL_FLAG(resident::cli::DeviceFlag, device, {},
           "device to use, an index as in residentctl status; without it the daemon chooses");
+ABSL_FLAG(uint32_t, op_version, 0, "version of the operator; 0 is the active one");
 ABSL_FLAG(std::string, out, "", "file to write the result to");
 
 namespace resident::cli {

@@ -21,6 +21,8 @@ std::string AbslUnparseFlag(const DeviceFlag& flag);
 }  // namespace resident::cli
 
 ABSL_DECLARE_FLAG(resident::cli::DeviceFlag, device);
+// Version of the operator that is run.
+ABSL_DECLARE_FLAG(uint32_t, op_version);
 // File that gets the command's result.
 ABSL_DECLARE_FLAG(std::string, out);
 

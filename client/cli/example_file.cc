@@ -1,0 +1,236 @@
+#include "client/cli/example_file.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/proto_json.h"
+#include "client/cli/values.h"
+
+namespace resident::cli {
+namespace {
+
+absl::Status Wrong(const std::string& where, const std::string& what, const std::string& fix) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what, ". Fix: ", fix));
+}
+
+// One value as its parameter takes it.
+struct Value {
+  v1::DType dtype;
+  client::Shape shape;
+  std::string data;
+};
+
+// Appends the numbers of nested lists to `words`, and checks that they make a shape.
+bool Flatten(const Json& json, size_t depth, client::Shape& shape, std::string& words) {
+  if (json.is_array()) {
+    if (depth == shape.size()) {
+      // The first of its depth says how long the others are.
+      if (!words.empty()) return false;
+      shape.push_back(json.size());
+    }
+    if (json.size() != shape[depth]) return false;
+    for (const Json& element : json) {
+      if (!Flatten(element, depth + 1, shape, words)) return false;
+    }
+    return true;
+  }
+  if (depth != shape.size()) return false;
+  if (json.is_number()) {
+    absl::StrAppend(&words, json.dump(), ",");
+  } else if (json == "NaN") {
+    words += "nan,";
+  } else if (json == "Infinity") {
+    words += "inf,";
+  } else if (json == "-Infinity") {
+    words += "-inf,";
+  } else {
+    return false;
+  }
+  return true;
+}
+
+class ExampleReader {
+ public:
+  ExampleReader(const Json& json, const Signature& signature, std::string where)
+      : json_(json), signature_(signature), where_(std::move(where)) {}
+
+  absl::StatusOr<client::Example> Read() {
+    if (!json_.is_object()) {
+      return Wrong(where_, "it is no object", "{\"inputs\": {...}, \"outputs\": {...}}");
+    }
+    if (absl::Status status = CheckKeys(); !status.ok()) return status;
+    client::Example example;
+    if (absl::Status status = ReadTolerances(example); !status.ok()) return status;
+    for (const Parameter& parameter : signature_.parameters()) {
+      absl::StatusOr<Value> value =
+          parameter.kind == ParameterKind::kOutput ? Output(parameter) : Input(parameter);
+      if (!value.ok()) return value.status();
+      example.Bytes(value->dtype, value->data, value->shape);
+      if (!parameter.scalar() && first_shape_.empty()) first_shape_ = value->shape;
+    }
+    return example;
+  }
+
+ private:
+  const Json* Find(const char* group, const std::string& name) const {
+    const auto values = json_.find(group);
+    if (values == json_.end()) return nullptr;
+    const auto value = values->find(name);
+    return value == values->end() ? nullptr : &*value;
+  }
+
+  std::string Place(const Parameter& parameter) const {
+    return absl::StrCat(where_, ", '", parameter.name, "'");
+  }
+
+  absl::Status CheckKeys() const {
+    for (const auto& [key, group] : json_.items()) {
+      if (key == "relative_tolerance" || key == "absolute_tolerance") continue;
+      if (key != "inputs" && key != "outputs") {
+        return Wrong(where_, absl::StrCat("'", key, "' is no part of an example"),
+                     "inputs, outputs, relative_tolerance and absolute_tolerance are");
+      }
+      if (!group.is_object()) {
+        return Wrong(where_, absl::StrCat("'", key, "' is no object"),
+                     "values by parameter name, as in {\"x\": [1, 2]}");
+      }
+      for (const auto& [name, value] : group.items()) {
+        bool known = false;
+        for (const Parameter& parameter : signature_.parameters()) {
+          known |= parameter.name == name &&
+                   (parameter.kind == ParameterKind::kOutput) == (key == "outputs");
+        }
+        if (!known) {
+          return Wrong(where_, absl::StrCat("'", name, "' is none of the ", key),
+                       absl::StrCat("the parameters are ",
+                                    absl::StrJoin(signature_.parameters(), ", ",
+                                                  [](std::string* out, const Parameter& p) {
+                                                    out->append(p.name);
+                                                  })));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTolerances(client::Example& example) const {
+    double tolerances[2] = {0, 0};
+    const char* const names[2] = {"relative_tolerance", "absolute_tolerance"};
+    for (int i = 0; i < 2; ++i) {
+      const auto found = json_.find(names[i]);
+      if (found == json_.end()) continue;
+      if (!found->is_number())
+        return Wrong(where_, absl::StrCat(names[i], " is no number"), "1e-5");
+      tolerances[i] = found->get<double>();
+    }
+    example.Tolerance(tolerances[0], tolerances[1]);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Value> Input(const Parameter& parameter) const {
+    const Json* json = Find("inputs", parameter.name);
+    if (json != nullptr) return Parse(parameter, *json, /*needs_data=*/true);
+    if (!parameter.default_bits.has_value()) {
+      return Wrong(Place(parameter), "the example has no value for it",
+                   absl::StrCat("\"inputs\": {\"", parameter.name, "\": ...}"));
+    }
+    Value value{static_cast<v1::DType>(parameter.dtypes[0]), {}, ""};
+    value.data.assign(reinterpret_cast<const char*>(&*parameter.default_bits),
+                      client::SizeOf(value.dtype));
+    return value;
+  }
+
+  absl::StatusOr<Value> Output(const Parameter& parameter) const {
+    const Json* json = Find("outputs", parameter.name);
+    if (json != nullptr) return Parse(parameter, *json, /*needs_data=*/false);
+    Value value{static_cast<v1::DType>(parameter.dtypes[0]), first_shape_, ""};
+    if (value.shape.size() > parameter.max_rank) value.shape.resize(parameter.max_rank);
+    return value;
+  }
+
+  absl::StatusOr<Value> Parse(const Parameter& parameter, const Json& json, bool needs_data) const {
+    Value value{static_cast<v1::DType>(parameter.dtypes[0]), {}, ""};
+    const std::string kind = EnumName(value.dtype);
+    const Json* numbers = &json;
+    bool has_shape = false;
+    if (json.is_object()) {
+      if (const auto dtype = json.find("dtype"); dtype != json.end()) {
+        const auto named =
+            dtype->is_string() ? ParseDType(dtype->get<std::string>()) : std::nullopt;
+        if (!named.has_value()) {
+          return Wrong(Place(parameter), absl::StrCat(dtype->dump(), " is no element type"),
+                       "one of f32, f16, bf16, f64, i32, i64, u8, i8, u32");
+        }
+        value.dtype = *named;
+      }
+      if (const auto shape = json.find("shape"); shape != json.end()) {
+        has_shape = shape->is_array();
+        for (const Json& dim : *shape) {
+          has_shape = has_shape && dim.is_number_unsigned();
+          if (has_shape) value.shape.push_back(dim.get<uint64_t>());
+        }
+        if (!has_shape) return Wrong(Place(parameter), "its shape is no list of sizes", "[2, 3]");
+      }
+      const auto data = json.find("data");
+      numbers = data == json.end() ? nullptr : &*data;
+      if (numbers == nullptr && (needs_data || !has_shape)) {
+        return Wrong(Place(parameter), "it has no data", "{\"shape\": [2], \"data\": [1, 2]}");
+      }
+    }
+    if (numbers == nullptr) return value;
+    client::Shape nested;
+    std::string words;
+    if (!Flatten(*numbers, 0, nested, words)) {
+      return Wrong(Place(parameter), "its lists are not of one length, or hold what is no number",
+                   "as in [[1, 2], [3, 4]]");
+    }
+    if (has_shape && nested.size() == 1) {
+      if (client::ElementsOf(value.shape) != nested[0]) {
+        return Wrong(Place(parameter),
+                     absl::StrCat("its shape has ", client::ElementsOf(value.shape),
+                                  " elements, and data ", nested[0]),
+                     "give as many");
+      }
+    } else {
+      if (has_shape && nested != value.shape) {
+        return Wrong(Place(parameter), "its shape is not that of its data", "leave out shape");
+      }
+      value.shape = nested;
+    }
+    if (parameter.scalar() && !value.shape.empty()) {
+      return Wrong(Place(parameter), "it is a scalar and got a list", "a number");
+    }
+    absl::StatusOr<std::string> bytes = EncodeValues(value.dtype, words);
+    if (!bytes.ok()) {
+      return absl::Status(bytes.status().code(),
+                          absl::StrCat(Place(parameter), ": ", bytes.status().message()));
+    }
+    value.data = *std::move(bytes);
+    return value;
+  }
+
+  const Json& json_;
+  const Signature& signature_;
+  const std::string where_;
+  client::Shape first_shape_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text,
+                                                           const Signature& signature) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Wrong("examples", "they are no JSON", "see residentctl help ops");
+  const Json list = json.is_array() ? json : Json::array({json});
+  std::vector<client::Example> examples;
+  for (size_t i = 0; i < list.size(); ++i) {
+    ExampleReader reader(list[i], signature, absl::StrCat("example ", i + 1));
+    absl::StatusOr<client::Example> example = reader.Read();
+    if (!example.ok()) return example.status();
+    examples.push_back(*std::move(example));
+  }
+  return examples;
+}
+
+}  // namespace resident::cli

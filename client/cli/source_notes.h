@@ -1,0 +1,30 @@
+// What an operator's source says of itself in comments, so that `ops install NAME FILE`
+// needs no flags:
+//
+//   // signature: x: in f32[*S], out: out f32[*S],
+//   //            alpha: scalar f32 = 1
+//   // split: out 4096
+//   // summary: out = x * sigmoid(alpha * x)
+//
+// A note is a comment line of its own; comment lines below it that are indented further
+// than its key continue it. Of a key that stands twice, the first counts.
+#ifndef RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
+#define RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
+
+#include <string>
+#include <string_view>
+
+namespace resident::cli {
+
+// Empty: the source does not say.
+struct SourceNotes {
+  std::string signature;
+  std::string split;
+  std::string summary;
+};
+
+SourceNotes ReadSourceNotes(std::string_view source);
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_

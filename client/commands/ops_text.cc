@@ -1,0 +1,201 @@
+#include "client/commands/ops_text.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "client/cli/format.h"
+#include "client/cli/proto_json.h"
+#include "client/cli/table.h"
+
+namespace resident::cli {
+namespace {
+
+constexpr size_t kShownHashChars = 12;
+
+std::string Ranks(const v1::Parameter& parameter) {
+  if (parameter.kind() == v1::Parameter::KIND_SCALAR) return "";
+  if (parameter.min_rank() == parameter.max_rank()) return absl::StrCat(parameter.min_rank(), "-d");
+  return absl::StrCat(parameter.min_rank(), " to ", parameter.max_rank(), "-d");
+}
+
+std::string DTypes(const v1::Parameter& parameter) {
+  return absl::StrJoin(parameter.dtypes(), " ", [](std::string* out, int dtype) {
+    out->append(EnumName(static_cast<v1::DType>(dtype)));
+  });
+}
+
+// "(x, y, out)"; of more than `most` parameters the first.
+std::string Parameters(const v1::Operator& op, int most) {
+  std::vector<std::string> names;
+  for (const v1::Parameter& parameter : op.parameters()) {
+    if (static_cast<int>(names.size()) == most) {
+      names.push_back(absl::StrCat("... ", op.parameters_size() - most, " more"));
+      break;
+    }
+    names.push_back(parameter.name());
+  }
+  return absl::StrCat("(", absl::StrJoin(names, ", "), ")");
+}
+
+bool Builtin(const v1::Operator& op) { return op.versions_size() > 0 && op.versions(0).builtin(); }
+
+bool Bytecode(const v1::Operator& op) {
+  return op.versions_size() > 0 && op.versions(0).kind() == "bytecode";
+}
+
+// What a Rollback or an Activate would bring: "2 staged"; "-" if there is none.
+std::string Standby(const v1::Operator& op) {
+  std::string standby;
+  for (const v1::OperatorVersion& version : op.versions()) {
+    const bool waits = version.state_code() == v1::VERSION_STATE_STAGED ||
+                       version.state_code() == v1::VERSION_STATE_PREVIOUS ||
+                       version.state_code() == v1::VERSION_STATE_QUARANTINED;
+    if (waits) standby = absl::StrCat(version.version(), " ", version.state());
+  }
+  return standby.empty() ? "-" : standby;
+}
+
+std::string Split(const v1::Operator& op) {
+  if (Bytecode(op)) return "program";
+  return op.wide() ? "wide" : "block";
+}
+
+// UTC, to the second.
+std::string When(int64_t milliseconds) {
+  if (milliseconds == 0) return "-";
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(milliseconds),
+                          absl::UTCTimeZone());
+}
+
+std::string Duration(uint64_t microseconds) {
+  return HumanDuration(absl::Microseconds(static_cast<int64_t>(microseconds)));
+}
+
+std::string ResourcesText(const v1::ResourceUse& use) {
+  return absl::StrCat(use.registers(), " registers, ", use.stack_bytes(), " B of stack, ",
+                      use.shared_bytes(), " B shared, ", use.code_bytes(), " B of code");
+}
+
+std::string VersionsText(const v1::Operator& op) {
+  std::vector<std::string> header = {"VERSION", "STATE",      "KIND",  "TASKS",
+                                     "FAILED",  "REGISTERS",  "STACK", "CODE",
+                                     "BY",      "WHEN (UTC)", "HASH"};
+  Table table(header, {Table::kRight, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight,
+                       Table::kRight, Table::kRight, Table::kRight});
+  for (const v1::OperatorVersion& version : op.versions()) {
+    std::vector<std::string> row = {absl::StrCat(version.version()), version.state(),
+                                    version.builtin() ? "built in" : version.kind(),
+                                    FormatExact(version.tasks()),
+                                    FormatExact(version.failed_tasks())};
+    if (version.has_resources()) {
+      const v1::ResourceUse& use = version.resources();
+      row.insert(row.end(), {absl::StrCat(use.registers()), absl::StrCat(use.stack_bytes(), " B"),
+                             absl::StrCat(use.code_bytes(), " B")});
+    } else {
+      row.insert(row.end(), {"-", "-", "-"});
+    }
+    if (!version.builtin()) {
+      row.insert(row.end(), {version.installed_by(), When(version.installed_ms()),
+                             version.content_hash().substr(0, kShownHashChars)});
+    }
+    table.Add(std::move(row));
+  }
+  return table.ToString();
+}
+
+std::string TrialText(const v1::Trial& trial) {
+  std::string text =
+      absl::StrCat("\non trial: version ", trial.version(), " serves ", trial.traffic_percent(),
+                   " % of the batches and runs beside ", trial.shadow_percent(), " %\n");
+  if (trial.shadow_tasks() > 0) {
+    absl::StrAppend(&text, "  ", FormatExact(trial.shadow_tasks()), " shadowed tasks, ",
+                    FormatExact(trial.shadow_mismatches()), " with other outputs\n");
+  }
+  if (trial.latency_ratio() > 0) {
+    absl::StrAppend(&text, "  device time ", absl::StrFormat("%.2f", trial.latency_ratio()),
+                    " of the active version's\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string OperatorsText(const std::vector<v1::Operator>& operators) {
+  Table table({"OPERATOR", "PARAMETERS", "ACTIVE", "STANDBY", "SPLIT", "SUMMARY"},
+              {Table::kLeft, Table::kLeft, Table::kRight});
+  for (const v1::Operator& op : operators) {
+    table.Add({op.name(), Parameters(op, /*most=*/5),
+               op.active_version() == 0 ? "-" : absl::StrCat(op.active_version()), Standby(op),
+               Split(op), op.summary()});
+  }
+  return table.ToString();
+}
+
+std::string OperatorText(const v1::Operator& op) {
+  std::string text = absl::StrCat(op.name(), Parameters(op, op.parameters_size()),
+                                  op.summary().empty() ? "" : ": ", op.summary(), "\n");
+  if (Bytecode(op)) {
+    absl::StrAppend(&text, "a FLUX program: residentctl flux run --operator ", op.name(), "\n");
+  } else {
+    absl::StrAppend(&text, op.wide() ? "a large task is split over many blocks\n"
+                                     : "a task runs on one block\n");
+  }
+  if (!Builtin(op)) absl::StrAppend(&text, "revision ", op.revision(), "\n");
+  if (!op.signature().empty()) absl::StrAppend(&text, "signature: ", op.signature(), "\n");
+  if (op.parameters_size() > 0) {
+    Table parameters({"PARAMETER", "KIND", "ELEMENTS", "DIMENSIONS"});
+    for (const v1::Parameter& parameter : op.parameters()) {
+      parameters.Add(
+          {parameter.name(), EnumName(parameter.kind()), DTypes(parameter), Ranks(parameter)});
+    }
+    absl::StrAppend(&text, "\n", parameters.ToString());
+  }
+  absl::StrAppend(&text, "\n", VersionsText(op));
+  if (op.has_trial() && op.trial().version() != 0) absl::StrAppend(&text, TrialText(op.trial()));
+  for (const v1::OperatorVersion& version : op.versions()) {
+    if (version.quarantine_reason().empty()) continue;
+    absl::StrAppend(&text, "\nversion ", version.version(),
+                    " is quarantined: ", version.quarantine_reason(), "\n");
+  }
+  return text;
+}
+
+std::string ProgressText(const v1::InstallResponse& progress) {
+  std::vector<std::string> notes;
+  if (progress.cached()) notes.push_back("from the cache");
+  for (const v1::StepDuration& step : progress.steps()) {
+    notes.push_back(absl::StrCat(step.step(), " ", Duration(step.duration_us())));
+  }
+  for (const auto& [architecture, use] : progress.resources()) {
+    notes.push_back(absl::StrCat(architecture, ": ", ResourcesText(use)));
+  }
+  if (!progress.message().empty() && progress.state() != v1::VERSION_STATE_REJECTED) {
+    notes.push_back(progress.message());
+  }
+  std::string line =
+      absl::StrFormat("%-10s %9s", EnumName(progress.state()), Duration(progress.duration_us()));
+  if (!notes.empty()) absl::StrAppend(&line, "  ", absl::StrJoin(notes, "; "));
+  return line + "\n";
+}
+
+std::string EventsText(const std::vector<v1::OperatorEvent>& events, bool header) {
+  std::string text;
+  if (header) {
+    text = absl::StrFormat("%8s  %-19s  %-11s  %-24s  %s\n", "REVISION", "TIME (UTC)", "EVENT",
+                           "OPERATOR", "BY");
+  }
+  for (const v1::OperatorEvent& event : events) {
+    std::string what = event.operator_();
+    if (event.version() != 0) absl::StrAppend(&what, " version ", event.version());
+    if (event.kind() == v1::OperatorEvent::KIND_GENERATION) {
+      what = absl::StrCat("generation ", event.generation());
+    }
+    absl::StrAppendFormat(&text, "%8d  %-19s  %-11s  %-24s  %s%s%s\n", event.revision(),
+                          When(event.time_ms()), EnumName(event.kind()), what, event.actor(),
+                          event.message().empty() ? "" : ": ", event.message());
+  }
+  return text;
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,25 @@
+// What `residentctl ops` prints for people.
+#ifndef RESIDENT_CLIENT_COMMANDS_OPS_TEXT_H_
+#define RESIDENT_CLIENT_COMMANDS_OPS_TEXT_H_
+
+#include <string>
+#include <vector>
+
+#include "resident/v1/operators.pb.h"
+
+namespace resident::cli {
+
+// A table of all operators.
+std::string OperatorsText(const std::vector<v1::Operator>& operators);
+// Everything about one.
+std::string OperatorText(const v1::Operator& op);
+
+// One state of an installation, as a line: "compiled    412 ms  cuda sm_90 398 ms".
+std::string ProgressText(const v1::InstallResponse& progress);
+
+// A table of events; with `header` its first line, for streams of them without.
+std::string EventsText(const std::vector<v1::OperatorEvent>& events, bool header);
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_COMMANDS_OPS_TEXT_H_

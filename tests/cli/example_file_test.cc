@@ -1,0 +1,113 @@
+#include "client/cli/example_file.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace resident::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Signature Swish() {
+  return *Signature::Parse(
+      "x: in f32|f16[*S], n: scalar i32, out: out f32[*S], alpha: scalar f32 = 2");
+}
+
+template <typename T>
+std::vector<T> As(const v1::ExampleValue& value) {
+  std::vector<T> elements(value.data().size() / sizeof(T));
+  std::memcpy(elements.data(), value.data().data(), value.data().size());
+  return elements;
+}
+
+std::vector<uint64_t> ShapeOf(const v1::ExampleValue& value) {
+  return {value.shape().begin(), value.shape().end()};
+}
+
+TEST(ExampleFileTest, ValuesComeInTheOrderOfTheSignature) {
+  const auto examples = ParseExamples(R"({
+      "inputs": {"n": 7, "x": [[1, 2.5], [-3, "NaN"]]},
+      "outputs": {"out": [["Infinity", "-Infinity"], [0, 1e-3]]},
+      "relative_tolerance": 1e-4, "absolute_tolerance": 1e-6})",
+                                      Swish());
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  ASSERT_EQ(examples->size(), 1u);
+  const v1::InstallExample& example = (*examples)[0].message();
+  EXPECT_EQ(example.relative_tolerance(), 1e-4);
+  EXPECT_EQ(example.absolute_tolerance(), 1e-6);
+  ASSERT_EQ(example.values_size(), 4);
+  EXPECT_EQ(example.values(0).dtype(), v1::DTYPE_F32);
+  EXPECT_THAT(ShapeOf(example.values(0)), ElementsAre(2, 2));
+  EXPECT_EQ(As<float>(example.values(0))[1], 2.5f);
+  EXPECT_TRUE(std::isnan(As<float>(example.values(0))[3]));
+  EXPECT_EQ(example.values(1).dtype(), v1::DTYPE_I32);
+  EXPECT_THAT(ShapeOf(example.values(1)), ElementsAre());
+  EXPECT_THAT(As<int32_t>(example.values(1)), ElementsAre(7));
+  EXPECT_THAT(As<float>(example.values(2)), ElementsAre(INFINITY, -INFINITY, 0, 1e-3f));
+  EXPECT_THAT(As<float>(example.values(3)), ElementsAre(2)) << "the default";
+}
+
+TEST(ExampleFileTest, FlatDataWithShapeAndType) {
+  const auto examples = ParseExamples(
+      R"([{"inputs": {"n": 1, "x": {"dtype": "f16", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}},
+           "outputs": {"out": {"shape": [2, 3]}}},
+          {"inputs": {"n": 1, "x": [], "alpha": -1}}])",
+      Swish());
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  ASSERT_EQ(examples->size(), 2u);
+  const v1::InstallExample& first = (*examples)[0].message();
+  EXPECT_EQ(first.values(0).dtype(), v1::DTYPE_F16);
+  EXPECT_EQ(first.values(0).data().size(), 12u);
+  EXPECT_THAT(ShapeOf(first.values(2)), ElementsAre(2, 3));
+  EXPECT_EQ(first.values(2).data(), "");
+  const v1::InstallExample& second = (*examples)[1].message();
+  EXPECT_THAT(ShapeOf(second.values(0)), ElementsAre(0));
+  EXPECT_THAT(ShapeOf(second.values(2)), ElementsAre(0)) << "the first input's shape";
+  EXPECT_THAT(As<float>(second.values(3)), ElementsAre(-1));
+}
+
+TEST(ExampleFileTest, AnOutputOfFewerDimensionsGetsTheFirstOnes) {
+  const auto signature = Signature::Parse("x: in f32[R, C], out: out f32[R]");
+  const auto examples = ParseExamples(R"({"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}})", *signature);
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  EXPECT_THAT(ShapeOf((*examples)[0].message().values(1)), ElementsAre(2));
+}
+
+TEST(ExampleFileTest, SaysWhatIsWrongWhere) {
+  const struct {
+    const char* json;
+    const char* part;
+  } kCases[] = {
+      {"{", "no JSON"},
+      {"[1]", "example 1: it is no object"},
+      {R"({"input": {}})", "'input' is no part of an example"},
+      {R"({"inputs": []})", "'inputs' is no object"},
+      {R"({"inputs": {"y": 1}})", "'y' is none of the inputs"},
+      {R"({"outputs": {"x": 1}})", "'x' is none of the outputs"},
+      {R"({"inputs": {"x": [1]}})", "example 1, 'n': the example has no value"},
+      {R"({"inputs": {"x": [1, [2]], "n": 1}})", "'x': its lists are not of one length"},
+      {R"({"inputs": {"x": [[1], [2, 3]], "n": 1}})", "not of one length"},
+      {R"({"inputs": {"x": ["one"], "n": 1}})", "no number"},
+      {R"({"inputs": {"x": [1], "n": 1.5}})", "'1.5' is no i32"},
+      {R"({"inputs": {"x": [1], "n": [1]}})", "it is a scalar and got a list"},
+      {R"({"inputs": {"x": {"dtype": "f3", "data": [1]}, "n": 1}})", "no element type"},
+      {R"({"inputs": {"x": {"shape": [2], "data": [1]}, "n": 1}})", "2 elements, and data 1"},
+      {R"({"inputs": {"x": {"shape": [-2], "data": [1]}, "n": 1}})", "no list of sizes"},
+      {R"({"inputs": {"x": {"shape": [2]}, "n": 1}})", "'x': it has no data"},
+      {R"({"inputs": {"x": [1], "n": 1}, "relative_tolerance": "1"})", "is no number"},
+  };
+  for (const auto& test : kCases) {
+    SCOPED_TRACE(test.json);
+    const auto examples = ParseExamples(test.json, Swish());
+    EXPECT_EQ(examples.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(examples.status().message()), HasSubstr(test.part));
+    EXPECT_THAT(std::string(examples.status().message()), HasSubstr("Fix: "));
+  }
+}
+
+}  // namespace
+}  // namespace resident::cli
