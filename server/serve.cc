@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +30,7 @@
 #include "server/health.h"
 #include "server/listen_check.h"
 #include "server/metrics/metrics_server.h"
+#include "server/metrics/operator_event_counter.h"
 #include "server/services/admin_service.h"
 #include "server/services/buffers_service.h"
 #include "server/services/executor_service.h"
@@ -70,6 +72,17 @@ RpcTotals TotalsOf(const RpcCounters& counters) {
       totals.refused_batches[CodeName(code)] = counters.refused(code);
   }
   return totals;
+}
+
+std::vector<TrialSeries> TrialsOf(const Core& core) {
+  std::vector<TrialSeries> trials;
+  for (const OperatorView& op : core.registry->List()) {
+    if (op.trial.version == 0 || core.operators == nullptr) continue;
+    const auto counters = core.operators->trial_counters(op.op->name());
+    trials.push_back(
+        {op.op->name(), op.trial.version, counters.shadow_tasks, counters.shadow_mismatches});
+  }
+  return trials;
 }
 
 // Everything that serves. Made in the order of its members, ended by Stop.
@@ -117,6 +130,7 @@ class Daemon {
   std::unique_ptr<WorkerPool> installs_;
   std::unique_ptr<BatchRunner> runner_;
   Core core_;
+  std::unique_ptr<OperatorEventCounter> event_counter_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<ExecutorService> executor_;
   std::unique_ptr<SessionsService> sessions_;
@@ -199,6 +213,9 @@ void Daemon::ConnectCore() {
 }
 
 absl::Status Daemon::StartMetrics() {
+  if (core_.operators != nullptr) {
+    event_counter_ = std::make_unique<OperatorEventCounter>(core_.operators);
+  }
   if (options_.metrics_address.empty()) return absl::OkStatus();
   MetricsSources sources;
   sources.version = kVersion;
@@ -220,6 +237,10 @@ absl::Status Daemon::StartMetrics() {
                         access_.denied(absl::StatusCode::kPermissionDenied), files.reloads,
                         files.failures, files.certificate_expires};
   };
+  sources.operator_events = [this] {
+    return event_counter_ == nullptr ? std::map<std::string, uint64_t>() : event_counter_->counts();
+  };
+  sources.trials = [this] { return TrialsOf(core_); };
   auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);

@@ -24,7 +24,7 @@ class FakeDevice : public Device {
     return absl::OkStatus();
   }
   void SetGeneration(std::shared_ptr<const Generation>) override {}
-  const DurationHistogram& generation_pause() const override { return resumes; }
+  const DurationHistogram& generation_pause() const override { return pauses; }
   void OnFault(std::function<std::shared_ptr<const Generation>(const DeviceFault&)>) override {}
   const DurationHistogram& resume_duration() const override { return resumes; }
 
@@ -40,6 +40,7 @@ class FakeDevice : public Device {
   Snapshot figures;
   DurationHistogram parks;
   DurationHistogram resumes;
+  DurationHistogram pauses;
 };
 
 struct FakeSources {
@@ -57,6 +58,10 @@ struct FakeSources {
     sources.clients = [] { return uint64_t{3}; };
     sources.rpc = [this] { return rpc; };
     sources.access = [] { return AccessTotals(); };
+    sources.operator_events = [] {
+      return std::map<std::string, uint64_t>{{"installed", 5}, {"quarantined", 0}};
+    };
+    sources.trials = [] { return std::vector<TrialSeries>{{"add", 2, 40, 1}}; };
     return sources;
   }
 };

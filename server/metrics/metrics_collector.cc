@@ -269,6 +269,27 @@ void CollectAccess(const AccessTotals& access, std::vector<MetricFamily>& famili
                                 : static_cast<double>(access.certificate_expires)));
 }
 
+void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& families) {
+  MetricFamily events = Family("resident_operator_events_total", MetricType::Counter,
+                               "Changes of operators, as Operators.Watch reports them, by kind.");
+  for (const auto& [event, count] : sources.operator_events()) {
+    AddCounter(events, {{"event", event}}, static_cast<double>(count));
+  }
+  MetricFamily shadowed = Family("resident_trial_shadow_tasks", MetricType::Gauge,
+                                 "Tasks that a version on trial has run beside the active one.");
+  MetricFamily mismatches = Family("resident_trial_shadow_mismatches", MetricType::Gauge,
+                                   "Tasks of these whose outputs differed beyond the tolerance.");
+  for (const TrialSeries& trial : sources.trials()) {
+    const Labels labels = {{"operator", trial.operator_name},
+                           {"version", std::to_string(trial.version)}};
+    AddGauge(shadowed, labels, static_cast<double>(trial.shadow_tasks));
+    AddGauge(mismatches, labels, static_cast<double>(trial.shadow_mismatches));
+  }
+  for (MetricFamily* family : {&events, &shadowed, &mismatches}) {
+    families.push_back(std::move(*family));
+  }
+}
+
 void CollectProcess(std::vector<MetricFamily>& families) {
   const auto process = ReadProcess(getpid());
   if (!process.has_value()) return;
@@ -305,6 +326,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   families.push_back(std::move(build));
 
   CollectOperators(sources_.operators(), families);
+  CollectChanges(sources_, families);
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {

@@ -69,6 +69,22 @@ TEST(MetricsCollectorTest, BucketsAreCumulativeInSecondsAndEndInInfinity) {
               HasSubstr("} 60.0000005"));
 }
 
+TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
+  FakeSources fake;
+  fake.device.figures.generation_changes = 3;
+  fake.device.figures.failed_generation_changes = 1;
+  for (int i = 0; i < 3; ++i) fake.device.pauses.Observe(200'000);
+  const std::string page = Page(fake);
+  EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="installed"} 5)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="quarantined"} 0)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_tasks{operator="add",version="2"} 40)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_mismatches{operator="add",version="2"} 1)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_generation_changes_total{device="0",outcome="ok"} 3)"));
+  EXPECT_THAT(page,
+              HasSubstr(R"(resident_generation_changes_total{device="0",outcome="failed"} 1)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_generation_pause_seconds_count{device="0"} 3)"));
+}
+
 TEST(MetricsCollectorTest, DeviceIsInExactlyOneState) {
   FakeSources fake;
   for (int state = 1; state <= 6; ++state) {

@@ -45,6 +45,14 @@ struct AccessTotals {
   int64_t certificate_expires = 0;
 };
 
+// A version on trial.
+struct TrialSeries {
+  std::string operator_name;
+  uint32_t version = 0;
+  uint64_t shadow_tasks = 0;
+  uint64_t shadow_mismatches = 0;
+};
+
 struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
@@ -57,6 +65,10 @@ struct MetricsSources {
   std::function<uint64_t()> clients;
   std::function<RpcTotals()> rpc;
   std::function<AccessTotals()> access;
+  // Changes of operators since the start, by kind ("installed", "rolled_back"), and what
+  // is on trial now.
+  std::function<std::map<std::string, uint64_t>()> operator_events;
+  std::function<std::vector<TrialSeries>()> trials;
 };
 
 }  // namespace resident

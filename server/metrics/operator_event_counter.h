@@ -1,0 +1,42 @@
+// OperatorEventCounter: how often operators changed since it was made, by kind of event.
+//
+// Counts from the manager's own events, so that the metrics page, Watch and the audit log
+// cannot disagree.
+//
+// Thread safety: counts() may be called from any thread.
+#ifndef RESIDENT_SERVER_METRICS_OPERATOR_EVENT_COUNTER_H_
+#define RESIDENT_SERVER_METRICS_OPERATOR_EVENT_COUNTER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/install/operator_manager.h"
+
+namespace resident {
+
+class OperatorEventCounter {
+ public:
+  // The manager must outlive it.
+  explicit OperatorEventCounter(OperatorManager* manager);
+  ~OperatorEventCounter();
+  OperatorEventCounter(const OperatorEventCounter&) = delete;
+
+  // By name ("rolled_back"); every kind is there, also those that never came.
+  std::map<std::string, uint64_t> counts() const;
+
+ private:
+  void Count();
+
+  OperatorManager* const manager_;
+  mutable absl::Mutex mu_;
+  uint64_t after_ ABSL_GUARDED_BY(mu_);  // Revision up to which is counted.
+  std::map<EventKind, uint64_t> counts_ ABSL_GUARDED_BY(mu_);
+  uint64_t subscription_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_OPERATOR_EVENT_COUNTER_H_
