@@ -1,0 +1,250 @@
+// The swap soak: operators are installed, activated, rolled back, tried, removed and broken
+// for hours, if wanted, while clients send numbered requests at full speed and the engine
+// is killed at random. At the end: every request was answered once, each answer is right
+// for the version that it names, versions moved only as commanded, and the daemon's
+// memory, descriptors and processes are back where they were.
+//
+//   RESIDENTD=bazel-bin/server/residentd bazel-bin/tests/soak/swap_soak --rounds=2
+//   ... --rounds=1000 --clients=8 --operators=8          by hand, for long
+//   RESIDENT_TEST_DEVICES=0 ... --generations=200        on a GPU
+//
+// A round is one step of every kind (changes.h) for every operator, all operators at once.
+// Prints what was counted; `0 violations` and exit status 0, or what was wrong.
+#include <signal.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <shared_mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "tests/soak/changes.h"
+#include "tests/soak/traffic.h"
+
+ABSL_FLAG(int, rounds, 2, "rounds");
+ABSL_FLAG(uint64_t, generations, 0, "more rounds, until the device has had so many generations");
+ABSL_FLAG(int, clients, 4, "clients that send at full speed");
+ABSL_FLAG(int, operators, 3, "operators that change, each commanded by a thread of its own");
+ABSL_FLAG(int, kills, 1, "times that the engine is killed in each round");
+ABSL_FLAG(bool, faults, true, "also versions that go wrong in production");
+ABSL_FLAG(uint64_t, seed, 1, "of all that is chosen at random");
+ABSL_FLAG(std::string, out, "", "file for the summary, as JSON");
+
+namespace resident::soak {
+namespace {
+
+// What a daemon keeps for later (allocators, pools of threads) may grow it by this.
+constexpr uint64_t kMemoryGrowthBytes = 96u << 20;
+constexpr int kMostRounds = 100'000;
+
+struct Usage {
+  size_t descriptors = 0;
+  size_t children = 0;
+  uint64_t memory_bytes = 0;
+};
+
+uint64_t ResidentBytes(pid_t pid) {
+  std::ifstream statm(absl::StrCat("/proc/", pid, "/statm"));
+  uint64_t size = 0;
+  uint64_t resident = 0;
+  statm >> size >> resident;
+  return resident * 4096;
+}
+
+Usage UsageOf(const testing::Daemon& daemon) {
+  return {daemon.Descriptors(), daemon.Children(), ResidentBytes(daemon.pid())};
+}
+
+std::string Text(const Usage& usage) {
+  return absl::StrCat(usage.descriptors, " descriptors, ", usage.children, " child processes, ",
+                      usage.memory_bytes >> 20, " MiB");
+}
+
+// All events from the start on.
+class EventLog {
+ public:
+  explicit EventLog(client::Operators& operators) : watcher_(*operators.Watch(0)) {
+    thread_ = std::thread([this] {
+      v1::OperatorEvent event;
+      while (watcher_->Next(&event)) {
+        absl::MutexLock lock(&mu_);
+        events_.push_back(event);
+      }
+    });
+  }
+  ~EventLog() {
+    watcher_->Cancel();
+    thread_.join();
+  }
+  uint64_t last_revision() const {
+    absl::MutexLock lock(&mu_);
+    return events_.empty() ? 0 : events_.back().revision();
+  }
+  std::vector<v1::OperatorEvent> events() const {
+    absl::MutexLock lock(&mu_);
+    return events_;
+  }
+
+ private:
+  const std::unique_ptr<client::Watcher> watcher_;
+  mutable absl::Mutex mu_;
+  std::vector<v1::OperatorEvent> events_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+class Soak {
+ public:
+  explicit Soak(const testing::Daemon& daemon)
+      : daemon_(daemon), client_(*client::Client::Connect(daemon.address(), ClientOptions())) {}
+
+  // Some rounds from nothing to nothing. `kills` for each round.
+  void Run(int rounds, uint64_t generations, int kills, bool faults) {
+    client::Operators operators(*client_);
+    EventLog log(operators);
+    ExpectedEvents events;
+    Timeline timeline;
+    const World world{&daemon_, client_.get(), &timeline, &keys_, &findings, &events, &quiet_};
+    std::vector<std::unique_ptr<Changes>> changes;
+    const int count = absl::GetFlag(FLAGS_operators);
+    for (int op = 0; op < count; ++op) {
+      changes.push_back(std::make_unique<Changes>(world, op, absl::GetFlag(FLAGS_seed) + runs_));
+    }
+    ++runs_;
+    Together(changes, [](Changes& one) { one.Begin(); });
+    std::vector<std::unique_ptr<Traffic>> clients;
+    for (int i = 0; i < absl::GetFlag(FLAGS_clients); ++i) {
+      clients.push_back(std::make_unique<Traffic>(
+          daemon_.Connect(), Traffic::World{count, &timeline, &keys_, &findings}));
+    }
+    for (int round = 0; round < kMostRounds && (round < rounds || Generation() < generations);
+         ++round) {
+      std::thread killer([&] { Kill(world, kills, round); });
+      Together(changes, [&](Changes& one) { one.Round(faults); });
+      killer.join();
+      uint64_t answered = 0;
+      for (const auto& client : clients) {
+        client->Check();
+        answered += client->answered();
+      }
+      std::printf("round %d: generation %llu, %llu answers, %llu violations\n", round + 1,
+                  static_cast<unsigned long long>(Generation()),
+                  static_cast<unsigned long long>(answered),
+                  static_cast<unsigned long long>(findings.violations()));
+      std::fflush(stdout);
+    }
+    generations_ = Generation();
+    for (const auto& client : clients) client->Finish();
+    Together(changes, [](Changes& one) { one.End(); });
+    if (!testing::Eventually([&] { return log.last_revision() >= events.last_revision(); })) {
+      findings.Violation("the last events were not reported");
+    }
+    events.Check(log.events(), findings);
+  }
+
+  uint64_t generations() const { return generations_; }
+
+  Findings findings;
+
+ private:
+  static client::Options ClientOptions() {
+    client::Options options;
+    options.client_name = "swap soak";
+    options.call_timeout = absl::Minutes(5);
+    return options;
+  }
+
+  template <typename Step>
+  static void Together(std::vector<std::unique_ptr<Changes>>& changes, const Step& step) {
+    std::vector<std::thread> threads;
+    for (const auto& one : changes) threads.emplace_back([&one, &step] { step(*one); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  uint64_t Generation() const { return daemon_.Device().generation(); }
+
+  // Kills the engine at moments that nobody chose.
+  void Kill(const World& world, int kills, int round) {
+    std::mt19937_64 random(absl::GetFlag(FLAGS_seed) * 31 + static_cast<uint64_t>(round));
+    for (int i = 0; i < kills; ++i) {
+      absl::SleepFor(absl::Milliseconds(static_cast<int64_t>(random() % 1000)));
+      const pid_t engine = daemon_.engine_pid();
+      if (engine == 0) continue;
+      world.timeline->Disturbed();
+      kill(engine, SIGKILL);
+      if (!AwaitEngine(world, engine)) findings.Violation("no engine came after a kill");
+      world.timeline->Calm();
+      findings.Count("engines killed");
+    }
+  }
+
+  const testing::Daemon& daemon_;
+  const std::unique_ptr<client::Client> client_;
+  Keys keys_;
+  std::shared_mutex quiet_;
+  uint64_t runs_ = 0;
+  uint64_t generations_ = 0;
+};
+
+int Main() {
+  const testing::Daemon daemon({"--task_time_limit=5s"});
+  Soak soak(daemon);
+  // Once through everything, so that what is made once is there.
+  soak.Run(/*rounds=*/1, 0, /*kills=*/1, absl::GetFlag(FLAGS_faults));
+  const Usage before = UsageOf(daemon);
+  soak.Run(absl::GetFlag(FLAGS_rounds), absl::GetFlag(FLAGS_generations),
+           absl::GetFlag(FLAGS_kills), absl::GetFlag(FLAGS_faults));
+  Usage after;
+  if (!testing::Eventually([&] {
+        after = UsageOf(daemon);
+        return after.descriptors <= before.descriptors && after.children <= before.children &&
+               after.memory_bytes <= before.memory_bytes + kMemoryGrowthBytes;
+      })) {
+    soak.findings.Violation(
+        absl::StrCat("the daemon had ", Text(before), " and has ", Text(after)));
+  }
+
+  nlohmann::ordered_json summary = {{"generations", soak.generations()},
+                                    {"before", Text(before)},
+                                    {"after", Text(after)},
+                                    {"violations", soak.findings.violations()}};
+  std::printf("\ngenerations          %llu\nthe daemon before    %s\nthe daemon after     %s\n",
+              static_cast<unsigned long long>(soak.generations()), Text(before).c_str(),
+              Text(after).c_str());
+  const auto counts = soak.findings.counts();
+  for (const auto& [what, count] : counts) {
+    summary["counts"][what] = count;
+    std::printf("%12llu  %s\n", static_cast<unsigned long long>(count), what.c_str());
+  }
+  const auto count = [&](const char* what) {
+    const auto found = counts.find(what);
+    return found == counts.end() ? 0 : found->second;
+  };
+  if (count("requests sent") != count("answers")) {
+    soak.findings.Violation("requests and answers are not as many");
+  }
+  for (const std::string& text : soak.findings.texts())
+    std::printf("VIOLATION: %s\n", text.c_str());
+  if (const std::string path = absl::GetFlag(FLAGS_out); !path.empty()) {
+    std::ofstream(path) << summary.dump(1) << "\n";
+  }
+  const uint64_t violations = soak.findings.violations();
+  if (violations > 0) std::printf("the daemon said:\n%s\n", daemon.Output().c_str());
+  std::printf("%llu violations\n", static_cast<unsigned long long>(violations));
+  return violations == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace resident::soak
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return resident::soak::Main();
+}
