@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/state/crc32c.h"
@@ -81,6 +83,8 @@ class JournalFileTest : public testing::Test {
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
     path_ = folder_ + "/journal";
   }
+  ~JournalFileTest() override { std::filesystem::remove_all(folder_); }
+
   std::string folder_;
   std::string path_;
 };

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include <filesystem>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,6 +23,7 @@ class StateCheckTest : public testing::Test {
     const std::vector<ScriptStep> script = MakeScript();
     for (size_t i = 0; i < 9; ++i) EXPECT_TRUE(script[i](*store).ok());
   }
+  ~StateCheckTest() override { std::filesystem::remove_all(folder_); }
 
   std::string JournalPath() const { return folder_ + "/journal"; }
   void Flip(const std::string& path, uint64_t byte) {

@@ -41,6 +41,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 class WithoutDaemon(unittest.TestCase):
     """What needs no server, and what is said when there is none."""
 
@@ -56,6 +65,35 @@ class WithoutDaemon(unittest.TestCase):
         for word in ("status", "ops", "buffers", "run", "flux", "bench", "top", "admin", "version",
                      "--server", "--json", "--timeout", "no server answered"):
             self.assertIn(word, out)
+
+    def test_state_check_and_repair(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "journal"
+            self.check(self.ctl("state", "check", folder), REFUSED)  # No state folder.
+            head = b"RSDJRNL1" + struct.pack("<I", 1)
+            good = head + struct.pack("<I", crc32c(head))
+            path.write_bytes(good)
+            out = self.check(self.ctl("state", "check", folder), OK).out
+            self.assertIn("journal: 16 bytes, 0 good records", out)
+            self.assertIn("nothing is wrong", out)
+
+            # A whole record that is no record of changes, behind one that is damaged.
+            record = struct.pack("<III", 1, 1, crc32c(b"x"))
+            record += struct.pack("<I", crc32c(record)) + b"x"
+            path.write_bytes(good + b"?" * 40 + record)
+            result = self.check(self.ctl("state", "check", folder), FAILED)
+            self.assertIn("offset 16", result.out)
+            self.assertIn(f"residentctl state repair {folder}", result.out)
+            found = json.loads(self.check(self.ctl("state", "check", folder, "--json"), FAILED).out)
+            self.assertFalse(found["starts"])
+
+            out = self.check(self.ctl("state", "repair", folder), OK).out
+            self.assertIn("kept the damaged journal as", out)
+            self.assertEqual(path.read_bytes(), good)
+            self.check(self.ctl("state", "check", folder), OK)
+        self.check(self.ctl("state"), USAGE)
+        self.check(self.ctl("state", "shake", "x"), USAGE)
+        self.check(self.ctl("state", "check"), USAGE)
 
     def test_help_of_each_command_names_it(self):
         for command in self.ctl("help", "--json").json["commands"]:
