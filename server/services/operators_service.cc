@@ -83,6 +83,12 @@ void SetActor(const grpc::CallbackServerContext& context, const Core& core,
   }
 }
 
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& why) {
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(why));
+  return reactor;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
@@ -132,8 +138,8 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
                                                      v1::ActivateResponse* response) {
   auto request = SwitchOf(*message);
   SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    if (!request.ok()) return request.status();
     const auto done = core_.operators->Activate(*request);
     if (!done.ok()) return done.status();
     response->set_version(done->version);
@@ -149,8 +155,8 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
                                                      v1::RollbackResponse* response) {
   absl::StatusOr<SwitchRequest> request = SwitchOf(*message);
   SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    if (!request.ok()) return request.status();
     const auto done = core_.operators->Rollback(*request);
     if (!done.ok()) return done.status();
     response->set_version(done->version);
@@ -164,14 +170,14 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
                                                    const v1::RemoveRequest* request,
                                                    v1::RemoveResponse* response) {
+  const auto actor = ChangerOf(*context, core_, request->name());
+  if (!actor.ok()) return Refuse(context, actor.status());
   return Change(context, *core_.blocking,
-                [this, request, response, actor = ChangerOf(*context, core_, request->name()),
-                 deadline = DeadlineOf(*context)] {
-                  if (!actor.ok()) return actor.status();
+                [this, request, response, actor = *actor, deadline = DeadlineOf(*context)] {
                   std::optional<uint64_t> expected;
                   if (request->has_expected_revision()) expected = request->expected_revision();
                   const auto revision =
-                      core_.operators->Remove(request->name(), expected, *actor, deadline);
+                      core_.operators->Remove(request->name(), expected, actor, deadline);
                   if (revision.ok()) response->set_revision(*revision);
                   return revision.status();
                 });
@@ -182,8 +188,8 @@ grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext*
                                                     v1::PromoteResponse* response) {
   auto request = PromoteOf(*message);
   SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    if (!request.ok()) return request.status();
     const auto revision = core_.operators->Promote(*request);
     if (revision.ok()) response->set_revision(*revision);
     return revision.status();

@@ -280,6 +280,44 @@ TEST_F(PolicyTest, OperatorsAndQuotasHold) {
   EXPECT_TRUE((*second)->Allocate<uint8_t>({600 << 10}).ok());
 }
 
+TEST_F(PolicyTest, OperatorsAreChangedByThoseWhoMayAlone) {
+  SetPolicy(R"({"identities": {"installer": {"roles": ["install"],
+      "operators": {"install": ["rank."]}}}})");
+  const auto operators = v1::Operators::NewStub(channel_);
+  // Of each call that changes an operator: whether it was refused for who made it.
+  const auto refused = [&](const std::string& name) {
+    std::vector<bool> refusals;
+    const auto call = [&](auto request, const auto& send) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      context.AddMetadata("authorization", Bearer(kInstallToken));
+      request.set_name(name);
+      const grpc::Status end = send(&context, request);
+      refusals.push_back(end.error_code() == StatusCode::PERMISSION_DENIED &&
+                         end.error_message().find("may not change operator") != std::string::npos);
+    };
+    call(v1::ActivateRequest(), [&](auto* context, const auto& request) {
+      v1::ActivateResponse response;
+      return operators->Activate(context, request, &response);
+    });
+    call(v1::RollbackRequest(), [&](auto* context, const auto& request) {
+      v1::RollbackResponse response;
+      return operators->Rollback(context, request, &response);
+    });
+    call(v1::PromoteRequest(), [&](auto* context, const auto& request) {
+      v1::PromoteResponse response;
+      return operators->Promote(context, request, &response);
+    });
+    call(v1::RemoveRequest(), [&](auto* context, const auto& request) {
+      v1::RemoveResponse response;
+      return operators->Remove(context, request, &response);
+    });
+    return refusals;
+  };
+  EXPECT_EQ(refused("rank.score"), std::vector<bool>(4, false));
+  EXPECT_EQ(refused("other"), std::vector<bool>(4, true));
+}
+
 TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
   SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"], "quota": {}}}})");
   EXPECT_THAT(daemon_.Output(), HasSubstr("identities.submitter.quota: no such field"));
