@@ -83,6 +83,11 @@ inline constexpr uint32_t kCanaryTaskLimitMs = 60'000;
 // Descriptors and arguments that the tasks of one batch may take.
 inline constexpr uint64_t kMaxBatchDescriptorBytes = 512ull << 20;
 
+// A FLUX program that is installed.
+inline constexpr uint64_t kMaxBytecodeBytes = 1u << 20;
+// Outputs of a batch that is run beside on a version on trial; larger ones are not.
+inline constexpr uint64_t kMaxShadowBytes = 64ull << 20;
+
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_LIMITS_H_

@@ -37,10 +37,13 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
       answer(*held);
       // What waits for the completion may be waiting for this memory.
       held->keep_alive.clear();
+      held->shadow = nullptr;
       client->Completed();
       gate_->Leave(tasks);
     };
-    if (assisted == &finished) {
+    if (held->shadow != nullptr) {
+      shadow_->Run(held, finish);
+    } else if (assisted == &finished) {
       finish();
     } else {
       answers_->Post(finish);

@@ -21,6 +21,7 @@
 #include "resident/v1/executor.pb.h"
 #include "server/client_table.h"
 #include "server/drain_gate.h"
+#include "server/shadow_runner.h"
 #include "server/translation/batch_translator.h"
 #include "server/worker_pool.h"
 
@@ -32,8 +33,12 @@ class BatchRunner {
   using Answer = std::function<void(RequestBatch& batch)>;
 
   BatchRunner(const BatchTranslator* translator, std::vector<Device*> devices, DrainGate* gate,
-              WorkerPool* answers)
-      : translator_(translator), devices_(std::move(devices)), gate_(gate), answers_(answers) {}
+              WorkerPool* answers, ShadowRunner* shadow)
+      : translator_(translator),
+        devices_(std::move(devices)),
+        gate_(gate),
+        answers_(answers),
+        shadow_(shadow) {}
 
   // Errors: as Executor.Run documents.
   absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
@@ -56,6 +61,7 @@ class BatchRunner {
   const std::vector<Device*> devices_;
   DrainGate* const gate_;
   WorkerPool* const answers_;
+  ShadowRunner* const shadow_;
 };
 
 }  // namespace resident

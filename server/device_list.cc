@@ -61,15 +61,16 @@ absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag) {
   return choices;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(
-    const DeviceChoices& choices, const ServeOptions& options,
-    const std::function<std::string(uint32_t)>& slot_name) {
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceChoices& choices,
+                                                                  const ServeOptions& options,
+                                                                  const SlotInfo& slots) {
   std::vector<absl::StatusOr<std::unique_ptr<Device>>> started(choices.devices.size());
   std::vector<std::thread> starters;
   for (size_t i = 0; i < choices.devices.size(); ++i) {
     starters.emplace_back([&, i] {
       DeviceOptions device = OptionsOf(choices.devices[i], static_cast<uint32_t>(i), options);
-      device.slot_name = slot_name;
+      device.slot_name = slots.name;
+      device.slot_time_limit = slots.time_limit;
       started[i] = Device::Create(device);
     });
   }

@@ -4,6 +4,8 @@
 #ifndef RESIDENT_SERVER_DEVICE_LIST_H_
 #define RESIDENT_SERVER_DEVICE_LIST_H_
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +22,12 @@ struct DeviceChoice {
   int ordinal = 0;
 };
 
+// What devices ask about an operator slot (DeviceOptions).
+struct SlotInfo {
+  std::function<std::string(uint32_t)> name;
+  std::function<std::chrono::milliseconds(uint32_t)> time_limit;
+};
+
 struct DeviceChoices {
   std::vector<DeviceChoice> devices;  // By index.
   // Why there is no GPU, when GPUs were looked for and none was found.
@@ -30,11 +38,11 @@ struct DeviceChoices {
 // UNAVAILABLE: a GPU that is named is not there.
 absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag);
 
-// Starts them all at once. `slot_name`: see DeviceOptions. Errors: the first device's
+// Starts them all at once. Errors: the first device's
 // that does not start, with its name.
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(
-    const DeviceChoices& choices, const ServeOptions& options,
-    const std::function<std::string(uint32_t)>& slot_name);
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceChoices& choices,
+                                                                  const ServeOptions& options,
+                                                                  const SlotInfo& slots);
 
 }  // namespace resident
 

@@ -9,6 +9,7 @@
 #include "runtime/compile/compile_main.h"
 #include "runtime/engine/process/engine_main.h"
 #include "server/flags.h"
+#include "server/operator_flags.h"
 #include "server/serve.h"
 #include "server/version.h"
 
@@ -31,7 +32,9 @@ int RunServe(int argc, char** argv) {
                       : absl::OkStatus();
   absl::StatusOr<resident::ServeOptions> options = resident::ReadServeFlags();
   if (status.ok()) status = options.status();
-  if (status.ok()) status = resident::Serve(*options);
+  absl::StatusOr<resident::OperatorOptions> operators = resident::ReadOperatorFlags();
+  if (status.ok()) status = operators.status();
+  if (status.ok()) status = resident::Serve(*options, *operators);
   if (status.ok()) return 0;
   std::fprintf(stderr, "residentd: %s\n", std::string(status.message()).c_str());
   return 1;

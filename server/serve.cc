@@ -22,7 +22,9 @@
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
+#include "runtime/compile/compiler.h"
 #include "runtime/errors.h"
+#include "runtime/install/live_operator_manager.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
 #include "server/core.h"
@@ -88,7 +90,8 @@ std::vector<TrialSeries> TrialsOf(const Core& core) {
 // Everything that serves. Made in the order of its members, ended by Stop.
 class Daemon {
  public:
-  explicit Daemon(const ServeOptions& options) : options_(options) {}
+  Daemon(const ServeOptions& options, const OperatorOptions& operator_options)
+      : options_(options), operator_options_(operator_options) {}
   // Devices call back into what is destroyed before them.
   ~Daemon() {
     for (const auto& device : devices_) device->Shutdown();
@@ -104,15 +107,22 @@ class Daemon {
 
  private:
   absl::Status StartDevicesAndRegistry();
+  absl::Status StartOperators();
   void ConnectCore();
   absl::Status StartMetrics();
   absl::Status StartServer();
   void RestoreBuffers(Device& device, EngineSession& session);
 
   const ServeOptions options_;
+  const OperatorOptions operator_options_;
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<int> ordinals_;  // Of the devices that are GPUs.
+  std::unique_ptr<Compiler> compiler_;
+  std::unique_ptr<StateStore> state_;
+  std::unique_ptr<LiveOperatorManager> manager_;
+  std::unique_ptr<ShadowRunner> shadow_;
   std::unique_ptr<BufferTable> buffers_;
   std::unique_ptr<ClientTable> clients_;
   DrainGate gate_;
@@ -149,12 +159,65 @@ absl::Status Daemon::StartDevicesAndRegistry() {
                                     .test_operators = options_.test_operators});
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
-  auto devices = StartDevices(*choices, options_, [registry = registry_.get()](uint32_t slot) {
-    const auto version = registry->FindBySlot(slot);
-    return version == nullptr ? absl::StrCat("operator slot ", slot) : version->op->name();
-  });
+  const Registry* const names = registry_.get();
+  const SlotInfo slots = {.name =
+                              [names](uint32_t slot) {
+                                const auto version = names->FindBySlot(slot);
+                                if (version == nullptr) return absl::StrCat("operator slot ", slot);
+                                if (version->builtin) return version->op->name();
+                                return absl::StrCat(version->op->name(), " version ",
+                                                    version->version);
+                              },
+                          .time_limit =
+                              [names](uint32_t slot) {
+                                const auto version = names->FindBySlot(slot);
+                                return version == nullptr ? std::chrono::milliseconds(0)
+                                                          : version->spec.task_time_limit;
+                              }};
+  for (const DeviceChoice& choice : choices->devices) ordinals_.push_back(choice.ordinal);
+  auto devices = StartDevices(*choices, options_, slots);
   if (!devices.ok()) return devices.status();
   devices_ = *std::move(devices);
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartOperators() {
+  auto state = StateStore::Open({.directory = operator_options_.state_dir});
+  if (!state.ok()) return state.status();
+  state_ = *std::move(state);
+  CompilerOptions compiling = operator_options_.compiler;
+  if (!operator_options_.state_dir.empty()) {
+    compiling.cache_dir = operator_options_.state_dir + "/cache";
+  }
+  for (const Device* device : core_.devices) {
+    const bool cuda = device->snapshot().info.kind == "cuda";
+    (cuda ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
+  }
+  auto compiler = Compiler::Create(compiling);
+  if (!compiler.ok()) return compiler.status();
+  compiler_ = *std::move(compiler);
+  LiveOperatorManager::Options options = operator_options_.manager;
+  options.task_time_limit = options_.task_time_limit;
+  manager_ = std::make_unique<LiveOperatorManager>(
+      options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(),
+                                            core_.devices, ordinals_});
+  core_.operators = manager_.get();
+  std::vector<std::string> warnings = state_->warnings();
+  absl::Status restored = manager_->Restore(&warnings);
+  for (std::string& warning : buffers_->Load(state_.get())) {
+    warnings.push_back(std::move(warning));
+  }
+  for (Device* device : core_.devices) {
+    if (const auto session = device->session()) RestoreBuffers(*device, *session);
+  }
+  for (const std::string& warning : warnings) {
+    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
+  }
+  if (!restored.ok()) return restored;
+  for (Device* device : core_.devices) {
+    device->OnFault(
+        [this, device](const DeviceFault& fault) { return manager_->OnFault(*device, fault); });
+  }
   return absl::OkStatus();
 }
 
@@ -185,7 +248,13 @@ void Daemon::ConnectCore() {
   disk_ = std::make_unique<WorkerPool>(1);
   changes_ = std::make_unique<WorkerPool>(kChangeThreads);
   installs_ = std::make_unique<WorkerPool>(static_cast<int>(options_.limits.max_installs));
-  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get());
+  shadow_ = std::make_unique<ShadowRunner>(
+      registry_.get(), core_.devices, answers_.get(),
+      [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
+        manager_->RecordShadow(version, tasks, mismatches);
+      });
+  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get(),
+                                          shadow_.get());
   core_.limits = options_.limits;
   core_.registry = registry_.get();
   core_.buffers = buffers_.get();
@@ -300,7 +369,8 @@ absl::Status Daemon::Start() {
   if (status.ok()) status = StartDevicesAndRegistry();
   if (!status.ok()) return status;
   ConnectCore();
-  status = StartMetrics();
+  status = StartOperators();
+  if (status.ok()) status = StartMetrics();
   if (status.ok()) status = StartServer();
   return status;
 }
@@ -354,6 +424,7 @@ void Daemon::Stop(const sigset_t& signals) {
     fprintf(stderr, "residentd: %llu tasks were not finished and are answered UNAVAILABLE\n",
             static_cast<unsigned long long>(left));
   }
+  manager_->Stop();
   // What is left ends UNAVAILABLE with its engine; then the streams are ended.
   for (const auto& device : devices_) device->Shutdown();
   gate_.AwaitEmpty(absl::Now() + absl::FromChrono(kLastAnswers));
@@ -372,7 +443,7 @@ void Daemon::Stop(const sigset_t& signals) {
 
 }  // namespace
 
-absl::Status Serve(const ServeOptions& options) {
+absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -385,7 +456,7 @@ absl::Status Serve(const ServeOptions& options) {
   // A malformed message is its sender's affair, who is told; it does not fill the log.
   google::protobuf::SetLogHandler(nullptr);
 
-  Daemon daemon(options);
+  Daemon daemon(options, operator_options);
   absl::Status status = daemon.Start();
   if (status.ok()) status = daemon.WritePortFile();
   if (!status.ok()) return status;

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "server/flags.h"
+#include "server/operator_flags.h"
 
 namespace resident {
 
@@ -15,7 +16,7 @@ namespace resident {
 // TLS or a policy: their files are read anew.
 //
 // REQUIRES: called from the main thread, before any other was started.
-absl::Status Serve(const ServeOptions& options);
+absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options);
 
 }  // namespace resident
 

@@ -40,6 +40,9 @@
     "x: in f32[R, C], out: out f32[R]", "x 65536")                                               \
   X(copy_bytes, "copy_bytes", "out = x, byte by byte; uploads and downloads",                    \
     "x: in u8[N], out: out u8[N]", "out 131072")                                                 \
+  X(compare, "compare", "counts elements that differ; for versions on trial",                    \
+    "x: in f32|f16|bf16|f64|i32|i64|u8|i8|u32[*S], "                                             \
+    "y: in f32|f16|bf16|f64|i32|i64|u8|i8|u32[*S]", "")                                          \
   X(flux_run, "flux.run", "runs FLUX programs; see kernels/flux/run_arguments.h",                \
     "bytecode: in u8[B], offsets: in u32[P], index: in u32[I], initial: in i32[V], "             \
     "registers: out i32[W], errors: out u8[N], cycles: out u32[N], count: scalar i64, "          \

@@ -70,11 +70,11 @@ struct InstallProgress {
   uint32_t version = 0;   // From kStaged on.
   uint64_t revision = 0;  // Likewise.
   std::chrono::nanoseconds duration{0};
-  std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps;
+  std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps = {};
   bool cached = false;
-  std::string log;
-  std::map<std::string, ResourceUse> resources;  // By architecture.
-  std::string message;
+  std::string log = {};
+  std::map<std::string, ResourceUse> resources = {};  // By architecture.
+  std::string message = {};
 };
 
 enum class BakeAction : uint8_t { kDefault = 0, kOff = 1, kWarn = 2, kRollBack = 3 };

@@ -80,6 +80,7 @@ namespace resident {
 // Names of built-in operators that the daemon itself runs.
 inline constexpr char kCopyBytesOperator[] = "copy_bytes";
 inline constexpr char kFluxRunOperator[] = "flux.run";
+inline constexpr char kCompareOperator[] = "compare";
 
 // Whether a built-in operator or a test operator (registered or not) has this name.
 bool IsBuiltinName(const std::string& name);

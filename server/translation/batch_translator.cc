@@ -50,7 +50,9 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   }
   const auto op = sources.registry->Resolve(tasks.operator_(), tasks.version());
   if (!op.ok()) return op.status();
-  if (op->op->name() == kFluxRunOperator) return errors::InternalOperator(op->op->name());
+  if (op->op->name() == kFluxRunOperator || op->op->name() == kCompareOperator) {
+    return errors::InternalOperator(op->op->name());
+  }
 
   Columns columns(*op, tasks);
   absl::Status status = columns.Read(*sources.buffers, caller.id, batch.keep_alive);
@@ -80,6 +82,9 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
                                  columns.window_bytes(), batch);
   if (!window.ok()) return window.status();
   columns.Fill(window->get(), batch);
+  if (op->shadow != nullptr && columns.SeparateOutputs(&batch.shadow_outputs)) {
+    batch.shadow = op->shadow;
+  }
   return absl::OkStatus();
 }
 

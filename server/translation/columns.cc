@@ -388,6 +388,17 @@ bool Columns::device_outputs() const {
   return true;
 }
 
+bool Columns::SeparateOutputs(std::vector<uint32_t>* outputs) const {
+  const auto& parameters = op_.op->signature().parameters();
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    if (parameters[c].kind == ParameterKind::kInOut) return false;
+    if (parameters[c].kind != ParameterKind::kOutput) continue;
+    if (!plans_[c].strides.empty()) return false;
+    outputs->push_back(static_cast<uint32_t>(c));
+  }
+  return true;
+}
+
 uint64_t Columns::descriptor_bytes() const {
   const uint64_t task = sizeof(TaskDescriptor) + (compact_ ? 0 : plans_.size() * sizeof(Argument));
   return tasks_.count() * task;

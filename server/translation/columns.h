@@ -48,6 +48,9 @@ class Columns {
   // Fills in tasks, arguments and returned columns; copies inline data into the
   // window. `window` may be null when window_bytes() is 0.
   void Fill(const WindowMemory* window, RequestBatch& batch);
+  // Whether what a task writes could be written elsewhere as well: only to outputs, each
+  // dense. `outputs` gets their indices.
+  bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
 
  private:
   enum class Kind : uint8_t { kBuffer, kInline, kReturned, kScalar };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/executor/batch.h"
+#include "runtime/registry/operator_version.h"
 
 namespace resident {
 
@@ -35,6 +36,11 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   const uint8_t* flux_registers = nullptr;
   const uint8_t* flux_errors = nullptr;
   const uint8_t* flux_cycles = nullptr;
+
+  // Run this version beside, once the tasks have ended (server/shadow_runner.h); mostly
+  // null. The arguments that are its outputs.
+  std::shared_ptr<const OperatorVersion> shadow;
+  std::vector<uint32_t> shadow_outputs;
 
   // Window memory held (in keep_alive); address as operators see it.
   uint64_t window_address = 0;

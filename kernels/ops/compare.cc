@@ -1,0 +1,66 @@
+// compare: how many elements of two tensors differ by more than their type's tolerance:
+// what a version on trial wrote, against what the one that serves wrote.
+#include "kernels/sdk/operator.h"
+
+using resident::Any;
+using resident::Args;
+using resident::Block;
+using resident::i64;
+using resident::u64;
+
+namespace {
+
+// The tolerances of an install's examples (runtime/canary/compare.h), relative and
+// absolute; integers agree exactly.
+template <typename T>
+RESIDENT_HOST_DEVICE double Tolerance() {
+  return 0;
+}
+template <>
+RESIDENT_HOST_DEVICE double Tolerance<float>() {
+  return 1e-5;
+}
+template <>
+RESIDENT_HOST_DEVICE double Tolerance<resident::Half>() {
+  return 2e-3;
+}
+template <>
+RESIDENT_HOST_DEVICE double Tolerance<resident::BFloat16>() {
+  return 1e-2;
+}
+template <>
+RESIDENT_HOST_DEVICE double Tolerance<double>() {
+  return 1e-12;
+}
+
+// NaN agrees with NaN, an infinity with itself.
+template <typename T>
+RESIDENT_HOST_DEVICE bool Agree(T got, T expected) {
+  if constexpr (sizeof(T) == 8 && T(0.5) == T(0)) {  // Too wide for a double.
+    return got == expected;
+  } else {
+    const double a = static_cast<double>(got);
+    const double b = static_cast<double>(expected);
+    if (a == b || (a != a && b != b)) return true;
+    const double difference = a > b ? a - b : b - a;
+    const double size = b < 0 ? -b : b;
+    // An infinity differs from all else by an infinity, which no tolerance reaches.
+    return difference <= Tolerance<T>() * (1 + size) && size <= 1.7976931348623157e308;
+  }
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(compare)(Block& block, const Args& args) {
+  auto x = args.tensor<const Any>(0);
+  auto y = args.tensor<const Any>(1);
+  u64 differing = 0;
+  resident::visit(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    const auto got = y.as<const T>();
+    const auto expected = x.as<const T>();
+    block.for_each({0, x.size()}, [&](i64 i) { differing += !Agree<T>(got[i], expected[i]); });
+  });
+  differing = block.reduce_sum(differing);
+  if (block.thread() == 0) block.set_result(differing);
+}

@@ -1,0 +1,104 @@
+#include "runtime/install/version_canary.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/hash/sha256.h"
+#include "runtime/install/canary_verdicts.h"
+#include "runtime/install/unit_payload.h"
+
+namespace resident {
+namespace {
+
+// Slots of the canary's own generation; the built-in operators are far below.
+constexpr uint32_t kCanarySlot = kMaxOperatorSlots - 1;
+constexpr uint32_t kCheckedSlot = kMaxOperatorSlots - 2;
+constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
+// A canary's generation is the second of its engine.
+constexpr uint64_t kCanaryGeneration = 2;
+
+std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& engine) {
+  Sha256 hash;
+  hash.Field(subject.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
+  hash.Field(subject.active == nullptr ? "" : subject.active->spec.content_hash);
+  hash.Field(absl::StrCat(subject.task_time_limit.count()));
+  for (const Example& example : *subject.examples) {
+    hash.Field(absl::StrCat(example.relative_tolerance, " ", example.absolute_tolerance));
+    for (const ExampleValue& value : example.values) {
+      hash.Field(absl::StrCat(static_cast<int>(value.dtype), ShapeText(value.shape)));
+      hash.Field(value.data);
+    }
+  }
+  return hash.Hex();
+}
+
+}  // namespace
+
+VersionCanary::VersionCanary(const Setup& setup, Subject subject)
+    : setup_(setup), subject_(std::move(subject)) {
+  for (const UnitTarget target : setup_.builder->targets()) {
+    for (const Device* device : setup_.devices) {
+      if (VersionBuilder::TargetOf(*device) != target) continue;
+      std::string key = VerdictKey(subject_, device->snapshot().info);
+      if (!setup_.verdicts->Passed(key)) {
+        trials_.push_back({target, std::move(key),
+                           CanaryEngine::Start({.cuda = target != kCpuTarget,
+                                                .ordinal = setup_.ordinals[device->index()],
+                                                .engine_program = setup_.engine_program})});
+      }
+      break;  // One device of each kind.
+    }
+  }
+}
+
+VersionCanary::~VersionCanary() = default;
+
+absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<bool()>& withdrawn,
+                                Steps* steps) {
+  for (Trial& trial : trials_) {
+    if (withdrawn()) return absl::CancelledError("the install was withdrawn");
+    absl::Status status = RunOn(trial, built, steps);
+    if (!status.ok()) return status;
+    setup_.verdicts->NotePassed(trial.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built, Steps* steps) const {
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<VersionBuilder::Member> members = {{kCanarySlot, built.payload}};
+  CanaryJob job;
+  job.operator_name = subject_.operator_name;
+  job.slot = kCanarySlot;
+  if (built.checked != nullptr) {
+    members.push_back({kCheckedSlot, built.checked});
+    job.checked_slot = kCheckedSlot;
+  }
+  if (subject_.active != nullptr) {
+    auto payload = std::dynamic_pointer_cast<const UnitPayload>(subject_.active->payload);
+    // A version with the same content has the same symbol, and is the same.
+    if (payload != nullptr && payload->symbol != built.payload->symbol) {
+      members.push_back({kActiveSlot, std::move(payload)});
+      job.active_slot = kActiveSlot;
+    }
+  }
+  auto generation = setup_.builder->Link(trial.target, kCanaryGeneration, members);
+  if (!generation.ok()) return generation.status();
+  const std::string target = TargetName(trial.target);
+  steps->emplace_back(absl::StrCat("link canary ", target),
+                      std::chrono::steady_clock::now() - began);
+  job.generation = *std::move(generation);
+  job.signature = subject_.signature;
+  job.split = subject_.split;
+  job.examples = *subject_.examples;
+  job.task_time_limit = subject_.task_time_limit;
+  const CanaryReport report = trial.engine->Run(job);
+  steps->emplace_back(absl::StrCat("await canary engine ", target), report.start_wait);
+  steps->emplace_back(absl::StrCat("load canary ", target), report.load);
+  steps->emplace_back(absl::StrCat("run ", report.tasks, " canary tasks ", target), report.run);
+  if (report.status.ok()) return report.status;
+  return absl::Status(report.status.code(),
+                      absl::StrCat("canary on ", target, ": ", report.status.message()));
+}
+
+}  // namespace resident

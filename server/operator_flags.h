@@ -1,0 +1,30 @@
+// The flags of `residentd serve` about operators that are installed: how they are
+// compiled, staged and watched. operator_flags.cc has their names and texts.
+//
+// Thread safety: ReadOperatorFlags is called once, after the flags were parsed.
+#ifndef RESIDENT_SERVER_OPERATOR_FLAGS_H_
+#define RESIDENT_SERVER_OPERATOR_FLAGS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/compile/compiler.h"
+#include "runtime/install/live_operator_manager.h"
+
+namespace resident {
+
+struct OperatorOptions {
+  // --state_dir; empty: nothing is kept.
+  std::string state_dir;
+  // --compile_*, --host_compiler. cache_dir is where --state_dir has it.
+  CompilerOptions compiler;
+  // --park_deadline, --bake_*, --allow_objects; task_time_limit is that of ServeOptions.
+  LiveOperatorManager::Options manager;
+};
+
+// INVALID_ARGUMENT: a value that makes no sense, by flag.
+absl::StatusOr<OperatorOptions> ReadOperatorFlags();
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_OPERATOR_FLAGS_H_

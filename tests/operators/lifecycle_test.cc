@@ -1,0 +1,383 @@
+// The life of an installed operator in the real daemon: staged, active, on trial, rolled
+// back, quarantined, removed; and that every answer names the version that gave it.
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/operators.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/messages.h"
+
+namespace resident::testing {
+namespace {
+
+using client::ChangeOptions;
+using client::Installation;
+using ::testing::HasSubstr;
+
+constexpr float kPoison = 42;  // What makes some versions misbehave.
+constexpr char kFailsSometimes[] =
+    "if (x[i] == 42.0f) block.fail(resident::CompletionStatus::kInternal);";
+
+// out = factor * x. With `twist`: code that runs for each element, before it is written.
+std::string TimesSource(const std::string& name, int factor, const std::string& twist = "") {
+  return absl::StrCat("RESIDENT_OPERATOR(", name,
+                      ")(resident::Block& block, const resident::Args& args) {\n"
+                      "  auto x = args.tensor<const float>(0);\n"
+                      "  auto out = args.tensor<float>(1);\n"
+                      "  block.for_each(block.share(x.size()), [&](resident::i64 i) {\n    ",
+                      twist, "\n    out[i] = ", factor, ".0f * x[i];\n  });\n}\n");
+}
+
+Installation Times(const std::string& name, int factor, const std::string& twist = "") {
+  Installation installation =
+      Installation::Source(name, "times.cc", {{"times.cc", TimesSource(name, factor, twist)}});
+  installation.Signature("x: in f32[*S], out: out f32[*S]");
+  return installation;
+}
+
+v1::Batch Call(const std::string& name, float x, uint32_t version = 0) {
+  v1::Batch batch = Tasks(name, 1);
+  batch.mutable_tasks()->set_version(version);
+  Inline(batch, {1}, {x});
+  Returned(batch, {1});
+  return batch;
+}
+
+class LifecycleTest : public ::testing::Test {
+ protected:
+  explicit LifecycleTest(const std::vector<std::string>& flags = {})
+      : daemon_(flags), client_(daemon_) {
+    auto connected = client::Client::Connect(daemon_.address());
+    EXPECT_TRUE(connected.ok()) << connected.status();
+    connection_ = *std::move(connected);
+    operators_ = std::make_unique<client::Operators>(*connection_);
+  }
+
+  v1::InstallResponse MustInstall(Installation installation,
+                                  v1::VersionState until = v1::VERSION_STATE_ACTIVE) {
+    installation.WaitFor(until);
+    std::string log;
+    auto installed = operators_->Install(installation, [&](const v1::InstallResponse& progress) {
+      log += progress.log() + progress.message();
+      return true;
+    });
+    EXPECT_TRUE(installed.ok()) << installed.status() << "\n" << log;
+    return installed.ok() ? *installed : v1::InstallResponse();
+  }
+
+  // Calls the operator with x; expects factor * x from this version.
+  void ExpectServes(const std::string& name, uint32_t version, float factor, uint32_t asked = 0) {
+    const RunOutcome outcome = client_.Run(Call(name, 3, asked));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+    EXPECT_EQ(outcome.result.version(), version);
+    EXPECT_EQ(Floats(outcome.result), std::vector<float>{3 * factor});
+  }
+
+  v1::Operator Describe(const std::string& name) {
+    auto op = connection_->DescribeOperator(name);
+    EXPECT_TRUE(op.ok()) << op.status();
+    return op.ok() ? *op : v1::Operator();
+  }
+
+  std::string StateOf(const std::string& name, uint32_t version) {
+    for (const v1::OperatorVersion& candidate : Describe(name).versions()) {
+      if (candidate.version() == version) return candidate.state();
+    }
+    return "unknown";
+  }
+
+  // Whether the operator has such an event; the newest of its kind goes to `event`.
+  bool HasEvent(const std::string& name, v1::OperatorEvent::Kind kind,
+                v1::OperatorEvent* event = nullptr) {
+    const auto events = operators_->Audit(name, 1000);
+    if (!events.ok()) return false;
+    for (const v1::OperatorEvent& candidate : *events) {
+      if (candidate.kind() != kind) continue;
+      if (event != nullptr) *event = candidate;
+      return true;
+    }
+    return false;
+  }
+
+  Daemon daemon_;
+  Client client_;
+  std::unique_ptr<client::Client> connection_;
+  std::unique_ptr<client::Operators> operators_;
+};
+
+TEST_F(LifecycleTest, AStagedVersionServesWhenItIsActivatedAndNotBefore) {
+  const auto staged = MustInstall(Times("times", 2), v1::VERSION_STATE_STAGED);
+  EXPECT_EQ(staged.version(), 1u);
+  const RunOutcome early = client_.Run(Call("times", 3));
+  EXPECT_EQ(early.call.error_code(), grpc::StatusCode::UNAVAILABLE) << early.message();
+
+  const auto active = operators_->Activate("times");
+  ASSERT_TRUE(active.ok()) << active.status();
+  EXPECT_EQ(active->version(), 1u);
+  ExpectServes("times", 1, 2);
+
+  MustInstall(Times("times", 3));
+  ExpectServes("times", 2, 3);
+  ExpectServes("times", 1, 2, /*asked=*/1);  // By its number, while it is in the kernel.
+  const auto back = operators_->Rollback("times");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->version(), 1u);
+  EXPECT_EQ(back->from_version(), 2u);
+  ExpectServes("times", 1, 2);
+}
+
+TEST_F(LifecycleTest, WhatDoesNotCompileIsSaidWithTheUsersOwnLine) {
+  std::string log;
+  Installation broken = Times("broken", 1, "int unfinished = ;");
+  const auto installed = operators_->Install(broken, [&](const v1::InstallResponse& progress) {
+    log += progress.log();
+    return true;
+  });
+  EXPECT_EQ(installed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(log, HasSubstr("times.cc"));
+  EXPECT_THAT(log, HasSubstr("5"));  // The line of the file sent.
+  EXPECT_FALSE(connection_->DescribeOperator("broken").ok());
+  v1::OperatorEvent rejected;
+  EXPECT_TRUE(HasEvent("broken", v1::OperatorEvent::KIND_REJECTED, &rejected));
+}
+
+TEST_F(LifecycleTest, AWrongResultIsFoundBeforeItServes) {
+  Installation wrong = Times("wrong", 3);
+  wrong.Add(client::Example().Value(std::vector<float>{1, 2}).Value(std::vector<float>{2, 4}));
+  const auto installed = operators_->Install(wrong);
+  EXPECT_EQ(installed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(installed.status().message()), HasSubstr("out"));
+}
+
+TEST_F(LifecycleTest, AnExampleWithoutOutputsIsComparedWithTheActiveVersion) {
+  MustInstall(Times("same", 2));
+  Installation other = Times("same", 3);
+  other.Add(client::Example().Value(std::vector<float>{1, 2}).Output(v1::DTYPE_F32, {2}));
+  EXPECT_EQ(operators_->Install(other).status().code(), absl::StatusCode::kInvalidArgument);
+  Installation equal = Times("same", 2, "// The same, in other words.");
+  equal.Add(client::Example().Value(std::vector<float>{1, 2}).Output(v1::DTYPE_F32, {2}));
+  EXPECT_EQ(MustInstall(equal).version(), 2u);
+}
+
+TEST_F(LifecycleTest, AStaleRevisionIsAborted) {
+  const auto first = MustInstall(Times("times", 2));
+  const auto second = MustInstall(Times("times", 3));
+  ASSERT_LT(first.revision(), second.revision());
+  Installation late = Times("times", 4);
+  late.ExpectRevision(first.revision());
+  EXPECT_EQ(operators_->Install(late).status().code(), absl::StatusCode::kAborted);
+  ChangeOptions stale;
+  stale.expected_revision = first.revision();
+  EXPECT_EQ(operators_->Activate("times", stale).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(operators_->Rollback("times", first.revision()).status().code(),
+            absl::StatusCode::kAborted);
+  ExpectServes("times", 2, 3);
+}
+
+TEST_F(LifecycleTest, BuiltInOperatorsDoNotChange) {
+  EXPECT_EQ(operators_->Install(Times("add", 2)).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(operators_->Rollback("add").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(operators_->Remove("add").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(client_.Run(SmallAdd()).all_ok());
+}
+
+TEST_F(LifecycleTest, InstallsAtOnceAllCome) {
+  constexpr int kCount = 6;
+  std::vector<std::thread> threads;
+  std::vector<absl::Status> outcomes(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    threads.emplace_back([&, i] {
+      Installation times = Times(absl::StrCat("times_", i), i);
+      times.WaitFor(v1::VERSION_STATE_ACTIVE);
+      outcomes[i] = operators_->Install(times).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < kCount; ++i) {
+    EXPECT_TRUE(outcomes[i].ok()) << outcomes[i];
+    ExpectServes(absl::StrCat("times_", i), 1, static_cast<float>(i));
+  }
+}
+
+TEST_F(LifecycleTest, ARemovedOperatorIsGoneAndItsNameIsFree) {
+  MustInstall(Times("times", 2));
+  const auto removed = operators_->Remove("times");
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_EQ(client_.Run(Call("times", 1)).call.error_code(), grpc::StatusCode::NOT_FOUND);
+  // Versions are not numbered twice.
+  EXPECT_EQ(MustInstall(Times("times", 5)).version(), 2u);
+  ExpectServes("times", 2, 5);
+}
+
+TEST_F(LifecycleTest, BytecodeIsAnOperatorAtOnce) {
+  const std::string program({0x22, 0, 0, 0, 0x00});  // MUL R0, R0, R0; HALT.
+  Installation flux = Installation::Bytecode("square", program);
+  flux.WaitFor(v1::VERSION_STATE_ACTIVE);
+  const auto installed = operators_->Install(flux);
+  ASSERT_TRUE(installed.ok()) << installed.status();
+  v1::Batch batch;
+  batch.mutable_programs()->set_operator_("square");
+  const int32_t six = 6;
+  batch.mutable_programs()->set_initial(&six, sizeof(six));
+  batch.mutable_programs()->set_initial_width(1);
+  const RunOutcome outcome = client_.Run(batch);
+  ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  EXPECT_EQ(outcome.result.version(), 1u);
+  EXPECT_EQ(Integers(outcome.result.flux().registers()), std::vector<int32_t>{36});
+}
+
+TEST_F(LifecycleTest, TrafficGoesToTheStandbyInItsShareAndNoMore) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3), v1::VERSION_STATE_STAGED);
+  const auto promoted = operators_->Promote("times", /*shadow=*/0, /*traffic=*/25);
+  ASSERT_TRUE(promoted.ok()) << promoted.status();
+  int standby = 0;
+  for (int i = 0; i < 100; ++i) {
+    const RunOutcome outcome = client_.Run(Call("times", 1));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+    EXPECT_EQ(Floats(outcome.result)[0], outcome.result.version() == 1 ? 2 : 3);
+    standby += outcome.result.version() == 2;
+  }
+  EXPECT_EQ(standby, 25);
+  ASSERT_TRUE(operators_->Promote("times", 0, 0).ok());
+  for (int i = 0; i < 20; ++i) ExpectServes("times", 1, 2);
+}
+
+TEST_F(LifecycleTest, AShadowIsComparedAndNeverAnswers) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 2, "if (x[i] > 100.0f) { out[i] = 0; return; }"),
+              v1::VERSION_STATE_STAGED);
+  ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("times", /*shadow=*/100, /*traffic=*/0, never).ok());
+  for (const float x : {1.0f, 200.0f, 3.0f, 400.0f}) {
+    const RunOutcome outcome = client_.Run(Call("times", x));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+    EXPECT_EQ(outcome.result.version(), 1u);
+    EXPECT_EQ(Floats(outcome.result)[0], 2 * x);
+  }
+  // Also what a buffer holds is compared, and stays the active version's.
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client_.Allocate(1, &buffer).ok());
+  v1::Batch batch = Tasks("times", 1);
+  Inline(batch, {1}, {500});
+  Buffers(batch, {buffer});
+  ASSERT_TRUE(client_.Run(batch).all_ok());
+  std::string bytes;
+  ASSERT_TRUE(Download(client_, buffer, &bytes).ok());
+  EXPECT_EQ(*reinterpret_cast<const float*>(bytes.data()), 1000.0f);
+
+  const v1::Trial trial = Describe("times").trial();
+  EXPECT_EQ(trial.shadow_tasks(), 5u);
+  EXPECT_EQ(trial.shadow_mismatches(), 3u);
+}
+
+TEST_F(LifecycleTest, AVersionThatFailsItsTasksIsRolledBackByItself) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
+  ChangeOptions bake;
+  bake.bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
+  bake.bake.set_min_tasks(20);
+  ASSERT_TRUE(operators_->Activate("times", bake).ok());
+  ASSERT_TRUE(Eventually([&] {
+    client_.Run(Call("times", kPoison));
+    return Describe("times").active_version() == 1;
+  }));
+  v1::OperatorEvent event;
+  ASSERT_TRUE(HasEvent("times", v1::OperatorEvent::KIND_ROLLED_BACK, &event));
+  EXPECT_EQ(event.actor(), "residentd");
+  EXPECT_THAT(event.message(), HasSubstr("did not end OK"));
+  ExpectServes("times", 1, 2);
+}
+
+TEST_F(LifecycleTest, ARegressionOnlyWarnsWhereThatIsAsked) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
+  ChangeOptions bake;
+  bake.bake.set_action(v1::BakeOptions::ACTION_WARN);
+  bake.bake.set_min_tasks(20);
+  ASSERT_TRUE(operators_->Activate("times", bake).ok());
+  ASSERT_TRUE(Eventually([&] {
+    client_.Run(Call("times", kPoison));
+    return HasEvent("times", v1::OperatorEvent::KIND_REGRESSED);
+  }));
+  EXPECT_EQ(Describe("times").active_version(), 2u);
+}
+
+class ProductionFaultTest : public LifecycleTest {
+ protected:
+  ProductionFaultTest() : LifecycleTest({"--task_time_limit=500ms", "--park_after=0"}) {}
+
+  // Installs a good version and one that misbehaves for kPoison only.
+  void InstallGoodAndBad(const std::string& misbehave) {
+    MustInstall(Times("times", 2));
+    MustInstall(
+        Times("times", 3, absl::StrCat("if (x[i] == ", kPoison, ".0f) { ", misbehave, " }")));
+    ExpectServes("times", 2, 3);
+  }
+
+  void ExpectQuarantined() {
+    const pid_t engine = daemon_.engine_pid();
+    const RunOutcome guilty = client_.Run(Call("times", kPoison));
+    ASSERT_TRUE(guilty.call.ok()) << guilty.message();
+    EXPECT_EQ(guilty.status(0), v1::TASK_STATUS_ABORTED) << guilty.message();
+    EXPECT_EQ(guilty.result.version(), 2u);
+    ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
+    ExpectServes("times", 1, 2);
+    EXPECT_EQ(StateOf("times", 2), "quarantined");
+    v1::OperatorEvent event;
+    ASSERT_TRUE(HasEvent("times", v1::OperatorEvent::KIND_QUARANTINED, &event));
+    EXPECT_EQ(event.version(), 2u);
+    EXPECT_THAT(event.message(), HasSubstr("arguments"));
+
+    EXPECT_EQ(operators_->Activate("times").status().code(), absl::StatusCode::kFailedPrecondition);
+    ChangeOptions force;
+    force.force = true;
+    const auto forced = operators_->Activate("times", force);
+    ASSERT_TRUE(forced.ok()) << forced.status();
+    ExpectServes("times", 2, 3);
+  }
+};
+
+TEST_F(ProductionFaultTest, AVersionThatStoresToABadAddressIsQuarantined) {
+  InstallGoodAndBad("*reinterpret_cast<volatile float*>(16) = 1;");
+  ExpectQuarantined();
+}
+
+TEST_F(ProductionFaultTest, AVersionThatNeverReturnsIsQuarantined) {
+  InstallGoodAndBad("volatile int forever = 1; while (forever) {}");
+  ExpectQuarantined();
+}
+
+TEST_F(ProductionFaultTest, WithoutAVersionBeforeTheOperatorSaysWhyItDoesNotServe) {
+  MustInstall(Times(
+      "times", 3,
+      absl::StrCat("if (x[i] == ", kPoison, ".0f) *reinterpret_cast<volatile float*>(16) = 1;")));
+  const pid_t engine = daemon_.engine_pid();
+  client_.Run(Call("times", kPoison));
+  ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
+  const RunOutcome after = client_.Run(Call("times", 1));
+  EXPECT_EQ(after.call.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(after.message(), HasSubstr("quarantined"));
+  // Everybody else is served.
+  EXPECT_TRUE(client_.Run(SmallAdd()).all_ok());
+}
+
+TEST_F(ProductionFaultTest, AKilledEngineComesBackWithTheSameVersions) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3));
+  const pid_t engine = daemon_.engine_pid();
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
+  ExpectServes("times", 2, 3);
+  EXPECT_FALSE(HasEvent("times", v1::OperatorEvent::KIND_QUARANTINED));
+}
+
+}  // namespace
+}  // namespace resident::testing
