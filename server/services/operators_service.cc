@@ -24,8 +24,8 @@ std::vector<OperatorResources> ResourcesOf(const Core& core) {
   return {};
 }
 
-void Describe(const OperatorView& op, const std::vector<OperatorResources>& resources,
-              v1::Operator* out) {
+void Describe(const OperatorView& op, const Core& core,
+              const std::vector<OperatorResources>& resources, v1::Operator* out) {
   out->set_name(op.op->name());
   out->set_summary(op.summary);
   out->set_active_version(op.active_version);
@@ -67,6 +67,10 @@ void Describe(const OperatorView& op, const std::vector<OperatorResources>& reso
     trial->set_version(op.trial.version);
     trial->set_shadow_percent(op.trial.shadow_percent);
     trial->set_traffic_percent(op.trial.traffic_percent);
+    const OperatorManager::TrialCounters found = core.operators->trial_counters(op.op->name());
+    trial->set_shadow_tasks(found.shadow_tasks);
+    trial->set_shadow_mismatches(found.shadow_mismatches);
+    trial->set_latency_ratio(found.latency_ratio);
   }
 }
 
@@ -96,7 +100,7 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
                                                  v1::ListOperatorsResponse* response) {
   const std::vector<OperatorResources> resources = ResourcesOf(core_);
   for (const OperatorView& op : core_.registry->List()) {
-    resident::Describe(op, resources, response->add_operators());
+    resident::Describe(op, core_, resources, response->add_operators());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -107,7 +111,9 @@ grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext
                                                      const v1::DescribeOperatorRequest* request,
                                                      v1::DescribeOperatorResponse* response) {
   const auto op = core_.registry->Describe(request->name());
-  if (op.ok()) resident::Describe(*op, ResourcesOf(core_), response->mutable_operator_());
+  if (op.ok()) {
+    resident::Describe(*op, core_, ResourcesOf(core_), response->mutable_operator_());
+  }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(op.status()));
   return reactor;
