@@ -10,7 +10,12 @@ for file in "$@"; do
   cat "$file"
   printf ')SDKTEXT"},\n'
 done
-echo '{"resident/operator.h", "#include \"kernels/sdk/operator.h\"\n"}};'
+# Short names.
+for file in "$@"; do
+  [[ $file == kernels/sdk/* ]] &&
+    printf '{"resident/%s", "#include \\"%s\\"\\n"},\n' "${file##*/}" "$file"
+done
+echo '};'
 echo '  return *headers;'
 echo '}'
 echo '}  // namespace resident'

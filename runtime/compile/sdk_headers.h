@@ -10,8 +10,8 @@
 
 namespace resident {
 
-// Name, as an #include gives it, to text. Has "resident/operator.h", the short name of
-// "kernels/sdk/operator.h", too.
+// Name, as an #include gives it, to text. "resident/operator.h" is short for
+// "kernels/sdk/operator.h", and so for each header of the SDK.
 const std::map<std::string, std::string>& SdkHeaders();
 
 // Of names and texts: part of what a compiled unit depends on.
