@@ -12,8 +12,9 @@ for file in "$@"; do
 done
 # Short names.
 for file in "$@"; do
-  [[ $file == kernels/sdk/* ]] &&
+  if [[ $file == kernels/sdk/* ]]; then
     printf '{"resident/%s", "#include \\"%s\\"\\n"},\n' "${file##*/}" "$file"
+  fi
 done
 echo '};'
 echo '  return *headers;'
