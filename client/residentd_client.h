@@ -356,6 +356,8 @@ class Stream {
  private:
   friend class Client;
   class Impl;
+  static absl::StatusOr<std::unique_ptr<Stream>> Open(std::shared_ptr<Connection> connection,
+                                                      StreamOptions options);
   explicit Stream(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,162 @@
+// Batches as programs make them, and their results.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "client/residentd_client.h"
+
+namespace resident::client {
+namespace {
+
+absl::StatusCode CodeOf(v1::TaskStatus status) {
+  switch (status) {
+    case v1::TASK_STATUS_OK:
+      return absl::StatusCode::kOk;
+    case v1::TASK_STATUS_INVALID_ARGUMENT:
+      return absl::StatusCode::kInvalidArgument;
+    case v1::TASK_STATUS_DEADLINE_EXCEEDED:
+      return absl::StatusCode::kDeadlineExceeded;
+    case v1::TASK_STATUS_CANCELLED:
+      return absl::StatusCode::kCancelled;
+    case v1::TASK_STATUS_ABORTED:
+      return absl::StatusCode::kAborted;
+    case v1::TASK_STATUS_UNAVAILABLE:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+uint64_t ElementsOf(const Shape& shape) {
+  uint64_t elements = 1;
+  for (uint64_t dimension : shape) elements *= dimension;
+  return elements;
+}
+
+uint32_t SizeOf(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F64:
+    case v1::DTYPE_I64:
+      return 8;
+    case v1::DTYPE_F32:
+    case v1::DTYPE_I32:
+    case v1::DTYPE_U32:
+      return 4;
+    case v1::DTYPE_F16:
+    case v1::DTYPE_BF16:
+      return 2;
+    case v1::DTYPE_U8:
+    case v1::DTYPE_I8:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+TaskBatch::TaskBatch(std::string_view operator_name, uint32_t count) {
+  tasks().set_operator_(operator_name.data(), operator_name.size());
+  tasks().set_count(count);
+}
+
+TaskBatch& TaskBatch::Version(uint32_t version) {
+  tasks().set_version(version);
+  return *this;
+}
+
+TaskBatch& TaskBatch::InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes,
+                                 Shape shape) {
+  v1::InlineColumn& column = *tasks().add_arguments()->mutable_inline_();
+  if (shape.empty()) shape = {size_bytes / SizeOf(dtype) / std::max(tasks().count(), 1u)};
+  column.set_dtype(dtype);
+  column.mutable_shape()->Add(shape.begin(), shape.end());
+  column.set_data(data, size_bytes);
+  return *this;
+}
+
+TaskBatch& TaskBatch::Use(const BufferHandle& buffer, const View& view) {
+  v1::BufferColumn& column = *tasks().add_arguments()->mutable_buffer();
+  column.add_buffer_ids(buffer.id());
+  column.set_stride_bytes(view.stride * client::SizeOf(buffer.dtype()));
+  column.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  column.mutable_strides()->Add(view.strides.begin(), view.strides.end());
+  return *this;
+}
+
+TaskBatch& TaskBatch::ReturnAs(v1::DType dtype, Shape shape) {
+  v1::ReturnedColumn& column = *tasks().add_arguments()->mutable_returned();
+  column.set_dtype(dtype);
+  column.mutable_shape()->Add(shape.begin(), shape.end());
+  return *this;
+}
+
+TaskBatch& TaskBatch::Scalars(std::span<const double> values) {
+  tasks().add_arguments()->mutable_scalar()->mutable_f64()->Add(values.begin(), values.end());
+  return *this;
+}
+
+TaskBatch& TaskBatch::Integers(std::span<const int64_t> values) {
+  tasks().add_arguments()->mutable_scalar()->mutable_i64()->Add(values.begin(), values.end());
+  return *this;
+}
+
+FluxBatch::FluxBatch() { programs().add_offsets(0); }
+
+FluxBatch& FluxBatch::Program(std::span<const uint8_t> bytecode) {
+  programs().mutable_bytecode()->append(reinterpret_cast<const char*>(bytecode.data()),
+                                        bytecode.size());
+  programs().add_offsets(static_cast<uint32_t>(programs().bytecode().size()));
+  return *this;
+}
+
+FluxBatch& FluxBatch::Operator(std::string_view name, uint32_t version) {
+  programs().set_operator_(name.data(), name.size());
+  programs().set_version(version);
+  programs().clear_offsets();
+  return *this;
+}
+
+FluxBatch& FluxBatch::Inputs(std::span<const int32_t> registers, uint32_t width) {
+  programs().set_initial(registers.data(), registers.size_bytes());
+  programs().set_initial_width(width);
+  if (programs().count() == 0 && programs().offsets_size() <= 2 && width > 0) {
+    programs().set_count(static_cast<uint32_t>(registers.size() / width));
+  }
+  return *this;
+}
+
+FluxBatch& FluxBatch::Runs(uint32_t count) {
+  programs().set_count(count);
+  return *this;
+}
+
+FluxBatch& FluxBatch::ProgramOfRun(std::span<const uint32_t> program) {
+  programs().mutable_program_index()->Assign(program.begin(), program.end());
+  programs().set_count(static_cast<uint32_t>(program.size()));
+  return *this;
+}
+
+FluxBatch& FluxBatch::Wanted(std::span<const uint32_t> registers) {
+  programs().mutable_wanted()->Assign(registers.begin(), registers.end());
+  return *this;
+}
+
+FluxBatch& FluxBatch::MaxCycles(uint64_t cycles) {
+  programs().set_max_cycles(cycles);
+  return *this;
+}
+
+FluxBatch& FluxBatch::UnknownOpcodeIsNop() {
+  programs().set_unknown_opcode(v1::FluxPrograms::UNKNOWN_OPCODE_NOP);
+  return *this;
+}
+
+absl::Status Result::status() const {
+  if (ok()) return absl::OkStatus();
+  if (message_.errors().empty()) return absl::InternalError("tasks failed without a reason");
+  const v1::TaskError& error = message_.errors(0);
+  return absl::Status(CodeOf(error.status()),
+                      absl::StrCat("task ", error.index(), ": ", error.message()));
+}
+
+}  // namespace resident::client
