@@ -5,13 +5,15 @@
       A `bazel test --build_event_json_file=EVENTS.json` run. Only targets of that run
       count: the event file names each one's outputs, so old logs are never read.
   report_results.py checks RESULTS.json
-      A tests/gpu/run: a list of {"name", "exit_code", "seconds", "xml", "log"}.
+      A tests/gpu/run: a list of {"name", "exit_code", "seconds", "xml", "log"}, with
+      "not_run" (why) for a check that this machine cannot run.
 
 What is counted:
   * GoogleTest: each case of the XML report. A skipped or disabled case is listed and is
     neither passed nor failed (`--no_skips`: it is failed).
   * Anything else: the counts of its last line, if that is `N passed, N failed`; else it
     is one case.
+  * A check that was not run: nothing. It has a row and a line of its own.
   * A target that did not build, crashed, timed out, wrote no report, or whose exit code
     contradicts its report, is at least one failed case.
 
@@ -180,6 +182,10 @@ def checks_counts(checks, print_row=print):
     print_row("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
         "check", "result", "seconds", "passed", "failed", "skipped"))
     for check in checks:
+        if check.get("not_run"):
+            check.update(passed=0, failed=0, skipped=0)
+            print_row("{:<28} {:<8}".format(check["name"], "not run"))
+            continue
         counts = program_counts(
             check["name"],
             check["exit_code"] == 0,
@@ -204,6 +210,7 @@ def main(argv):
     parser.add_argument("--save", help="checks: write the list with its counts here, as JSON")
     options = parser.parse_args(argv)
 
+    not_run = []
     text = read_text(options.file)
     if options.kind == "bazel":
         total = bazel_counts(text or "", options.exit_code)
@@ -212,6 +219,7 @@ def main(argv):
     else:
         checks = json.loads(text)
         total = checks_counts(checks)
+        not_run = ["{}: {}".format(c["name"], c["not_run"]) for c in checks if c.get("not_run")]
         if options.save:
             rows = [{k: v for k, v in c.items() if k not in ("xml", "log")} for c in checks]
             pathlib.Path(options.save).write_text(json.dumps(rows, indent=2) + "\n")
@@ -220,6 +228,8 @@ def main(argv):
             total.fail(title + " (skipped)")
         total.skipped = []
 
+    for line in not_run:
+        print("not run: " + line)
     for title in total.skipped:
         print("skipped: " + title)
     for title in total.failures:

@@ -99,7 +99,7 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-bool OnGpu() { return Devices() != "cpu"; }
+bool OnGpu() { return Devices().rfind("cpu", 0) != 0; }
 
 Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address)
     : folder_(MakeFolder()), child_(Spawn(folder_, address, flags)) {
@@ -222,10 +222,11 @@ RunOutcome Client::Run(const v1::Batch& batch) const {
   return outcome;
 }
 
-grpc::Status Client::Allocate(uint64_t floats, uint64_t* id) const {
+grpc::Status Client::Allocate(uint64_t floats, uint64_t* id, std::optional<uint32_t> device) const {
   v1::AllocateRequest request;
   request.set_dtype(v1::DTYPE_F32);
   request.add_shape(floats);
+  if (device.has_value()) request.set_device(*device);
   v1::AllocateResponse response;
   const grpc::Status status = buffers_->Allocate(Context().get(), request, &response);
   *id = response.buffer().id();
@@ -247,7 +248,8 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
   return batch;
 }
 
-Counters::Counters(const Client& client, uint32_t count) : count_(count) {
+Counters::Counters(const Client& client, uint32_t count, std::optional<uint32_t> device)
+    : count_(count) {
   static std::atomic<int> number{0};
   name_ = "/resident-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++);
   const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -263,6 +265,7 @@ Counters::Counters(const Client& client, uint32_t count) : count_(count) {
   request.set_size_bytes(bytes);
   request.set_dtype(v1::DTYPE_F32);
   request.add_shape(count);
+  if (device.has_value()) request.set_device(*device);
   v1::ImportSharedResponse response;
   const grpc::Status status =
       client.buffers().ImportShared(client.Context().get(), request, &response);

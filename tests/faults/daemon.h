@@ -1,7 +1,8 @@
 // The real daemon as a child process, and a client of it, for tests that break things.
 //
 // RESIDENTD names the binary (default: the one Bazel built), RESIDENT_TEST_DEVICES the
-// value of --devices (default: cpu), so that the same tests run on a GPU machine.
+// value of --devices (default: cpu), so that the same tests run on a GPU machine. With
+// several devices the tests of one work with the first; devices_test.cc is about the others.
 //
 // Thread safety: Daemon and Client as gRPC's stubs: calls from any thread.
 //
@@ -63,6 +64,7 @@ class Daemon {
   // A connection of its own.
   std::shared_ptr<grpc::Channel> Connect() const;
   v1::StatusResponse Status() const;
+  // The first device; tests that say nothing of devices mean it.
   v1::DeviceStatus Device() const { return Status().devices(0); }
   pid_t engine_pid() const { return static_cast<pid_t>(Device().engine_pid()); }
   // Waits for an engine other than this one that serves.
@@ -102,7 +104,8 @@ class Client {
   std::unique_ptr<grpc::ClientContext> Context() const;
   RunOutcome Run(const v1::Batch& batch) const;
   // A device buffer of floats; the status of the call if it is refused.
-  grpc::Status Allocate(uint64_t floats, uint64_t* id) const;
+  grpc::Status Allocate(uint64_t floats, uint64_t* id,
+                        std::optional<uint32_t> device = std::nullopt) const;
 
   v1::Executor::Stub& executor() const { return *executor_; }
   v1::Buffers::Stub& buffers() const { return *buffers_; }
@@ -127,7 +130,7 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
 // seen whatever becomes of daemon and engine.
 class Counters {
  public:
-  Counters(const Client& client, uint32_t count);
+  Counters(const Client& client, uint32_t count, std::optional<uint32_t> device = std::nullopt);
   ~Counters();
   Counters(const Counters&) = delete;
   Counters& operator=(const Counters&) = delete;

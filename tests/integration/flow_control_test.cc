@@ -66,6 +66,7 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
       v1::Batch& batch = *request.mutable_batch();
       batch = Tasks("fill", 1);
       batch.set_id(i);
+      batch.mutable_options()->set_device(0);
       Returned(batch, {1 << 18});
       Scalar(batch, {1});
       ASSERT_TRUE(stream->Write(request));
@@ -73,7 +74,9 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
     stream->WritesDone();
   });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() >= 1; }));
-  auto lone = std::async(std::launch::async, [&] { return modest.Run(SmallAdd()); });
+  v1::Batch small = SmallAdd();
+  small.mutable_options()->set_device(0);  // Others are not parked.
+  auto lone = std::async(std::launch::async, [&] { return modest.Run(small); });
   ASSERT_TRUE(Eventually([&] {
     const v1::StatusResponse status = daemon.Status();
     for (const auto& client : status.clients()) {
@@ -162,6 +165,7 @@ TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
     for (int i = 0; i < 10; ++i) {
       v1::SubmitRequest request;
       *request.mutable_batch() = Spin(1000, 1'000'000'000);
+      request.mutable_batch()->mutable_options()->set_device(0);
       ASSERT_TRUE(stream->Write(request));
     }
     ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 10'000; }));
