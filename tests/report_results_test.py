@@ -207,6 +207,22 @@ class CommandLine(unittest.TestCase):
             status, lines = self.run_main("checks", str(folder / "in.json"), "--no_skips")
             self.assertEqual((status, lines[-1]), (1, "2 passed, 5 failed"))
 
+    def test_a_check_that_was_not_run_is_said_and_counts_as_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "a.xml").write_text(ONE_PASSES)
+            checks = [
+                {"name": "a", "exit_code": 0, "seconds": 1, "xml": str(folder / "a.xml")},
+                {"name": "pair", "exit_code": 0, "seconds": 0, "not_run": "needs 2 GPUs"},
+            ]
+            (folder / "in.json").write_text(json.dumps(checks))
+            status, lines = self.run_main("checks", str(folder / "in.json"), "--no_skips")
+            self.assertEqual((status, lines[-1]), (0, "1 passed, 0 failed"))
+            self.assertIn("not run: pair: needs 2 GPUs", lines)
+
+            (folder / "in.json").write_text(json.dumps(checks[1:]))
+            self.assertEqual(self.run_main("checks", str(folder / "in.json"))[0], 1)
+
 
 if __name__ == "__main__":
     unittest_main.main(verbosity=1)

@@ -37,7 +37,7 @@ TEST(SeveralDevicesTest, EachServesFromAnEngineOfItsOwn) {
   for (const v1::DeviceStatus& device : status.devices()) {
     EXPECT_EQ(device.engine(), OnGpu() ? "cuda" : "cpu");
     EXPECT_TRUE(engines.insert(device.engine_pid()).second) << device.engine_pid();
-    ExpectServes(client, device.index());
+    ExpectServes(client, device.device());
   }
   EXPECT_EQ(daemon.Children(), engines.size());
 }
