@@ -266,7 +266,7 @@ class FluxBatch : public Batch {
   FluxBatch& Wanted(std::initializer_list<uint32_t> registers) {
     return Wanted(std::span<const uint32_t>(registers.begin(), registers.size()));
   }
-  // Instructions that one run may execute. 0: the server's default, 1,000,000.
+  // Instructions that one run may execute. Without it: the server's default, 1,000,000.
   FluxBatch& MaxCycles(uint64_t cycles);
   // Opcodes outside the instruction set cost a cycle and do nothing.
   FluxBatch& UnknownOpcodeIsNop();

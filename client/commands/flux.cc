@@ -20,7 +20,8 @@
 ABSL_FLAG(std::string, operator, "", "run: an installed program, in place of FILE");
 ABSL_FLAG(std::string, initial, "", "run: initial registers from R0 on, as in 5,-3");
 ABSL_FLAG(std::string, registers, "", "run: registers to print, as in 0,1; without it all 16");
-ABSL_FLAG(uint64_t, max_cycles, 0, "run: instructions that may execute; 0 is 1,000,000");
+ABSL_FLAG(std::optional<uint64_t>, max_cycles, std::nullopt,
+          "run: instructions that may execute; the server's default is 1,000,000");
 ABSL_FLAG(std::string, unknown_opcode, "error",
           "run: what an opcode outside the instruction set does: error or nop");
 
@@ -102,7 +103,8 @@ int Execute(const flux::Bytecode* program) {
     return UsageError(absl::StrCat("--unknown_opcode cannot be '", unknown, "'"), "error or nop");
   }
   client::FluxBatch batch;
-  batch.Wanted(*wanted).MaxCycles(absl::GetFlag(FLAGS_max_cycles)).Runs(1);
+  batch.Wanted(*wanted).Runs(1);
+  if (const auto cycles = absl::GetFlag(FLAGS_max_cycles)) batch.MaxCycles(*cycles);
   if (program == nullptr) {
     batch.Operator(absl::GetFlag(FLAGS_operator), absl::GetFlag(FLAGS_op_version));
   } else {

@@ -87,8 +87,8 @@ absl::Status FluxPrograms::Check(const Limits& limits) {
     wanted_ |= uint64_t{message_.wanted(k)} << (4 * k);
   }
 
-  max_cycles_ = message_.max_cycles() == 0 ? std::min(kFluxDefaultCycles, limits.flux_max_cycles)
-                                           : message_.max_cycles();
+  max_cycles_ = message_.has_max_cycles() ? message_.max_cycles()
+                                          : std::min(kFluxDefaultCycles, limits.flux_max_cycles);
   const uint64_t most_cycles = std::min<uint64_t>(limits.flux_max_cycles, UINT32_MAX);
   if (max_cycles_ > most_cycles) return errors::FluxCycles(max_cycles_, most_cycles);
   if (!v1::FluxPrograms::UnknownOpcode_IsValid(message_.unknown_opcode())) {

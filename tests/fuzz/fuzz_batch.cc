@@ -216,7 +216,7 @@ void MakePrograms(Choices& choose, v1::Batch* batch) {
   programs->set_initial(choose.Bytes(programs->initial_width() * 4 *
                                      (choose.Below(2) == 0 ? 1 : programs->count() % 64)));
   for (uint32_t i = choose.Below(18); i > 0; --i) programs->add_wanted(choose.Below(17));
-  programs->set_max_cycles(choose.Number());
+  if (choose.Below(4) != 0) programs->set_max_cycles(choose.Number());
   programs->set_unknown_opcode(static_cast<v1::FluxPrograms::UnknownOpcode>(choose.Below(3)));
 }
 
