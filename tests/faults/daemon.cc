@@ -222,11 +222,11 @@ RunOutcome Client::Run(const v1::Batch& batch) const {
   return outcome;
 }
 
-grpc::Status Client::Allocate(uint64_t floats, uint64_t* id, std::optional<uint32_t> device) const {
+grpc::Status Client::Allocate(uint64_t floats, uint64_t* id, uint32_t device) const {
   v1::AllocateRequest request;
   request.set_dtype(v1::DTYPE_F32);
   request.add_shape(floats);
-  if (device.has_value()) request.set_device(*device);
+  request.set_device(device);
   v1::AllocateResponse response;
   const grpc::Status status = buffers_->Allocate(Context().get(), request, &response);
   *id = response.buffer().id();
@@ -248,8 +248,7 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
   return batch;
 }
 
-Counters::Counters(const Client& client, uint32_t count, std::optional<uint32_t> device)
-    : count_(count) {
+Counters::Counters(const Client& client, uint32_t count, uint32_t device) : count_(count) {
   static std::atomic<int> number{0};
   name_ = "/resident-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++);
   const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -265,7 +264,7 @@ Counters::Counters(const Client& client, uint32_t count, std::optional<uint32_t>
   request.set_size_bytes(bytes);
   request.set_dtype(v1::DTYPE_F32);
   request.add_shape(count);
-  if (device.has_value()) request.set_device(*device);
+  request.set_device(device);
   v1::ImportSharedResponse response;
   const grpc::Status status =
       client.buffers().ImportShared(client.Context().get(), request, &response);

@@ -104,8 +104,7 @@ class Client {
   std::unique_ptr<grpc::ClientContext> Context() const;
   RunOutcome Run(const v1::Batch& batch) const;
   // A device buffer of floats; the status of the call if it is refused.
-  grpc::Status Allocate(uint64_t floats, uint64_t* id,
-                        std::optional<uint32_t> device = std::nullopt) const;
+  grpc::Status Allocate(uint64_t floats, uint64_t* id, uint32_t device = 0) const;
 
   v1::Executor::Stub& executor() const { return *executor_; }
   v1::Buffers::Stub& buffers() const { return *buffers_; }
@@ -130,7 +129,7 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
 // seen whatever becomes of daemon and engine.
 class Counters {
  public:
-  Counters(const Client& client, uint32_t count, std::optional<uint32_t> device = std::nullopt);
+  Counters(const Client& client, uint32_t count, uint32_t device = 0);
   ~Counters();
   Counters(const Counters&) = delete;
   Counters& operator=(const Counters&) = delete;

@@ -194,7 +194,7 @@ TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
   EXPECT_EQ(daemon.Children(), static_cast<size_t>(daemon.Status().devices_size() - 1));
   const Client client(daemon);  // The daemon itself is well.
   uint64_t buffer = 0;
-  const grpc::Status refused = client.Allocate(16, &buffer, 0);
+  const grpc::Status refused = client.Allocate(16, &buffer);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.error_message(), HasSubstr("Fix: "));
 }
