@@ -16,9 +16,16 @@ dist=${1:-dist}
 limit_mib=45
 targets=(//server:residentd //client:residentctl //client:example)
 scripts=()
+left_out=()
+# Programs for GPUs alone are not built without the CUDA toolkit.
+gpu_programs=$(bazel query --noshow_progress 'kind(rule, //tests/gpu:all)')
+have_cuda=$(grep -cx //tests/gpu:engine_tests <<<"$gpu_programs" || true)
 while read -r _ target _; do
   if [[ $target == *.py ]]; then
     scripts+=("$target")
+  elif [[ $have_cuda == 0 && $target == //tests/gpu:* ]] &&
+    ! grep -qx "$target" <<<"$gpu_programs"; then
+    left_out+=("${target#*:}")
   else
     targets+=("$target")
   fi
@@ -52,3 +59,7 @@ bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 
 echo "bundle: $dist, $(du -sm --apparent-size "$dist" | cut -f1) MiB:" \
   "$(find "$dist/bin" -type f | wc -l) programs, $(find "$dist/lib" -type f | wc -l) libraries"
+if ((${#left_out[@]} > 0)); then
+  printf '%s\n' "${left_out[@]}" | sort -u | paste -sd ' ' |
+    sed 's/^/bundle: without the CUDA toolkit, and so the CPU engine alone, and not: /'
+fi
