@@ -95,8 +95,10 @@ GenerationStager::Versions GenerationStager::Members(const Versions& staged) con
   for (auto& version : registry_->SlotHolders()) {
     if (version->builtin) continue;
     const VersionState state = version->state.load(std::memory_order_relaxed);
-    // Reserved by an install that is not of this round, or out of service.
-    if (state == VersionState::kCanaried || state == VersionState::kQuarantined) continue;
+    if (state == VersionState::kQuarantined) continue;
+    // Reserved by an install whose round has not come. One whose round has been stays: its
+    // install is about to make it known, and then it may be called.
+    if (state == VersionState::kCanaried && !Contains(*version)) continue;
     if (std::find(staged.begin(), staged.end(), version) == staged.end()) {
       members.push_back(std::move(version));
     }
