@@ -73,8 +73,12 @@ std::string Duration(uint64_t microseconds) {
 }
 
 std::string ResourcesText(const v1::ResourceUse& use) {
-  return absl::StrCat(use.registers(), " registers, ", use.stack_bytes(), " B of stack, ",
-                      use.shared_bytes(), " B shared, ", use.code_bytes(), " B of code");
+  // A CPU has neither to tell.
+  const std::string gpu = use.registers() == 0 ? ""
+                                               : absl::StrCat(use.registers(), " registers, ",
+                                                              use.shared_bytes(), " B shared, ");
+  return absl::StrCat(gpu, use.stack_bytes(), " B of stack, ", FormatExact(use.code_bytes()),
+                      " B of code");
 }
 
 std::string VersionsText(const v1::Operator& op) {

@@ -312,6 +312,10 @@ int RunRun(const std::vector<std::string>& words) {
   if (!client.ok()) return CallError(client.status());
   absl::StatusOr<v1::Operator> op = (*client)->DescribeOperator(words[0]);
   if (!op.ok()) return CallError(op.status());
+  if (op->versions_size() > 0 && op->versions(0).kind() == "bytecode") {
+    return UsageError(absl::StrCat(op->name(), " is a FLUX program and takes no arguments by name"),
+                      absl::StrCat("residentctl flux run --operator=", op->name()));
+  }
   TaskBuilder builder(**client, *op);
   if (absl::Status status = builder.Build(arguments); !status.ok()) {
     const bool ours = absl::IsInvalidArgument(status);
