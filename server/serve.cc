@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -79,7 +78,7 @@ RpcTotals TotalsOf(const RpcCounters& counters) {
 std::vector<TrialSeries> TrialsOf(const Core& core) {
   std::vector<TrialSeries> trials;
   for (const OperatorView& op : core.registry->List()) {
-    if (op.trial.version == 0 || core.operators == nullptr) continue;
+    if (op.trial.version == 0) continue;
     const auto counters = core.operators->trial_counters(op.op->name());
     trials.push_back(
         {op.op->name(), op.trial.version, counters.shadow_tasks, counters.shadow_mismatches});
@@ -282,9 +281,7 @@ void Daemon::ConnectCore() {
 }
 
 absl::Status Daemon::StartMetrics() {
-  if (core_.operators != nullptr) {
-    event_counter_ = std::make_unique<OperatorEventCounter>(core_.operators);
-  }
+  event_counter_ = std::make_unique<OperatorEventCounter>(core_.operators);
   if (options_.metrics_address.empty()) return absl::OkStatus();
   MetricsSources sources;
   sources.version = kVersion;
@@ -306,9 +303,7 @@ absl::Status Daemon::StartMetrics() {
                         access_.denied(absl::StatusCode::kPermissionDenied), files.reloads,
                         files.failures, files.certificate_expires};
   };
-  sources.operator_events = [this] {
-    return event_counter_ == nullptr ? std::map<std::string, uint64_t>() : event_counter_->counts();
-  };
+  sources.operator_events = [this] { return event_counter_->counts(); };
   sources.trials = [this] { return TrialsOf(core_); };
   auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
   if (!metrics.ok()) return metrics.status();

@@ -29,7 +29,7 @@ void InstallStream::Open() {
   core_.streams->Add(shared_from_this(),
                      RecheckOf(context_, core_, Role::kInstall, "resident.v1.Operators/Install"));
   absl::MutexLock lock(&mu_);
-  if (core_.gate->draining() || core_.operators == nullptr) {
+  if (core_.gate->draining()) {
     Conclude(errors::Draining());
   } else if (!fits) {
     Conclude(errors::TooManyInstalls(core_.limits.max_installs));

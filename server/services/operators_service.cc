@@ -123,7 +123,7 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
                                                    WorkerPool& pool,
                                                    std::function<absl::Status()> change) {
   auto* const reactor = context->DefaultReactor();
-  if (core_.operators == nullptr || !core_.gate->Enter(1)) {
+  if (!core_.gate->Enter(1)) {
     reactor->Finish(ToGrpc(errors::Draining()));
     return reactor;
   }
@@ -211,10 +211,6 @@ grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* c
                                                   const v1::AuditRequest* request,
                                                   v1::AuditResponse* response) {
   auto* const reactor = context->DefaultReactor();
-  if (core_.operators == nullptr) {
-    reactor->Finish(ToGrpc(errors::Draining()));
-    return reactor;
-  }
   if (request->count() > kMaxAuditEvents) {
     reactor->Finish(ToGrpc(errors::TooManyAuditEvents(request->count(), kMaxAuditEvents)));
     return reactor;

@@ -27,11 +27,6 @@ WatchStream::~WatchStream() { core_.streams->Remove(this); }
 void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
   core_.streams->Add(shared_from_this(),
                      RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
-  if (core_.operators == nullptr) {
-    absl::MutexLock lock(&mu_);
-    Conclude(errors::Draining());
-    return;
-  }
   {
     absl::MutexLock lock(&mu_);
     after_ = after_revision == 0 ? core_.operators->revision() : after_revision;
@@ -104,7 +99,7 @@ void WatchStream::End(const absl::Status& status) {
 
 void WatchStream::OnDone() {
   // Waits for a wake that is under way, which takes mu_.
-  if (core_.operators != nullptr) core_.operators->Unsubscribe(subscription_);
+  core_.operators->Unsubscribe(subscription_);
   self_.reset();
 }
 
