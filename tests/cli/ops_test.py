@@ -110,8 +110,8 @@ class OpsTest(unittest.TestCase):
         out = self.ctl("flux", "run", "--operator=square", "--initial=7", "--registers=0").out
         self.assertIn("R0  49", out)
         self.assertIn("square version 1", out)
-        result = self.ctl("run", "square", "x=1", code=REFUSED)
-        self.assertIn("Fix: ", result.err)
+        result = self.ctl("run", "square", "x=1", code=USAGE)
+        self.assertIn("residentctl flux run --operator=square", result.err)
 
     def test_json_is_one_document_a_state(self):
         result = self.ctl("ops", "install", "lines", self.source("lines", 2), "--json")
@@ -176,7 +176,7 @@ class OpsTest(unittest.TestCase):
         audit = self.ctl("ops", "audit", "watched", "--json").json["events"]
         self.assertEqual(audit, list(reversed(seen)))
         text = self.ctl("ops", "audit", "watched").out
-        self.assertRegex(text, r"(?m)^ +\d+ +[-\d]+ [:\d]+ +removed +watched +anonymous")
+        self.assertRegex(text, r"(?m)^ +\d+ +[-\d]+ [:\d]+ +removed +watched version 1 +anonymous")
 
 
 if __name__ == "__main__":

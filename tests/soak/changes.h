@@ -94,7 +94,7 @@ class Changes {
   void Rollback();
   void StaleRevision();
   void Trial();
-  void BadInstall();
+  void BadInstalls();
   void WithdrawInstall();
   void Remove();
   void FaultInProduction();
@@ -112,7 +112,7 @@ class Changes {
   uint32_t active_ = 0;
   // Served before the active one, and can be gone back to; 0: none.
   uint32_t previous_ = 0;
-  uint32_t bad_ = 0;
+  size_t bad_;  // Counts bad versions; operators begin with different ones.
 };
 
 }  // namespace resident::soak

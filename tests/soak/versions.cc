@@ -9,6 +9,8 @@
 namespace resident::soak {
 namespace {
 
+constexpr uint32_t kExampleNumber = 5;
+
 constexpr char kSource[] = R"(// signature: x: in f32[N], number: scalar f32, out: out f32[N]
 #include "kernels/sdk/operator.h"
 
@@ -27,6 +29,9 @@ std::string FaultText(Fault fault) {
   switch (fault) {
     case Fault::kNone:
       return "(void)raw;";
+    case Fault::kSlowInCanary:
+      return absl::StrCat("if (number == ", kExampleNumber,
+                          ") for (int i = 0; i < 5'000'000 && raw != nullptr; ++i) {}");
     case Fault::kDoesNotCompile:
       return "raw = nothing_of_that_name;";
     case Fault::kFaultsInCanary:
@@ -52,6 +57,8 @@ const char* FaultName(Fault fault) {
   switch (fault) {
     case Fault::kNone:
       return "good";
+    case Fault::kSlowInCanary:
+      return "takes a while";
     case Fault::kDoesNotCompile:
       return "does not compile";
     case Fault::kFaultsInCanary:
@@ -87,9 +94,9 @@ client::Installation MakeVersion(int op, uint32_t key, Fault fault) {
   std::vector<float> out;
   for (uint32_t i = 1; i <= kElements; ++i) {
     x.push_back(static_cast<float>(i));
-    out.push_back(static_cast<float>(i * key + 5));
+    out.push_back(static_cast<float>(i * key + kExampleNumber));
   }
-  version.Add(client::Example().Value(x).Scalar(5.0f).Value(out));
+  version.Add(client::Example().Value(x).Scalar(static_cast<float>(kExampleNumber)).Value(out));
   return version;
 }
 

@@ -28,6 +28,8 @@ inline constexpr int kPoison = -1;
 
 enum class Fault {
   kNone,
+  // As good, but its examples take a while, so that it can be withdrawn meanwhile.
+  kSlowInCanary,
   // Refused at install.
   kDoesNotCompile,
   kFaultsInCanary,
