@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "runtime/compile/first_error.h"
 #include "runtime/compile/run_program.h"
 #include "runtime/compile/sdk_headers.h"
 
@@ -129,7 +128,7 @@ absl::Status FailureOf(const ProgramOutput& said) {
                                                      kMaxUnitBytes,
                                                      " bytes. Fix: pass large tables as tensors"));
   }
-  return DoesNotCompile(said.text);
+  return absl::InvalidArgumentError("the source does not compile");
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/compile/first_error.h"
 
 namespace resident {
 namespace {
@@ -107,7 +106,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     log->resize(size - 1);  // Without the zero.
   }
   if (result == NVRTC_ERROR_COMPILATION) {
-    return DoesNotCompile(*log);
+    return absl::InvalidArgumentError("the source does not compile");
   }
   std::string cubin;
   if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);

@@ -102,9 +102,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {
       auto& steps = step == "inspect" ? built.inspect_steps : built.compile_steps;
-      // "compile x86-64 checked": the compiler's own name has the target too.
-      steps.emplace_back(absl::StrCat(step.substr(0, step.find(' ')), " ", compilation.Name()),
-                         duration);
+      steps.emplace_back(absl::StrCat(step, " ", compilation.Name()), duration);
     }
     UnitPayload& of = compilation.checked ? *checked : *payload;
     of.symbol = result.symbol;
