@@ -171,8 +171,9 @@ absl::Status CubinInspection::CheckVariables() const {
       if (place != ".nv.global" && place != ".nv.global.init") continue;
       if (symbol.type != kSymbolVariable && symbol.type != STT_SECTION) continue;
       const std::string name(symbol.name);
-      // Tables of virtual functions are constant.
-      if (absl::StartsWith(name, "_ZTV")) continue;
+      // Tables of virtual functions are constant, and so are those of CUDA's own sinf and
+      // cosf.
+      if (absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_")) continue;
       referred.insert(Demangle(name));
     }
   }

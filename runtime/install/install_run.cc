@@ -94,6 +94,8 @@ absl::Status InstallRun::Prepare() {
       }
       if (spec_.split.empty()) spec_.split = generated->split;
       if (spec_.summary.empty()) spec_.summary = generated->summary;
+      // How many registers a formula takes is not its author's concern.
+      spec_.allow_spills = build_.allow_spills = true;
       build_.kind = InstallKind::kSource;
       build_.main_file = kExpressionFile;
       build_.files = {{kExpressionFile, generated->source}};
