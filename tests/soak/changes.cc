@@ -14,6 +14,9 @@ namespace {
 constexpr int kTries = 50;
 // Keys that come again, so that some installs find their objects in the cache.
 constexpr uint32_t kKeysThatRepeat = 8;
+// Keys that come once are others with each seed.
+constexpr uint32_t kSeedsApart = 100;
+constexpr uint32_t kKeysOfSeed = 500;
 
 constexpr std::array<Fault, 5> kBadVersions = {Fault::kDoesNotCompile, Fault::kHangsInCanary,
                                                Fault::kFaultsInCanary, Fault::kWrongResult,
@@ -88,6 +91,7 @@ Changes::Changes(const World& world, int op, uint64_t seed)
       name_(OperatorName(op)),
       operators_(*world.client),
       random_(seed * 1'000'003 + static_cast<uint64_t>(op)),
+      last_key_(static_cast<uint32_t>(seed % kSeedsApart) * kKeysOfSeed),
       bad_(static_cast<size_t>(op) * kBadVersionsOfRound) {}
 
 void Changes::Failed(const std::string& what, const absl::Status& status) {

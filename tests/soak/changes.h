@@ -107,7 +107,7 @@ class Changes {
   const std::string name_;
   client::Operators operators_;
   std::mt19937_64 random_;
-  uint32_t last_key_ = 0;
+  uint32_t last_key_;
   uint64_t revision_ = 0;
   uint32_t active_ = 0;
   // Served before the active one, and can be gone back to; 0: none.

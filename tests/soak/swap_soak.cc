@@ -11,12 +11,14 @@
 // A round is one step of every kind (changes.h) for every operator, all operators at once.
 // Prints what was counted; `0 violations` and exit status 0, or what was wrong.
 #include <signal.h>
+#include <stdlib.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <shared_mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -193,8 +195,25 @@ class Soak {
   uint64_t generations_ = 0;
 };
 
+// A folder that goes with the object.
+class Folder {
+ public:
+  Folder() : path_(std::filesystem::temp_directory_path() / "swap-soak-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 int Main() {
-  const testing::Daemon daemon({"--task_time_limit=5s"});
+  const Folder state;
+  const testing::Daemon daemon({"--task_time_limit=5s", "--state_dir=" + state.path()});
   Soak soak(daemon);
   // Once through everything, so that what is made once is there.
   soak.Run(/*rounds=*/1, 0, /*kills=*/1, absl::GetFlag(FLAGS_faults));
