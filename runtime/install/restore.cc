@@ -36,6 +36,10 @@ absl::Status LiveOperatorManager::Restore(std::vector<std::string>* warnings) {
     if (!status.ok()) {
       warnings->push_back(absl::StrCat(stored.name, " does not come back: ", status.message()));
     }
+    if (!status.ok() || op.versions.empty()) {
+      // Its numbers are taken all the same: results and the audit log name them.
+      sources_.registry->RestoreRemoved(stored.name, stored.last_version);
+    }
   }
   return any ? stager_.Reload() : absl::OkStatus();
 }

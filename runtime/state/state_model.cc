@@ -165,6 +165,14 @@ void StateModel::ApplyChange(const internal::StoredChange& change) {
     }
   }
   for (const uint32_t version : change.retired()) Retire(op, version);
+  // Nor has a version its place that the registry did not get back after a start (its
+  // contents were damaged) and that is not what this change left active or standby.
+  for (const internal::StoredVersion& version : op.versions()) {
+    if (version.in_slot() && version.version() != change.active_version() &&
+        version.version() != change.standby_version()) {
+      Retire(op, version.version());
+    }
+  }
   if (change.active_version() != change.previous_version()) {
     internal::StoredVersion* const active = FindVersion(op, change.active_version());
     if (active != nullptr) {

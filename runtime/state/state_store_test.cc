@@ -168,6 +168,18 @@ TEST_F(StateStoreTest, ARecordThatDoesNotFitIsRefusedBeforeItIsOnDisk) {
   EXPECT_EQ(*ReadWholeFile(JournalPath()), before);
 }
 
+// A daemon that could not bring a version back (its contents were damaged) has another idea
+// of what is in the slots than the journal; the journal follows it.
+TEST_F(StateStoreTest, AVersionThatDidNotComeBackDoesNotKeepItsPlace) {
+  auto store = Open();
+  RunScript(*store, 5);  // 2 is active, 1 is the previous one; 2 does not come back.
+  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 1, 0), {}).ok());
+  const StoredOperator op = store->operators()[0];
+  EXPECT_EQ(op.versions[0].state, VersionState::kActive);
+  EXPECT_EQ(op.versions[1].state, VersionState::kRetired);
+  EXPECT_FALSE(op.versions[1].in_slot);
+}
+
 TEST_F(StateStoreTest, CompactionKeepsWhatCountsAndForgetsTheRest) {
   std::string before;
   {
