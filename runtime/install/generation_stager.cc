@@ -166,6 +166,14 @@ absl::Status GenerationStager::LoadOn(Device& device,
 }
 
 std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& device) {
+  {
+    // What is out of service now has to be brought back before it can serve.
+    absl::MutexLock lock(&mu_);
+    std::erase_if(members_, [](const auto& member) {
+      const auto version = member.lock();
+      return version == nullptr || version->state.load() == VersionState::kQuarantined;
+    });
+  }
   auto built = build_(device, NextNumber(), Members({}));
   return built.ok() ? *std::move(built) : nullptr;
 }

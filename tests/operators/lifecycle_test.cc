@@ -86,7 +86,8 @@ class LifecycleTest : public ::testing::Test {
   }
 
   std::string StateOf(const std::string& name, uint32_t version) {
-    for (const v1::OperatorVersion& candidate : Describe(name).versions()) {
+    const v1::Operator op = Describe(name);
+    for (const v1::OperatorVersion& candidate : op.versions()) {
       if (candidate.version() == version) return candidate.state();
     }
     return "unknown";
