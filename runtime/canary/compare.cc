@@ -133,6 +133,7 @@ Comparison Compare(DType dtype, const void* got, const void* expected, uint64_t 
 std::string ElementText(DType dtype, const void* element) {
   const Element value = Read(dtype, element);
   if (!value.floating) return absl::StrFormat("%d", value.integer);
+  if (std::isnan(value.real)) return "nan";  // Of either sign.
   return absl::StrFormat("%.*g", dtype == DType::kF64 ? 17 : 9, value.real);
 }
 

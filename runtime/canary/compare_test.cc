@@ -54,6 +54,8 @@ TEST(CompareTest, HalvesAndBfloats) {
   EXPECT_EQ(ElementText(DType::kF16, &halves[2]), "5.96046448e-08");
   EXPECT_EQ(ElementText(DType::kF16, &halves[3]), "inf");
   EXPECT_EQ(ElementText(DType::kF16, &halves[4]), "nan");
+  const uint16_t negative = 0xfe00;
+  EXPECT_EQ(ElementText(DType::kF16, &negative), "nan");
   const Tolerance tolerance = DefaultTolerance(DType::kF16);
   EXPECT_EQ(CompareAll<uint16_t>(DType::kF16, {0x3c00}, {0x3c01}, tolerance).differing, 0u);
   EXPECT_EQ(CompareAll<uint16_t>(DType::kF16, {0x3c00}, {0x3c10}, tolerance).differing, 1u);

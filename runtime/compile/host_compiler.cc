@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/run_program.h"
 #include "runtime/compile/sdk_headers.h"
 
@@ -128,7 +129,7 @@ absl::Status FailureOf(const ProgramOutput& said) {
                                                      kMaxUnitBytes,
                                                      " bytes. Fix: pass large tables as tensors"));
   }
-  return absl::InvalidArgumentError("the source does not compile");
+  return DoesNotCompile(said.text);
 }
 
 }  // namespace

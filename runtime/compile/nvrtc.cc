@@ -5,6 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/compile/does_not_compile.h"
 
 namespace resident {
 namespace {
@@ -106,7 +107,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     log->resize(size - 1);  // Without the zero.
   }
   if (result == NVRTC_ERROR_COMPILATION) {
-    return absl::InvalidArgumentError("the source does not compile");
+    return DoesNotCompile(*log);
   }
   std::string cubin;
   if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);

@@ -26,7 +26,7 @@ BadOperator Row(const std::string& name, Stage stage, const std::string& message
   BadOperator row;
   row.name = name;
   row.source = Operator(name, body, before);
-  row.stage = row.stage_gpu = stage;
+  row.stage = stage;
   row.message = message;
   return row;
 }
@@ -39,11 +39,6 @@ BadOperator OnOnly(On on, BadOperator row) {
 BadOperator OnGpuSays(const std::string& message, BadOperator row) {
   row.message_gpu = message;
   return row;
-}
-
-BadOperator OnGpuAt(Stage stage, const std::string& message, BadOperator row) {
-  row.stage_gpu = stage;
-  return OnGpuSays(message, std::move(row));
 }
 
 BadOperator WithSecondExample(BadOperator row) {
@@ -72,12 +67,12 @@ std::vector<BadOperator> MakeTable() {
     return row;
   }());
   add([] {
-    BadOperator row = Row("ten_megabytes", Stage::kCompile, "the limit is 1048576", kTwice);
+    BadOperator row = Row("ten_megabytes", Stage::kRequest, "over the limit of 1048576", kTwice);
     row.source += "// " + std::string(10 << 20, 'x') + "\n";
     return row;
   }());
   add([] {
-    BadOperator row = Row("expression_is_none", Stage::kCompile, "expression", "");
+    BadOperator row = Row("expression_is_none", Stage::kRequest, "expression", "");
     row.source.clear();
     row.expression = "x * sigmoid(";
     return row;
@@ -89,7 +84,8 @@ std::vector<BadOperator> MakeTable() {
   }());
 
   // --- Does not compile ---------------------------------------------------------------
-  add(Row("syntax_error", Stage::kCompile, "syntax_error.cc:9", "  out[0] = 1\n"));
+  add(OnGpuSays("syntax_error.cc(",
+                Row("syntax_error", Stage::kCompile, "syntax_error.cc:8:", "  out[0] = 1\n")));
   add(Row("includes_a_file_of_the_host", Stage::kCompile, "/etc/passwd", kTwice,
           "#include \"/etc/passwd\""));
   add(Row("includes_a_file_above", Stage::kCompile, "etc/hostname", kTwice,
@@ -132,19 +128,17 @@ std::vector<BadOperator> MakeTable() {
           "  volatile float many[1 << 17];\n"
           "  for (i64 i = 0; i < 1 << 17; ++i) many[i] = static_cast<float>(i);\n"
           "  out[0] = many[x.size()];\n"));
-  add(OnGpuAt(Stage::kInspect, "recurs",
-              Row("deep_recursion", Stage::kCanary, "it ended the engine",
-                  "  out[0] = Deep(1e9f + x[0]);\n",
-                  "#if RESIDENT_GPU\n"
-                  "#define DEVICE __device__ __noinline__\n"
-                  "#else\n"
-                  "#define DEVICE __attribute__((noinline))\n"
-                  "#endif\n"
-                  "DEVICE float Deep(float left) {\n"
-                  "  volatile float here[16];\n"
-                  "  for (int i = 0; i < 16; ++i) here[i] = left;\n"
-                  "  return left <= 0 ? 0 : Deep(left - 1) + here[static_cast<int>(left) & 15];\n"
-                  "}")));
+  add(Row("deep_recursion", Stage::kInspect, "calls itself", "  out[0] = Deep(1e9f + x[0]);\n",
+          "#if RESIDENT_GPU\n"
+          "#define DEVICE __device__ __noinline__\n"
+          "#else\n"
+          "#define DEVICE __attribute__((noinline))\n"
+          "#endif\n"
+          "DEVICE float Deep(float left) {\n"
+          "  volatile float here[16];\n"
+          "  for (int i = 0; i < 16; ++i) here[i] = left;\n"
+          "  return left <= 0 ? 0 : Deep(left - 1) + here[static_cast<int>(left) & 15];\n"
+          "}"));
   add(OnOnly(On::kGpu, Row("static_shared_memory", Stage::kInspect, "shared memory",
                            "  __shared__ float own[1024];\n"
                            "  own[block.thread()] = x[0];\n"
@@ -228,7 +222,7 @@ std::vector<BadOperator> MakeTable() {
                  "\"memory\");\n")));
   add(OnOnly(On::kCpu, Row("divides_by_zero", Stage::kCanary, "SIGFPE",
                            "  volatile int zero = 0;\n"
-                           "  out[0] = static_cast<float>(1 / zero);\n")));
+                           "  out[0] = static_cast<float>(static_cast<int>(x.size()) / zero);\n")));
   add(OnOnly(On::kGpu,
              Row("divergent_barrier", Stage::kCanary, "came to a barrier with 128 of 256 threads",
                  std::string(kTwice) + "  if (block.thread() % 2 == 0) block.barrier();\n")));

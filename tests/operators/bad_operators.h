@@ -29,8 +29,6 @@ struct BadOperator {
   std::string message = {};
   std::string message_gpu = {};  // Empty: the same.
   On on = On::kBoth;
-  // The stage on a GPU, where it is another one.
-  Stage stage_gpu = stage;
 
   std::string installed_as = {};
   std::string signature = "x: in f32[*S], out: out f32[*S]";

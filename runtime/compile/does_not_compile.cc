@@ -1,0 +1,29 @@
+#include "runtime/compile/does_not_compile.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace resident {
+namespace {
+
+constexpr size_t kMostQuoted = 300;
+
+}  // namespace
+
+absl::Status DoesNotCompile(const std::string& log) {
+  absl::string_view first;
+  for (const absl::string_view line : absl::StrSplit(log, '\n')) {
+    // "op.cc:8:13: error: ...", "op.cc(8): error: ...", "fatal error", "catastrophic error".
+    if (!absl::StrContains(line, "error: ") && !absl::StrContains(line, "error #")) continue;
+    first = absl::StripAsciiWhitespace(line).substr(0, kMostQuoted);
+    break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the source does not compile",
+                                                 first.empty() ? "" : ": ", first,
+                                                 ". Fix: the compiler's log has all that it said, "
+                                                 "with the lines of the files that were sent"));
+}
+
+}  // namespace resident
