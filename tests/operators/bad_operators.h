@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct BadOperator {
 };
 
 const std::vector<BadOperator>& BadOperators();
+
+// For test reports.
+inline void PrintTo(const BadOperator& row, std::ostream* out) { *out << row.name; }
 
 }  // namespace resident::testing
 
