@@ -159,6 +159,7 @@ absl::Status InstallRun::Compile() {
           .steps = built_.compile_steps,
           .cached = built_.cached,
           .log = built_.log});
+  if (!built_.inspected.ok()) return built_.inspected;
   InstallProgress inspected{.state = VersionState::kInspected, .steps = built_.inspect_steps};
   for (const auto& [target, unit] : built_.payload->units) {
     inspected.resources[TargetName(target)] = unit.resources;

@@ -82,8 +82,9 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
   }
   std::string log;
   auto built = builder_.Build(build, &log);
-  if (!built.ok()) {
-    *why = std::string(built.status().message());
+  const absl::Status usable = built.ok() ? built->inspected : built.status();
+  if (!usable.ok()) {
+    *why = std::string(usable.message());
     return std::nullopt;
   }
   version.payload = built->payload;

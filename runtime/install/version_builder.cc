@@ -96,8 +96,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
     CompileResult& result = compilation.result;
     // The checked build is not what will serve: only whether it compiles counts.
     if (!compilation.checked) {
-      absl::Status status = ForTarget(result.inspected, compilation);
-      if (!status.ok()) return status;
+      if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
     }
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {
@@ -108,9 +107,10 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
     of.symbol = result.symbol;
     of.units[compilation.target] = {result.object, result.resources};
   }
+  built.log = *log;
+  if (!built.inspected.ok()) return built;
   built.payload = std::move(payload);
   if (request.kind != InstallKind::kObject) built.checked = std::move(checked);
-  built.log = *log;
   return built;
 }
 

@@ -38,6 +38,9 @@ struct BuildRequest {
 };
 
 struct BuiltVersion {
+  // INVALID_ARGUMENT: it compiles, but cannot be part of a generation, with the numbers;
+  // nothing but `log`, `cached` and `compile_steps` is there then.
+  absl::Status inspected;
   std::shared_ptr<const UnitPayload> payload;
   // The same with the SDK's checks, for canaries; null for objects.
   std::shared_ptr<const UnitPayload> checked;
@@ -57,7 +60,7 @@ class VersionBuilder {
   static UnitTarget TargetOf(const Device& device);
 
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
-  // it), or an inspection refuses it, with the numbers. DEADLINE_EXCEEDED,
+  // it). That an inspection refuses it is said in the result. DEADLINE_EXCEEDED,
   // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 

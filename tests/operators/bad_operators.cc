@@ -67,7 +67,7 @@ std::vector<BadOperator> MakeTable() {
     return row;
   }());
   add([] {
-    BadOperator row = Row("ten_megabytes", Stage::kRequest, "over the limit of 1048576", kTwice);
+    BadOperator row = Row("ten_megabytes", Stage::kRequest, "the limit is 1048576", kTwice);
     row.source += "// " + std::string(10 << 20, 'x') + "\n";
     return row;
   }());
@@ -94,7 +94,7 @@ std::vector<BadOperator> MakeTable() {
   add(OnOnly(On::kCpu, Row("assembles_a_file_of_the_host", Stage::kCompile, "/etc/passwd", kTwice,
                            "asm(\".incbin \\\"/etc/passwd\\\"\");")));
   add(Row(
-      "takes_minutes_to_compile", Stage::kCompile, "limit", kTwice,
+      "takes_minutes_to_compile", Stage::kCompile, "took longer than 8000 ms", kTwice,
       "template <int a, int b> struct Slow {\n"
       "  static constexpr u64 value = Slow<a - 1, 2 * b>::value + Slow<a - 1, 2 * b + 1>::value;\n"
       "};\n"
