@@ -37,7 +37,7 @@ struct ElementwiseOperands {
   RESIDENT_DEVICE void Read(const Args& args) {
     map.Start(args.tensor<const Any>(kOperands - 1));
     float32 = true;
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (i32 k = 0; k < kOperands; ++k) {
       const Tensor<const Any> operand = args.tensor<const Any>(k);
       map.Add(k, operand);
@@ -83,6 +83,30 @@ RESIDENT_DEVICE void StoreFloat(u64 address, DType dtype, i64 offset, float valu
 }
 
 #if RESIDENT_GPU
+
+// Inputs of which four elements each fit a thread's registers.
+inline constexpr i32 kMostInputsInRegisters = 4;
+
+// One element at a time, with what is known of the operands in memory: for more inputs.
+template <i32 kInputs, typename F>
+RESIDENT_DEVICE void MapManyInputs(Block& block, const Args& args, F& f) {
+  constexpr i32 kOperands = kInputs + 1;
+  using Operands = ElementwiseOperands<kOperands>;
+  static_assert(sizeof(Operands) <= kBlockMemoryBytes, "");
+  Operands& operands = *block.memory<Operands>();
+  if (block.thread() == 0) operands.Read(args);
+  block.barrier();
+  block.for_each(block.share(operands.map.size()), [&](i64 i) {
+    i64 offsets[kOperands];
+    operands.map.Offsets(i, offsets);
+    float v[kOperands];
+    RESIDENT_UNROLL(1)
+    for (i32 k = 0; k < kInputs; ++k) {
+      v[k] = LoadFloat(operands.addresses[k], operands.dtypes[k], offsets[k]);
+    }
+    StoreFloat(operands.addresses[kInputs], operands.dtypes[kInputs], offsets[kInputs], f(v));
+  });
+}
 
 // Four neighbouring elements in one access. REQUIRES: aligned to four elements.
 RESIDENT_DEVICE void LoadQuad(u64 address, DType dtype, i64 offset, float (&v)[4]) {
@@ -134,7 +158,7 @@ RESIDENT_DEVICE i64 MapQuads(const Block& block, Range range, const u64 (&addres
                              const DType (&dtypes)[kOperands], F& f) {
   constexpr i32 kInputs = kOperands - 1;
   const i64 end = range.begin + range.size() / 4 * 4;
-  RESIDENT_ROLLED
+  RESIDENT_UNROLL(1)
   for (i64 i = range.begin + i64{4} * block.thread(); i < end; i += i64{4} * block.threads()) {
     float loaded[kOperands][4];
 #pragma unroll
@@ -154,11 +178,8 @@ RESIDENT_DEVICE i64 MapQuads(const Block& block, Range range, const u64 (&addres
 
 #endif
 
-// `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
-// dense float32: more for cheap functions. f is expanded in 4 * kInFlight + 5 places, and
-// in 5 where it is 1, so a large f takes that.
-template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
+template <i32 kInputs, i32 kInFlight, typename F>
+RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
   constexpr i32 kOperands = kInputs + 1;
   using Operands = ElementwiseOperands<kOperands>;
   static_assert(sizeof(Operands) <= kBlockMemoryBytes, "");
@@ -227,6 +248,22 @@ RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
     for (i32 k = 0; k < kInputs; ++k) v[k] = LoadFloat(addresses[k], dtypes[k], offsets[k]);
     StoreFloat(addresses[kInputs], dtypes[kInputs], offsets[kInputs], f(v));
   });
+}
+
+// `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
+// dense float32: more for cheap functions. f is expanded in 4 * kInFlight + 5 places, and
+// in 5 where it is 1, so a large f takes that.
+template <i32 kInputs, i32 kInFlight = 4, typename F>
+RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
+#if RESIDENT_GPU
+  if constexpr (kInputs > kMostInputsInRegisters) {
+    MapManyInputs<kInputs>(block, args, f);
+  } else {
+    MapFewInputs<kInputs, kInFlight>(block, args, f);
+  }
+#else
+  MapFewInputs<kInputs, kInFlight>(block, args, f);
+#endif
 }
 
 RESIDENT_SDK_END

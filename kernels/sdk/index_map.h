@@ -29,7 +29,7 @@ class IndexMap {
   RESIDENT_HOST_DEVICE void Start(const View& view) {
     rank_ = view.rank();
     size_ = 1;
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (u32 d = 0; d < rank_; ++d) {
       shape_[d] = view.shape(d);
       size_ *= shape_[d];
@@ -40,7 +40,7 @@ class IndexMap {
   template <typename View>
   RESIDENT_HOST_DEVICE void Add(i32 operand, const View& view) {
     const u32 missing = rank_ - view.rank();
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (u32 d = 0; d < rank_; ++d) {
       const bool repeats = d < missing || (view.shape(d - missing) == 1 && shape_[d] != 1);
       strides_[d][operand] = repeats ? 0 : view.stride(d - missing);
@@ -49,23 +49,23 @@ class IndexMap {
 
   RESIDENT_HOST_DEVICE void Finish() {
     u32 kept = 0;  // Dimensions [0, kept) are done.
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (u32 d = 0; d < rank_; ++d) {
       if (shape_[d] == 1) continue;
       if (kept > 0 && Continues(kept - 1, d)) {
         shape_[kept - 1] *= shape_[d];
-        RESIDENT_ROLLED
+        RESIDENT_UNROLL(1)
         for (i32 k = 0; k < kOperands; ++k) strides_[kept - 1][k] = strides_[d][k];
         continue;
       }
       shape_[kept] = shape_[d];
-      RESIDENT_ROLLED
+      RESIDENT_UNROLL(1)
       for (i32 k = 0; k < kOperands; ++k) strides_[kept][k] = strides_[d][k];
       ++kept;
     }
     rank_ = kept;
     dense_ = kept <= 1;
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (i32 k = 0; k < kOperands && kept == 1; ++k) dense_ = dense_ && strides_[0][k] == 1;
     narrow_ = size_ <= 0xffffffffLL;
   }
@@ -79,6 +79,7 @@ class IndexMap {
 
   // REQUIRES: 0 <= i < size().
   RESIDENT_HOST_DEVICE void Offsets(i64 i, i64 (&offsets)[kOperands]) const {
+    RESIDENT_UNROLL(kUnroll)
     for (i32 k = 0; k < kOperands; ++k) offsets[k] = 0;
     if (rank_ == 0) return;
     if (narrow_) {
@@ -89,9 +90,12 @@ class IndexMap {
   }
 
  private:
+  // More offsets than these would crowd out a thread's registers: they stand in memory.
+  static constexpr i32 kUnroll = kOperands <= 5 ? kOperands : 1;
+
   // Whether every operand passes from dimension `outer` to `inner` in one stride.
   RESIDENT_HOST_DEVICE bool Continues(u32 outer, u32 inner) const {
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (i32 k = 0; k < kOperands; ++k) {
       if (strides_[outer][k] != strides_[inner][k] * shape_[inner]) return false;
     }
@@ -101,14 +105,16 @@ class IndexMap {
   template <typename Index>
   RESIDENT_HOST_DEVICE void Walk(i64 i, i64 (&offsets)[kOperands]) const {
     Index rest = static_cast<Index>(i);
-    RESIDENT_ROLLED
+    RESIDENT_UNROLL(1)
     for (u32 d = rank_ - 1; d > 0; --d) {
       const Index extent = static_cast<Index>(shape_[d]);
       const Index outer = rest / extent;
       const i64 index = static_cast<i64>(rest - outer * extent);
+      RESIDENT_UNROLL(kUnroll)
       for (i32 k = 0; k < kOperands; ++k) offsets[k] += index * strides_[d][k];
       rest = outer;
     }
+    RESIDENT_UNROLL(kUnroll)
     for (i32 k = 0; k < kOperands; ++k) offsets[k] += static_cast<i64>(rest) * strides_[0][k];
   }
 

@@ -9,13 +9,15 @@
 #define RESIDENT_GPU 1
 #define RESIDENT_DEVICE __device__ __forceinline__
 #define RESIDENT_HOST_DEVICE __host__ __device__ __forceinline__
-// Before a loop that runs seldom: its code stays small, which is what compiles fast.
-#define RESIDENT_ROLLED _Pragma("unroll 1")
+// Before a loop: how often a GPU's compiler repeats its body. 1 where the loop runs seldom:
+// small code is what compiles fast.
+#define RESIDENT_UNROLL(count) RESIDENT_PRAGMA(unroll count)
+#define RESIDENT_PRAGMA(text) _Pragma(#text)
 #else
 #define RESIDENT_GPU 0
 #define RESIDENT_DEVICE inline
 #define RESIDENT_HOST_DEVICE inline
-#define RESIDENT_ROLLED
+#define RESIDENT_UNROLL(count)
 #endif
 
 namespace resident {

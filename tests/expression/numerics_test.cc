@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/expression/expression.h"
+#include "tests/expression/matches.h"
 #include "tests/expression/operand.h"
 #include "tests/expression/reference.h"
 #include "tests/support/host_unit.h"
@@ -28,10 +29,6 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 const std::vector<ExpressionCase>& Cases() {
   static const auto* const cases = new std::vector<ExpressionCase>(ExpressionCases());
   return *cases;
-}
-
-double Tolerance(DType dtype) {
-  return dtype == DType::kF32 ? 1e-6 : dtype == DType::kF16 ? 2e-3 : 1e-2;
 }
 
 class NumericsTest : public ::testing::Test {
@@ -82,49 +79,14 @@ class NumericsTest : public ::testing::Test {
       call.Tensor(static_cast<uint32_t>(k), operands[k].data(), operands[k].dtype(),
                   operands[k].shape(), operands[k].strides());
     }
-    std::vector<double> values(operands.size() + test.scalars.size());
     for (size_t s = 0; s < test.scalars.size(); ++s) {
       call.Scalar(static_cast<uint32_t>(operands.size() + s), test.scalars[s]);
       words.push_back(bit_cast<u32>(test.scalars[s]));
-      values[operands.size() - 1 + s] = test.scalars[s];
     }
     if (compact) call.Compact(out.size(), words);
     ASSERT_TRUE(call.Run(unit->Find("op" + std::to_string(c)), chunks));
 
-    double error = 0, norm = 0;
-    for (int64_t i = 0; i < out.size(); ++i) {
-      for (size_t k = 0; k + 1 < operands.size(); ++k) values[k] = operands[k].At(i, out.shape());
-      const double want = test.reference(values.data());
-      const double rounded = Rounded(out.dtype(), want);
-      const double got = out.At(i);
-      ASSERT_FALSE(out.Poisoned(i)) << "element " << i << " was not written";
-      const auto at = [&] {
-        std::string text = "element " + std::to_string(i) + " of";
-        for (const double value : values) text += " " + std::to_string(value);
-        return text;
-      };
-      if (!std::isfinite(rounded)) {
-        ASSERT_EQ(std::isnan(rounded), std::isnan(got)) << at() << ": " << got << " for " << want;
-        if (std::isinf(rounded)) {
-          ASSERT_EQ(rounded, got) << at();
-        }
-        continue;
-      }
-      ASSERT_TRUE(std::isfinite(got)) << at() << ": " << got << " for " << want;
-      error += (got - want) * (got - want);
-      norm += want * want;
-      // No element is lost among larger ones: what cancels is held against its terms.
-      double terms = std::fabs(want);
-      for (const double value : values) {
-        if (std::isfinite(value)) terms = std::max(terms, std::fabs(value));
-      }
-      ASSERT_LE(std::fabs(got - want), 10 * Tolerance(out.dtype()) * terms + 1e-7) << at();
-    }
-    // Few elements may all cancel.
-    if (out.size() >= 256 && norm > 0) {
-      ASSERT_LT(std::sqrt(error / norm), Tolerance(out.dtype()));
-    }
-    ASSERT_EQ(out.Written(), out.size()) << "wrote beside the tensor";
+    ASSERT_TRUE(Matches(test, operands));
   }
 
   std::vector<Operand> Make(int inputs, const std::vector<DType>& dtypes, const Shape& shape,

@@ -66,6 +66,10 @@ class Operand {
   const std::vector<int64_t>& strides() const { return strides_; }
   int64_t size() const { return size_; }
   unsigned char* data() { return Slot(first_); }
+  // All of its memory, poison included, and where the first element stands in it.
+  unsigned char* storage() { return Slot(0); }
+  size_t storage_bytes() const { return slots_ * SizeOf(dtype_); }
+  uint64_t first_byte() const { return static_cast<uint64_t>(first_) * SizeOf(dtype_); }
 
   void Poison() {
     for (int64_t s = 0; s < slots_; ++s) std::memcpy(Slot(s), PoisonBits(), SizeOf(dtype_));
@@ -127,8 +131,8 @@ class Operand {
                 SizeOf(dtype_));
   }
 
-  const DType dtype_;
-  const std::vector<int64_t> shape_;
+  DType dtype_;
+  std::vector<int64_t> shape_;
   std::vector<int64_t> strides_;
   int64_t size_ = 1;
   int64_t first_ = 0;
