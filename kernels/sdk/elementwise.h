@@ -96,7 +96,9 @@ RESIDENT_DEVICE void MapManyInputs(Block& block, const Args& args, F& f) {
   Operands& operands = *block.memory<Operands>();
   if (block.thread() == 0) operands.Read(args);
   block.barrier();
-  block.for_each(block.share(operands.map.size()), [&](i64 i) {
+  const Range range = block.share(operands.map.size());
+  RESIDENT_UNROLL(1)
+  for (i64 i = range.begin + block.thread(); i < range.end; i += block.threads()) {
     i64 offsets[kOperands];
     operands.map.Offsets(i, offsets);
     float v[kOperands];
@@ -105,7 +107,7 @@ RESIDENT_DEVICE void MapManyInputs(Block& block, const Args& args, F& f) {
       v[k] = LoadFloat(operands.addresses[k], operands.dtypes[k], offsets[k]);
     }
     StoreFloat(operands.addresses[kInputs], operands.dtypes[kInputs], offsets[kInputs], f(v));
-  });
+  }
 }
 
 // Four neighbouring elements in one access. REQUIRES: aligned to four elements.
@@ -218,7 +220,12 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
         const float* in[kOperands];
         for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
         float* const out = ElementAt<float>(addresses[kInputs], 0);
-        range.begin = MapTiles<kInFlight, kInputs>(block, range, out, in, f);
+        const i64 mine = i64{4} * block.thread();
+        constexpr i64 kTile = kInFlight * kMapStep;
+        RESIDENT_UNROLL(1)
+        for (; range.begin + kTile <= range.end; range.begin += kTile) {
+          MapTile<kInFlight, kInputs>(out, in, range.begin + mine, f);
+        }
       }
     }
     range.begin = MapQuads(block, range, addresses, dtypes, f);
@@ -237,7 +244,8 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
     return;
   }
 #endif
-  block.for_each(range, [&](i64 i) {
+  RESIDENT_UNROLL(1)
+  for (i64 i = range.begin + block.thread(); i < range.end; i += block.threads()) {
     i64 offsets[kOperands];
     if (dense) {
       for (i32 k = 0; k < kOperands; ++k) offsets[k] = i;
@@ -247,7 +255,7 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
     float v[kOperands];
     for (i32 k = 0; k < kInputs; ++k) v[k] = LoadFloat(addresses[k], dtypes[k], offsets[k]);
     StoreFloat(addresses[kInputs], dtypes[kInputs], offsets[kInputs], f(v));
-  });
+  }
 }
 
 // `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
