@@ -346,8 +346,9 @@ absl::Status DamagedFile(const std::string& path) {
 }
 
 absl::Status NoStateFolder(const std::string& folder) {
-  return absl::NotFoundError(StrCat(folder, " has no journal. Fix: name the folder that a daemon "
-                                            "was given as --state_dir"));
+  return absl::NotFoundError(StrCat(folder,
+                                    " has no journal. Fix: name the folder that a daemon "
+                                    "was given as --state_dir"));
 }
 
 absl::Status EventsGone(uint64_t after, uint64_t first) {
@@ -656,12 +657,12 @@ absl::Status InstallTooManyFiles(uint64_t limit) {
 }
 
 absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit) {
-  return absl::InvalidArgumentError(
-      StrCat(what, " of ", bytes, " bytes or more; the limit is ", limit,
-             " for all files of one install. Fix: ",
-             what == "source" ? "leave out what the operator does not use; tables "
-                                "belong into buffers"
-                              : "strip it, or send the source"));
+  return absl::InvalidArgumentError(StrCat(what, " of ", bytes, " bytes or more; the limit is ",
+                                           limit, " for all files of one install. Fix: ",
+                                           what == "source"
+                                               ? "leave out what the operator does not use; tables "
+                                                 "belong into buffers"
+                                               : "strip it, or send the source"));
 }
 
 absl::Status InstallTooManyExamples(uint64_t limit) {

@@ -25,9 +25,8 @@ RESIDENT_DEVICE void Answer(resident::Block& block, const resident::Args& args, 
                                                 const resident::Args& args) { \
     Answer(block, args, k##.0f);                                              \
   }
-#define EIGHT(d)                                                                      \
-  VERSION(d##0)                                                                       \
-  VERSION(d##1) VERSION(d##2) VERSION(d##3) VERSION(d##4) VERSION(d##5) VERSION(d##6) \
-      VERSION(d##7)
+#define EIGHT(d) \
+  VERSION(d##0)  \
+  VERSION(d##1) VERSION(d##2) VERSION(d##3) VERSION(d##4) VERSION(d##5) VERSION(d##6) VERSION(d##7)
 // Two decimal digits, the second from 0 to 7: 10 to 17, 20 to 27, ... 80 to 87.
 EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8)
