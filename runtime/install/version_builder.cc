@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/compiler.h"
 #include "runtime/engine/image/generation_objects.h"
@@ -100,8 +101,8 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
     }
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {
-      auto& steps = step == "inspect" ? built.inspect_steps : built.compile_steps;
-      steps.emplace_back(absl::StrCat(step, " ", compilation.Name()), duration);
+      auto& steps = absl::StartsWith(step, "inspect") ? built.inspect_steps : built.compile_steps;
+      steps.emplace_back(absl::StrCat(step, compilation.checked ? " checked" : ""), duration);
     }
     UnitPayload& of = compilation.checked ? *checked : *payload;
     of.symbol = result.symbol;
