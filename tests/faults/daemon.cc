@@ -167,12 +167,14 @@ size_t Daemon::Descriptors() const {
 
 size_t Daemon::Threads() const { return CountEntries("/proc/" + std::to_string(pid()) + "/task"); }
 
-size_t Daemon::Children() const {
+size_t Daemon::Engines() const {
   size_t count = 0;
   for (const auto& task :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid()) + "/task")) {
     std::istringstream pids(ReadFile(task.path() / "children"));
-    for (std::string child; pids >> child;) ++count;
+    for (std::string child; pids >> child;) {
+      count += ReadFile("/proc/" + child + "/comm") == "resident-engine\n";
+    }
   }
   return count;
 }

@@ -73,7 +73,8 @@ class Daemon {
   // Of the daemon's process.
   size_t Descriptors() const;
   size_t Threads() const;
-  size_t Children() const;
+  // Engine processes, those of canaries among them; compilers are kept ahead.
+  size_t Engines() const;
 
  private:
   const std::string folder_;

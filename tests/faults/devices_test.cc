@@ -39,7 +39,7 @@ TEST(SeveralDevicesTest, EachServesFromAnEngineOfItsOwn) {
     EXPECT_TRUE(engines.insert(device.engine_pid()).second) << device.engine_pid();
     ExpectServes(client, device.device());
   }
-  EXPECT_EQ(daemon.Children(), engines.size());
+  EXPECT_EQ(daemon.Engines(), engines.size());
 }
 
 TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {

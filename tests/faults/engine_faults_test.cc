@@ -93,7 +93,7 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
   ExpectServes(daemon);
-  EXPECT_EQ(daemon.Children(), static_cast<size_t>(daemon.Status().devices_size()));
+  EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size()));
   // The steady client's connection is one more.
   EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= descriptors + 1; }))
       << daemon.Descriptors() << " descriptors, " << descriptors << " before";
@@ -191,7 +191,7 @@ TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
   ASSERT_TRUE(
       Eventually([&] { return daemon.Device().state() == v1::DeviceStatus::STATE_UNHEALTHY; }));
   EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
-  EXPECT_EQ(daemon.Children(), static_cast<size_t>(daemon.Status().devices_size() - 1));
+  EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size() - 1));
   const Client client(daemon);  // The daemon itself is well.
   uint64_t buffer = 0;
   const grpc::Status refused = client.Allocate(16, &buffer);

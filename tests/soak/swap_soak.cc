@@ -62,7 +62,7 @@ uint64_t ResidentBytes(pid_t pid) {
 }
 
 Usage UsageOf(const testing::Daemon& daemon) {
-  return {daemon.Descriptors(), daemon.Children(), ResidentBytes(daemon.pid())};
+  return {daemon.Descriptors(), daemon.Engines(), ResidentBytes(daemon.pid())};
 }
 
 std::string Text(const Usage& usage) {
