@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 // How often `cancelled` is asked.
 constexpr std::chrono::milliseconds kCancelPoll{20};
 // How long a process that broke its socket off may take to be seen to end.
-constexpr std::chrono::seconds kEndLimit{1};
+constexpr std::chrono::milliseconds kEndLimit{1000};
 
 const char* KindName(CompileKind kind) {
   switch (kind) {
@@ -118,17 +118,30 @@ CompileProcess::CompileProcess(const CompileProcessOptions& options, std::string
     : options_(options), folder_(std::move(folder)), socket_(socket), child_(std::move(child)) {}
 
 CompileProcess::~CompileProcess() {
-  KillGroup();
-  child_->Wait(ChildProcess::kReapLimit);
+  KillAndReap();
   close(socket_);
   std::error_code error;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
 
-void CompileProcess::KillGroup() {
-  // Until it is reaped nobody else gets its number. The group may not exist yet.
+bool CompileProcess::ended() const {
+  pollfd ended{child_->pidfd(), POLLIN, 0};
+  return poll(&ended, 1, 0) > 0;
+}
+
+void CompileProcess::KillAndReap() {
+  if (std::exchange(reaped_, true)) return;
+  // The group's number is its own until it is reaped. The group may not exist yet.
   kill(-child_->pid(), SIGKILL);
   child_->Kill(SIGKILL);
+  child_->Wait(ChildProcess::kReapLimit);
+}
+
+std::optional<ChildExit> CompileProcess::AwaitEnd(std::chrono::milliseconds most) {
+  pollfd ended{child_->pidfd(), POLLIN, 0};
+  const bool by_itself = poll(&ended, 1, static_cast<int>(most.count())) > 0;
+  KillAndReap();
+  return by_itself ? child_->Wait(std::chrono::nanoseconds(0)) : std::nullopt;
 }
 
 absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadline,
@@ -146,18 +159,17 @@ absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadli
 
 absl::Status CompileProcess::EndOf(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status)) {
-    KillGroup();
+    KillAndReap();
     return absl::DeadlineExceededError(
         absl::StrCat("compiling took longer than ", options_.limits.wall_time.count(),
                      " ms. Fix: use fewer templates and constexpr loops, or raise "
                      "--compile_wall_time"));
   }
   if (!absl::IsUnavailable(status) && !absl::IsOutOfRange(status)) {
-    KillGroup();
+    KillAndReap();
     return status;
   }
-  const std::optional<ChildExit> exit = child_->Wait(kEndLimit);
-  KillGroup();
+  const std::optional<ChildExit> exit = AwaitEnd(kEndLimit);
   if (!exit) return absl::InternalError("the compile process broke off and did not end");
   if (exit->signal == SIGXCPU || exit->signal == SIGKILL) {
     return absl::DeadlineExceededError(
@@ -179,7 +191,7 @@ absl::StatusOr<std::string> CompileProcess::Hello() {
   });
   internal::CompileHello hello;
   if (!message.ok()) {
-    const std::optional<ChildExit> exit = child_->Wait(kEndLimit);
+    const std::optional<ChildExit> exit = AwaitEnd(kEndLimit);
     hello_ = absl::UnavailableError(absl::StrCat(
         "the compile process ", exit ? exit->ToString() : "did not answer", " while it started"));
   } else if (!hello.ParseFromString(*message)) {
@@ -207,7 +219,7 @@ absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
   if (!message.ok()) return EndOf(message.status());
   internal::CompileResponse response;
   if (!response.ParseFromString(*message)) {
-    KillGroup();
+    KillAndReap();
     return absl::InternalError("the compile process said what nobody understands");
   }
   return response;

@@ -58,7 +58,8 @@ class CompileProcess {
   absl::StatusOr<internal::CompileResponse> Call(const internal::CompileRequest& request,
                                                  const std::function<bool()>& cancelled);
 
-  pid_t pid() const { return child_->pid(); }
+  // Whether it has ended by itself: of no use.
+  bool ended() const;
 
  private:
   CompileProcess(const CompileProcessOptions& options, std::string folder, int socket,
@@ -67,7 +68,11 @@ class CompileProcess {
   // Until the descriptor is ready, the deadline has passed or `cancelled` says so.
   absl::Status Wait(int fd, short events, std::chrono::steady_clock::time_point deadline,
                     const std::function<bool()>& cancelled);
-  void KillGroup();
+  // Kills it with all that it started, and reaps it. Does nothing the second time.
+  void KillAndReap();
+  // Waits for it to end by itself, at most so long; then KillAndReap(). How it ended;
+  // nullopt: it had to be killed.
+  std::optional<ChildExit> AwaitEnd(std::chrono::milliseconds most);
   // Why it broke its socket off.
   absl::Status EndOf(const absl::Status& status);
 
@@ -76,6 +81,7 @@ class CompileProcess {
   const int socket_;
   const std::unique_ptr<ChildProcess> child_;
   std::optional<absl::StatusOr<std::string>> hello_;
+  bool reaped_ = false;
 };
 
 }  // namespace resident

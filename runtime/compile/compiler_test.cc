@@ -5,7 +5,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -254,6 +257,38 @@ TEST_F(CompilerTest, CompilationsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const CompileResult& result : results) EXPECT_TRUE(result.ok()) << result.compiled;
+}
+
+// Children of this process that wait for a job.
+std::vector<pid_t> WaitingProcesses() {
+  std::vector<pid_t> pids;
+  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t pid; children >> pid;) pids.push_back(pid);
+  }
+  return pids;
+}
+
+TEST_F(CompilerTest, ProcessThatWasKilledWhileItWaitedIsReplaced) {
+  options_.ahead_cpu = true;
+  Restart();
+  ASSERT_TRUE(compiler_->Compile(Job(kSwish)).ok());
+  const std::vector<pid_t> waiting = WaitingProcesses();
+  EXPECT_EQ(waiting.size(), 2u);
+  for (const pid_t pid : waiting) {
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    kill(pid, SIGKILL);
+    pollfd ended{pidfd, POLLIN, 0};
+    poll(&ended, 1, -1);
+    close(pidfd);
+  }
+  CompileJob other = Job(kSwish);
+  other.content_hash[0] = 'b';
+  const CompileResult unit = compiler_->Compile(other);
+  EXPECT_TRUE(unit.ok()) << unit.compiled;
+  compiler_.reset();
+  EXPECT_THAT(WaitingProcesses(), ::testing::IsEmpty());
+  EXPECT_TRUE(fs::is_empty(cache_ + "/work"));
 }
 
 TEST_F(CompilerTest, NoHostCompilerSaysSo) {

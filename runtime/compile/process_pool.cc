@@ -5,10 +5,11 @@ namespace resident {
 absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
   {
     absl::MutexLock lock(&mu_);
-    if (!ready_.empty()) {
+    while (!ready_.empty()) {
       auto process = std::move(ready_.front());
       ready_.pop_front();
-      return process;
+      // One that ended while it waited, killed by somebody, say, is no job's fault.
+      if (!process->ended()) return process;
     }
   }
   return CompileProcess::Start(options_);
