@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +39,20 @@ constexpr seconds kEndLimit{1};
 bool IsFaultSignal(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
          signal == SIGABRT;
+}
+
+// Slots that hold an operator in `after` and another one, or none, in `before`.
+std::vector<uint32_t> SlotsWithOtherOperators(const Generation* before, const Generation& after) {
+  std::unordered_map<uint32_t, std::string_view> symbols;
+  if (before != nullptr) {
+    for (const GenerationOperator& op : before->operators) symbols[op.slot] = op.symbol;
+  }
+  std::vector<uint32_t> slots;
+  for (const GenerationOperator& op : after.operators) {
+    const auto found = symbols.find(op.slot);
+    if (found == symbols.end() || found->second != op.symbol) slots.push_back(op.slot);
+  }
+  return slots;
 }
 
 }  // namespace
@@ -446,6 +463,17 @@ std::optional<SupervisedDevice::End> SupervisedDevice::LoadWhileParked(Watched& 
 }
 
 void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
+  if (result.ok()) {
+    std::shared_ptr<const Generation> before;
+    {
+      absl::MutexLock lock(&mu_);
+      before = generation_;
+    }
+    // Their tasks come only once the load has been answered.
+    for (const uint32_t slot : SlotsWithOtherOperators(before.get(), *loading->generation)) {
+      queue_.ForgetEstimate(slot);
+    }
+  }
   absl::MutexLock lock(&mu_);
   if (result.ok()) {
     generation_ = loading->generation;
