@@ -1,11 +1,15 @@
 #include "runtime/compile/compile_main.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "resident/internal/compile.pb.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
@@ -21,6 +26,9 @@
 
 namespace resident {
 namespace {
+
+constexpr std::chrono::seconds kThreadsEndLimit{1};
+constexpr std::chrono::milliseconds kThreadsLook{1};
 
 struct Role {
   std::string kind;
@@ -51,16 +59,33 @@ Role ParseRole(int argc, char** argv) {
   return role;
 }
 
-// The sandbox binds the calling thread: another would be outside.
-absl::Status CheckOneThread() {
-  DIR* const tasks = opendir("/proc/self/task");
-  if (tasks == nullptr) return absl::OkStatus();
-  int threads = 0;
-  while (const dirent* const entry = readdir(tasks)) threads += entry->d_name[0] != '.';
-  closedir(tasks);
-  if (threads == 1) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("the compile process has ", threads, " threads before it is confined"));
+// Names of the process's threads; the calling one is among them.
+std::vector<std::string> ThreadNames() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    // One that has ended since has no name.
+    if (std::getline(file, name)) names.push_back(name);
+  }
+  return names;
+}
+
+// The sandbox binds the calling thread: another would be outside. What the tools started
+// while they were tried may take a moment to be gone.
+absl::Status AwaitOneThread() {
+  const auto give_up = std::chrono::steady_clock::now() + kThreadsEndLimit;
+  while (true) {
+    const std::vector<std::string> names = ThreadNames();
+    if (names.size() <= 1) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() >= give_up) {
+      return absl::InternalError(
+          absl::StrCat("the compile process has ", names.size(),
+                       " threads before it is confined: ", absl::StrJoin(names, ", ")));
+    }
+    std::this_thread::sleep_for(kThreadsLook);
+  }
 }
 
 // Opens the tools, confines the process. The tool's name and version.
@@ -69,7 +94,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
   if (role.kind == "cuda") tool = WarmCudaTools();
   if (role.kind == "link") tool = WarmLinkTools();
   if (!tool.ok()) return tool.status();
-  if (absl::Status status = CheckOneThread(); !status.ok()) return status;
+  if (absl::Status status = AwaitOneThread(); !status.ok()) return status;
 
   SandboxOptions sandbox;
   sandbox.cpu_seconds = role.cpu_seconds;

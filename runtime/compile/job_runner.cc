@@ -98,7 +98,7 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
   source.headers.insert(job.files.begin(), job.files.end());
   // Functions without an annotation are the device's: the same source is the CPU's too.
   source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
-                    "-default-device", "--no-cache"};
+                    "-default-device"};
   source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());
   if (capped) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
   return source;

@@ -89,6 +89,8 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     texts.push_back(text.c_str());
   }
   for (const std::string& option : source.options) options.push_back(option.c_str());
+  // Its own cache would open the driver, and that starts a thread.
+  options.push_back("--no-cache");
   nvrtcProgram program = nullptr;
   nvrtcResult result =
       nvrtc.nvrtcCreateProgram(&program, source.main_text.c_str(), source.main_name.c_str(),

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <nvJitLink.h>
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/resident/kernel_parameters.h"
 
@@ -77,9 +79,10 @@ absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int 
   const JitLink& link = **opened;
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
   const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
-  const char* options[] = {arch.c_str(), registers.c_str()};
+  // The cache would open the driver, and that starts a thread.
+  const char* options[] = {arch.c_str(), registers.c_str(), "-no-cache"};
   nvJitLinkHandle handle = nullptr;
-  nvJitLinkResult result = link.create(&handle, 2, options);
+  nvJitLinkResult result = link.create(&handle, static_cast<uint32_t>(std::size(options)), options);
   for (size_t i = 0; i < inputs.size() && result == NVJITLINK_SUCCESS; ++i) {
     const LinkInput& input = inputs[i];
     result = link.add_data(handle, input.is_ptx ? NVJITLINK_INPUT_PTX : NVJITLINK_INPUT_CUBIN,
