@@ -43,7 +43,7 @@ void InstallStream::Open() {
 absl::Status InstallStream::Accept() {
   absl::Status status = collector_.Add(message_);
   if (!status.ok() || !message_.has_header()) return status;
-  return (*identity_)->account()->BeginInstall(message_.header().name(), absl::Now());
+  return (*identity_)->account()->BeginInstall(collector_.name(), absl::Now());
 }
 
 void InstallStream::OnReadDone(bool ok) {

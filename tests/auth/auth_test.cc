@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "client/operators.h"
 #include "client/residentd_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -316,6 +317,29 @@ TEST_F(PolicyTest, OperatorsAreChangedByThoseWhoMayAlone) {
   };
   EXPECT_EQ(refused("rank.score"), std::vector<bool>(4, false));
   EXPECT_EQ(refused("other"), std::vector<bool>(4, true));
+}
+
+TEST_F(PolicyTest, AnInstallerInstallsWithinPrefixAndQuota) {
+  SetPolicy(R"({"identities": {"installer": {"roles": ["install"],
+      "operators": {"install": ["rank."]}, "quotas": {"installs_per_minute": 2}}}})");
+  client::Options options;
+  options.session = false;
+  options.credentials.token = kInstallToken;
+  auto client = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::Operators operators(**client);
+  const auto install = [&](const std::string& name) {
+    const std::string halt(1, '\0');
+    return operators.Install(client::Installation::Bytecode(name, halt)).status();
+  };
+  EXPECT_TRUE(install("rank.first").ok());
+  const absl::Status other = install("other");
+  EXPECT_EQ(other.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("may not change operator 'other'"));
+  EXPECT_TRUE(install("rank.second").ok()) << "what was refused is not counted";
+  const absl::Status third = install("rank.third");
+  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(third.message()), HasSubstr("installs_per_minute"));
 }
 
 TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
