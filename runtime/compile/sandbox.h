@@ -6,9 +6,11 @@
 //              descriptors, no core file
 //   Landlock   no file can be opened but those given; programs can    Linux 5.13
 //              be executed only from the given places
-//   seccomp    no sockets; no tracing of and no signals to other      any Linux with seccomp
-//              processes; no mounts, namespaces, kernel interfaces;
-//              with `single_process` no other process or program
+//   seccomp    no sockets; no tracing of, signals to or limits for    any Linux with seccomp
+//              other processes; no cutting of files without opening
+//              them, no changes of modes, owners, times; no mounts,
+//              namespaces, kernel interfaces; with `single_process`
+//              no other process or program
 //
 // A layer that the kernel does not have is left out, and SandboxReport says so. Not held
 // back: reading attributes of files (stat), the time, CPU use within the limits.

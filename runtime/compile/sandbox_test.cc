@@ -8,14 +8,19 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -29,13 +34,26 @@ namespace {
 
 constexpr int kConfineFailed = 250;
 
-// The result (an errno, or 0) of `attempt` in a process that is confined so.
-int InSandbox(const SandboxOptions& options, const std::function<int()>& attempt) {
+// The result (an errno, or 0) of `attempt` in a process that `confine` was called in.
+int InProcess(const std::function<bool()>& confine, const std::function<int()>& attempt) {
   const pid_t pid = fork();
-  if (pid == 0) _exit(ConfineProcess(options).ok() ? attempt() : kConfineFailed);
+  if (pid == 0) _exit(confine() ? attempt() : kConfineFailed);
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+int InSandbox(const SandboxOptions& options, const std::function<int()>& attempt) {
+  return InProcess([&] { return ConfineProcess(options).ok(); }, attempt);
+}
+
+// With the filter alone: a newer Landlock would refuse some of the same.
+int InFilter(bool single_process, const std::function<int()>& attempt) {
+  return InProcess(
+      [&] {
+        return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && FilterSyscalls(single_process).ok();
+      },
+      attempt);
 }
 
 int OpenFor(const std::string& path, int flags) {
@@ -111,6 +129,124 @@ TEST_F(SystemCallsTest, OtherProcessesAreOutOfReach) {
       EPERM);
   EXPECT_EQ(InSandbox(options_, [] { return unshare(CLONE_NEWUSER) == 0 ? 0 : errno; }), EPERM);
   EXPECT_EQ(InSandbox(options_, [] { return setsid() >= 0 ? 0 : errno; }), EPERM);
+}
+
+// The errno of a system call; 0: it was done.
+int Try(long call, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
+  return syscall(call, a, b, c, d, e) >= 0 ? 0 : errno;
+}
+
+long Pointer(const void* to) { return reinterpret_cast<long>(to); }
+
+// A call that could reach the test's own process, by name.
+struct Attempt {
+  const char* name;
+  std::function<int()> make;
+};
+
+TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
+  const pid_t parent = getpid();
+  siginfo_t info = {};
+  info.si_code = SI_QUEUE;
+  rlimit64 limit = {};
+  sched_param lowest = {};
+  char byte = 0;
+  const iovec own{&byte, 1};
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const f_owner_ex owner{F_OWNER_PID, parent};
+  const int owner_pid = parent;
+  const Attempt attempts[] = {
+      {"kill", [&] { return Try(SYS_kill, parent, 0); }},
+      {"tkill", [&] { return Try(SYS_tkill, parent, 0); }},
+      {"tgkill", [&] { return Try(SYS_tgkill, parent, parent, 0); }},
+      {"tgkill, high half set", [&] { return Try(SYS_tgkill, (1L << 32) | parent, parent, 0); }},
+      {"rt_sigqueueinfo", [&] { return Try(SYS_rt_sigqueueinfo, parent, 0, Pointer(&info)); }},
+      {"rt_tgsigqueueinfo",
+       [&] { return Try(SYS_rt_tgsigqueueinfo, parent, parent, 0, Pointer(&info)); }},
+      {"pidfd_open", [&] { return Try(SYS_pidfd_open, parent, 0); }},
+      {"pidfd_send_signal", [&] { return Try(SYS_pidfd_send_signal, pipe_ends[0], 0); }},
+      {"prlimit64", [&] { return Try(SYS_prlimit64, parent, RLIMIT_CORE, 0, Pointer(&limit)); }},
+      {"process_vm_readv",
+       [&] { return Try(SYS_process_vm_readv, parent, Pointer(&own), 1, Pointer(&own), 1); }},
+      {"process_vm_writev",
+       [&] { return Try(SYS_process_vm_writev, parent, Pointer(&own), 1, Pointer(&own), 1); }},
+      {"setpriority", [&] { return Try(SYS_setpriority, PRIO_PROCESS, parent, 19); }},
+      {"sched_setscheduler",
+       [&] { return Try(SYS_sched_setscheduler, parent, SCHED_IDLE, Pointer(&lowest)); }},
+      {"sched_setparam", [&] { return Try(SYS_sched_setparam, parent, Pointer(&lowest)); }},
+      {"F_SETOWN", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETOWN, parent); }},
+      {"F_SETOWN_EX", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETOWN_EX, Pointer(&owner)); }},
+      {"F_SETSIG", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETSIG, SIGKILL); }},
+      {"FIOSETOWN", [&] { return Try(SYS_ioctl, pipe_ends[0], FIOSETOWN, Pointer(&owner_pid)); }},
+  };
+  for (const bool single_process : {false, true}) {
+    for (const auto& [name, make] : attempts) {
+      EXPECT_EQ(InFilter(single_process, make), EPERM) << name;
+    }
+  }
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+}
+
+TEST_F(SystemCallsTest, AProcessMaySignalAndLimitItself) {
+  EXPECT_EQ(InSandbox(options_, [] { return Try(SYS_tgkill, getpid(), gettid(), 0); }), 0);
+  EXPECT_EQ(InSandbox(options_,
+                      [] {
+                        rlimit limit;
+                        return getrlimit(RLIMIT_CORE, &limit) == 0 &&
+                                       setrlimit(RLIMIT_CORE, &limit) == 0
+                                   ? 0
+                                   : errno;
+                      }),
+            0);
+  EXPECT_EQ(InSandbox(options_, []() -> int { abort(); }), 1000 + SIGABRT);
+  // One that it started ends too, in whatever way.
+  EXPECT_EQ(InSandbox(options_,
+                      [] {
+                        const pid_t pid = fork();
+                        if (pid == 0) abort();
+                        int status = 0;
+                        waitpid(pid, &status, 0);
+                        return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
+                      }),
+            0);
+}
+
+TEST_F(SystemCallsTest, FilesAreNotChangedByPathAlone) {
+  const std::string file = folder_ + "/inside";
+  const char* const path = file.c_str();
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const long me = getuid();
+  const auto name = Pointer(path);
+  const auto attribute = Pointer("user.sandbox");
+  const Attempt attempts[] = {
+      {"truncate", [&] { return Try(SYS_truncate, name, 0); }},
+      {"open to read and cut", [&] { return Try(SYS_open, name, O_RDONLY | O_TRUNC); }},
+      {"openat to read and cut",
+       [&] { return Try(SYS_openat, AT_FDCWD, name, O_RDONLY | O_TRUNC); }},
+      {"openat for nothing and cut",
+       [&] { return Try(SYS_openat, AT_FDCWD, name, O_ACCMODE | O_TRUNC); }},
+      {"chmod", [&] { return Try(SYS_chmod, name, 0600); }},
+      {"fchmod", [&] { return Try(SYS_fchmod, fd, 0600); }},
+      {"fchmodat", [&] { return Try(SYS_fchmodat, AT_FDCWD, name, 0600); }},
+      {"fchmodat2", [&] { return Try(452, AT_FDCWD, name, 0600, 0); }},
+      {"chown", [&] { return Try(SYS_chown, name, me, -1); }},
+      {"fchown", [&] { return Try(SYS_fchown, fd, me, -1); }},
+      {"lchown", [&] { return Try(SYS_lchown, name, me, -1); }},
+      {"fchownat", [&] { return Try(SYS_fchownat, AT_FDCWD, name, me, -1, 0); }},
+      {"utime", [&] { return Try(SYS_utime, name, 0); }},
+      {"utimes", [&] { return Try(SYS_utimes, name, 0); }},
+      {"utimensat", [&] { return Try(SYS_utimensat, AT_FDCWD, name, 0, 0); }},
+      {"futimesat", [&] { return Try(SYS_futimesat, AT_FDCWD, name, 0); }},
+      {"setxattr", [&] { return Try(SYS_setxattr, name, attribute, name, 1, 0); }},
+      {"removexattr", [&] { return Try(SYS_removexattr, name, attribute); }},
+  };
+  for (const auto& [what, make] : attempts) EXPECT_EQ(InFilter(false, make), EPERM) << what;
+  close(fd);
+  EXPECT_EQ(std::filesystem::file_size(file), 5u);
+  EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(file, O_WRONLY | O_TRUNC); }), 0);
+  EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(file, O_RDWR | O_TRUNC); }), 0);
 }
 
 TEST_F(SystemCallsTest, SingleProcessStaysAlone) {

@@ -15,9 +15,11 @@ namespace resident {
 // Whether the kernel has filters.
 bool HasSyscallFilters();
 
-// Refused: sockets of all kinds, signals to and inspection of other processes, mounts,
+// Refused: sockets of all kinds; signals to, inspection of and limits for other processes;
+// changing a file by its path alone (truncate, modes, owners, times, attributes); mounts,
 // namespaces, keys, modules, clocks, io_uring, bpf, leaving the process group; with
-// `single_process` also fork and exec. REQUIRES: PR_SET_NO_NEW_PRIVS.
+// `single_process` also fork and exec. The calling process alone may signal itself, as
+// abort() does. REQUIRES: PR_SET_NO_NEW_PRIVS.
 absl::Status FilterSyscalls(bool single_process);
 
 }  // namespace resident
