@@ -55,7 +55,17 @@ class Example {
                   std::ranges::size(values) * sizeof(T)},
                  std::move(shape));
   }
-  // The same for any type: dense little-endian elements.
+  // A tensor that is read and written: what it holds at first, and what is expected of it.
+  template <std::ranges::contiguous_range Range>
+  Example& InOut(const Range& first, const Range& expected, Shape shape = {}) {
+    if (shape.empty()) shape = {std::ranges::size(first)};
+    Value(first, std::move(shape));
+    message_.mutable_values()->rbegin()->mutable_data()->append(
+        reinterpret_cast<const char*>(std::ranges::data(expected)),
+        std::ranges::size(expected) * sizeof(std::ranges::range_value_t<Range>));
+    return *this;
+  }
+  // The same as Value for any type: dense little-endian elements.
   Example& Bytes(v1::DType dtype, std::string_view data, Shape shape);
   // A scalar parameter's value.
   template <typename T>

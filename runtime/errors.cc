@@ -704,8 +704,8 @@ absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit) {
 absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
   return absl::InvalidArgumentError(StrCat(
       PlaceOf(example, value), ": data of ", got, " bytes, and dtype and shape make ", wanted,
-      ". Fix: send dense elements, or none for an output that is compared with the "
-      "active version's"));
+      ". Fix: send dense elements, twice as many of an inout whose outcome is expected, or none "
+      "for an output that is compared with the active version's"));
 }
 
 absl::Status PromoteShare(const std::string& field, double percent) {

@@ -63,8 +63,9 @@ class ExampleReader {
     client::Example example;
     if (absl::Status status = ReadTolerances(example); !status.ok()) return status;
     for (const Parameter& parameter : signature_.parameters()) {
-      absl::StatusOr<Value> value =
-          parameter.kind == ParameterKind::kOutput ? Output(parameter) : Input(parameter);
+      absl::StatusOr<Value> value = parameter.kind == ParameterKind::kOutput  ? Output(parameter)
+                                    : parameter.kind == ParameterKind::kInOut ? InOut(parameter)
+                                                                              : Input(parameter);
       if (!value.ok()) return value.status();
       example.Bytes(value->dtype, value->data, value->shape);
       if (!parameter.scalar() && first_shape_.empty()) first_shape_ = value->shape;
@@ -98,8 +99,10 @@ class ExampleReader {
       for (const auto& [name, value] : group.items()) {
         bool known = false;
         for (const Parameter& parameter : signature_.parameters()) {
-          known |= parameter.name == name &&
-                   (parameter.kind == ParameterKind::kOutput) == (key == "outputs");
+          const ParameterKind kind = parameter.kind;
+          known |=
+              parameter.name == name && (kind == ParameterKind::kInOut ||
+                                         (kind == ParameterKind::kOutput) == (key == "outputs"));
         }
         if (!known) {
           return Wrong(where_, absl::StrCat("'", name, "' is none of the ", key),
@@ -130,12 +133,13 @@ class ExampleReader {
 
   absl::StatusOr<Value> Input(const Parameter& parameter) const {
     const Json* json = Find("inputs", parameter.name);
-    if (json != nullptr) return Parse(parameter, *json, /*needs_data=*/true);
+    if (json != nullptr)
+      return Parse(parameter, *json, DefaultType(parameter), /*needs_data=*/true);
     if (!parameter.default_bits.has_value()) {
       return Wrong(Place(parameter), "the example has no value for it",
                    absl::StrCat("\"inputs\": {\"", parameter.name, "\": ...}"));
     }
-    Value value{static_cast<v1::DType>(parameter.dtypes[0]), {}, ""};
+    Value value{DefaultType(parameter), {}, ""};
     value.data.assign(reinterpret_cast<const char*>(&*parameter.default_bits),
                       client::SizeOf(value.dtype));
     return value;
@@ -143,15 +147,36 @@ class ExampleReader {
 
   absl::StatusOr<Value> Output(const Parameter& parameter) const {
     const Json* json = Find("outputs", parameter.name);
-    if (json != nullptr) return Parse(parameter, *json, /*needs_data=*/false);
-    Value value{static_cast<v1::DType>(parameter.dtypes[0]), first_shape_, ""};
+    if (json != nullptr)
+      return Parse(parameter, *json, DefaultType(parameter), /*needs_data=*/false);
+    Value value{DefaultType(parameter), first_shape_, ""};
     if (value.shape.size() > parameter.max_rank) value.shape.resize(parameter.max_rank);
     return value;
   }
 
-  absl::StatusOr<Value> Parse(const Parameter& parameter, const Json& json, bool needs_data) const {
-    Value value{static_cast<v1::DType>(parameter.dtypes[0]), {}, ""};
-    const std::string kind = EnumName(value.dtype);
+  // What it holds at first, followed by what is expected.
+  absl::StatusOr<Value> InOut(const Parameter& parameter) const {
+    absl::StatusOr<Value> value = Input(parameter);
+    const Json* json = Find("outputs", parameter.name);
+    if (!value.ok() || json == nullptr) return value;
+    absl::StatusOr<Value> expected = Parse(parameter, *json, value->dtype, /*needs_data=*/false);
+    if (!expected.ok()) return expected;
+    if (expected->dtype != value->dtype || expected->shape != value->shape) {
+      return Wrong(Place(parameter), "its output is not of the type and shape of its input",
+                   "the operator writes it in place: give as many elements");
+    }
+    value->data += expected->data;
+    return value;
+  }
+
+  // The first that the signature takes.
+  static v1::DType DefaultType(const Parameter& parameter) {
+    return static_cast<v1::DType>(parameter.dtypes[0]);
+  }
+
+  absl::StatusOr<Value> Parse(const Parameter& parameter, const Json& json, v1::DType dtype,
+                              bool needs_data) const {
+    Value value{dtype, {}, ""};
     const Json* numbers = &json;
     bool has_shape = false;
     if (json.is_object()) {

@@ -16,7 +16,8 @@
 //             |out - expected| <= absolute + relative * |expected|; without them, the
 //             type's default.
 //
-// Parameters that are read and written ("inout") stand under inputs.
+// Parameters that are read and written ("inout") stand under inputs, with what they hold at
+// first, and under outputs, with what is expected; the type and shape are those of the input.
 #ifndef RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
 #define RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
 

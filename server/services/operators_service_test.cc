@@ -293,6 +293,7 @@ TEST_F(OperatorsServiceTest, RefusesBadExamples) {
   const auto file = File("swish.cc", kSource);
   ExpectRefused({Header(), file, OneExample({2}, "1234")},
                 {"example 1, value 1", "data of 4 bytes", "8"});
+  ExpectRefused({Header(), file, OneExample({2}, std::string(24, 'x'))}, {"data of 24 bytes"});
   ExpectRefused({Header(), file, OneExample({UINT64_MAX, 2}, "")}, {"over the limit"});
   ExpectRefused({Header(), file, OneExample({1ull << 33, 1ull << 33}, "")}, {"over the limit"});
   ExpectRefused({Header(), file, OneExample({9u << 20}, ""), OneExample({9u << 20}, "")},
@@ -313,6 +314,12 @@ TEST_F(OperatorsServiceTest, RefusesBadExamples) {
   std::vector<v1::InstallRequest> many = {Header(), file};
   for (int i = 0; i < 65; ++i) many.push_back(OneExample({1}, "1234"));
   ExpectRefused(many, {"more than 64 examples"});
+}
+
+TEST_F(OperatorsServiceTest, AnInoutComesWithWhatIsExpectedOfIt) {
+  ASSERT_TRUE(
+      Send({Header(), File("swish.cc", kSource), OneExample({2}, "firsttwothenfour")}).ok());
+  EXPECT_EQ(manager_.installs()[0].examples[0].values[0].data, "firsttwothenfour");
 }
 
 TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {

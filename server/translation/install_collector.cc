@@ -1,5 +1,6 @@
 #include "server/translation/install_collector.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -162,11 +163,14 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
       return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);
     }
     const uint64_t bytes = static_cast<uint64_t>(*elements) * element_bytes;
-    if (!sent.data().empty() && sent.data().size() != bytes) {
-      return errors::ExampleSize(index, place, sent.data().size(), bytes);
+    // Twice: of an inout, what it holds at first and what is expected. Which of the
+    // parameters are inout, the signature says.
+    const uint64_t sent_bytes = sent.data().size();
+    if (sent_bytes != 0 && sent_bytes != bytes && sent_bytes != 2 * bytes) {
+      return errors::ExampleSize(index, place, sent_bytes, bytes);
     }
     // Outputs without data take memory in the canary like the others.
-    example_bytes_ += bytes;
+    example_bytes_ += std::max(bytes, sent_bytes);
     if (example_bytes_ > kMaxInstallExampleBytes) {
       return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);
     }

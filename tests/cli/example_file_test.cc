@@ -77,6 +77,32 @@ TEST(ExampleFileTest, AnOutputOfFewerDimensionsGetsTheFirstOnes) {
   EXPECT_THAT(ShapeOf((*examples)[0].message().values(1)), ElementsAre(2));
 }
 
+TEST(ExampleFileTest, AnInoutHasWhatItHoldsAtFirstAndWhatIsExpected) {
+  const auto signature = Signature::Parse("x: inout f32|i32[N], sum: out f32[]");
+  const auto both = ParseExamples(R"({"inputs": {"x": {"dtype": "i32", "data": [1, 2]}},
+                                      "outputs": {"x": [2, 4], "sum": 6}})",
+                                  *signature);
+  ASSERT_TRUE(both.ok()) << both.status();
+  const v1::ExampleValue& value = (*both)[0].message().values(0);
+  EXPECT_EQ(value.dtype(), v1::DTYPE_I32);
+  EXPECT_THAT(ShapeOf(value), ElementsAre(2));
+  EXPECT_THAT(As<int32_t>(value), ElementsAre(1, 2, 2, 4));
+
+  const auto first_alone = ParseExamples(R"({"inputs": {"x": [1, 2]}})", *signature);
+  ASSERT_TRUE(first_alone.ok()) << first_alone.status();
+  EXPECT_THAT(As<float>((*first_alone)[0].message().values(0)), ElementsAre(1, 2));
+
+  const auto shorter =
+      ParseExamples(R"({"inputs": {"x": [1, 2]}, "outputs": {"x": [2], "sum": 6}})", *signature);
+  EXPECT_EQ(shorter.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shorter.status().message()),
+              HasSubstr("'x': its output is not of the type and shape of its input. Fix: "));
+  EXPECT_THAT(
+      std::string(
+          ParseExamples(R"({"outputs": {"x": [2], "sum": 6}})", *signature).status().message()),
+      HasSubstr("'x': the example has no value for it"));
+}
+
 TEST(ExampleFileTest, SaysWhatIsWrongWhere) {
   const struct {
     const char* json;

@@ -166,6 +166,33 @@ TEST_F(LifecycleTest, AnExampleWithoutOutputsIsComparedWithTheActiveVersion) {
   EXPECT_EQ(MustInstall(equal).version(), 2u);
 }
 
+TEST_F(LifecycleTest, WhatIsExpectedOfAnInoutIsHeldAgainstIt) {
+  Installation doubles = Installation::Source("doubles", "doubles.cc", {{"doubles.cc", R"(
+RESIDENT_OPERATOR(doubles)(resident::Block& block, const resident::Args& args) {
+  auto x = args.tensor<float>(0);
+  block.for_each(block.share(x.size()), [&](resident::i64 i) { x[i] = 2.0f * x[i]; });
+}
+)"}});
+  doubles.Signature("x: inout f32[N]");
+  Installation wrong = doubles;
+  wrong.Add(client::Example().InOut(std::vector<float>{1, 2}, std::vector<float>{2, 5}));
+  const auto refused = operators_->Install(wrong);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("canary"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("'x'"));
+  Installation right = doubles;
+  right.Add(client::Example().InOut(std::vector<float>{1, 2}, std::vector<float>{2, 4}));
+  EXPECT_EQ(MustInstall(right).version(), 1u);
+  // Data of twice the size is an inout's alone.
+  Installation times = Times("times", 2);
+  times.Add(client::Example()
+                .InOut(std::vector<float>{1, 2}, std::vector<float>{2, 4})
+                .Output(v1::DTYPE_F32, {2}));
+  const auto not_an_inout = operators_->Install(times);
+  EXPECT_EQ(not_an_inout.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(not_an_inout.status().message()), HasSubstr("takes 8 bytes"));
+}
+
 TEST_F(LifecycleTest, AStaleRevisionIsAborted) {
   const auto first = MustInstall(Times("times", 2));
   const auto second = MustInstall(Times("times", 3));
