@@ -488,6 +488,29 @@ TEST_F(OperatorsServiceTest, WatchResumesAndFollows) {
   EXPECT_TRUE(Eventually([&] { return manager_.subscribers() == 0; }));
 }
 
+TEST_F(OperatorsServiceTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
+  manager_.AddEvent(Event("old"));
+  OperatorEvent quarantined = Event("swish", EventKind::kQuarantined);
+  quarantined.actor = "deployer";
+  quarantined.content_hash = "abc";
+  quarantined.message = "hung on x = 42";
+  quarantined.version = 3;
+  manager_.AddEvent(quarantined);
+  core_.credentials = true;
+  const auto watched_by = [&](RoleSet roles) {
+    access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
+    auto watcher = *operators_->Watch(/*after_revision=*/1);
+    v1::OperatorEvent event;
+    EXPECT_TRUE(watcher->Next(&event));
+    EXPECT_EQ(event.operator_(), "swish");
+    EXPECT_EQ(event.version(), 3u);
+    EXPECT_EQ(event.kind(), v1::OperatorEvent::KIND_QUARANTINED);
+    return event.actor() + "|" + event.content_hash() + "|" + event.message();
+  };
+  EXPECT_EQ(watched_by(Role::kAdmin), "deployer|abc|hung on x = 42");
+  EXPECT_EQ(watched_by(RoleSet(Role::kSubmit) | Role::kInstall), "||");
+}
+
 TEST_F(OperatorsServiceTest, WatchFromNowOnSeesNothingOld) {
   manager_.AddEvent(Event("old"));
   auto watcher = *operators_->Watch();

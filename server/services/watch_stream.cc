@@ -16,11 +16,15 @@ constexpr size_t kEventsRead = 16;
 
 WatchStream* WatchStream::Start(Core& core, const grpc::CallbackServerContext& context,
                                 const v1::WatchRequest& request) {
-  std::shared_ptr<WatchStream> stream(new WatchStream(core, request));
+  std::shared_ptr<WatchStream> stream(new WatchStream(core, context, request));
   stream->self_ = stream;
   stream->Open(context, request.after_revision());
   return stream.get();  // gRPC destroys nothing before this handler has returned.
 }
+
+WatchStream::WatchStream(Core& core, const grpc::CallbackServerContext& context,
+                         const v1::WatchRequest& request)
+    : core_(core), name_(request.name()), identity_(IdentityOf(context, core)) {}
 
 WatchStream::~WatchStream() { core_.streams->Remove(this); }
 
@@ -42,9 +46,17 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
     Conclude(errors::Draining());
     return;
   }
+  if (!identity_.ok()) {
+    Conclude(identity_.status());
+    return;
+  }
   // So that a client knows that it sees everything from here on.
   StartSendInitialMetadata();
   Advance();
+}
+
+bool WatchStream::CallerReadsTheAudit() const {
+  return (*identity_)->Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
 }
 
 void WatchStream::Advance() {
@@ -68,7 +80,13 @@ void WatchStream::Advance() {
     return;
   }
   response_.Clear();
-  FillEvent(events_.front(), response_.mutable_event());
+  OperatorEvent& event = events_.front();
+  if (!CallerReadsTheAudit()) {
+    event.actor.clear();
+    event.content_hash.clear();
+    event.message.clear();
+  }
+  FillEvent(event, response_.mutable_event());
   events_.pop_front();
   core_.counters->Sent(response_.ByteSizeLong());
   writing_ = true;

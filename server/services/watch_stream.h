@@ -4,6 +4,10 @@
 // so that a client that reads slowly takes no memory. One that falls behind what is kept
 // ends OUT_OF_RANGE.
 //
+// Who did something, the hash of what, and the daemon's account of it (which may hold the
+// arguments of somebody's task) are the audit log's, and so an admin's: others get the
+// events without.
+//
 // Thread safety: gRPC and the manager call its members from any thread; mu_ guards
 // everything. Operations are started under mu_, and none after Finish.
 #ifndef RESIDENT_SERVER_SERVICES_WATCH_STREAM_H_
@@ -16,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/operators.pb.h"
@@ -39,14 +44,18 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void End(const absl::Status& status) override;
 
  private:
-  WatchStream(Core& core, const v1::WatchRequest& request) : core_(core), name_(request.name()) {}
+  WatchStream(Core& core, const grpc::CallbackServerContext& context,
+              const v1::WatchRequest& request);
   void Open(const grpc::CallbackServerContext& context, uint64_t after_revision);
+  bool CallerReadsTheAudit() const;
   // Reads and writes the next event, if there is one.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Core& core_;
   const std::string name_;
+  // Who watches. An error ends the call.
+  const absl::StatusOr<std::shared_ptr<Identity>> identity_;
   std::shared_ptr<WatchStream> self_;  // Until OnDone.
   uint64_t subscription_ = 0;          // Set before the handler returns.
 
