@@ -3,6 +3,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/share.h"
 
 ABSL_FLAG(std::string, state_dir, "",
           "folder for operators, their history, compiled code and durable buffers, which a "
@@ -27,10 +28,12 @@ ABSL_FLAG(std::string, bake_action, "warn",
           "what to do with a version that regresses in its bake time: off, warn, roll_back");
 ABSL_FLAG(absl::Duration, bake_time, absl::Seconds(60),
           "how long a version that begins to serve is watched");
-ABSL_FLAG(double, bake_max_error_rate, 0.01, "share of tasks that may fail, of those served");
+ABSL_FLAG(resident::Share, bake_max_error_rate, {0.01},
+          "share of tasks that may fail, of those served: 1% or 0.01");
 ABSL_FLAG(double, bake_max_latency_ratio, 2,
           "p99 of the device time that is too slow, as a multiple of the version before");
-ABSL_FLAG(double, bake_max_mismatch_rate, 0.001, "share of shadowed tasks that may differ");
+ABSL_FLAG(resident::Share, bake_max_mismatch_rate, {0.001},
+          "share of shadowed tasks that may differ: 0.1% or 0.001");
 ABSL_FLAG(uint64_t, bake_min_tasks, 100, "tasks before which a version is not judged");
 
 namespace resident {
@@ -89,9 +92,9 @@ absl::StatusOr<OperatorOptions> ReadOperatorFlags() {
   if (!action.ok()) return action.status();
   manager.bake = {.action = *action,
                   .time = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_bake_time)),
-                  .max_error_rate = absl::GetFlag(FLAGS_bake_max_error_rate),
+                  .max_error_rate = absl::GetFlag(FLAGS_bake_max_error_rate).value,
                   .max_latency_ratio = absl::GetFlag(FLAGS_bake_max_latency_ratio),
-                  .max_mismatch_rate = absl::GetFlag(FLAGS_bake_max_mismatch_rate),
+                  .max_mismatch_rate = absl::GetFlag(FLAGS_bake_max_mismatch_rate).value,
                   .min_tasks = absl::GetFlag(FLAGS_bake_min_tasks)};
   if (!(manager.bake.max_error_rate > 0 && manager.bake.max_latency_ratio > 0 &&
         manager.bake.max_mismatch_rate > 0) ||

@@ -28,7 +28,7 @@ std::span<const Command> Commands() {
        "watch follows changes until interrupted; audit lists past ones, newest first.\n"
        "  residentctl ops install swish --expr 'x * sigmoid(x)' --wait=active\n"
        "  residentctl ops install swish swish.cc --example=swish.json\n"
-       "  residentctl ops activate swish --bake=10m --on_regression=rollback\n"
+       "  residentctl ops activate swish --bake=10m --on_regression=roll_back\n"
        "  residentctl ops rollback swish\n",
        {"expr",
         "flux",

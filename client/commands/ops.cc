@@ -14,6 +14,7 @@
 #include "client/commands/command.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
+#include "runtime/share.h"
 
 namespace resident::cli {
 
@@ -46,13 +47,14 @@ ABSL_FLAG(resident::cli::PercentFlag, traffic, {},
 ABSL_FLAG(absl::Duration, bake, absl::ZeroDuration(),
           "activate, promote: how long the version is watched; 0s: the daemon's --bake_time");
 ABSL_FLAG(std::string, on_regression, "",
-          "activate, promote: off, warn or rollback; without it the daemon's --bake_action");
-ABSL_FLAG(resident::cli::PercentFlag, max_error_rate, {},
-          "activate, promote: failed tasks above which it is a regression; 0%: the daemon's");
+          "activate, promote: off, warn or roll_back; without it the daemon's --bake_action");
+ABSL_FLAG(resident::Share, max_error_rate, {},
+          "activate, promote: share of failed tasks that is a regression, 1% or 0.01; 0: the "
+          "daemon's");
 ABSL_FLAG(double, max_latency_ratio, 0,
           "activate, promote: p99 over the version's before; 0: the daemon's");
-ABSL_FLAG(resident::cli::PercentFlag, max_mismatch_rate, {},
-          "activate, promote: shadowed tasks that differ; 0%: the daemon's");
+ABSL_FLAG(resident::Share, max_mismatch_rate, {},
+          "activate, promote: share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
 ABSL_FLAG(uint64_t, min_tasks, 0, "activate, promote: tasks before anything is judged; 0: 100");
 
 namespace resident::cli {
@@ -105,20 +107,20 @@ absl::StatusOr<client::ChangeOptions> ReadChangeOptions() {
     options.bake.set_action(v1::BakeOptions::ACTION_OFF);
   } else if (action == "warn") {
     options.bake.set_action(v1::BakeOptions::ACTION_WARN);
-  } else if (action == "rollback") {
+  } else if (action == "roll_back") {
     options.bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
   } else if (!action.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--on_regression cannot be '", action, "'. Fix: off, warn or rollback"));
+        absl::StrCat("--on_regression cannot be '", action, "'. Fix: off, warn or roll_back"));
   }
   if (absl::GetFlag(FLAGS_bake) < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--bake is negative. Fix: as in --bake=10m");
   }
   options.bake.set_time_ms(static_cast<uint64_t>(
       absl::ToInt64Milliseconds(std::min(absl::GetFlag(FLAGS_bake), absl::Hours(24 * 365)))));
-  options.bake.set_max_error_rate(absl::GetFlag(FLAGS_max_error_rate).percent / 100);
+  options.bake.set_max_error_rate(absl::GetFlag(FLAGS_max_error_rate).value);
   options.bake.set_max_latency_ratio(absl::GetFlag(FLAGS_max_latency_ratio));
-  options.bake.set_max_mismatch_rate(absl::GetFlag(FLAGS_max_mismatch_rate).percent / 100);
+  options.bake.set_max_mismatch_rate(absl::GetFlag(FLAGS_max_mismatch_rate).value);
   options.bake.set_min_tasks(absl::GetFlag(FLAGS_min_tasks));
   return options;
 }

@@ -134,6 +134,8 @@ class WithoutDaemon(unittest.TestCase):
             (("ops", "activate"), "takes one NAME"),
             (("ops", "activate", "swish", "newest"), "'newest' is no version"),
             (("ops", "activate", "swish", "--on_regression=cry"), "--on_regression"),
+            (("ops", "activate", "swish", "--on_regression=rollback"), "warn or roll_back"),
+            (("ops", "activate", "swish", "--max_error_rate=5"), "0% to 100%, or 0 to 1"),
             (("ops", "rollback", "swish", "2"), "takes one NAME"),
             (("ops", "promote", "swish", "--shadow=120%"), "a percentage is 0% to 100%"),
             (("ops", "watch", "a", "b"), "at most one NAME"),
