@@ -14,6 +14,22 @@ constexpr size_t kFilePieceBytes = 1u << 20;
 
 std::string String(std::string_view text) { return std::string(text); }
 
+template <typename Request, typename Response>
+using UnaryMethod = grpc::Status (v1::Operators::Stub::*)(grpc::ClientContext*, const Request&,
+                                                          Response*);
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Call(Connection& connection, UnaryMethod<Request, Response> method,
+                              const Request& request) {
+  grpc::ClientContext context;
+  absl::Status status = connection.Prepare(context, /*needs_session=*/false);
+  if (!status.ok()) return status;
+  Response response;
+  status = FromGrpc((connection.operators.get()->*method)(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
 }  // namespace
 
 // --- Example, Installation ---------------------------------------------------------
@@ -200,56 +216,35 @@ absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& insta
 
 absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name,
                                                          const ChangeOptions& options) {
-  grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
   v1::ActivateRequest request;
   request.set_name(name);
   request.set_version(options.version);
   if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
   request.set_force(options.force);
   *request.mutable_bake() = options.bake;
-  v1::ActivateResponse response;
-  status = FromGrpc(connection_->operators->Activate(&context, request, &response));
-  if (!status.ok()) return status;
-  return response;
+  return Call(*connection_, &v1::Operators::Stub::Activate, request);
 }
 
 absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
     const std::string& name, std::optional<uint64_t> expected_revision) {
-  grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
   v1::RollbackRequest request;
   request.set_name(name);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  v1::RollbackResponse response;
-  status = FromGrpc(connection_->operators->Rollback(&context, request, &response));
-  if (!status.ok()) return status;
-  return response;
+  return Call(*connection_, &v1::Operators::Stub::Rollback, request);
 }
 
 absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
                                                      std::optional<uint64_t> expected_revision) {
-  grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
   v1::RemoveRequest request;
   request.set_name(name);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  v1::RemoveResponse response;
-  status = FromGrpc(connection_->operators->Remove(&context, request, &response));
-  if (!status.ok()) return status;
-  return response;
+  return Call(*connection_, &v1::Operators::Stub::Remove, request);
 }
 
 absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
                                                        double shadow_percent,
                                                        double traffic_percent,
                                                        const ChangeOptions& options) {
-  grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
   v1::PromoteRequest request;
   request.set_name(name);
   request.set_version(options.version);
@@ -257,10 +252,7 @@ absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
   request.set_shadow_percent(shadow_percent);
   request.set_traffic_percent(traffic_percent);
   *request.mutable_bake() = options.bake;
-  v1::PromoteResponse response;
-  status = FromGrpc(connection_->operators->Promote(&context, request, &response));
-  if (!status.ok()) return status;
-  return response;
+  return Call(*connection_, &v1::Operators::Stub::Promote, request);
 }
 
 absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revision,
@@ -276,17 +268,13 @@ absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revisio
 absl::StatusOr<std::vector<v1::OperatorEvent>> Operators::Audit(const std::string& name,
                                                                 uint32_t count,
                                                                 uint64_t before_revision) {
-  grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
   v1::AuditRequest request;
   request.set_name(name);
   request.set_count(count);
   request.set_before_revision(before_revision);
-  v1::AuditResponse response;
-  status = FromGrpc(connection_->operators->Audit(&context, request, &response));
-  if (!status.ok()) return status;
-  return std::vector<v1::OperatorEvent>(response.events().begin(), response.events().end());
+  const auto response = Call(*connection_, &v1::Operators::Stub::Audit, request);
+  if (!response.ok()) return response.status();
+  return std::vector<v1::OperatorEvent>(response->events().begin(), response->events().end());
 }
 
 }  // namespace resident::client

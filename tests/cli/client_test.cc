@@ -159,6 +159,37 @@ TEST_F(ClientTest, ATaskTakesBuffersInlineTensorsAndScalars) {
   }
 }
 
+// Each task adds one to what the one before left.
+TEST_F(ClientTest, TasksInOrderSeeWhatThoseBeforeWrote) {
+  constexpr uint32_t kTasks = 500;
+  auto sum = client_->Upload(std::vector<float>{0});
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  TaskBatch batch("add", kTasks);
+  batch.Use(*sum).Input(std::vector<float>(kTasks, 1), {1}).Use(*sum).Scalar(1.0);
+  batch.set_in_order();
+  auto result = client_->Run(batch);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->status().ok()) << result->status();
+  auto left = sum->Download();
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_THAT(*left, ElementsAre(kTasks));
+}
+
+TEST_F(ClientTest, TasksThatHaveNotStartedByTheTimeoutAreSkipped) {
+  ASSERT_TRUE(client_->Park(0).ok());
+  TaskBatch batch("add");
+  batch.Input(std::vector<float>{1}).Input(std::vector<float>{1}).Return<float>({1}).Scalar(1.0);
+  batch.set_timeout(absl::Milliseconds(20));
+  auto late = client_->Run(batch);
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_EQ(late->status().code(), absl::StatusCode::kDeadlineExceeded) << late->status();
+  ASSERT_TRUE(client_->Resume(0).ok());
+  batch.set_timeout(absl::Minutes(1));
+  auto served = client_->Run(batch);
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_TRUE(served->status().ok()) << served->status();
+}
+
 TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
   auto x = client_->Upload(std::vector<float>{1, 2, 3, 4, 5, 6});
   ASSERT_TRUE(x.ok()) << x.status();
