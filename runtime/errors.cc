@@ -21,6 +21,14 @@ std::string PlaceOf(size_t example, size_t value) {
   return StrCat("example ", example + 1, ", value ", value + 1);
 }
 
+// As Quote, of what stands around `position`.
+std::string QuoteAt(const std::string& text, size_t position) {
+  const size_t most_before = kMostQuoted / 2;
+  if (text.size() <= kMostQuoted || position <= most_before) return Quote(text);
+  const size_t begin = std::min(position, text.size()) - most_before;
+  return StrCat("...", Quote(std::string_view(text).substr(begin)));
+}
+
 }  // namespace
 
 std::string Quote(std::string_view text) {
@@ -32,14 +40,14 @@ std::string Quote(std::string_view text) {
 // --- Operators and their arguments ----------------------------------------------
 
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what) {
-  return absl::InvalidArgumentError(StrCat("signature \"", text, "\", at byte ", position, ": ",
-                                           what,
+  return absl::InvalidArgumentError(StrCat("signature ", QuoteAt(text, position), ", at byte ",
+                                           position, ": ", what,
                                            ". Fix: see runtime/registry/signature.h for the "
                                            "grammar"));
 }
 
 absl::Status BadSplit(const std::string& text, const std::string& what) {
-  return absl::InvalidArgumentError(StrCat("split \"", text, "\": ", what,
+  return absl::InvalidArgumentError(StrCat("split ", Quote(text), ": ", what,
                                            ". Fix: write \"parameter[/1] grain\" "
                                            "(kernels/ops/builtin.h)"));
 }
@@ -627,9 +635,17 @@ absl::Status InstallNoKind() {
       "and object_file");
 }
 
-absl::Status InstallSummaryTooLong(size_t bytes, size_t limit) {
-  return absl::InvalidArgumentError(StrCat("a summary of ", bytes, " bytes is over the limit of ",
-                                           limit, ". Fix: send a shorter one"));
+absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("InstallHeader.", field, " of ", bytes,
+                                           " bytes is over the limit of ", limit,
+                                           ". Fix: send a shorter one"));
+}
+
+absl::Status InstallNotSent(uint64_t limit_ms) {
+  return absl::DeadlineExceededError(
+      StrCat("the install was not sent whole within ", limit_ms,
+             " ms. Fix: have files and examples ready before the call, and half-close after the "
+             "last; or raise --max_install_upload_ms"));
 }
 
 absl::Status InstallFileName(const std::string& name, const std::string& what) {

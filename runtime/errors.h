@@ -157,7 +157,9 @@ absl::Status InstallSecondHeader();
 absl::Status InstallEmptyMessage();
 absl::Status InstallNoName();
 absl::Status InstallNoKind();
-absl::Status InstallSummaryTooLong(size_t bytes, size_t limit);
+// `field`: of InstallHeader.
+absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t limit);
+absl::Status InstallNotSent(uint64_t limit_ms);
 absl::Status InstallFileName(const std::string& name, const std::string& what);
 absl::Status InstallUnexpectedFile(const std::string& name);
 absl::Status InstallMissingFile(const std::string& name, size_t files);

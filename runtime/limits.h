@@ -60,11 +60,15 @@ inline constexpr uint32_t kMaxRetiredVersions = 8;
 inline constexpr uint32_t kMaxRemovedNames = 4096;
 inline constexpr uint32_t kMaxTaskErrors = 16;
 inline constexpr uint32_t kMaxOperatorSummaryBytes = 256;
+// Texts of an install's header beside its summary.
+inline constexpr uint32_t kMaxSignatureBytes = 4096;
+inline constexpr uint32_t kMaxSplitBytes = 256;
 // Of one install: the files of a source, or the one of an object, and the examples. The
 // canary's memory may take less.
 inline constexpr uint32_t kMaxInstallFiles = 64;
 inline constexpr uint32_t kMaxInstallFileNameBytes = 128;
 inline constexpr uint64_t kMaxInstallSourceBytes = 1u << 20;
+// Also of a compiled unit, and of any file that a compiler writes.
 inline constexpr uint64_t kMaxInstallObjectBytes = 16u << 20;
 inline constexpr uint32_t kMaxInstallExamples = 64;
 inline constexpr uint64_t kMaxInstallExampleBytes = 64u << 20;
@@ -75,8 +79,7 @@ inline constexpr uint32_t kMaxAuditEvents = 1000;
 inline constexpr uint32_t kDefaultAuditEvents = 100;
 inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
 inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
-// Examples of one install, and bytes of the tensors of one.
-inline constexpr uint32_t kMaxExamples = 64;
+// Bytes of the tensors of one example.
 inline constexpr uint64_t kMaxExampleBytes = 24ull << 20;
 // The longest that a task may run in a canary, whatever its own limit.
 inline constexpr uint32_t kCanaryTaskLimitMs = 60'000;

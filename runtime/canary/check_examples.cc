@@ -87,8 +87,8 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
 
 absl::Status CheckExamples(const std::string& operator_name, const Signature& signature,
                            const std::vector<Example>& examples) {
-  if (examples.size() > kMaxExamples) {
-    return errors::TooManyExamples(examples.size(), kMaxExamples);
+  if (examples.size() > kMaxInstallExamples) {
+    return errors::TooManyExamples(examples.size(), kMaxInstallExamples);
   }
   for (size_t i = 0; i < examples.size(); ++i) {
     absl::Status status = CheckExample(operator_name, signature, examples[i]);

@@ -121,7 +121,7 @@ TEST(CheckExamplesTest, RefusesTooMuch) {
   example.values[0] = Value(DType::kF32, {std::numeric_limits<int64_t>::max()}, 0);
   example.values[1] = example.values[2] = example.values[0];
   ExpectRefused(example, "'x'");
-  const absl::Status status = Check(std::vector<Example>(kMaxExamples + 1, Good()));
+  const absl::Status status = Check(std::vector<Example>(kMaxInstallExamples + 1, Good()));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("65 examples are more than the limit of 64"));
 }

@@ -27,12 +27,7 @@ struct CompileLimits {
   uint64_t memory_mib = 4096;
 };
 
-// Limits that are not set.
-inline constexpr uint64_t kMaxSourceBytes = 1u << 20;  // Of all files together.
-inline constexpr uint32_t kMaxSourceFiles = 64;
-inline constexpr uint32_t kMaxFileNameBytes = 128;
-// A compiled unit, and any file that a compiler writes.
-inline constexpr uint64_t kMaxUnitBytes = 16u << 20;
+// Limits that are not set. Those of what is sent are in runtime/limits.h.
 inline constexpr uint64_t kMaxImageBytes = 256u << 20;
 inline constexpr uint64_t kMaxCompilerLogBytes = 256u << 10;
 // Machine code of one unit.

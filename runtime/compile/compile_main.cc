@@ -23,6 +23,7 @@
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
 #include "runtime/compile/sandbox.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -99,7 +100,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
   SandboxOptions sandbox;
   sandbox.cpu_seconds = role.cpu_seconds;
   sandbox.memory_bytes = role.memory_mib << 20;
-  sandbox.file_bytes = kMaxUnitBytes;
+  sandbox.file_bytes = kMaxInstallObjectBytes;
   if (role.kind == "host") {
     sandbox.readable = role.compiler.readable;
     sandbox.executable = role.compiler.executable;

@@ -27,6 +27,7 @@
 #include "runtime/compile/unit.h"
 #include "runtime/engine/image/generation_objects.h"
 #include "runtime/hash/sha256.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -282,10 +283,10 @@ CompileResult CompilerImpl::TakeObject(const ObjectJob& job) {
     return Failed(absl::InvalidArgumentError(
         "an object cannot be installed for a CPU. Fix: send the source"));
   }
-  if (job.bytes.size() > kMaxUnitBytes) {
-    return Failed(absl::InvalidArgumentError(absl::StrCat("the object has ", job.bytes.size(),
-                                                          " bytes; the limit is ", kMaxUnitBytes,
-                                                          ". Fix: send a smaller one")));
+  if (job.bytes.size() > kMaxInstallObjectBytes) {
+    return Failed(absl::InvalidArgumentError(
+        absl::StrCat("the object has ", job.bytes.size(), " bytes; the limit is ",
+                     kMaxInstallObjectBytes, ". Fix: send a smaller one")));
   }
   auto tool = cuda_.compiler();
   if (!tool.ok()) return Failed(tool.status());

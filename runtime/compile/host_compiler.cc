@@ -18,6 +18,7 @@
 #include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/run_program.h"
 #include "runtime/compile/sdk_headers.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -126,7 +127,7 @@ absl::Status FailureOf(const ProgramOutput& said) {
   if (absl::StrContains(said.text, "File size limit exceeded") ||
       absl::StrContains(said.text, "File too large")) {
     return absl::ResourceExhaustedError(absl::StrCat("the compiler wrote a file over the limit of ",
-                                                     kMaxUnitBytes,
+                                                     kMaxInstallObjectBytes,
                                                      " bytes. Fix: pass large tables as tensors"));
   }
   return DoesNotCompile(said.text);

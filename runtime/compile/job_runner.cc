@@ -12,6 +12,7 @@
 #include "runtime/compile/nvrtc.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -82,9 +83,9 @@ void SetLog(std::string log, internal::CompileResponse* response) {
 }
 
 bool CheckSize(const std::string& object, internal::CompileResponse* response) {
-  if (object.size() <= kMaxUnitBytes) return true;
+  if (object.size() <= kMaxInstallObjectBytes) return true;
   SetStatus(absl::InvalidArgumentError(absl::StrCat("the unit has ", object.size(),
-                                                    " bytes; the limit is ", kMaxUnitBytes,
+                                                    " bytes; the limit is ", kMaxInstallObjectBytes,
                                                     ". Fix: pass large tables as tensors")),
             response->mutable_inspected());
   return false;

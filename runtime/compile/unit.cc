@@ -5,9 +5,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "kernels/sdk/block.h"
 #include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/source_files.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -23,37 +24,6 @@ bool IsIdentifier(const std::string& text) {
 bool IsHex(const std::string& text) {
   return std::all_of(text.begin(), text.end(),
                      [](unsigned char c) { return std::isdigit(c) || (c >= 'a' && c <= 'f'); });
-}
-
-// A relative path, of letters and the like, that stays below its folder.
-absl::Status CheckFileName(const std::string& name) {
-  const auto refuse = [&](const char* why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("file name '", name, "' ", why,
-                     ". Fix: name files as an #include does, relative and with '/': util/math.h"));
-  };
-  if (name.empty()) return refuse("is empty");
-  if (name.size() > kMaxFileNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a file name of ", name.size(),
-                                                   " bytes is over the limit of ",
-                                                   kMaxFileNameBytes, ". Fix: use a shorter one"));
-  }
-  for (const unsigned char c : name) {
-    if (c >= 0x80 || !(std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/')) {
-      return refuse("has a character that is not a letter, a digit or one of _-./");
-    }
-  }
-  for (const absl::string_view part : absl::StrSplit(name, '/')) {
-    if (part.empty()) return refuse("begins or ends with '/', or has two in a row");
-    if (part == "." || part == "..") return refuse("has '.' or '..' as a folder");
-  }
-  if (absl::StartsWith(name, "kernels/") || absl::StartsWith(name, "resident/")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("file name '", name,
-                     "' is in a folder of the SDK. Fix: put it into another folder than kernels/ "
-                     "and resident/"));
-  }
-  return absl::OkStatus();
 }
 
 // SDK headers that any of the files names. They must not be included inside the unit's
@@ -73,10 +43,10 @@ std::vector<std::string> HeadersNamed(const CompileJob& job) {
 }  // namespace
 
 absl::Status CheckSources(const CompileJob& job) {
-  if (job.files.size() > kMaxSourceFiles) {
+  if (job.files.size() > kMaxInstallFiles) {
     return absl::InvalidArgumentError(absl::StrCat(job.files.size(),
                                                    " source files are over the limit of ",
-                                                   kMaxSourceFiles, ". Fix: send fewer"));
+                                                   kMaxInstallFiles, ". Fix: send fewer"));
   }
   uint64_t bytes = 0;
   for (const auto& [name, text] : job.files) {
@@ -87,16 +57,12 @@ absl::Status CheckSources(const CompileJob& job) {
     }
     bytes += text.size();
   }
-  if (bytes > kMaxSourceBytes) {
+  if (bytes > kMaxInstallSourceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the source has ", bytes,
-                                                   " bytes; the limit is ", kMaxSourceBytes,
+                                                   " bytes; the limit is ", kMaxInstallSourceBytes,
                                                    ". Fix: send tables as tensors, not as source"));
   }
-  if (job.files.count(job.main_file) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the main file '", job.main_file,
-                     "' is not among the files sent. Fix: send it, or name one that was"));
-  }
+  if (absl::Status status = CheckMainFile(job.files, job.main_file); !status.ok()) return status;
   if (!IsIdentifier(job.function)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", job.function, "' is no name of a function. Fix: use letters, digits, _"));

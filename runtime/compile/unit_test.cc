@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/compile/sdk_headers.h"
+#include "runtime/limits.h"
 
 namespace resident {
 namespace {
@@ -43,10 +44,10 @@ TEST(CheckSources, RefusesNamesThatLeaveTheFolder) {
 
 TEST(CheckSources, RefusesTooMuchWithTheLimit) {
   CompileJob job = Job();
-  job.files["big.h"] = std::string(kMaxSourceBytes, ' ');
+  job.files["big.h"] = std::string(kMaxInstallSourceBytes, ' ');
   EXPECT_THAT(std::string(CheckSources(job).message()), HasSubstr("the limit is 1048576"));
   job = Job();
-  for (uint32_t i = 0; i < kMaxSourceFiles; ++i) job.files["f" + std::to_string(i)] = "";
+  for (uint32_t i = 0; i < kMaxInstallFiles; ++i) job.files["f" + std::to_string(i)] = "";
   EXPECT_THAT(std::string(CheckSources(job).message()), HasSubstr("over the limit of 64"));
   job = Job();
   job.scratch_bytes = 1 << 30;

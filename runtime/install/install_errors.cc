@@ -19,12 +19,6 @@ absl::Status ObjectsNotAllowed() {
       "--allow_objects");
 }
 
-absl::Status NoSuchFile(const std::string& main_file) {
-  return absl::InvalidArgumentError(StrCat("the file ", Quote(main_file),
-                                           " that is to be installed was not sent. Fix: send a "
-                                           "file of that name"));
-}
-
 absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::milliseconds limit) {
   return absl::InvalidArgumentError(StrCat("a task time of ", asked.count(),
                                            " ms is above --task_time_limit, ", limit.count(),

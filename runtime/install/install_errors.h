@@ -13,7 +13,6 @@ namespace resident::errors {
 
 absl::Status ExpressionSignature(const std::string& given, const std::string& derived);
 absl::Status ObjectsNotAllowed();
-absl::Status NoSuchFile(const std::string& main_file);
 absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::milliseconds limit);
 absl::Status InstallWithdrawn();
 absl::Status RemovedButRunning(const std::string& name);

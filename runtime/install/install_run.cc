@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/canary/check_examples.h"
+#include "runtime/compile/source_files.h"
 #include "runtime/expression/expression.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/install/bytecode_canary.h"
@@ -108,7 +109,9 @@ absl::Status InstallRun::Prepare() {
       if (!manager_.options_.allow_objects) return errors::ObjectsNotAllowed();
       [[fallthrough]];
     case InstallKind::kSource:
-      if (!request_.files.contains(request_.body)) return errors::NoSuchFile(request_.body);
+      if (absl::Status status = CheckMainFile(request_.files, request_.body); !status.ok()) {
+        return status;
+      }
       break;
   }
   if (spec_.task_time_limit > manager_.options_.task_time_limit &&

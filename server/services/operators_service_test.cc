@@ -264,11 +264,26 @@ TEST_F(OperatorsServiceTest, RefusesBadHeaders) {
   header = Header();
   header.mutable_header()->set_summary(std::string(257, 's'));
   ExpectRefused({header}, {"257 bytes", "256"});
+  header = Header();
+  header.mutable_header()->set_name(std::string(65, 'n'));
+  ExpectRefused({header}, {"InstallHeader.name", "65 bytes", "64"});
+  header = Header();
+  header.mutable_header()->set_signature(std::string(4097, 's'));
+  ExpectRefused({header}, {"InstallHeader.signature", "4097 bytes", "4096"});
+  header = Header();
+  header.mutable_header()->set_split(std::string(257, 's'));
+  ExpectRefused({header}, {"InstallHeader.split", "257 bytes", "256"});
+  header = Header();
+  header.mutable_header()->set_bytecode(std::string((1 << 20) + 1, '\0'));
+  ExpectRefused({header}, {"InstallHeader.bytecode", "1048577 bytes", "1048576"});
+  header = Header();
+  header.mutable_header()->set_main_file("../x.cc");
+  ExpectRefused({header}, {"file name '../x.cc'"});
 }
 
 TEST_F(OperatorsServiceTest, RefusesBadFiles) {
   for (const char* name : {"", "/etc/passwd", "../x.h", "a/../../x.h", "a//b", "./a", "a b", "a\\b",
-                           "a\nb", "caf\xC3\xA9.h"}) {
+                           "a\nb", "caf\xC3\xA9.h", "kernels/sdk/block.h", "resident/operator.h"}) {
     SCOPED_TRACE(name);
     ExpectRefused({Header(), File(name, "x")}, {"file name "});
   }

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "runtime/compile/source_files.h"
 #include "runtime/errors.h"
 #include "runtime/limits.h"
 
@@ -22,22 +20,21 @@ uint64_t MostFileBytes(InstallKind kind) {
   return kind == InstallKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
 }
 
-// What is wrong with a file's name; empty: nothing. Names become paths below the folder
-// that a compilation sees.
-std::string FileNameFault(const std::string& name) {
-  if (name.empty()) return "it is empty";
-  if (name.size() > kMaxInstallFileNameBytes) {
-    return absl::StrCat(name.size(), " bytes are over the limit of ", kMaxInstallFileNameBytes);
+// Texts of the header that are bounded before they are kept.
+absl::Status CheckTexts(const v1::InstallHeader& header) {
+  const struct {
+    const char* field;
+    size_t bytes;
+    size_t limit;
+  } texts[] = {{"name", header.name().size(), kMaxOperatorNameBytes},
+               {"summary", header.summary().size(), kMaxOperatorSummaryBytes},
+               {"signature", header.signature().size(), kMaxSignatureBytes},
+               {"split", header.split().size(), kMaxSplitBytes},
+               {"bytecode", header.bytecode().size(), kMaxBytecodeBytes}};
+  for (const auto& [field, bytes, limit] : texts) {
+    if (bytes > limit) return errors::InstallTextTooLong(field, bytes, limit);
   }
-  for (const char c : name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '_' || c == '.' || c == '-' || c == '/';
-    if (!plain) return "letters, digits, '_', '.', '-' and '/' are taken, and nothing else";
-  }
-  for (const absl::string_view part : absl::StrSplit(name, '/')) {
-    if (part.empty() || part == "." || part == "..") return "it is not a plain relative path";
-  }
-  return "";
+  return header.name().empty() ? errors::InstallNoName() : absl::OkStatus();
 }
 
 bool IsTolerance(double value) { return std::isfinite(value) && value >= 0; }
@@ -56,6 +53,7 @@ absl::Status InstallCollector::Add(v1::InstallRequest& message) {
 }
 
 absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
+  if (absl::Status status = CheckTexts(header); !status.ok()) return status;
   request_.name = std::move(*header.mutable_name());
   request_.summary = std::move(*header.mutable_summary());
   request_.signature = std::move(*header.mutable_signature());
@@ -80,9 +78,8 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     case v1::InstallHeader::KIND_NOT_SET:
       return errors::InstallNoKind();
   }
-  if (request_.name.empty()) return errors::InstallNoName();
-  if (request_.summary.size() > kMaxOperatorSummaryBytes) {
-    return errors::InstallSummaryTooLong(request_.summary.size(), kMaxOperatorSummaryBytes);
+  if (TakesFiles(request_.kind)) {
+    if (absl::Status status = CheckFileName(request_.body); !status.ok()) return status;
   }
   request_.task_time_limit = std::chrono::milliseconds(header.limits().task_time_ms());
   request_.scratch_bytes = header.limits().scratch_bytes();
@@ -110,8 +107,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
 
 absl::Status InstallCollector::AddFile(v1::InstallFile& file) {
   if (!TakesFiles(request_.kind)) return errors::InstallUnexpectedFile(file.name());
-  const std::string fault = FileNameFault(file.name());
-  if (!fault.empty()) return errors::InstallFileName(file.name(), fault);
+  if (absl::Status status = CheckFileName(file.name()); !status.ok()) return status;
   const uint64_t limit = MostFileBytes(request_.kind);
   if (file.data().size() > limit - file_bytes_) {
     return errors::InstallTooManyBytes(request_.kind == InstallKind::kObject ? "object" : "source",
@@ -183,8 +179,9 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
 
 absl::StatusOr<InstallRequest> InstallCollector::Finish() {
   if (!has_header_) return errors::InstallNoHeader();
-  if (TakesFiles(request_.kind) && request_.files.count(request_.body) == 0) {
-    return errors::InstallMissingFile(request_.body, request_.files.size());
+  if (TakesFiles(request_.kind)) {
+    absl::Status status = CheckMainFile(request_.files, request_.body);
+    if (!status.ok()) return status;
   }
   return std::move(request_);
 }

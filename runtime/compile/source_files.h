@@ -1,0 +1,27 @@
+// The files of an install, by the names under which they include one another.
+//
+// Names become paths below the folder that a compilation sees, and stand beside those of
+// the SDK's headers: one check of them serves the daemon's edge and the compile process.
+//
+// Thread safety: pure functions.
+#ifndef RESIDENT_RUNTIME_COMPILE_SOURCE_FILES_H_
+#define RESIDENT_RUNTIME_COMPILE_SOURCE_FILES_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace resident {
+
+// INVALID_ARGUMENT: not a relative path of letters, digits and _-./ that stays below its
+// folder; over kMaxInstallFileNameBytes; in a folder of the SDK.
+absl::Status CheckFileName(const std::string& name);
+
+// INVALID_ARGUMENT: the file to compile is not among `files` (name to contents).
+absl::Status CheckMainFile(const std::map<std::string, std::string>& files,
+                           const std::string& main_file);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_SOURCE_FILES_H_
