@@ -30,6 +30,9 @@ struct Limits {
   uint64_t flux_max_cycles = 100'000'000;
   // --max_installs: installs under way, of all clients.
   uint32_t max_installs = 8;
+  // --max_install_upload_ms: from the beginning of an install to its half-close. One that is
+  // not sent holds a place of max_installs for so long.
+  uint32_t max_install_upload_ms = 120'000;
 };
 
 // Sizes of one device, fixed when its engine starts.

@@ -61,6 +61,8 @@ ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
           "most instructions that one FLUX run may be allowed");
 ABSL_FLAG(uint32_t, max_installs, resident::Limits().max_installs,
           "installs of operators under way, of all clients");
+ABSL_FLAG(uint32_t, max_install_upload_ms, resident::Limits().max_install_upload_ms,
+          "time that a client may take to send an install");
 ABSL_FLAG(bool, allow_shared_memory, true,
           "whether clients on this machine may make their shared memory buffers");
 ABSL_FLAG(bool, test_operators, false, "load the operators that exist to go wrong (tests)");
@@ -140,6 +142,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   limits.max_buffers = absl::GetFlag(FLAGS_max_buffers);
   limits.max_client_memory_mib = absl::GetFlag(FLAGS_max_client_memory_mib);
   limits.flux_max_cycles = absl::GetFlag(FLAGS_flux_max_cycles);
+  limits.max_install_upload_ms = absl::GetFlag(FLAGS_max_install_upload_ms);
   limits.max_installs = absl::GetFlag(FLAGS_max_installs);
   if (limits.max_installs > kMostInstalls) {
     return BadFlag("max_installs", absl::StrCat(limits.max_installs, " installs"),
@@ -147,7 +150,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   }
   if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
       limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
-      limits.max_installs == 0) {
+      limits.max_installs == 0 || limits.max_install_upload_ms == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

@@ -1,5 +1,6 @@
 #include "server/services/install_stream.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -36,8 +37,20 @@ void InstallStream::Open() {
   } else if (!identity_.ok()) {
     Conclude(identity_.status());
   } else {
+    const std::chrono::milliseconds most(core_.limits.max_install_upload_ms);
+    upload_alarm_.Set(std::chrono::system_clock::now() + most,
+                      [weak = weak_from_this(), most](bool passed) {
+                        const std::shared_ptr<InstallStream> self = weak.lock();
+                        if (passed && self != nullptr) self->EndUpload(most);
+                      });
     StartRead(&message_);
   }
+}
+
+void InstallStream::EndUpload(std::chrono::milliseconds most) {
+  absl::MutexLock lock(&mu_);
+  if (finished_ || installing_ || end_.has_value()) return;
+  Conclude(errors::InstallNotSent(static_cast<uint64_t>(most.count())));
 }
 
 absl::Status InstallStream::Accept() {
@@ -66,6 +79,7 @@ void InstallStream::OnReadDone(bool ok) {
   if (context_.IsCancelled()) {
     Conclude(errors::Cancelled());
   } else {
+    upload_alarm_.Cancel();
     Launch();
   }
 }

@@ -7,8 +7,9 @@
 // an answer. A client that is gone, or a daemon that stops, withdraws the install: the
 // manager sees that before it stages anything.
 //
-// An install counts against Limits::max_installs from its first message on, since what it
-// sends is kept in memory.
+// An install counts against Limits::max_installs from its beginning on, since what it
+// sends is kept in memory. So that nobody holds the places with installs that are never
+// sent, reading ends DEADLINE_EXCEEDED after Limits::max_install_upload_ms.
 //
 // Thread safety: gRPC and the manager call its members from any thread. mu_ guards what
 // both see. Operations are started under mu_, and none after Finish.
@@ -16,6 +17,7 @@
 #define RESIDENT_SERVER_SERVICES_INSTALL_STREAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/operators.pb.h"
 #include "server/core.h"
@@ -52,6 +55,8 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   InstallStream(Core& core, const grpc::CallbackServerContext& context,
                 std::atomic<uint32_t>& under_way);
   void Open();
+  // (on the alarm, after `most`) Ends an install that has not been half-closed.
+  void EndUpload(std::chrono::milliseconds most);
   // Takes a message. The header says what is installed, and so whether the caller may.
   absl::Status Accept();
   // (after the half-close) Hands what was sent to the manager.
@@ -75,6 +80,7 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   v1::InstallRequest message_;  // gRPC's while it is read.
   InstallCollector collector_;  // The reader's.
   std::atomic<bool> withdrawn_{false};
+  grpc::Alarm upload_alarm_;  // Holds no reference to the stream.
 
   absl::Mutex mu_;
   bool installing_ ABSL_GUARDED_BY(mu_) = false;

@@ -384,6 +384,28 @@ TEST_F(OperatorsServiceTest, MoreInstallsThanTheLimitAreRefused) {
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
 }
 
+TEST_F(OperatorsServiceTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
+  core_.limits.max_install_upload_ms = 50;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::InstallRequest, v1::InstallResponse>>>
+      streams;
+  for (int i = 0; i < 2; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    streams.push_back(stub_->Install(contexts.back().get()));
+  }
+  ASSERT_TRUE(streams[1]->Write(Header()));  // The other says nothing at all.
+  for (const auto& stream : streams) {
+    v1::InstallResponse none;
+    EXPECT_FALSE(stream->Read(&none));
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_THAT(status.error_message(), HasSubstr("50 ms. Fix: "));
+    EXPECT_THAT(status.error_message(), HasSubstr("--max_install_upload_ms"));
+  }
+  EXPECT_TRUE(manager_.installs().empty());
+  EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
+}
+
 TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndSaysWhy) {
   manager_.set_script({{At(VersionState::kCompiled)}, {}, /*until_withdrawn=*/true});
   const auto done = operators_->Install(Source(), [&](const v1::InstallResponse& progress) {
