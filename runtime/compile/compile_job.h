@@ -4,6 +4,7 @@
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -38,8 +39,10 @@ inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
 struct CompileTarget {
   // Otherwise x86-64.
   bool cuda = false;
-  // GPU: as in 90. That of FirstGenerationObjects() for the device.
+  // GPU: as in 90. In a job, that of FirstGenerationObjects() for the device.
   int architecture = 0;
+
+  auto operator<=>(const CompileTarget&) const = default;
 
   // "sm_90", "x86-64": the key of InstallProgress::resources.
   std::string name() const;

@@ -19,20 +19,6 @@ constexpr char kExpressionFile[] = "expression.cc";
 // A FLUX program, as the journal names it.
 constexpr char kBytecodePart[] = "program";
 
-OperatorKind KindOf(InstallKind kind) {
-  switch (kind) {
-    case InstallKind::kSource:
-      return OperatorKind::kSource;
-    case InstallKind::kExpression:
-      return OperatorKind::kExpression;
-    case InstallKind::kBytecode:
-      return OperatorKind::kBytecode;
-    case InstallKind::kObject:
-      return OperatorKind::kObject;
-  }
-  return OperatorKind::kSource;
-}
-
 std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) {
   Sha256 hash;
   hash.Field(request.name).Field(OperatorKindName(spec.kind)).Field(request.body);
@@ -60,7 +46,7 @@ absl::Status InstallRun::Run() {
 
 absl::Status InstallRun::RunSteps() {
   if (absl::Status status = Prepare(); !status.ok()) return status;
-  absl::Status status = request_.kind == InstallKind::kBytecode ? RunBytecode() : RunNative();
+  absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
   if (!status.ok()) return status;
   if (request_.wait_for == VersionState::kCanaried) return absl::OkStatus();
   if (status = CheckWithdrawn(); status.ok()) status = Stage();
@@ -69,7 +55,7 @@ absl::Status InstallRun::RunSteps() {
 }
 
 absl::Status InstallRun::Prepare() {
-  spec_.kind = KindOf(request_.kind);
+  spec_.kind = request_.kind;
   spec_.summary = request_.summary;
   spec_.signature = request_.signature;
   spec_.split = request_.split;
@@ -86,7 +72,9 @@ absl::Status InstallRun::Prepare() {
             .allow_spills = request_.allow_spills,
             .scratch_bytes = request_.scratch_bytes};
   switch (request_.kind) {
-    case InstallKind::kExpression: {
+    case OperatorKind::kBuiltin:
+      return absl::InternalError("a built-in operator cannot be installed");
+    case OperatorKind::kExpression: {
       auto generated = expression::Generate(request_.name, request_.body);
       if (!generated.ok()) return generated.status();
       if (spec_.signature.empty()) spec_.signature = generated->signature;
@@ -97,18 +85,18 @@ absl::Status InstallRun::Prepare() {
       if (spec_.summary.empty()) spec_.summary = generated->summary;
       // How many registers a formula takes is not its author's concern.
       spec_.allow_spills = build_.allow_spills = true;
-      build_.kind = InstallKind::kSource;
+      build_.kind = OperatorKind::kSource;
       build_.main_file = kExpressionFile;
       build_.files = {{kExpressionFile, generated->source}};
       break;
     }
-    case InstallKind::kBytecode:
+    case OperatorKind::kBytecode:
       spec_.bytecode = std::make_shared<const std::string>(request_.body);
       break;
-    case InstallKind::kObject:
+    case OperatorKind::kObject:
       if (!manager_.options_.allow_objects) return errors::ObjectsNotAllowed();
       [[fallthrough]];
-    case InstallKind::kSource:
+    case OperatorKind::kSource:
       if (absl::Status status = CheckMainFile(request_.files, request_.body); !status.ok()) {
         return status;
       }
@@ -165,7 +153,7 @@ absl::Status InstallRun::Compile() {
   if (!built_.inspected.ok()) return built_.inspected;
   InstallProgress inspected{.state = VersionState::kInspected, .steps = built_.inspect_steps};
   for (const auto& [target, unit] : built_.payload->units) {
-    inspected.resources[TargetName(target)] = unit.resources;
+    inspected.resources[target.name()] = unit.resources;
   }
   Report(std::move(inspected));
   return absl::OkStatus();
@@ -187,7 +175,7 @@ absl::Status InstallRun::Stage() {
                                    absl::Now() + absl::FromChrono(manager_.options_.park_deadline));
   if (!reserved.ok()) return reserved.status();
   (*reserved)->payload = built_.payload;
-  if (request_.kind != InstallKind::kBytecode) {
+  if (request_.kind != OperatorKind::kBytecode) {
     const absl::Status loaded = manager_.stager_.Stage(*reserved);
     if (!loaded.ok()) return loaded;
   }
@@ -206,7 +194,7 @@ absl::Status InstallRun::Stage() {
 absl::Status InstallRun::KeepContent(VersionContent* content) const {
   std::map<std::string, std::string> parts = build_.files;
   content->body = build_.main_file;
-  if (request_.kind == InstallKind::kBytecode) parts = {{kBytecodePart, request_.body}};
+  if (request_.kind == OperatorKind::kBytecode) parts = {{kBytecodePart, request_.body}};
   for (const auto& [name, bytes] : parts) {
     auto blob = manager_.sources_.state->PutBlob(bytes);
     if (!blob.ok()) return blob.status();

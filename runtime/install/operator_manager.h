@@ -34,13 +34,11 @@
 #include "absl/status/statusor.h"
 #include "runtime/canary/example.h"
 #include "runtime/compile/resource_use.h"
+#include "runtime/registry/version_spec.h"
 #include "runtime/registry/version_state.h"
 #include "runtime/state/operator_event.h"
 
 namespace resident {
-
-// How an operator came: the values are the texts that clients see (InstallKindName).
-enum class InstallKind : uint8_t { kSource, kExpression, kBytecode, kObject };
 
 struct InstallRequest {
   std::string name;
@@ -48,7 +46,7 @@ struct InstallRequest {
   // Signature and split as text; an expression's may be empty, bytecode has none.
   std::string signature;
   std::string split;
-  InstallKind kind = InstallKind::kSource;
+  OperatorKind kind = OperatorKind::kSource;
   // kSource: name of the main file; kExpression: its text; kBytecode: the program;
   // kObject: name of the file that holds it.
   std::string body;

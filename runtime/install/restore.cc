@@ -57,8 +57,8 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
 
   BuildRequest build{.operator_name = name,
                      .content_hash = stored.spec.content_hash,
-                     .kind = stored.spec.kind == OperatorKind::kObject ? InstallKind::kObject
-                                                                       : InstallKind::kSource,
+                     .kind = stored.spec.kind == OperatorKind::kObject ? OperatorKind::kObject
+                                                                       : OperatorKind::kSource,
                      .main_file = stored.content.body,
                      .files = {},
                      .allow_spills = stored.spec.allow_spills,

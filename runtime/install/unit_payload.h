@@ -2,22 +2,14 @@
 #ifndef RESIDENT_RUNTIME_INSTALL_UNIT_PAYLOAD_H_
 #define RESIDENT_RUNTIME_INSTALL_UNIT_PAYLOAD_H_
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "runtime/install/operator_manager.h"
+#include "runtime/compile/compile_job.h"
 #include "runtime/registry/version_spec.h"
 
 namespace resident {
-
-// What a unit is compiled for: a GPU's architecture, as in 90, or kCpuTarget.
-using UnitTarget = uint32_t;
-inline constexpr UnitTarget kCpuTarget = 0;
-
-// "sm_90", "x86-64".
-std::string TargetName(UnitTarget target);
 
 struct CompiledUnit {
   std::shared_ptr<const std::string> object;
@@ -27,7 +19,8 @@ struct CompiledUnit {
 struct UnitPayload : VersionPayload {
   // The function that every object defines.
   std::string symbol;
-  std::map<UnitTarget, CompiledUnit> units;
+  // By the devices' own architectures.
+  std::map<CompileTarget, CompiledUnit> units;
 };
 
 }  // namespace resident

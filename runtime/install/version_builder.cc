@@ -13,27 +13,28 @@ namespace {
 
 // One compilation of the request: for a target, with or without checks.
 struct Compilation {
-  UnitTarget target;
+  CompileTarget target;
   bool checked;
   CompileResult result;
 
-  std::string Name() const { return absl::StrCat(TargetName(target), checked ? " checked" : ""); }
+  std::string Name() const { return absl::StrCat(target.name(), checked ? " checked" : ""); }
 };
 
-CompileTarget ToCompileTarget(UnitTarget target) {
-  if (target == kCpuTarget) return {};
-  const int architecture = static_cast<int>(target);
+// The target to compile for, so that the unit can be linked with the kernel's objects.
+CompileTarget JobTarget(const CompileTarget& device) {
+  if (!device.cuda) return device;
+  const int architecture = device.architecture;
   return {true, FirstGenerationObjects(architecture / 10, architecture % 10).architecture};
 }
 
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
-  if (request.kind == InstallKind::kObject) {
+  if (request.kind == OperatorKind::kObject) {
     return compiler.TakeObject(
-        {ToCompileTarget(compilation.target), request.files.at(request.main_file), nullptr});
+        {JobTarget(compilation.target), request.files.at(request.main_file), nullptr});
   }
   CompileJob job;
-  job.target = ToCompileTarget(compilation.target);
+  job.target = JobTarget(compilation.target);
   job.files = request.files;
   job.main_file = request.main_file;
   job.function = OperatorFunctionName(request.operator_name);
@@ -65,16 +66,17 @@ VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<Device*>& d
   targets_.erase(std::unique(targets_.begin(), targets_.end()), targets_.end());
 }
 
-UnitTarget VersionBuilder::TargetOf(const Device& device) {
-  return device.snapshot().info.architecture;
+CompileTarget VersionBuilder::TargetOf(const Device& device) {
+  const uint32_t architecture = device.snapshot().info.architecture;
+  return {architecture != 0, static_cast<int>(architecture)};
 }
 
 absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
                                                    std::string* log) const {
   std::vector<Compilation> compilations;
-  for (const UnitTarget target : targets_) {
+  for (const CompileTarget& target : targets_) {
     compilations.push_back({target, /*checked=*/false, {}});
-    if (request.kind != InstallKind::kObject) compilations.push_back({target, true, {}});
+    if (request.kind != OperatorKind::kObject) compilations.push_back({target, true, {}});
   }
   std::vector<std::thread> threads;
   for (size_t i = 1; i < compilations.size(); ++i) {
@@ -111,24 +113,24 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   built.log = *log;
   if (!built.inspected.ok()) return built;
   built.payload = std::move(payload);
-  if (request.kind != InstallKind::kObject) built.checked = std::move(checked);
+  if (request.kind != OperatorKind::kObject) built.checked = std::move(checked);
   return built;
 }
 
 absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
-    UnitTarget target, uint64_t number, const std::vector<Member>& members) const {
+    const CompileTarget& target, uint64_t number, const std::vector<Member>& members) const {
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const Member& member : members) {
     const auto unit = member.payload->units.find(target);
     if (unit == member.payload->units.end()) {
       return absl::InternalError(
-          absl::StrCat(member.payload->symbol, " was not compiled for ", TargetName(target)));
+          absl::StrCat(member.payload->symbol, " was not compiled for ", target.name()));
     }
     generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
   }
-  if (target == kCpuTarget || members.empty()) return generation;
-  LinkJob job{static_cast<int>(target) / 10, static_cast<int>(target) % 10, generation->operators};
+  if (!target.cuda || members.empty()) return generation;
+  LinkJob job{target.architecture / 10, target.architecture % 10, generation->operators};
   LinkResult linked = compiler_->Link(job);
   if (!linked.status.ok()) return linked.status;
   generation->image = std::move(linked.image);

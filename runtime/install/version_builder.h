@@ -30,7 +30,7 @@ struct BuildRequest {
   // The version's content hash; names the unit.
   std::string content_hash;
   // kSource, also for expressions (then the generated source), or kObject.
-  InstallKind kind = InstallKind::kSource;
+  OperatorKind kind = OperatorKind::kSource;
   std::string main_file;  // kObject: the object's file.
   std::map<std::string, std::string> files;
   bool allow_spills = false;
@@ -55,9 +55,9 @@ class VersionBuilder {
  public:
   VersionBuilder(Compiler* compiler, const std::vector<Device*>& devices);
 
-  // What the devices need: each architecture once, and kCpuTarget.
-  const std::vector<UnitTarget>& targets() const { return targets_; }
-  static UnitTarget TargetOf(const Device& device);
+  // What the devices need: each architecture once.
+  const std::vector<CompileTarget>& targets() const { return targets_; }
+  static CompileTarget TargetOf(const Device& device);
 
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
   // it). That an inspection refuses it is said in the result. DEADLINE_EXCEEDED,
@@ -69,12 +69,13 @@ class VersionBuilder {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;
   };
-  absl::StatusOr<std::shared_ptr<const Generation>> Link(UnitTarget target, uint64_t number,
+  absl::StatusOr<std::shared_ptr<const Generation>> Link(const CompileTarget& target,
+                                                         uint64_t number,
                                                          const std::vector<Member>& members) const;
 
  private:
   Compiler* const compiler_;
-  std::vector<UnitTarget> targets_;
+  std::vector<CompileTarget> targets_;
 };
 
 }  // namespace resident

@@ -36,13 +36,13 @@ std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& 
 
 VersionCanary::VersionCanary(const Setup& setup, Subject subject)
     : setup_(setup), subject_(std::move(subject)) {
-  for (const UnitTarget target : setup_.builder->targets()) {
+  for (const CompileTarget& target : setup_.builder->targets()) {
     for (const Device* device : setup_.devices) {
       if (VersionBuilder::TargetOf(*device) != target) continue;
       std::string key = VerdictKey(subject_, device->snapshot().info);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
-                           CanaryEngine::Start({.cuda = target != kCpuTarget,
+                           CanaryEngine::Start({.cuda = target.cuda,
                                                 .ordinal = setup_.ordinals[device->index()],
                                                 .engine_program = setup_.engine_program})});
       }
@@ -84,7 +84,7 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built, Steps
   }
   auto generation = setup_.builder->Link(trial.target, kCanaryGeneration, members);
   if (!generation.ok()) return generation.status();
-  const std::string target = TargetName(trial.target);
+  const std::string target = trial.target.name();
   steps->emplace_back(absl::StrCat("link canary ", target),
                       std::chrono::steady_clock::now() - began);
   job.generation = *std::move(generation);

@@ -57,7 +57,7 @@ class VersionCanary {
 
  private:
   struct Trial {
-    UnitTarget target;
+    CompileTarget target;
     std::string key;  // Of the verdict.
     std::unique_ptr<CanaryEngine> engine;
   };

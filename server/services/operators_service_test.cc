@@ -173,7 +173,7 @@ TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
   ASSERT_EQ(manager_.installs().size(), 1u);
   const InstallRequest request = manager_.installs()[0];
   EXPECT_EQ(request.name, "swish");
-  EXPECT_EQ(request.kind, InstallKind::kSource);
+  EXPECT_EQ(request.kind, OperatorKind::kSource);
   EXPECT_EQ(request.body, "swish.cc");
   EXPECT_EQ(request.files.at("util/math.h").size(), size_t{3} << 18);
   EXPECT_EQ(request.files.at("swish.cc"), kSource);
@@ -207,13 +207,13 @@ TEST_F(OperatorsServiceTest, OtherKindsHaveNoFiles) {
   ASSERT_TRUE(operators_->Install(client::Installation::Bytecode("stop", {"\0", 1})).ok());
   ASSERT_TRUE(operators_->Install(client::Installation::Object("fast", "a.ptx", "ptx")).ok());
   const auto installs = manager_.installs();
-  EXPECT_EQ(installs[0].kind, InstallKind::kExpression);
+  EXPECT_EQ(installs[0].kind, OperatorKind::kExpression);
   EXPECT_EQ(installs[0].body, "2 * x");
   EXPECT_FALSE(installs[0].expected_revision.has_value());
   EXPECT_EQ(installs[0].wait_for, VersionState::kStaged);
-  EXPECT_EQ(installs[1].kind, InstallKind::kBytecode);
+  EXPECT_EQ(installs[1].kind, OperatorKind::kBytecode);
   EXPECT_EQ(installs[1].body, std::string("\0", 1));
-  EXPECT_EQ(installs[2].kind, InstallKind::kObject);
+  EXPECT_EQ(installs[2].kind, OperatorKind::kObject);
   EXPECT_EQ(installs[2].files.at("a.ptx"), "ptx");
 }
 

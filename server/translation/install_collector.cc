@@ -12,12 +12,12 @@
 namespace resident {
 namespace {
 
-bool TakesFiles(InstallKind kind) {
-  return kind == InstallKind::kSource || kind == InstallKind::kObject;
+bool TakesFiles(OperatorKind kind) {
+  return kind == OperatorKind::kSource || kind == OperatorKind::kObject;
 }
 
-uint64_t MostFileBytes(InstallKind kind) {
-  return kind == InstallKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
+uint64_t MostFileBytes(OperatorKind kind) {
+  return kind == OperatorKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
 }
 
 // Texts of the header that are bounded before they are kept.
@@ -60,19 +60,19 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
   request_.split = std::move(*header.mutable_split());
   switch (header.kind_case()) {
     case v1::InstallHeader::kMainFile:
-      request_.kind = InstallKind::kSource;
+      request_.kind = OperatorKind::kSource;
       request_.body = std::move(*header.mutable_main_file());
       break;
     case v1::InstallHeader::kExpression:
-      request_.kind = InstallKind::kExpression;
+      request_.kind = OperatorKind::kExpression;
       request_.body = std::move(*header.mutable_expression());
       break;
     case v1::InstallHeader::kBytecode:
-      request_.kind = InstallKind::kBytecode;
+      request_.kind = OperatorKind::kBytecode;
       request_.body = std::move(*header.mutable_bytecode());
       break;
     case v1::InstallHeader::kObjectFile:
-      request_.kind = InstallKind::kObject;
+      request_.kind = OperatorKind::kObject;
       request_.body = std::move(*header.mutable_object_file());
       break;
     case v1::InstallHeader::KIND_NOT_SET:
@@ -110,7 +110,7 @@ absl::Status InstallCollector::AddFile(v1::InstallFile& file) {
   if (absl::Status status = CheckFileName(file.name()); !status.ok()) return status;
   const uint64_t limit = MostFileBytes(request_.kind);
   if (file.data().size() > limit - file_bytes_) {
-    return errors::InstallTooManyBytes(request_.kind == InstallKind::kObject ? "object" : "source",
+    return errors::InstallTooManyBytes(request_.kind == OperatorKind::kObject ? "object" : "source",
                                        file_bytes_ + file.data().size(), limit);
   }
   file_bytes_ += file.data().size();
