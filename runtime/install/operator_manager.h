@@ -39,7 +39,7 @@
 
 namespace resident {
 
-// How an operator came: the values are the texts that clients see (InstallKindName).
+// How an operator came; OperatorKindName (registry/version_spec.h) has the texts for clients.
 enum class InstallKind : uint8_t { kSource, kExpression, kBytecode, kObject };
 
 struct InstallRequest {
