@@ -1,6 +1,11 @@
-// Every limit of residentd, with its default. A limit that can be set has a flag of
-// the same name (server/flags.h). Messages that refuse something over a limit name
-// the value, the limit and the flag.
+// Limits of requests, of what clients hold, and of devices, with their defaults. A limit
+// that can be set has a flag of the same name (server/flags.cc). Messages that refuse
+// something over a limit name the value, the limit and the flag.
+//
+// Others stand where they are kept: of a compilation, its sources and what it makes in
+// compile/compile_job.h; of an expression in expression/expression.h; of the journal in
+// state/journal.h; of policy, token and certificate files in server/auth; of the shared
+// region and of a kernel in kernels/layout and kernels/resident.
 #ifndef RESIDENT_RUNTIME_LIMITS_H_
 #define RESIDENT_RUNTIME_LIMITS_H_
 

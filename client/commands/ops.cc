@@ -55,7 +55,8 @@ ABSL_FLAG(double, max_latency_ratio, 0,
           "activate, promote: p99 over the version's before; 0: the daemon's");
 ABSL_FLAG(resident::Share, max_mismatch_rate, {},
           "activate, promote: share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
-ABSL_FLAG(uint64_t, min_tasks, 0, "activate, promote: tasks before anything is judged; 0: 100");
+ABSL_FLAG(uint64_t, min_tasks, 0,
+          "activate, promote: tasks before anything is judged; 0: the daemon's --bake_min_tasks");
 
 namespace resident::cli {
 namespace {

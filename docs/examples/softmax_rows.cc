@@ -9,19 +9,25 @@ RESIDENT_OPERATOR(softmax_rows)(resident::Block& block, const resident::Args& ar
   using resident::i64;
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);
-  const resident::Range columns = {0, x.shape(1)};
+  const i64 columns = x.shape(1);
   const resident::Range rows = block.share(x.shape(0));
   for (i64 row = rows.begin; row < rows.end; ++row) {
     // Each thread looks at some elements, then all threads agree on one value.
     float largest = -resident::math::infinity();
-    block.for_each(columns,
-                   [&](i64 c) { largest = resident::math::maximum(largest, x.at(row, c)); });
+    RESIDENT_UNROLL(1)
+    for (i64 c = block.thread(); c < columns; c += block.threads()) {
+      largest = resident::math::maximum(largest, x.at(row, c));
+    }
     largest = block.reduce_max(largest);
     float sum = 0;
-    block.for_each(columns, [&](i64 c) { sum += resident::math::exp(x.at(row, c) - largest); });
+    RESIDENT_UNROLL(1)
+    for (i64 c = block.thread(); c < columns; c += block.threads()) {
+      sum += resident::math::exp(x.at(row, c) - largest);
+    }
     sum = block.reduce_sum(sum);
-    block.for_each(columns, [&](i64 c) {
+    RESIDENT_UNROLL(1)
+    for (i64 c = block.thread(); c < columns; c += block.threads()) {
       out.at(row, c) = resident::math::exp(x.at(row, c) - largest) / sum;
-    });
+    }
   }
 }

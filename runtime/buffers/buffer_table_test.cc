@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/buffers/fake_session.h"
+#include "tests/support/temp_folder.h"
 
 namespace resident {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 constexpr ClientId kAlice = 1;
 constexpr ClientId kBob = 2;
 
-class BufferTableTest : public testing::Test {
+class BufferTableTest : public ::testing::Test {
  protected:
   BufferTableTest() : session_(1, 1 << 20, 1 << 20) {
     limits_.max_buffers = 4;
@@ -197,12 +198,7 @@ TEST_F(BufferTableTest, ANewerEngineThanTheOneJustRestartedForIsNoReasonToRefuse
 
 class DurableBuffersTest : public BufferTableTest {
  protected:
-  DurableBuffersTest() {
-    folder_ = testing::TempDir() + "/buffers.XXXXXX";
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    Restart();
-  }
-  ~DurableBuffersTest() override { std::filesystem::remove_all(folder_); }
+  DurableBuffersTest() { Restart(); }
 
   // As if the daemon was killed and started again.
   void Restart() {
@@ -224,7 +220,8 @@ class DurableBuffersTest : public BufferTableTest {
         });
   }
 
-  std::string folder_;
+  const testing::TempFolder temp_{"buffers"};
+  const std::string& folder_ = temp_.path();
   std::unique_ptr<StateStore> state_;
   std::vector<std::string> warnings_;
 };

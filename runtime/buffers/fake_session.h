@@ -36,7 +36,6 @@ class FakeSession : public EngineSession {
     return std::shared_ptr<const DeviceMemory>(memory, &memory->value);
   }
   uint64_t memory_used_bytes() const override { return *memory_.used; }
-  uint64_t window_used_bytes() const { return *window_.used; }
 
   absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) override {
     auto block = Take(window_, bytes);

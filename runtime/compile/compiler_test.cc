@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/sdk/operator.h"
+#include "tests/support/eventually.h"
 
 namespace resident {
 namespace {
@@ -203,7 +204,7 @@ TEST_F(CompilerTest, CompilationOverTheWallTimeIsKilledWithAllItStarted) {
   EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("700 ms"));
   EXPECT_EQ(compiler_->counters().killed, 1u);
   // Its compiler was killed; it may take a moment to be gone.
-  while (ProcessesNamed("cc1plus") != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(testing::Eventually([] { return ProcessesNamed("cc1plus") == 0; }));
   EXPECT_TRUE(fs::is_empty(cache_ + "/work"));
 }
 

@@ -55,13 +55,26 @@ TEST(Inspect, DamagedSharedObjectIsAnAnswer) {
 }
 
 TEST(Inspect, DamagedCallGraphIsAnAnswer) {
-  for (const char* graph : {"node: {", "node: { title: \"", "edge: { sourcename: \"a",
-                            "node: { title: \"a\" label: \"x\\nbytes (\" }", "edge:\nnode:\n"}) {
+  const std::string whole = ReadObject("libobject_for_test.so");
+  ASSERT_FALSE(whole.empty());
+  const auto inspect = [&](const std::string& graph) {
     InspectRequest request;
-    const std::string whole = ReadObject("libobject_for_test.so");
     request.object = whole;
     request.call_graph = graph;
-    (void)InspectSharedObject(request).ok();
+    return InspectSharedObject(request).status();
+  };
+  ASSERT_TRUE(inspect("").ok()) << inspect("");
+  const std::string entry = "\"resident_op_00112233445566ff\"";
+  for (const std::string& graph :
+       {std::string("node: {"), std::string("edge:\nnode:\n"), std::string("node: { title: \""),
+        "node: { title: " + entry + " label: \"x\\nbytes (\" }", "edge: { sourcename: " + entry}) {
+    EXPECT_TRUE(inspect(graph).ok()) << graph << ": " << inspect(graph);
+  }
+  for (const std::string& graph : {"node: { title: " + entry + " label: \"x\\nmany bytes (\" }",
+                                   "node: { title: " + entry + " label: \"9 bytes (dynamic",
+                                   "edge: { sourcename: " + entry + " targetname: " + entry,
+                                   std::string("edge: { targetname: \"__indirect_call")}) {
+    EXPECT_EQ(inspect(graph).code(), absl::StatusCode::kInvalidArgument) << graph;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -70,19 +71,22 @@ TEST(ObjectCache, OverTheLimitTheLeastRecentlyUsedGo) {
 }
 
 TEST(ObjectCache, TwoAtOnceOnOneFolder) {
+  std::atomic<int> hits{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
+    threads.emplace_back([t, &hits] {
       auto cache = OpenCache(20'000);
       for (int i = 0; i < 100; ++i) {
         const char digit = static_cast<char>('0' + (i + t) % 10);
         EXPECT_TRUE(cache->Put(Key(digit), std::string(1'500, digit)).ok());
         const auto found = cache->Get(Key(digit));
+        hits += found.has_value();
         EXPECT_EQ(found.value_or(std::string(1'500, digit)), std::string(1'500, digit));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(hits, 0);
 }
 
 TEST(ObjectCache, FolderThatCannotBeUsedSaysSo) {

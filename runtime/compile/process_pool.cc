@@ -19,12 +19,14 @@ void ProcessPool::Refill() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (ready_.size() >= ahead_) return;
+      if (ready_.size() + starting_ >= ahead_) return;
+      ++starting_;
     }
     auto started = CompileProcess::Start(options_);
+    absl::MutexLock lock(&mu_);
+    --starting_;
     // What is wrong is said by the Take() that cannot have one.
     if (!started.ok()) return;
-    absl::MutexLock lock(&mu_);
     ready_.push_back(*std::move(started));
   }
 }

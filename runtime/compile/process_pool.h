@@ -42,6 +42,7 @@ class ProcessPool {
   const size_t ahead_;
   absl::Mutex mu_;
   std::deque<std::unique_ptr<CompileProcess>> ready_ ABSL_GUARDED_BY(mu_);
+  size_t starting_ ABSL_GUARDED_BY(mu_) = 0;  // By Refills that are under way.
   std::string compiler_ ABSL_GUARDED_BY(mu_);
 };
 

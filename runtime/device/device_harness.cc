@@ -5,17 +5,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "kernels/ops/builtin.h"
 
 namespace resident {
-namespace {
-
-constexpr std::chrono::seconds kPatience{60};
-
-}  // namespace
 
 bool TestOnCuda() {
   const char* engine = std::getenv("RESIDENT_TEST_ENGINE");
@@ -48,15 +42,6 @@ uint16_t OperatorSlot(std::string_view name) {
 #undef RESIDENT_MATCH
   std::fprintf(stderr, "no operator '%s'\n", std::string(name).c_str());
   std::abort();
-}
-
-bool Eventually(const std::function<bool()>& condition) {
-  const auto until = Clock::now() + kPatience;
-  while (!condition()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
 }
 
 bool Submission::Await() const {

@@ -14,13 +14,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/device/device.h"
+#include "tests/support/eventually.h"
 
 namespace resident {
 
@@ -33,8 +33,7 @@ std::string EngineProgramForTest();
 // The first slot of a built-in or test operator, by its name ("add", "test.count").
 uint16_t OperatorSlot(std::string_view name);
 
-// Waits until the condition holds; false after a minute.
-bool Eventually(const std::function<bool()>& condition);
+using testing::Eventually;
 
 // A batch, and whether it is done.
 struct Submission {
@@ -61,7 +60,6 @@ class DeviceHarness {
   ~DeviceHarness();
 
   Device& device() { return *device_; }
-  void Destroy() { device_.reset(); }
   pid_t engine_pid() const { return static_cast<pid_t>(device_->snapshot().engine_pid); }
   bool AwaitState(Device::State state);
   // Waits for an engine other than this one that serves.

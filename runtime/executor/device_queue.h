@@ -13,11 +13,12 @@
 // The queue outlives engines. SetRing() gives it the ring of a new engine; LoseRing()
 // ends what was in flight in the old one:
 //
-//                  SetRing                    Park
-//     (no ring) ────────────▶ running ────────────────▶ parked ──┐
-//         ▲                      │  ▲        Resume               │
-//         └──────────────────────┴──┴─────────────────────────────┘
-//                  LoseRing
+//                SetRing           BeginPark; Hold, then ParkIfDrained
+//     (no ring) ─────────▶ running ────────────────────────────────────▶ parked
+//         ▲                 │   ▲                EndPark                  │ │
+//         │                 │   └─────────────────────────────────────────┘ │
+//         └─────────────────┴───────────────────────────────────────────────┘
+//                LoseRing
 //
 // Thread safety: all members may be called from any thread.
 //

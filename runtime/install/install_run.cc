@@ -29,25 +29,29 @@ std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) 
   return hash.Hex();
 }
 
-// Whether the version is what is wrong, and not the daemon or the caller's timing.
-bool SpeaksOfTheVersion(const absl::Status& status) {
+// Whether the version is what is wrong, and not the daemon or the caller's timing. A limit is
+// the version's own while it is compiled and tried; before, and when it is staged, it is
+// everybody's.
+bool SpeaksOfTheVersion(const absl::Status& status, bool trying) {
   return status.code() == absl::StatusCode::kInvalidArgument ||
-         status.code() == absl::StatusCode::kDeadlineExceeded ||
-         status.code() == absl::StatusCode::kResourceExhausted;
+         (trying && (status.code() == absl::StatusCode::kDeadlineExceeded ||
+                     status.code() == absl::StatusCode::kResourceExhausted));
 }
 
 }  // namespace
 
 absl::Status InstallRun::Run() {
   const absl::Status status = RunSteps();
-  if (!status.ok() && SpeaksOfTheVersion(status)) ReportRejected(status);
+  if (!status.ok() && SpeaksOfTheVersion(status, trying_)) ReportRejected(status);
   return status;
 }
 
 absl::Status InstallRun::RunSteps() {
   if (absl::Status status = Prepare(); !status.ok()) return status;
+  trying_ = true;
   absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
   if (!status.ok()) return status;
+  trying_ = false;
   if (request_.wait_for == VersionState::kCanaried) return absl::OkStatus();
   if (status = CheckWithdrawn(); status.ok()) status = Stage();
   if (status.ok() && request_.wait_for == VersionState::kActive) status = Activate();

@@ -61,6 +61,7 @@ class InstallRun {
   Clock::time_point step_began_ = Clock::now();
   BuildRequest build_;
   VersionSpec spec_;
+  bool trying_ = false;    // It is being compiled or run on its examples.
   uint64_t expected_ = 0;  // Revision that the operator must still have at the end.
   std::unique_ptr<VersionCanary> canary_;
   BuiltVersion built_;

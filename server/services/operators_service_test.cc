@@ -16,22 +16,16 @@
 #include "gtest/gtest.h"
 #include "runtime/errors.h"
 #include "runtime/install/fake_operator_manager.h"
+#include "tests/support/eventually.h"
 
 namespace resident {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::Eventually;
 using ::testing::HasSubstr;
 
 constexpr char kSource[] = "#include \"resident/operator.h\"\n";
-
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 60'000; ++i) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return false;
-}
 
 InstallProgress At(VersionState state) {
   InstallProgress progress;

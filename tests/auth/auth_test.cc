@@ -23,6 +23,7 @@
 #include "tests/auth/certificates.h"
 #include "tests/faults/daemon.h"
 #include "tests/integration/messages.h"
+#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
 namespace {
@@ -40,11 +41,7 @@ constexpr char kNothingToken[] = "nothing-token";
 
 class Folder {
  public:
-  Folder() : path_(std::filesystem::temp_directory_path() / "resident-auth-XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string Path(const std::string& name) const { return path_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
   // As a whole, like a careful editor.
   std::string Write(const std::string& name, const std::string& text) const {
     std::ofstream(Path(name + ".new")) << text;
@@ -53,7 +50,7 @@ class Folder {
   }
 
  private:
-  std::string path_;
+  const TempFolder folder_{"resident-auth"};
 };
 
 std::string TokenLine(const std::string& name, const std::string& token) {

@@ -73,8 +73,10 @@ class Daemon:
             "--port_file=" + str(ports),
             "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu"), *flags
         ]
+        # What it leaves in $TMPDIR when it is killed goes with the folder.
+        environment = dict(os.environ, TMPDIR=str(self.folder))
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ports.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -27,23 +27,22 @@ std::string FromEnvironment(const char* name, const char* otherwise) {
 }  // namespace
 
 std::unique_ptr<DaemonProcess> DaemonProcess::Start() {
-  std::string folder =
-      absl::StrCat(std::filesystem::temp_directory_path().string(), "/residentd-test-XXXXXX");
-  if (mkdtemp(folder.data()) == nullptr) return nullptr;
-  const std::string ports = absl::StrCat(folder, "/ports");
+  auto folder = std::make_unique<const testing::TempFolder>("residentd-test");
+  const std::string ports = absl::StrCat(folder->path(), "/ports");
   const std::string program = FromEnvironment("RESIDENTD", "server/residentd");
   const std::string port_file = absl::StrCat("--port_file=", ports);
   const std::string devices =
       absl::StrCat("--devices=", FromEnvironment("RESIDENT_TEST_DEVICES", "cpu"));
   const pid_t pid = fork();
   if (pid == 0) {
+    setenv("TMPDIR", folder->path().c_str(), /*overwrite=*/1);
     execl(program.c_str(), program.c_str(), "serve", "--address=127.0.0.1:0",
           "--metrics_address=127.0.0.1:0", port_file.c_str(), devices.c_str(), nullptr);
     std::perror(program.c_str());
     _exit(127);
   }
   if (pid < 0) return nullptr;
-  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess(pid, folder));
+  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess(pid, std::move(folder)));
   const absl::Time deadline = absl::Now() + kStartTimeout;
   while (!std::filesystem::exists(ports)) {
     const bool ended = waitpid(pid, nullptr, WNOHANG) == pid;
@@ -62,11 +61,7 @@ std::unique_ptr<DaemonProcess> DaemonProcess::Start() {
   return daemon;
 }
 
-DaemonProcess::~DaemonProcess() {
-  End(SIGTERM);
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
-}
+DaemonProcess::~DaemonProcess() { End(SIGTERM); }
 
 void DaemonProcess::Kill() { End(SIGKILL); }
 

@@ -10,6 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/temp_folder.h"
+
 namespace resident::client {
 
 class DaemonProcess {
@@ -25,11 +27,12 @@ class DaemonProcess {
   void Kill();
 
  private:
-  DaemonProcess(pid_t pid, std::string folder) : pid_(pid), folder_(std::move(folder)) {}
+  DaemonProcess(pid_t pid, std::unique_ptr<const testing::TempFolder> folder)
+      : pid_(pid), folder_(std::move(folder)) {}
   void End(int signal);
 
   pid_t pid_;
-  std::string folder_;
+  const std::unique_ptr<const testing::TempFolder> folder_;  // Its $TMPDIR, too.
   std::string address_;
 };
 

@@ -36,7 +36,9 @@ class OpsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="residentctl-ops-"))
+        folder = tempfile.TemporaryDirectory(prefix="residentctl-ops-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
         cls.daemon = daemons.Daemon()
         cls.addClassCleanup(cls.daemon.stop)
 

@@ -3,6 +3,7 @@
 // and broadcast operands, chunks, and the checked build.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -199,16 +200,17 @@ TEST_F(NumericsTest, BroadcastAsPyTorch) {
 }
 
 TEST_F(NumericsTest, AColumnTimesARow) {
-  for (size_t c = 0; c < Cases().size(); ++c) {
-    if (Cases()[c].text != "x * y") continue;
-    Operand column(DType::kF32, {3, 1}, Layout::kDense);
-    Operand matrix(DType::kF32, {3, 4}, Layout::kDense);
-    for (int64_t i = 0; i < 3; ++i) column.Set(i, i + 1);
-    for (int64_t i = 0; i < 12; ++i) matrix.Set(i, i);
-    std::vector<Operand> operands = {column, matrix, Operand(DType::kF32, {3, 4}, Layout::kDense)};
-    Check(c, operands);
-    for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(operands[2].At(i), (i / 4 + 1) * i);
-  }
+  const auto product = std::find_if(Cases().begin(), Cases().end(), [](const ExpressionCase& test) {
+    return test.text == "x * y";
+  });
+  ASSERT_NE(product, Cases().end());
+  Operand column(DType::kF32, {3, 1}, Layout::kDense);
+  Operand matrix(DType::kF32, {3, 4}, Layout::kDense);
+  for (int64_t i = 0; i < 3; ++i) column.Set(i, i + 1);
+  for (int64_t i = 0; i < 12; ++i) matrix.Set(i, i);
+  std::vector<Operand> operands = {column, matrix, Operand(DType::kF32, {3, 4}, Layout::kDense)};
+  Check(static_cast<size_t>(product - Cases().begin()), operands);
+  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(operands[2].At(i), (i / 4 + 1) * i);
 }
 
 TEST_F(NumericsTest, EmptyTensorsDoNothing) {

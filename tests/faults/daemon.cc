@@ -13,15 +13,17 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
-#include <thread>
+#include <system_error>
 #include <utility>
 
 namespace resident::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+constexpr char kEngineName[] = "resident-engine";
 
 std::string DaemonProgram() {
   if (const char* program = std::getenv("RESIDENTD")) return program;
@@ -39,15 +41,6 @@ std::string Devices() {
   return devices == nullptr ? "cpu" : devices;
 }
 
-std::string MakeFolder() {
-  std::string folder = std::filesystem::temp_directory_path() / "resident-faults-XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) {
-    std::perror("mkdtemp");
-    std::abort();
-  }
-  return folder;
-}
-
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -55,14 +48,17 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Runs `residentd serve` with its output in FOLDER/output.
+// Runs `residentd serve` with its output in FOLDER/output. What it leaves in $TMPDIR when it is
+// killed goes with the folder.
 std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string& address,
                                     const std::vector<std::string>& flags) {
   const int output =
       open((folder + "/output").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   ChildOptions options;
-  options.program = DaemonProgram();
-  options.arguments = {"residentd",
+  options.program = "/usr/bin/env";
+  options.arguments = {"env",
+                       "TMPDIR=" + folder,
+                       DaemonProgram(),
                        "serve",
                        "--address=" + address,
                        "--metrics_address=127.0.0.1:0",
@@ -88,22 +84,32 @@ size_t CountEntries(const std::string& folder) {
   return count;
 }
 
-}  // namespace
+// Compile processes that a daemon keeps ready: two of each kind, and one that links.
+constexpr size_t kMostWaitingCompilers = 5;
 
-bool Eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(milliseconds(5));
+std::vector<pid_t> ChildrenOf(pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code gone;
+  const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::istringstream pids(ReadFile(task.path() / "children"));
+    for (pid_t child; pids >> child;) children.push_back(child);
   }
-  return true;
+  return children;
 }
+
+std::string NameOf(pid_t pid) {
+  const std::string name = ReadFile("/proc/" + std::to_string(pid) + "/comm");
+  return name.substr(0, name.find('\n'));
+}
+
+}  // namespace
 
 bool OnGpu() { return Devices().rfind("cpu", 0) != 0; }
 
 Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address)
-    : folder_(MakeFolder()), child_(Spawn(folder_, address, flags)) {
-  const std::string ports = folder_ + "/ports";
+    : child_(Spawn(folder_.path(), address, flags)) {
+  const std::string ports = folder_.path() + "/ports";
   Eventually(
       [&] { return std::filesystem::exists(ports) || child_->Wait(seconds(0)).has_value(); });
   if (!std::filesystem::exists(ports)) {
@@ -117,21 +123,18 @@ Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address
 
 Daemon::~Daemon() {
   if (::testing::Test::HasFailure()) std::cerr << "the daemon's output:\n" << Output() << "\n";
-  child_.reset();
-  std::filesystem::remove_all(folder_);
 }
 
 Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
-  const std::string folder = MakeFolder();
-  const auto child = Spawn(folder, "127.0.0.1:0", flags);
+  const TempFolder folder(kFolderName);
+  const auto child = Spawn(folder.path(), "127.0.0.1:0", flags);
   const auto exit = child->Wait(seconds(60));
-  Failure failure{exit.value_or(ChildExit{}), ReadFile(folder + "/output")};
+  Failure failure{exit.value_or(ChildExit{}), ReadFile(folder.path() + "/output")};
   EXPECT_TRUE(exit.has_value()) << "the daemon started";
-  std::filesystem::remove_all(folder);
   return failure;
 }
 
-std::string Daemon::Output() const { return ReadFile(folder_ + "/output"); }
+std::string Daemon::Output() const { return ReadFile(folder_.path() + "/output"); }
 
 std::shared_ptr<grpc::Channel> Daemon::Connect() const {
   grpc::ChannelArguments arguments;
@@ -169,14 +172,37 @@ size_t Daemon::Threads() const { return CountEntries("/proc/" + std::to_string(p
 
 size_t Daemon::Engines() const {
   size_t count = 0;
-  for (const auto& task :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid()) + "/task")) {
-    std::istringstream pids(ReadFile(task.path() / "children"));
-    for (std::string child; pids >> child;) {
-      count += ReadFile("/proc/" + child + "/comm") == "resident-engine\n";
+  for (const pid_t child : ChildrenOf(pid())) count += NameOf(child) == kEngineName;
+  return count;
+}
+
+size_t Daemon::Compilers() const {
+  size_t count = 0;
+  for (const pid_t child : ChildrenOf(pid())) count += NameOf(child) != kEngineName;
+  return count;
+}
+
+std::string Daemon::LeftOver() const {
+  std::set<pid_t> live;
+  const v1::StatusResponse status = Status();
+  for (const v1::DeviceStatus& device : status.devices()) {
+    live.insert(static_cast<pid_t>(device.engine_pid()));
+  }
+  std::string left;
+  size_t waiting = 0;
+  for (const pid_t child : ChildrenOf(pid())) {
+    if (live.count(child) != 0) continue;
+    const std::string name = NameOf(child);
+    if (name == kEngineName) {
+      left += "an engine; ";
+      continue;
+    }
+    if (++waiting > kMostWaitingCompilers) left += "a waiting compiler too many; ";
+    for (const pid_t grandchild : ChildrenOf(child)) {
+      left += NameOf(grandchild) + " of " + name + "; ";
     }
   }
-  return count;
+  return left;
 }
 
 v1::TaskStatus RunOutcome::status(int i) const {

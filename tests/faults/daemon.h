@@ -19,7 +19,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,11 +28,10 @@
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/executor.grpc.pb.h"
 #include "runtime/process/child_process.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
-
-// Waits until the condition holds; false after a minute.
-bool Eventually(const std::function<bool()>& condition);
 
 // Whether the tests run on a GPU.
 bool OnGpu();
@@ -75,9 +73,16 @@ class Daemon {
   size_t Threads() const;
   // Engine processes, those of canaries among them; compilers are kept ahead.
   size_t Engines() const;
+  // Compile processes, those that are kept ready among them.
+  size_t Compilers() const;
+  // Processes of the daemon that should be gone: engines that serve no device, and whatever
+  // compilers have started; compile processes beyond those that are kept ready. Empty: none.
+  std::string LeftOver() const;
 
  private:
-  const std::string folder_;
+  static constexpr char kFolderName[] = "resident-faults";
+
+  const TempFolder folder_{kFolderName};
   std::string address_;
   std::string metrics_address_;
   std::unique_ptr<ChildProcess> child_;

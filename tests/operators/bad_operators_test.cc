@@ -10,13 +10,10 @@
 #include <sys/types.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,27 +50,7 @@ client::Example TwiceExample(size_t n, float first) {
   return example;
 }
 
-// Compile processes that are kept ready: two of each kind, and one that links.
-constexpr size_t kMostWaitingCompilers = 5;
-
-std::vector<pid_t> ChildrenOf(pid_t pid) {
-  std::vector<pid_t> children;
-  std::error_code gone;
-  const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
-  for (const auto &task : std::filesystem::directory_iterator(tasks, gone)) {
-    std::ifstream pids(task.path() / "children");
-    for (pid_t child; pids >> child;) children.push_back(child);
-  }
-  return children;
-}
-
-std::string NameOf(pid_t pid) {
-  std::string name;
-  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm") >> std::ws, name);
-  return name;
-}
-
-Installation MakeInstallation(const BadOperator &row) {
+Installation MakeInstallation(const BadOperator& row) {
   const std::string name = row.installed_as.empty() ? row.name : row.installed_as;
   const std::string main_file = row.name + ".cc";
   std::map<std::string, std::string> files = row.files;
@@ -112,7 +89,7 @@ class BadOperatorsTest : public ::testing::TestWithParam<BadOperator> {
   }
 
   static void ExpectServes() {
-    for (const auto &[name, factor] : {std::pair{kGoodName, 2.0f}, {"scale", 3.0f}}) {
+    for (const auto& [name, factor] : {std::pair{kGoodName, 2.0f}, {"scale", 3.0f}}) {
       client::TaskBatch batch(name);
       batch.Input(std::vector<float>{1, 2, 3}).Return<float>({3});
       if (factor == 3.0f) batch.Scalar(3.0);
@@ -122,37 +99,19 @@ class BadOperatorsTest : public ::testing::TestWithParam<BadOperator> {
     }
   }
 
-  // Processes of the daemon that should be gone: engines but the live one, and
-  // whatever compilers have started. What waits for the next compilation may
-  // stay.
-  static std::string LeftOver() {
-    std::string left;
-    size_t waiting = 0;
-    for (const pid_t child : ChildrenOf(daemon_->pid())) {
-      if (child == engine_pid_) continue;
-      const std::string name = NameOf(child);
-      if (name == "resident-engine") left += "an engine; ";
-      if (++waiting > kMostWaitingCompilers) left += "a waiting compiler too many; ";
-      for (const pid_t grandchild : ChildrenOf(child)) {
-        left += NameOf(grandchild) + " of " + name + "; ";
-      }
-    }
-    return left;
-  }
-
   static inline std::unique_ptr<Daemon> daemon_;
   static inline std::unique_ptr<client::Client> client_;
   static inline pid_t engine_pid_ = 0;
 };
 
 TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
-  const BadOperator &row = GetParam();
-  const std::string &message = OnGpu() && !row.message_gpu.empty() ? row.message_gpu : row.message;
+  const BadOperator& row = GetParam();
+  const std::string& message = OnGpu() && !row.message_gpu.empty() ? row.message_gpu : row.message;
 
   std::vector<v1::VersionState> states;
   std::string log;
   const auto installed = client::Operators(*client_).Install(
-      MakeInstallation(row), [&](const v1::InstallResponse &response) {
+      MakeInstallation(row), [&](const v1::InstallResponse& response) {
         states.push_back(response.state());
         log += response.log();
         return true;
@@ -172,19 +131,19 @@ TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
 
   ExpectServes();
   EXPECT_EQ(daemon_->engine_pid(), engine_pid_) << "the live engine was replaced";
-  EXPECT_TRUE(Eventually([] { return LeftOver().empty(); })) << LeftOver();
+  EXPECT_TRUE(Eventually([] { return daemon_->LeftOver().empty(); })) << daemon_->LeftOver();
 }
 
 std::vector<BadOperator> RowsForThisEngine() {
   std::vector<BadOperator> rows;
-  for (const BadOperator &row : BadOperators()) {
+  for (const BadOperator& row : BadOperators()) {
     if (row.on == On::kBoth || (row.on == On::kGpu) == OnGpu()) rows.push_back(row);
   }
   return rows;
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, BadOperatorsTest, ::testing::ValuesIn(RowsForThisEngine()),
-                         [](const auto &info) { return info.param.name; });
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace resident::testing

@@ -1,18 +1,18 @@
 #include "tests/support/host_unit.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+
+#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
 
 std::unique_ptr<HostUnit> HostUnit::Compile(const std::string& source, bool checked) {
-  std::string folder = (std::filesystem::temp_directory_path() / "host_unit.XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return nullptr;
+  const TempFolder temp("host_unit");
+  const std::string& folder = temp.path();
   std::ofstream(folder + "/unit.cc") << source;
   const std::string command =
       "c++ -shared -fPIC -O3 -std=c++20 -nostdinc -nostdinc++ -fno-exceptions -fno-rtti "
@@ -25,7 +25,6 @@ std::unique_ptr<HostUnit> HostUnit::Compile(const std::string& source, bool chec
     library = dlopen((folder + "/unit.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) std::fprintf(stderr, "%s\n", dlerror());
   }
-  std::filesystem::remove_all(folder);
   if (library == nullptr) return nullptr;
   return std::unique_ptr<HostUnit>(new HostUnit(library));
 }
