@@ -1,7 +1,11 @@
 #include "runtime/install/version_builder.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -54,6 +58,15 @@ void AppendLog(const Compilation& compilation, std::string* log) {
 absl::Status ForTarget(const absl::Status& status, const Compilation& compilation) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(compilation.Name(), ": ", status.message()));
+}
+
+// Versions of the same content have the same unit: it is linked once, for all their slots.
+void LinkOnce(std::vector<GenerationOperator>* operators) {
+  std::map<std::string, std::shared_ptr<const std::string>> linked;
+  for (GenerationOperator& op : *operators) {
+    const auto [first, fresh] = linked.emplace(op.symbol, op.object);
+    if (!fresh && *first->second == *op.object) op.object = nullptr;
+  }
 }
 
 }  // namespace
@@ -129,6 +142,7 @@ absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
   }
   if (target == kCpuTarget || members.empty()) return generation;
   LinkJob job{static_cast<int>(target) / 10, static_cast<int>(target) % 10, generation->operators};
+  LinkOnce(&job.operators);
   LinkResult linked = compiler_->Link(job);
   if (!linked.status.ok()) return linked.status;
   generation->image = std::move(linked.image);

@@ -64,7 +64,7 @@ class VersionBuilder {
   // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 
-  // A generation of units in slots.
+  // A generation of units in slots. The same unit may stand in several.
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;
