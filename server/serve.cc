@@ -412,6 +412,7 @@ void Daemon::Stop(const sigset_t& signals) {
   access_files_.Stop();
   gate_.Close();
   health_->Update();
+  streams_.EndAtDrain(errors::Draining());
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
   uint64_t left = 0;
   while ((left = gate_.AwaitEmpty(std::min(deadline, absl::Now() + absl::Milliseconds(100)))) > 0 &&

@@ -33,8 +33,8 @@ CompileTarget ToCompileTarget(UnitTarget target) {
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == InstallKind::kObject) {
-    return compiler.TakeObject(
-        {ToCompileTarget(compilation.target), request.files.at(request.main_file), nullptr});
+    return compiler.TakeObject({ToCompileTarget(compilation.target),
+                                request.files.at(request.main_file), request.cancelled});
   }
   CompileJob job;
   job.target = ToCompileTarget(compilation.target);
@@ -45,6 +45,7 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
   job.checked = compilation.checked;
   job.allow_spills = request.allow_spills;
   job.scratch_bytes = request.scratch_bytes;
+  job.cancelled = request.cancelled;
   return compiler.Compile(job);
 }
 

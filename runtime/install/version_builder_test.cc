@@ -1,5 +1,6 @@
 #include "runtime/install/version_builder.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +55,24 @@ TEST_F(VersionBuilderTest, UnitsThatOnlyShareANameAreTheLinkersToRefuse) {
   ASSERT_EQ(links.size(), 1u);
   for (const GenerationOperator& op : links[0].operators) {
     EXPECT_NE(op.object, nullptr);
+  }
+}
+
+TEST_F(VersionBuilderTest, ABuildAsksWhetherItIsWithdrawn) {
+  for (const InstallKind kind : {InstallKind::kSource, InstallKind::kObject}) {
+    std::atomic<int> asked = 0;
+    BuildRequest request;
+    request.operator_name = "times";
+    request.kind = kind;
+    request.main_file = "times.cc";
+    request.files["times.cc"] = "";
+    request.cancelled = [&] {
+      ++asked;
+      return true;
+    };
+    std::string log;
+    EXPECT_EQ(builder_.Build(request, &log).status().code(), absl::StatusCode::kCancelled);
+    EXPECT_GT(asked, 0);
   }
 }
 

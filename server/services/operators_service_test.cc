@@ -493,6 +493,16 @@ TEST_F(OperatorsServiceTest, ARemovalSaysThatTasksStillRunAtItsDeadline) {
   EXPECT_EQ(gate_.AwaitEmpty(absl::InfiniteFuture()), 0u);
 }
 
+TEST_F(OperatorsServiceTest, AnInstallEndsWhenTheDaemonDrains) {
+  manager_.set_script({.states = {}, .result = absl::OkStatus(), .until_withdrawn = true});
+  absl::Status installed;
+  std::thread installer([&] { installed = operators_->Install(Source()).status(); });
+  EXPECT_TRUE(Eventually([&] { return manager_.installs().size() == 1; }));
+  streams_.EndAtDrain(errors::Draining());
+  installer.join();
+  EXPECT_EQ(installed, errors::Draining());
+}
+
 TEST_F(OperatorsServiceTest, ManagersRefusalsArriveWordForWord) {
   manager_.set_status(absl::AbortedError("revision 4 is stale. Fix: read it again"));
   for (const absl::Status& status :
