@@ -45,6 +45,9 @@ struct Core {
   WorkerPool* blocking = nullptr;
   // For changes of what serves, which must not wait behind those: a rollback is urgent.
   WorkerPool* changes = nullptr;
+  // For changes that wait for a generation (a forced activation), which those must not wait
+  // behind.
+  WorkerPool* rounds = nullptr;
   // For installs; a thread for each of Limits::max_installs.
   WorkerPool* installs = nullptr;
   // One thread, for what waits for the disk of --state_dir.

@@ -22,6 +22,8 @@ class LiveStream {
   virtual ~LiveStream() = default;
   // Ends the stream with `status` once what is answered has been sent. Idempotent.
   virtual void End(const absl::Status& status) = 0;
+  // Whether a daemon that drains ends it at once: what it does would not be waited for.
+  virtual bool ends_at_drain() const { return false; }
 };
 
 class LiveStreams {
@@ -40,6 +42,11 @@ class LiveStreams {
   }
   void EndAll(const absl::Status& status) {
     for (const auto& [stream, recheck] : Live()) stream->End(status);
+  }
+  void EndAtDrain(const absl::Status& status) {
+    for (const auto& [stream, recheck] : Live()) {
+      if (stream->ends_at_drain()) stream->End(status);
+    }
   }
   // Ends the streams whose callers would not be let in any more, with the reason.
   void EndRefused() {

@@ -48,6 +48,7 @@ constexpr ClientId kRestoreClient = UINT64_MAX;
 constexpr auto kLastAnswers = std::chrono::seconds(2);
 constexpr int kBlockingThreads = 4;
 constexpr int kChangeThreads = 2;
+constexpr int kRoundThreads = 2;
 
 int AnswerThreads() {
   return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 4);
@@ -136,6 +137,7 @@ class Daemon {
   std::unique_ptr<WorkerPool> blocking_;
   std::unique_ptr<WorkerPool> disk_;
   std::unique_ptr<WorkerPool> changes_;
+  std::unique_ptr<WorkerPool> rounds_;
   std::unique_ptr<WorkerPool> installs_;
   std::unique_ptr<BatchRunner> runner_;
   Core core_;
@@ -246,6 +248,7 @@ void Daemon::ConnectCore() {
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
   disk_ = std::make_unique<WorkerPool>(1);
   changes_ = std::make_unique<WorkerPool>(kChangeThreads);
+  rounds_ = std::make_unique<WorkerPool>(kRoundThreads);
   installs_ = std::make_unique<WorkerPool>(static_cast<int>(options_.limits.max_installs));
   shadow_ = std::make_unique<ShadowRunner>(
       registry_.get(), core_.devices, answers_.get(),
@@ -267,6 +270,7 @@ void Daemon::ConnectCore() {
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();
   core_.changes = changes_.get();
+  core_.rounds = rounds_.get();
   core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
@@ -408,6 +412,7 @@ void Daemon::Stop(const sigset_t& signals) {
   access_files_.Stop();
   gate_.Close();
   health_->Update();
+  streams_.EndAtDrain(errors::Draining());
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
   uint64_t left = 0;
   while ((left = gate_.AwaitEmpty(std::min(deadline, absl::Now() + absl::Milliseconds(100)))) > 0 &&
@@ -429,6 +434,7 @@ void Daemon::Stop(const sigset_t& signals) {
   server_->Wait();
   // Batches refer to the pools, the pools to nothing else.
   installs_.reset();
+  rounds_.reset();
   changes_.reset();
   disk_.reset();
   blocking_.reset();

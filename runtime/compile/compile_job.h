@@ -104,7 +104,8 @@ struct CompileResult {
 struct LinkJob {
   int major = 0;
   int minor = 0;
-  // `object` is the relocatable cubin of Compile.
+  // `object` is the relocatable cubin of Compile. Null: the function is that of the unit
+  // that another operator of the job brings, and stands in this slot too.
   std::vector<GenerationOperator> operators;
 };
 

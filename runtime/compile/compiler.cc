@@ -357,11 +357,12 @@ LinkResult CompilerImpl::Link(const LinkJob& job) {
   link->set_major(job.major);
   link->set_minor(job.minor);
   for (const GenerationOperator& op : job.operators) {
-    hash.Field(absl::StrCat(op.slot)).Field(op.symbol).Field(*op.object);
+    const std::string object = op.object == nullptr ? "" : *op.object;
+    hash.Field(absl::StrCat(op.slot)).Field(op.symbol).Field(object);
     internal::LinkUnit* const unit = link->add_units();
     unit->set_slot(op.slot);
     unit->set_symbol(op.symbol);
-    unit->set_object(*op.object);
+    unit->set_object(object);
   }
   const std::string key = hash.Hex();
   std::optional<internal::CompileResponse> response = FromCache(key);

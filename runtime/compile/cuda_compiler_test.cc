@@ -269,6 +269,18 @@ TEST_F(ObjectTest, TheSameUnitTwiceDoesNotLink) {
   EXPECT_THAT(std::string(linked.status.message()), HasSubstr(unit.symbol));
 }
 
+TEST_F(ObjectTest, ASlotMayNameTheUnitOfAnother) {
+  const CompileResult unit = Take(ReadObject("object_for_test.cubin"));
+  ASSERT_TRUE(unit.ok());
+  const LinkResult linked = compiler_->Link(
+      {9, 0, {{kSlot, unit.symbol, unit.object}, {kSlot + 2, unit.symbol, nullptr}}});
+  ASSERT_TRUE(linked.status.ok()) << linked.status;
+  EXPECT_EQ(ReadCubin(*linked.image)->count(unit.symbol), 1u);
+  // Without the unit there is nothing to name.
+  EXPECT_EQ(compiler_->Link({9, 0, {{kSlot, unit.symbol, nullptr}}}).status.code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(ObjectTest, ObjectOfAnotherGpuIsRefused) {
   const CompileResult unit = Take(ReadObject("object_for_test.cubin"), 80);
   EXPECT_THAT(std::string(unit.inspected.message()), HasSubstr("is for sm_90"));

@@ -56,6 +56,7 @@ absl::StatusOr<std::string> LinkGeneration(int major, int minor,
   inputs.push_back({"jump table", table, /*is_ptx=*/true});
   std::map<std::string, uint32_t> slots;
   for (const GenerationOperator& op : operators) {
+    if (op.object == nullptr) continue;  // Another slot's unit: the table names it.
     const auto [other, fresh] = slots.emplace(op.symbol, op.slot);
     if (!fresh) {
       return absl::InvalidArgumentError(

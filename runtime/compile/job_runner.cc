@@ -217,7 +217,9 @@ internal::CompileResponse RunLinkJob(const internal::CompileRequest& request) {
   Steps steps(&response);
   std::vector<GenerationOperator> operators;
   for (const internal::LinkUnit& unit : request.link().units()) {
-    operators.push_back({unit.slot(), unit.symbol(), std::make_shared<std::string>(unit.object())});
+    operators.push_back(
+        {unit.slot(), unit.symbol(),
+         unit.object().empty() ? nullptr : std::make_shared<std::string>(unit.object())});
   }
   auto image = LinkGeneration(request.link().major(), request.link().minor(), operators);
   SetStatus(image.status(), response.mutable_compiled());

@@ -36,9 +36,10 @@ void BakeWatcher::Watch(const std::string& name, uint32_t version, uint64_t revi
                                  std::move(counters)});
 }
 
-void BakeWatcher::Forget(const std::string& name) {
+void BakeWatcher::Forget(const std::string& name, uint64_t revision) {
   absl::MutexLock lock(&mu_);
-  watched_.erase(name);
+  const auto watched = watched_.find(name);
+  if (watched != watched_.end() && watched->second.revision <= revision) watched_.erase(watched);
 }
 
 void BakeWatcher::Work() {

@@ -41,7 +41,8 @@ class BakeWatcher {
   // `options` without zeros; kOff: only ends what is watched of this operator.
   void Watch(const std::string& name, uint32_t version, uint64_t revision,
              const BakeOptions& options, uint64_t before_p99_ns, Counters counters);
-  void Forget(const std::string& name);
+  // Ends what is watched of this operator, if it began at that revision or before.
+  void Forget(const std::string& name, uint64_t revision = UINT64_MAX);
 
  private:
   struct Watched {

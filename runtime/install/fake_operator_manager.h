@@ -8,12 +8,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/install/operator_manager.h"
@@ -37,6 +39,16 @@ class FakeOperatorManager final : public OperatorManager {
   void set_status(absl::Status status) {
     absl::MutexLock lock(&mu_);
     status_ = std::move(status);
+  }
+  // Forced activations wait for this.
+  void set_round(std::shared_ptr<absl::Notification> round) {
+    absl::MutexLock lock(&mu_);
+    round_ = std::move(round);
+  }
+  // What a removal leaves to wait for.
+  void set_drained(std::vector<std::shared_ptr<absl::Notification>> drained) {
+    absl::MutexLock lock(&mu_);
+    drained_ = std::move(drained);
   }
   // Adds an event with the next revision; keeps the last `keep`.
   void AddEvent(OperatorEvent event, size_t keep = 1000) {
@@ -63,6 +75,15 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return promotions_;
   }
+  // Forced activations that have come, of which some may wait.
+  size_t forced() const {
+    absl::MutexLock lock(&mu_);
+    return forced_;
+  }
+  size_t removals() const {
+    absl::MutexLock lock(&mu_);
+    return removals_;
+  }
   size_t subscribers() const {
     absl::MutexLock lock(&wake_mu_);
     return wakes_.size();
@@ -83,6 +104,15 @@ class FakeOperatorManager final : public OperatorManager {
   }
 
   absl::StatusOr<SwitchResult> Activate(const SwitchRequest& request) override {
+    if (request.force) {
+      std::shared_ptr<absl::Notification> round;
+      {
+        absl::MutexLock lock(&mu_);
+        ++forced_;
+        round = round_;
+      }
+      if (round != nullptr) round->WaitForNotification();
+    }
     return Switch(request);
   }
   absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) override {
@@ -94,11 +124,12 @@ class FakeOperatorManager final : public OperatorManager {
     if (!status_.ok()) return status_;
     return ++revision_;
   }
-  absl::StatusOr<uint64_t> Remove(const std::string&, std::optional<uint64_t>, const std::string&,
-                                  std::chrono::steady_clock::time_point) override {
+  absl::StatusOr<Removal> Remove(const std::string&, std::optional<uint64_t>,
+                                 const std::string&) override {
     absl::MutexLock lock(&mu_);
     if (!status_.ok()) return status_;
-    return ++revision_;
+    ++removals_;
+    return Removal{++revision_, drained_};
   }
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
@@ -155,6 +186,11 @@ class FakeOperatorManager final : public OperatorManager {
   std::vector<InstallRequest> installs_ ABSL_GUARDED_BY(mu_);
   std::vector<SwitchRequest> switches_ ABSL_GUARDED_BY(mu_);
   std::vector<PromoteRequest> promotions_ ABSL_GUARDED_BY(mu_);
+
+  std::shared_ptr<absl::Notification> round_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<absl::Notification>> drained_ ABSL_GUARDED_BY(mu_);
+  size_t forced_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t removals_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Held while subscribers are woken, so that Unsubscribe waits for that.
   mutable absl::Mutex wake_mu_ ABSL_ACQUIRED_BEFORE(mu_);

@@ -14,11 +14,23 @@ namespace {
 // How long a round waits for a device whose engine is being replaced.
 constexpr absl::Duration kReplacementLimit = absl::Seconds(30);
 constexpr absl::Duration kReplacementLook = absl::Milliseconds(5);
+// Engines of a device that may end under a load. One may have ended of something else; a
+// round and its versions one by one must not come to five, when the device is given up.
+constexpr int kMostEnginesLost = 2;
 
 std::shared_ptr<const Generation> Renumbered(const Generation& generation, uint64_t number) {
   auto copy = std::make_shared<Generation>(generation);
   copy->number = number;
   return copy;
+}
+
+bool IsGivenUp(const Device& device) {
+  return device.snapshot().state == Device::State::kUnhealthy;
+}
+
+bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& version) {
+  return std::any_of(versions.begin(), versions.end(),
+                     [&](const auto& candidate) { return candidate.get() == &version; });
 }
 
 }  // namespace
@@ -30,6 +42,7 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       devices_(std::move(devices)),
       build_(std::move(build)),
       loaded_(std::move(loaded)),
+      on_(devices_.size()),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {
@@ -90,73 +103,158 @@ void GenerationStager::Run(const Round& round) {
   }
 }
 
-GenerationStager::Versions GenerationStager::Members(const Versions& staged) const {
-  Versions members = staged;
-  for (auto& version : registry_->SlotHolders()) {
-    if (version->builtin) continue;
-    const VersionState state = version->state.load(std::memory_order_relaxed);
-    if (state == VersionState::kQuarantined) continue;
-    // Reserved by an install whose round has not come. One whose round has been stays: its
-    // install is about to make it known, and then it may be called.
-    if (state == VersionState::kCanaried && !Contains(*version)) continue;
-    if (std::find(staged.begin(), staged.end(), version) == staged.end()) {
-      members.push_back(std::move(version));
+bool GenerationStager::Has(const Members& members, const OperatorVersion& version) {
+  return std::any_of(members.begin(), members.end(),
+                     [&](const auto& member) { return member.lock().get() == &version; });
+}
+
+GenerationStager::Versions GenerationStager::MembersOf(const Device& device,
+                                                       const Versions& holders,
+                                                       const Versions& staged,
+                                                       bool replacement) const {
+  const Members& here = on_[device.index()].members;
+  const auto belongs = [&](const OperatorVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    switch (version.state.load(std::memory_order_relaxed)) {
+      case VersionState::kQuarantined:
+        // Tasks may still name it on a device that it has not cost its engine.
+        return Has(here, version) &&
+               (!replacement || std::any_of(kept_.begin(), kept_.end(), [&](const auto& kept) {
+                 return kept.get() == &version;
+               }));
+      case VersionState::kCanaried:
+        // Reserved by an install whose round has not come. One whose round has been stays:
+        // its install is about to make it known, and then it may be called.
+        return Has(here, version);
+      default:
+        return true;
     }
+  };
+  Versions members = staged;
+  for (const auto& version : holders) {
+    if (version->builtin || IsAmong(staged, *version)) continue;
+    if (belongs(*version)) members.push_back(version);
   }
   std::sort(members.begin(), members.end(),
             [](const auto& a, const auto& b) { return a->slot < b->slot; });
   return members;
 }
 
+uint64_t GenerationStager::ReplacementsOf(const Device& device) const {
+  absl::MutexLock lock(&mu_);
+  return on_[device.index()].replacements;
+}
+
+bool GenerationStager::Note(const Device& device, const Versions& members, uint64_t replacements) {
+  absl::MutexLock lock(&mu_);
+  OnDevice& on = on_[device.index()];
+  if (on.replacements != replacements) return false;
+  on.members.assign(members.begin(), members.end());
+  return true;
+}
+
 absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
   absl::MutexLock round_lock(&round_mu_);
-  const Versions members = Members(staged);
   const uint64_t number = NextNumber();
-  std::vector<std::shared_ptr<const Generation>> generations;
-  for (const Device* device : devices_) {
-    auto built = build_(*device, number, members);
+  const Versions holders = registry_->SlotHolders();
+  std::vector<Plan> plans;
+  for (Device* device : devices_) {
+    Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
+    {
+      absl::MutexLock lock(&mu_);
+      plan.members = MembersOf(*device, holders, staged, /*replacement=*/false);
+      for (const auto& version : staged) {
+        if (!Has(on_[device->index()].members, *version)) plan.fresh.push_back(version);
+      }
+    }
+    auto built = build_(*device, number, plan.members);
     if (!built.ok()) return built.status();
-    generations.push_back(*std::move(built));
+    plan.generation = *std::move(built);
+    plans.push_back(std::move(plan));
   }
-  std::vector<absl::Status> loaded(devices_.size());
   std::vector<std::thread> loaders;  // Each device waits for its own tasks.
-  for (size_t i = 1; i < devices_.size(); ++i) {
-    loaders.emplace_back([&, i] { loaded[i] = LoadOn(*devices_[i], generations[i]); });
+  for (size_t i = 1; i < plans.size(); ++i) {
+    loaders.emplace_back([&, i] { plans[i].loaded = LoadOn(plans[i]); });
   }
-  loaded[0] = LoadOn(*devices_[0], generations[0]);
+  plans[0].loaded = LoadOn(plans[0]);
   for (std::thread& loader : loaders) loader.join();
 
-  const auto failed = std::find_if(loaded.begin(), loaded.end(),
-                                   [](const absl::Status& status) { return !status.ok(); });
-  if (failed != loaded.end()) {
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      if (!loaded[i].ok()) continue;
-      // What came in stays unused until it can go; nothing names it.
-      const auto before = build_(*devices_[i], NextNumber(), Members({}));
-      if (before.ok()) devices_[i]->LoadGeneration(*before, options_.park_deadline).IgnoreError();
+  absl::Status status;
+  for (Plan& plan : plans) {
+    if (plan.loaded.ok() && !plan.given_up && IsGivenUp(*plan.device)) {
+      plan.loaded = absl::UnavailableError(absl::StrCat("device ", plan.device->index(),
+                                                        " was given up while generation ", number,
+                                                        " came: ", plan.device->snapshot().detail));
     }
-    return *failed;
+    status.Update(plan.loaded);
   }
-  {
-    absl::MutexLock lock(&mu_);
-    members_.assign(members.begin(), members.end());
+  if (!status.ok()) {
+    PutBack(plans);
+    return status;
   }
   loaded_(number, staged);
   return absl::OkStatus();
 }
 
-absl::Status GenerationStager::LoadOn(Device& device,
-                                      std::shared_ptr<const Generation>& generation) {
+void GenerationStager::PutBack(const std::vector<Plan>& plans) {
+  for (const Plan& plan : plans) {
+    Device& device = *plan.device;
+    const Versions holders = registry_->SlotHolders();
+    Versions members;
+    uint64_t replacements = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      OnDevice& on = on_[device.index()];
+      std::erase_if(on.members, [&](const auto& member) {
+        const auto version = member.lock();
+        return version == nullptr || IsAmong(plan.fresh, *version);
+      });
+      members = MembersOf(device, holders, {}, /*replacement=*/false);
+      replacements = on.replacements;
+    }
+    const auto before = build_(device, NextNumber(), members);
+    // What came in stays unused until it can go; nothing names it.
+    if (!before.ok()) continue;
+    if (plan.loaded.ok() && device.LoadGeneration(*before, options_.park_deadline).ok()) {
+      Note(device, members, replacements);
+      continue;
+    }
+    absl::MutexLock lock(&mu_);
+    // What a fault chose meanwhile has nothing of the round.
+    if (on_[device.index()].replacements == replacements) device.SetGeneration(*before);
+  }
+}
+
+absl::Status GenerationStager::LoadOn(const Plan& plan) {
+  Device& device = *plan.device;
+  std::shared_ptr<const Generation> generation = plan.generation;
+  bool given_up = plan.given_up;
+  int engines_lost = 0;
   const absl::Time give_up = absl::Now() + kReplacementLimit;
   while (true) {
-    const absl::Status status = device.LoadGeneration(generation, options_.park_deadline);
-    if (device.snapshot().info.generation == generation->number) return absl::OkStatus();
+    const uint64_t replacements = ReplacementsOf(device);
+    const bool had_engine = device.snapshot().engine_pid != 0;
+    absl::Status status = device.LoadGeneration(generation, options_.park_deadline);
+    if (status.ok()) {
+      if (Note(device, plan.members, replacements)) return status;
+      status = absl::UnavailableError(absl::StrCat("the engine of device ", device.index(),
+                                                   " ended as soon as it had loaded "
+                                                   "generation ",
+                                                   generation->number, ". Fix: try again"));
+    }
     if (status.code() == absl::StatusCode::kFailedPrecondition) {
       // A replaced engine has started with a newer one: this one becomes newer still.
       generation = Renumbered(*generation, NextNumber());
     } else if (status.code() == absl::StatusCode::kUnavailable) {
-      device.SetGeneration(generation);
-      if (device.snapshot().state == Device::State::kUnhealthy) return absl::OkStatus();
+      if (!IsGivenUp(device)) {
+        given_up = false;
+        if (had_engine && ++engines_lost == kMostEnginesLost) return status;
+      } else if (!given_up) {
+        return status;  // What is being loaded may be why.
+      } else {
+        device.SetGeneration(generation);
+        // Still given up: it was not resumed with another one meanwhile.
+        if (IsGivenUp(device) && Note(device, plan.members, replacements)) return absl::OkStatus();
+      }
       absl::SleepFor(kReplacementLook);
     } else {
       return status;
@@ -166,22 +264,36 @@ absl::Status GenerationStager::LoadOn(Device& device,
 }
 
 std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& device) {
+  const Versions holders = registry_->SlotHolders();
+  Versions members;
   {
-    // What is out of service now has to be brought back before it can serve.
     absl::MutexLock lock(&mu_);
-    std::erase_if(members_, [](const auto& member) {
-      const auto version = member.lock();
-      return version == nullptr || version->state.load() == VersionState::kQuarantined;
-    });
+    OnDevice& on = on_[device.index()];
+    members = MembersOf(device, holders, {}, /*replacement=*/true);
+    on.members.assign(members.begin(), members.end());
+    ++on.replacements;
   }
-  auto built = build_(device, NextNumber(), Members({}));
+  auto built = build_(device, NextNumber(), members);
   return built.ok() ? *std::move(built) : nullptr;
+}
+
+GenerationStager::Kept GenerationStager::Keep(std::shared_ptr<const OperatorVersion> version) {
+  absl::MutexLock lock(&mu_);
+  return Kept(this, kept_.insert(kept_.end(), std::move(version)));
+}
+
+GenerationStager::Kept::~Kept() {
+  if (stager_ == nullptr) return;
+  std::shared_ptr<const OperatorVersion> last;  // Destroyed without the lock.
+  absl::MutexLock lock(&stager_->mu_);
+  last = std::move(*at_);
+  stager_->kept_.erase(at_);
 }
 
 bool GenerationStager::Contains(const OperatorVersion& version) const {
   absl::MutexLock lock(&mu_);
-  return std::any_of(members_.begin(), members_.end(),
-                     [&](const auto& member) { return member.lock().get() == &version; });
+  return std::all_of(on_.begin(), on_.end(),
+                     [&](const OnDevice& on) { return Has(on.members, version); });
 }
 
 }  // namespace resident

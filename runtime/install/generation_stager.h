@@ -8,12 +8,17 @@
 //                   every caller gets its answer; a round that fails with several versions
 //                   is tried again with each alone, so that one cannot fail another
 //
-// A device without an engine at that moment gets the generation with its next engine.
+// A device without an engine at that moment is waited for. Only one that was given up
+// before the round (unhealthy) is left to start with the generation once it is resumed:
+// what no engine has taken is not what replacements start with.
 //
 // Invariants:
 //   1. Numbers of generations rise over all devices.
 //   2. When Stage has returned OK, every engine that serves from then on has the version,
 //      until it is quarantined or the version is no longer held (registry.h).
+//   3. A round takes no code from a kernel that a task may still name. A replacement leaves
+//      out what is quarantined, unless it is kept (Keep): its device's tasks ended with the
+//      engine before.
 //
 // Thread safety: all members may be called from any thread. Stage blocks.
 #ifndef RESIDENT_RUNTIME_INSTALL_GENERATION_STAGER_H_
@@ -23,8 +28,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -59,8 +66,32 @@ class GenerationStager {
   void Stop();
 
   // Errors: those of `build`; DEADLINE_EXCEEDED (tasks ran all through the park deadline);
-  // INVALID_ARGUMENT (a device cannot load it); UNAVAILABLE (no device took it).
+  // INVALID_ARGUMENT (a device cannot load it); UNAVAILABLE (a device did not take it: its
+  // engine ended each time, or did not come back).
   absl::Status Stage(std::shared_ptr<const OperatorVersion> version);
+
+  // While it lives, the version stays in the kernels that have it, though it is quarantined.
+  // Who brings one back keeps it from before Stage until it serves.
+  class [[nodiscard]] Kept {
+   public:
+    Kept() = default;
+    Kept(Kept&& other) noexcept : stager_(std::exchange(other.stager_, nullptr)), at_(other.at_) {}
+    Kept& operator=(Kept&& other) noexcept {
+      std::swap(stager_, other.stager_);
+      std::swap(at_, other.at_);
+      return *this;
+    }
+    ~Kept();
+
+   private:
+    friend class GenerationStager;
+    using Entry = std::list<std::shared_ptr<const OperatorVersion>>::iterator;
+    Kept(GenerationStager* stager, Entry at) : stager_(stager), at_(at) {}
+
+    GenerationStager* stager_ = nullptr;
+    Entry at_;
+  };
+  Kept Keep(std::shared_ptr<const OperatorVersion> version);
 
   // Loads what the registry has, without a new version.
   absl::Status Reload() { return LoadEverywhere({}); }
@@ -70,7 +101,7 @@ class GenerationStager {
   // device is without an engine, from its supervisor's thread: it waits for no round.
   std::shared_ptr<const Generation> Replacement(const Device& device);
 
-  // Whether the version's code is in the kernels.
+  // Whether the version's code is in the kernels of all devices.
   bool Contains(const OperatorVersion& version) const;
   uint64_t generation() const { return number_.load(std::memory_order_relaxed); }
 
@@ -81,15 +112,39 @@ class GenerationStager {
     bool done = false;
   };
   using Round = std::vector<Waiting*>;
+  using Members = std::vector<std::weak_ptr<const OperatorVersion>>;
+  struct OnDevice {
+    // Of the generation that the device runs, or starts its next engine with.
+    Members members;
+    // Replacements chosen so far. One that is chosen while a generation is loaded is what
+    // the device has afterwards.
+    uint64_t replacements = 0;
+  };
+  // What a round does to one device.
+  struct Plan {
+    Device* device;
+    Versions members;
+    Versions fresh;  // Staged ones that the device does not have.
+    bool given_up;   // Before the round.
+    std::shared_ptr<const Generation> generation;
+    absl::Status loaded;  // What came of it.
+  };
 
   void Work();
   void Run(const Round& round);
   absl::Status LoadEverywhere(const Versions& staged) ABSL_LOCKS_EXCLUDED(round_mu_);
-  // Loads it, or leaves it to the device's next engine.
-  absl::Status LoadOn(Device& device, std::shared_ptr<const Generation>& generation);
-  // What a generation has: all versions that hold a slot and may be named by a task, and
-  // `staged`.
-  Versions Members(const Versions& staged) const;
+  absl::Status LoadOn(const Plan& plan);
+  // A round has failed: its devices go back to what they had, now or with their next engine.
+  void PutBack(const std::vector<Plan>& plans);
+  // What a generation of the device has: all versions that hold a slot and may be named by a
+  // task, and `staged`.
+  Versions MembersOf(const Device& device, const Versions& holders, const Versions& staged,
+                     bool replacement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool Has(const Members& members, const OperatorVersion& version);
+  uint64_t ReplacementsOf(const Device& device) const;
+  // The device has these, unless a replacement was chosen since there were `replacements`;
+  // false: one was.
+  bool Note(const Device& device, const Versions& members, uint64_t replacements);
   uint64_t NextNumber() { return number_.fetch_add(1) + 1; }
 
   const Options options_;
@@ -105,8 +160,8 @@ class GenerationStager {
   mutable absl::Mutex mu_;
   std::vector<Waiting*> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  // Versions of the newest generation.
-  std::vector<std::weak_ptr<const OperatorVersion>> members_ ABSL_GUARDED_BY(mu_);
+  std::vector<OnDevice> on_ ABSL_GUARDED_BY(mu_);  // By device.
+  std::list<std::shared_ptr<const OperatorVersion>> kept_ ABSL_GUARDED_BY(mu_);
 
   std::thread worker_;
 };

@@ -47,6 +47,7 @@ absl::Status InstallRun::Run() {
 }
 
 absl::Status InstallRun::RunSteps() {
+  if (absl::Status status = CheckWithdrawn(); !status.ok()) return status;
   if (absl::Status status = Prepare(); !status.ok()) return status;
   trying_ = true;
   absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
@@ -74,7 +75,8 @@ absl::Status InstallRun::Prepare() {
             .main_file = request_.body,
             .files = request_.files,
             .allow_spills = request_.allow_spills,
-            .scratch_bytes = request_.scratch_bytes};
+            .scratch_bytes = request_.scratch_bytes,
+            .cancelled = withdrawn_};
   switch (request_.kind) {
     case OperatorKind::kBuiltin:
       return absl::InternalError("a built-in operator cannot be installed");
@@ -148,6 +150,7 @@ absl::Status InstallRun::RunBytecode() {
 
 absl::Status InstallRun::Compile() {
   auto built = manager_.builder_.Build(build_, &built_.log);
+  if (built.status().code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
   if (!built.ok()) return built.status();
   built_ = *std::move(built);
   Report({.state = VersionState::kCompiled,
@@ -168,6 +171,7 @@ absl::Status InstallRun::Canary() {
   canaried.cached = canary_->cached();
   const absl::Status status = canary_->Run(built_, withdrawn_, &canaried.steps);
   canary_.reset();
+  if (status.code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
   if (!status.ok()) return status;
   Report(std::move(canaried));
   return absl::OkStatus();

@@ -4,11 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/device/arguments_text.h"
-#include "runtime/install/install_errors.h"
+#include "runtime/errors.h"
 #include "runtime/install/install_run.h"
 #include "runtime/install/unit_payload.h"
 
@@ -59,10 +57,9 @@ absl::Status LiveOperatorManager::Install(
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& request) {
-  if (request.force) {
-    absl::Status brought = BringBack(request.name, request.version);
-    if (!brought.ok()) return brought;
-  }
+  absl::StatusOr<GenerationStager::Kept> kept;
+  if (request.force) kept = BringBack(request);
+  if (request.force && !kept.ok()) return kept.status();
   absl::StatusOr<RegistryChange> change =
       sources_.registry->Activate(request.name, request.version, request.expected_revision,
                                   request.force, CommitAs(request.actor));
@@ -70,20 +67,34 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
   return Finish(std::move(change));
 }
 
-absl::Status LiveOperatorManager::BringBack(const std::string& name, uint32_t version) {
-  const auto view = sources_.registry->Describe(name);
+absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
+    const SwitchRequest& request) {
+  const auto view = sources_.registry->Describe(request.name);
   if (!view.ok()) return view.status();
-  const VersionView* found = view->Find(version == 0 ? view->standby_version : version);
-  if (found == nullptr || found->slot == kNoSlot) return absl::OkStatus();
-  std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
-  if (held == nullptr || stager_.Contains(*held)) return absl::OkStatus();
-  return stager_.Stage(std::move(held));
+  if (request.expected_revision.value_or(view->revision) != view->revision) {
+    return errors::StaleRevision(request.name, *request.expected_revision, view->revision);
+  }
+  // What cannot be activated is refused by the registry.
+  GenerationStager::Kept nothing;
+  const VersionView* found =
+      view->Find(request.version == 0 ? view->standby_version : request.version);
+  if (found == nullptr || found->slot == kNoSlot) return nothing;
+  const std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
+  if (held == nullptr || held->state.load() == VersionState::kCanaried) return nothing;
+  // Before it is looked for: from here on nothing takes it out.
+  GenerationStager::Kept kept = stager_.Keep(held);
+  if (!stager_.Contains(*held)) {
+    if (absl::Status staged = stager_.Stage(held); !staged.ok()) return staged;
+  }
+  return kept;
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& request) {
-  bakes_.Forget(request.name);
-  return Finish(sources_.registry->Rollback(request.name, request.expected_revision,
-                                            CommitAs(request.actor)));
+  absl::StatusOr<RegistryChange> change =
+      sources_.registry->Rollback(request.name, request.expected_revision, CommitAs(request.actor));
+  // One that is refused has decided nothing of what is watched.
+  if (change.ok()) bakes_.Forget(request.name, change->revision);
+  return Finish(std::move(change));
 }
 
 absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& request) {
@@ -91,28 +102,20 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
       request.name, request.version, request.traffic_percent, request.shadow_percent,
       request.expected_revision, CommitAs(request.actor));
   if (!change.ok()) return change.status();
-  {
-    absl::MutexLock lock(&mu_);
-    shadows_.erase({change->name, change->version});
-  }
+  shadows_.Forget(change->name, change->version);
   StartBake(*change, request.bake);
   return change->revision;
 }
 
-absl::StatusOr<uint64_t> LiveOperatorManager::Remove(
-    const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor,
-    std::chrono::steady_clock::time_point deadline) {
-  std::vector<std::shared_ptr<absl::Notification>> drained;
+absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
+    const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor) {
+  Removal removal;
   absl::StatusOr<RegistryChange> change =
-      sources_.registry->Remove(name, expected_revision, CommitAs(actor), &drained);
+      sources_.registry->Remove(name, expected_revision, CommitAs(actor), &removal.drained);
   if (!change.ok()) return change.status();
-  bakes_.Forget(name);
-  const absl::Time until =
-      absl::Now() + absl::FromChrono(deadline - std::chrono::steady_clock::now());
-  for (const auto& last_task : drained) {
-    if (!last_task->WaitForNotificationWithDeadline(until)) return errors::RemovedButRunning(name);
-  }
-  return change->revision;
+  bakes_.Forget(name, change->revision);
+  removal.revision = change->revision;
+  return removal;
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(absl::StatusOr<RegistryChange> change) {
@@ -155,19 +158,16 @@ BakeCounters LiveOperatorManager::CountersOf(const std::string& name, uint32_t v
     counters.failed = found->failed_tasks();
     counters.p99_ns = P99Ns(*found);
   }
-  absl::MutexLock lock(&mu_);
-  const auto shadow = shadows_.find({name, version});
-  if (shadow != shadows_.end()) {
-    counters.shadow_tasks = shadow->second.tasks;
-    counters.shadow_mismatches = shadow->second.mismatches;
-  }
+  const ShadowTally::Counters shadow = shadows_.Of(name, version);
+  counters.shadow_tasks = shadow.tasks;
+  counters.shadow_mismatches = shadow.mismatches;
   return counters;
 }
 
 void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOptions& wanted) {
   const bool trial = change.kind == EventKind::kPromoted;
   if (trial && change.traffic_percent == 0 && change.shadow_percent == 0) {
-    bakes_.Forget(change.name);
+    bakes_.Forget(change.name, change.revision);
     return;
   }
   // Judged against what serves beside it, or served before it.
@@ -181,6 +181,9 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
                  BakeCounters counters = CountersOf(name, version);
                  counters.tasks -= std::min(served.tasks, counters.tasks);
                  counters.failed -= std::min(served.failed, counters.failed);
+                 counters.shadow_tasks -= std::min(served.shadow_tasks, counters.shadow_tasks);
+                 counters.shadow_mismatches -=
+                     std::min(served.shadow_mismatches, counters.shadow_mismatches);
                  return counters;
                });
 }
@@ -211,10 +214,7 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
 
 void LiveOperatorManager::RecordShadow(const OperatorVersion& shadow, uint64_t tasks,
                                        uint64_t mismatches) {
-  absl::MutexLock lock(&mu_);
-  ShadowCounters& counters = shadows_[{shadow.op->name(), shadow.version}];
-  counters.tasks += tasks;
-  counters.mismatches += mismatches;
+  shadows_.Add(shadow, tasks, mismatches);
 }
 
 OperatorManager::TrialCounters LiveOperatorManager::trial_counters(const std::string& name) const {

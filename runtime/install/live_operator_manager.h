@@ -18,19 +18,16 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "runtime/device/device.h"
 #include "runtime/install/bake_watcher.h"
 #include "runtime/install/canary_verdicts.h"
 #include "runtime/install/generation_stager.h"
 #include "runtime/install/operator_manager.h"
+#include "runtime/install/shadow_tally.h"
 #include "runtime/install/version_builder.h"
 #include "runtime/registry/registry.h"
 #include "runtime/state/state_store.h"
@@ -80,10 +77,8 @@ class LiveOperatorManager final : public OperatorManager {
   absl::StatusOr<SwitchResult> Activate(const SwitchRequest& request) override;
   absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) override;
   absl::StatusOr<uint64_t> Promote(const PromoteRequest& request) override;
-  absl::StatusOr<uint64_t> Remove(const std::string& name,
-                                  std::optional<uint64_t> expected_revision,
-                                  const std::string& actor,
-                                  std::chrono::steady_clock::time_point deadline) override;
+  absl::StatusOr<Removal> Remove(const std::string& name, std::optional<uint64_t> expected_revision,
+                                 const std::string& actor) override;
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t most) const override;
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
@@ -107,11 +102,6 @@ class LiveOperatorManager final : public OperatorManager {
  private:
   friend class InstallRun;
 
-  struct ShadowCounters {
-    uint64_t tasks = 0;
-    uint64_t mismatches = 0;
-  };
-
   // Appends the change to the journal, in the name of `actor`.
   Registry::Commit CommitAs(const std::string& actor, const std::string& message = "");
   absl::StatusOr<SwitchResult> Finish(absl::StatusOr<RegistryChange> change);
@@ -124,18 +114,17 @@ class LiveOperatorManager final : public OperatorManager {
   std::optional<Registry::RestoredVersion> RestoreVersion(const std::string& name,
                                                           const StoredVersion& stored,
                                                           std::string* why);
-  // Has the standby's code in the kernels, from which a quarantine took it.
-  absl::Status BringBack(const std::string& name, uint32_t version);
+  // Has the standby's code in the kernels, from which a quarantine took it, for as long as
+  // what is returned lives. Waits for a round of the stager; ABORTED before that if the
+  // request is stale.
+  absl::StatusOr<GenerationStager::Kept> BringBack(const SwitchRequest& request);
   void NoteGeneration(uint64_t number, const GenerationStager::Versions& staged);
 
   const Options options_;
   const Sources sources_;
   VersionBuilder builder_;
   CanaryVerdicts verdicts_;
-
-  mutable absl::Mutex mu_;
-  // Of the versions on trial.
-  std::map<std::pair<std::string, uint32_t>, ShadowCounters> shadows_ ABSL_GUARDED_BY(mu_);
+  ShadowTally shadows_;
 
   // Last: their threads call into this object.
   BakeWatcher bakes_;

@@ -2,7 +2,7 @@
 //
 //   Install   compile → inspect → canary → stage (a new generation) → perhaps activate
 //   Activate, Rollback, Promote   a change of the registry: no engine is involved
-//   Remove    a change of the registry, then a wait for the last task
+//   Remove    a change of the registry; the last task ends later
 //   by itself: quarantine after a fault, rollback after a regression, shadow comparison
 //
 // A change is written to the journal before anybody can see it. What the manager itself
@@ -12,8 +12,9 @@
 // generation. Changes of one operator are serialised by its revision: an install or an
 // activation that began before another change of the same operator was made is ABORTED.
 //
-// Thread safety: all members may be called from any thread. Install and Remove block;
-// call them on a thread that may.
+// Thread safety: all members may be called from any thread. Changes wait for the journal's
+// disk; Install for compilers and engines, and a forced Activate for a generation, which
+// can take as long as an engine takes to be replaced. Call them on threads that may.
 //
 //   ASSIGN_OR_RETURN(auto manager, OperatorManager::Create(options, sources));
 //   absl::Status done = manager->Install(request, on_progress, client_has_gone);
@@ -32,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "runtime/canary/example.h"
 #include "runtime/compile/resource_use.h"
 #include "runtime/registry/version_spec.h"
@@ -118,8 +120,9 @@ class OperatorManager {
   virtual ~OperatorManager() = default;
 
   // `progress` is called on the calling thread, for each state from COMPILED to
-  // request.wait_for, or REJECTED. `withdrawn` is asked between steps: once true, nothing
-  // is staged and the call ends CANCELLED. Errors: as Operators.Install documents.
+  // request.wait_for, or REJECTED. `withdrawn` is asked until it is staged, from any thread:
+  // once true, compilers and canaries are ended, nothing is staged and the call ends
+  // CANCELLED. Errors: as Operators.Install documents.
   virtual absl::Status Install(const InstallRequest& request,
                                const std::function<void(const InstallProgress&)>& progress,
                                const std::function<bool()>& withdrawn) = 0;
@@ -130,12 +133,15 @@ class OperatorManager {
   virtual absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) = 0;
   // The revision after it.
   virtual absl::StatusOr<uint64_t> Promote(const PromoteRequest& request) = 0;
-  // Waits for the operator's last task. DEADLINE_EXCEEDED: it was removed, but tasks of
-  // it still run.
-  virtual absl::StatusOr<uint64_t> Remove(const std::string& name,
-                                          std::optional<uint64_t> expected_revision,
-                                          const std::string& actor,
-                                          std::chrono::steady_clock::time_point deadline) = 0;
+  // What was admitted before still runs; it does not wait for that.
+  struct Removal {
+    uint64_t revision = 0;
+    // Of each version: notified when its last task has ended.
+    std::vector<std::shared_ptr<absl::Notification>> drained;
+  };
+  virtual absl::StatusOr<Removal> Remove(const std::string& name,
+                                         std::optional<uint64_t> expected_revision,
+                                         const std::string& actor) = 0;
 
   // Events with a revision above `after`, oldest first, at most `most`. OUT_OF_RANGE:
   // events that old are no longer kept.

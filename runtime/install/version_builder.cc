@@ -1,7 +1,11 @@
 #include "runtime/install/version_builder.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -31,7 +35,7 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == OperatorKind::kObject) {
     return compiler.TakeObject(
-        {JobTarget(compilation.target), request.files.at(request.main_file), nullptr});
+        {JobTarget(compilation.target), request.files.at(request.main_file), request.cancelled});
   }
   CompileJob job;
   job.target = JobTarget(compilation.target);
@@ -42,6 +46,7 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
   job.checked = compilation.checked;
   job.allow_spills = request.allow_spills;
   job.scratch_bytes = request.scratch_bytes;
+  job.cancelled = request.cancelled;
   return compiler.Compile(job);
 }
 
@@ -55,6 +60,15 @@ void AppendLog(const Compilation& compilation, std::string* log) {
 absl::Status ForTarget(const absl::Status& status, const Compilation& compilation) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(compilation.Name(), ": ", status.message()));
+}
+
+// Versions of the same content have the same unit: it is linked once, for all their slots.
+void LinkOnce(std::vector<GenerationOperator>* operators) {
+  std::map<std::string, std::shared_ptr<const std::string>> linked;
+  for (GenerationOperator& op : *operators) {
+    const auto [first, fresh] = linked.emplace(op.symbol, op.object);
+    if (!fresh && *first->second == *op.object) op.object = nullptr;
+  }
 }
 
 }  // namespace
@@ -131,6 +145,7 @@ absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
   }
   if (!target.cuda || members.empty()) return generation;
   LinkJob job{target.architecture / 10, target.architecture % 10, generation->operators};
+  LinkOnce(&job.operators);
   LinkResult linked = compiler_->Link(job);
   if (!linked.status.ok()) return linked.status;
   generation->image = std::move(linked.image);

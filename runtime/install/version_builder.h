@@ -6,6 +6,7 @@
 #define RESIDENT_RUNTIME_INSTALL_VERSION_BUILDER_H_
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,8 @@ struct BuildRequest {
   std::map<std::string, std::string> files;
   bool allow_spills = false;
   uint64_t scratch_bytes = 0;
+  // As CompileJob's, but asked from any thread.
+  std::function<bool()> cancelled = nullptr;
 };
 
 struct BuiltVersion {
@@ -62,9 +65,10 @@ class VersionBuilder {
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
   // it). That an inspection refuses it is said in the result. DEADLINE_EXCEEDED,
   // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
+  // CANCELLED: the request said so.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 
-  // A generation of units in slots.
+  // A generation of units in slots. The same unit may stand in several.
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;

@@ -1,8 +1,11 @@
 #include "runtime/install/version_canary.h"
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/install/canary_verdicts.h"
 #include "runtime/install/unit_payload.h"
@@ -16,6 +19,30 @@ constexpr uint32_t kCheckedSlot = kMaxOperatorSlots - 2;
 constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
 // A canary's generation is the second of its engine.
 constexpr uint64_t kCanaryGeneration = 2;
+
+// How often `withdrawn` is asked.
+constexpr absl::Duration kWithdrawnLook = absl::Milliseconds(20);
+
+// Ends the engine, and with it its Run, once the install is withdrawn.
+class WithdrawalWatch {
+ public:
+  WithdrawalWatch(CanaryEngine& engine, const std::function<bool()>& withdrawn)
+      : thread_([this, &engine, &withdrawn] {
+          while (!done_.WaitForNotificationWithTimeout(kWithdrawnLook)) {
+            if (!withdrawn()) continue;
+            engine.Cancel();
+            return;
+          }
+        }) {}
+  ~WithdrawalWatch() {
+    done_.Notify();
+    thread_.join();
+  }
+
+ private:
+  absl::Notification done_;
+  std::thread thread_;  // Last: it uses the others.
+};
 
 std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& engine) {
   Sha256 hash;
@@ -57,14 +84,15 @@ absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<b
                                 Steps* steps) {
   for (Trial& trial : trials_) {
     if (withdrawn()) return absl::CancelledError("the install was withdrawn");
-    absl::Status status = RunOn(trial, built, steps);
+    absl::Status status = RunOn(trial, built, withdrawn, steps);
     if (!status.ok()) return status;
     setup_.verdicts->NotePassed(trial.key);
   }
   return absl::OkStatus();
 }
 
-absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built, Steps* steps) const {
+absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
+                                  const std::function<bool()>& withdrawn, Steps* steps) const {
   const auto began = std::chrono::steady_clock::now();
   std::vector<VersionBuilder::Member> members = {{kCanarySlot, built.payload}};
   CanaryJob job;
@@ -92,6 +120,7 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built, Steps
   job.split = subject_.split;
   job.examples = *subject_.examples;
   job.task_time_limit = subject_.task_time_limit;
+  WithdrawalWatch watch(*trial.engine, withdrawn);
   const CanaryReport report = trial.engine->Run(job);
   steps->emplace_back(absl::StrCat("await canary engine ", target), report.start_wait);
   steps->emplace_back(absl::StrCat("load canary ", target), report.load);

@@ -49,7 +49,7 @@ class VersionCanary {
   ~VersionCanary();
 
   // INVALID_ARGUMENT: what the version did, and on which target. UNAVAILABLE: an engine
-  // did not start. CANCELLED: `withdrawn` said so.
+  // did not start. CANCELLED: `withdrawn` said so, which is asked from another thread too.
   absl::Status Run(const BuiltVersion& built, const std::function<bool()>& withdrawn, Steps* steps);
 
   // Whether all targets' verdicts were there already.
@@ -62,7 +62,8 @@ class VersionCanary {
     std::unique_ptr<CanaryEngine> engine;
   };
 
-  absl::Status RunOn(Trial& trial, const BuiltVersion& built, Steps* steps) const;
+  absl::Status RunOn(Trial& trial, const BuiltVersion& built,
+                     const std::function<bool()>& withdrawn, Steps* steps) const;
 
   const Setup setup_;
   const Subject subject_;

@@ -50,6 +50,9 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
   void End(const absl::Status& status) override;
+  // A compiler or a canary may take minutes, and nothing of it is lost that counts: what
+  // was compiled is in the cache.
+  bool ends_at_drain() const override { return true; }
 
  private:
   InstallStream(Core& core, const grpc::CallbackServerContext& context,

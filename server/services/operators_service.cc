@@ -145,7 +145,8 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
   auto request = SwitchOf(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
-  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+  WorkerPool& pool = request->force ? *core_.rounds : *core_.changes;
+  return Change(context, pool, [this, response, request = std::move(request)] {
     const auto done = core_.operators->Activate(*request);
     if (!done.ok()) return done.status();
     response->set_version(done->version);
@@ -178,15 +179,25 @@ grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* 
                                                    v1::RemoveResponse* response) {
   const auto actor = ChangerOf(*context, core_, request->name());
   if (!actor.ok()) return Refuse(context, actor.status());
-  return Change(context, *core_.blocking,
-                [this, request, response, actor = *actor, deadline = DeadlineOf(*context)] {
-                  std::optional<uint64_t> expected;
-                  if (request->has_expected_revision()) expected = request->expected_revision();
-                  const auto revision =
-                      core_.operators->Remove(request->name(), expected, actor, deadline);
-                  if (revision.ok()) response->set_revision(*revision);
-                  return revision.status();
-                });
+  auto* const reactor = context->DefaultReactor();
+  if (!core_.gate->Enter(1)) {
+    reactor->Finish(ToGrpc(errors::Draining()));
+    return reactor;
+  }
+  core_.changes->Post([this, context, request, response, reactor, actor = *actor] {
+    const auto done = [this, reactor](const absl::Status& status) {
+      reactor->Finish(ToGrpc(status));
+      core_.gate->Leave(1);
+    };
+    std::optional<uint64_t> expected;
+    if (request->has_expected_revision()) expected = request->expected_revision();
+    auto removal = core_.operators->Remove(request->name(), expected, actor);
+    if (!removal.ok()) return done(removal.status());
+    response->set_revision(removal->revision);
+    removals_.Add({request->name(), std::move(removal->drained), DeadlineOf(*context),
+                   [context] { return context->IsCancelled(); }, done});
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,

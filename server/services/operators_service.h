@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "server/core.h"
+#include "server/services/removal_waits.h"
 
 namespace resident {
 
@@ -54,6 +55,7 @@ class OperatorsService final : public v1::Operators::CallbackService {
 
   Core& core_;
   std::atomic<uint32_t> installs_{0};  // Under way.
+  RemovalWaits removals_;
 };
 
 }  // namespace resident

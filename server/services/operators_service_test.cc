@@ -4,12 +4,15 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/operators.h"
 #include "gmock/gmock.h"
@@ -54,6 +57,7 @@ class OperatorsServiceTest : public ::testing::Test {
     core_.streams = &streams_;
     core_.blocking = &blocking_;
     core_.changes = &changes_;
+    core_.rounds = &rounds_;
     core_.installs = &installs_;
     service_ = std::make_unique<OperatorsService>(&core_);
     grpc::ServerBuilder builder;
@@ -132,6 +136,7 @@ class OperatorsServiceTest : public ::testing::Test {
   LiveStreams streams_;
   WorkerPool blocking_{2};
   WorkerPool changes_{1};
+  WorkerPool rounds_{1};
   WorkerPool installs_{2};
   Core core_;
   std::unique_ptr<OperatorsService> service_;
@@ -453,6 +458,87 @@ TEST_F(OperatorsServiceTest, ChangesCarryWhatWasAsked) {
   EXPECT_EQ(manager_.promotions()[0].shadow_percent, 5);
   EXPECT_EQ(manager_.promotions()[0].traffic_percent, 10);
   EXPECT_TRUE(operators_->Remove("swish").ok());
+}
+
+TEST_F(OperatorsServiceTest, ARollbackDoesNotWaitBehindForcedActivations) {
+  const auto round = std::make_shared<absl::Notification>();
+  manager_.set_round(round);
+  std::vector<std::thread> forced;
+  for (int i = 0; i < 3; ++i) {
+    forced.emplace_back([&] {
+      client::ChangeOptions options;
+      options.force = true;
+      EXPECT_TRUE(operators_->Activate("swish", options).ok());
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return manager_.forced() > 0; }));
+  EXPECT_TRUE(operators_->Rollback("swish").ok());
+  EXPECT_TRUE(operators_->Promote("swish", 1, 1).ok());
+  EXPECT_FALSE(round->HasBeenNotified());
+  round->Notify();
+  for (std::thread& thread : forced) thread.join();
+}
+
+TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksHoldNobodyUp) {
+  const auto first = std::make_shared<absl::Notification>();
+  const auto second = std::make_shared<absl::Notification>();
+  manager_.set_drained({first, second});
+  constexpr size_t kRemovals = 8;  // More than there are threads in any pool.
+  std::atomic<size_t> ended = 0;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kRemovals; ++i) {
+    threads.emplace_back([&] {
+      EXPECT_TRUE(operators_->Remove("swish").ok());
+      ++ended;
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return manager_.removals() == kRemovals; }));
+  EXPECT_TRUE(operators_->Audit("", 10).ok());  // As Resume: on a thread of `blocking`.
+  EXPECT_TRUE(operators_->Rollback("swish").ok());
+  first->Notify();
+  EXPECT_TRUE(operators_->Audit("", 10).ok());
+  EXPECT_EQ(ended, 0u);
+  second->Notify();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
+  manager_.set_drained({std::make_shared<absl::Notification>()});
+  grpc::ClientContext context;
+  std::thread caller([&] {
+    v1::RemoveRequest request;
+    request.set_name("swish");
+    v1::RemoveResponse response;
+    EXPECT_EQ(stub_->Remove(&context, request, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  EXPECT_TRUE(Eventually([&] { return manager_.removals() == 1; }));
+  EXPECT_EQ(gate_.AwaitEmpty(absl::Now()), 1u);
+  context.TryCancel();
+  EXPECT_EQ(gate_.AwaitEmpty(absl::InfiniteFuture()), 0u);
+  caller.join();
+}
+
+TEST_F(OperatorsServiceTest, ARemovalSaysThatTasksStillRunAtItsDeadline) {
+  manager_.set_drained({std::make_shared<absl::Notification>()});
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  v1::RemoveRequest request;
+  request.set_name("swish");
+  v1::RemoveResponse response;
+  EXPECT_EQ(stub_->Remove(&context, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(gate_.AwaitEmpty(absl::InfiniteFuture()), 0u);
+}
+
+TEST_F(OperatorsServiceTest, AnInstallEndsWhenTheDaemonDrains) {
+  manager_.set_script({.states = {}, .result = absl::OkStatus(), .until_withdrawn = true});
+  absl::Status installed;
+  std::thread installer([&] { installed = operators_->Install(Source()).status(); });
+  EXPECT_TRUE(Eventually([&] { return manager_.installs().size() == 1; }));
+  streams_.EndAtDrain(errors::Draining());
+  installer.join();
+  EXPECT_EQ(installed, errors::Draining());
 }
 
 TEST_F(OperatorsServiceTest, ManagersRefusalsArriveWordForWord) {

@@ -1,5 +1,7 @@
 // The life of an installed operator in the real daemon: staged, active, on trial, rolled
 // back, quarantined, removed; and that every answer names the version that gave it.
+#include <signal.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -368,6 +370,25 @@ TEST_F(ParkDeadlineTest, AVersionThatFindsNoPlaceInTimeIsNotToBlame) {
   kill(daemon_.engine_pid(), SIGKILL);
   runs.join();
   EXPECT_FALSE(blocked.all_ok());
+}
+
+// Nothing but the install's withdrawal ends this within a minute.
+class HangingCanaryTest : public LifecycleTest {
+ protected:
+  HangingCanaryTest() : LifecycleTest({"--drain_timeout=1h"}) {}
+};
+
+TEST_F(HangingCanaryTest, ADaemonThatIsToStopDoesNotWaitForACanary) {
+  Installation hangs = Times("hangs", 1, "volatile int forever = 1; while (forever) {}");
+  const auto installed = operators_->Install(hangs, [&](const v1::InstallResponse& progress) {
+    if (progress.state() == v1::VERSION_STATE_INSPECTED) daemon_.Kill(SIGTERM);
+    return true;
+  });
+  EXPECT_EQ(installed.status().code(), absl::StatusCode::kUnavailable) << installed.status();
+  EXPECT_THAT(std::string(installed.status().message()), HasSubstr("draining"));
+  const auto exit = daemon_.Wait();
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
 }
 
 class ProductionFaultTest : public LifecycleTest {
