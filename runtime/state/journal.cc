@@ -105,7 +105,9 @@ JournalScan ScanJournalBytes(std::string_view bytes) {
     const Frames found = Look(bytes, at);
     if (found != Frames::kGood) {
       scan.behind = FindRecords(bytes, at + 1);
-      scan.end = scan.behind.empty() ? JournalScan::End::kTorn : JournalScan::End::kDamaged;
+      // The first record came by rename, with the file: no crash leaves half of it.
+      scan.end = scan.behind.empty() && !scan.records.empty() ? JournalScan::End::kTorn
+                                                              : JournalScan::End::kDamaged;
       scan.what = found == Frames::kShort ? "a record is longer than what is left of the file"
                   : found == Frames::kBadPayload ? "a record's contents do not have its checksum"
                                                  : "a record's head does not have its checksum";
@@ -150,7 +152,11 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Open(const std::st
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Replace(
-    const std::string& path, const std::vector<std::string>& payloads) {
+    const std::string& path, const std::vector<std::string>& payloads, uint64_t most_record_bytes) {
+  // A scan would take a larger one for damage, and the records before are gone by then.
+  for (const std::string& payload : payloads) {
+    if (payload.size() > most_record_bytes) return errors::RecordTooLarge(payload.size());
+  }
   const std::string bytes = MakeJournal(payloads);
   const absl::Status written = WriteWholeFile(path, {bytes});
   if (!written.ok()) return written;

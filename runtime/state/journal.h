@@ -14,7 +14,8 @@
 //   torn      the bad record is the last thing in the file: no whole record with a good
 //             head and payload begins anywhere behind it. What a crash leaves. (So does
 //             damage to the very last record; it cannot be told from a crash.)
-//   damaged   there are good records behind it
+//   damaged   there are good records behind it, or it is the first, which is there as soon
+//             as the file is (Replace)
 //
 // Invariants:
 //   1. What was appended before a record that is good is good, or was damaged later.
@@ -83,8 +84,11 @@ class JournalWriter {
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Open(const std::string& path,
                                                              uint64_t good_bytes);
   // A new one with these payloads, in place of one that is there, whole or not at all.
+  // RESOURCE_EXHAUSTED: one is larger than `most_record_bytes`.
+  // REQUIRES: there is one at least (a first record that is not whole is damage).
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Replace(
-      const std::string& path, const std::vector<std::string>& payloads);
+      const std::string& path, const std::vector<std::string>& payloads,
+      uint64_t most_record_bytes = kMaxRecordBytes);
   ~JournalWriter();
 
   // On disk once it returned OK.

@@ -237,9 +237,9 @@ absl::Status RepairJournal(Look& look) {
   if (!status.ok()) return status;
   look.report.repairs.push_back(absl::StrCat("kept the damaged journal as ", copy));
   SayWhatIsLost(look);
-  // A journal whose header is damaged has no good bytes at all.
-  const std::string good = look.scan.end == JournalScan::End::kNotAJournal
-                               ? MakeJournal({})
+  // A journal whose header or first record is damaged has nothing good at all.
+  const std::string good = look.good_bytes <= kJournalHeaderBytes
+                               ? MakeJournal({EmptyState()})
                                : look.bytes.substr(0, look.good_bytes);
   return WriteWholeFile(look.JournalPath(), {good});
 }

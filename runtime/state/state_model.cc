@@ -99,6 +99,8 @@ internal::StoredEvent ToStored(const OperatorEvent& event) {
   return stored;
 }
 
+std::string EmptyState() { return StateModel(0).Snapshot().SerializeAsString(); }
+
 void StateModel::AddEvent(const internal::StoredEvent& event) {
   revision_ = std::max(revision_, event.revision());
   if (event.kind() == static_cast<uint32_t>(EventKind::kGeneration)) {

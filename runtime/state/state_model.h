@@ -69,6 +69,9 @@ class StateModel {
 
 internal::StoredEvent ToStored(const OperatorEvent& event);
 
+// The first record of a new journal: a snapshot of nothing.
+std::string EmptyState();
+
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_STATE_STATE_MODEL_H_

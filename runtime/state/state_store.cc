@@ -1,10 +1,12 @@
 #include "runtime/state/state_store.h"
 
 #include <chrono>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/errors.h"
+#include "runtime/limits.h"
 #include "runtime/state/files.h"
 
 namespace resident {
@@ -14,6 +16,13 @@ int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// A cause may bring a compiler's whole log, and thousands of events are kept.
+std::string Shortened(const std::string& text) {
+  if (text.size() <= kMaxEventTextBytes) return text;
+  constexpr absl::string_view kMore = "...";
+  return absl::StrCat(absl::string_view(text).substr(0, kMaxEventTextBytes - kMore.size()), kMore);
 }
 
 std::string JournalPath(const std::string& directory) { return directory + "/journal"; }
@@ -30,7 +39,7 @@ internal::StoredVersion ToStored(const RegistryChange& change, const VersionCont
   stored.set_signature(spec.signature);
   stored.set_split(spec.split);
   stored.set_content_hash(spec.content_hash);
-  stored.set_installed_by(spec.installed_by);
+  stored.set_installed_by(Shortened(spec.installed_by));
   stored.set_installed_ms(spec.installed_ms);
   stored.set_task_time_limit_ms(spec.task_time_limit.count());
   stored.set_scratch_bytes(spec.scratch_bytes);
@@ -51,13 +60,14 @@ internal::StoredChange ToStored(const RegistryChange& change) {
   for (const uint32_t version : change.retired) stored.add_retired(version);
   stored.set_traffic_percent(change.traffic_percent);
   stored.set_shadow_percent(change.shadow_percent);
-  stored.set_reason(change.reason);
+  stored.set_reason(Shortened(change.reason));
   return stored;
 }
 
 }  // namespace
 
-StateStore::StateStore(const Options& options) : options_(options), model_(options.most_events) {}
+StateStore::StateStore(const Options& options)
+    : options_(options), model_(options.most_events), compact_at_(options.compact_bytes) {}
 
 StateStore::~StateStore() = default;
 
@@ -96,7 +106,8 @@ absl::Status StateStore::Load() {
   const std::string path = JournalPath(directory);
   absl::StatusOr<JournalScan> scan = ScanJournal(path);
   if (absl::IsNotFound(scan.status())) {
-    absl::StatusOr<std::unique_ptr<JournalWriter>> made = JournalWriter::Replace(path, {});
+    absl::StatusOr<std::unique_ptr<JournalWriter>> made =
+        JournalWriter::Replace(path, {EmptyState()});
     if (!made.ok()) return made.status();
     journal_ = *std::move(made);
     return absl::OkStatus();
@@ -110,7 +121,7 @@ absl::Status StateStore::Load() {
           path, ": the last record is torn (", scan->what,
           "): ", scan->file_bytes - scan->good_bytes, " bytes at offset ", scan->good_bytes,
           " are dropped. The daemon before this one was killed, or its machine went down, while "
-          "it wrote them"));
+          "it wrote them. Files that nothing refers to are left until the next start"));
       break;
     case JournalScan::End::kDamaged:
     case JournalScan::End::kNotAJournal:
@@ -135,20 +146,38 @@ absl::Status StateStore::Load() {
   if (!writer.ok()) return writer.status();
   journal_ = *std::move(writer);
   (void)RemoveFile(path + kDraftEnding);
+  // Nor is it compacted: what could be mended would be gone.
+  if (scan->end == JournalScan::End::kTorn) return absl::OkStatus();
   // What is not referred to was left by a crash, or by a version that is gone.
   status = blobs_->Collect(model_.UsedBlobs());
   if (status.ok()) status = buffer_files_->RemoveOthers(model_.UsedBufferFiles());
-  if (status.ok() && journal_->bytes() > options_.compact_bytes) status = Compact();
+  if (status.ok()) CompactIfDue();
   return status;
 }
 
 absl::Status StateStore::Compact() {
-  absl::StatusOr<std::unique_ptr<JournalWriter>> made = JournalWriter::Replace(
-      JournalPath(options_.directory), {model_.Snapshot().SerializeAsString()});
+  absl::StatusOr<std::unique_ptr<JournalWriter>> made =
+      JournalWriter::Replace(JournalPath(options_.directory),
+                             {model_.Snapshot().SerializeAsString()}, options_.most_record_bytes);
   if (!made.ok()) return made.status();
   journal_ = *std::move(made);
-  compacted_bytes_ = journal_->bytes();
+  // A snapshot itself may be larger than the limit; it has to grow by as much again.
+  compact_at_ = options_.compact_bytes + 2 * journal_->bytes();
   return blobs_->Collect(model_.UsedBlobs());
+}
+
+void StateStore::CompactIfDue() {
+  if (journal_ == nullptr || journal_->bytes() <= compact_at_) return;
+  const absl::Status done = Compact();
+  if (done.ok()) return;
+  // All is on disk, in the journal as it is. Not with every record again: it may be much.
+  compact_at_ = journal_->bytes() + options_.compact_bytes;
+  Log(absl::StrCat("the journal is not compacted and goes on to grow: ", done.message()));
+}
+
+void StateStore::Log(const std::string& error) const {
+  if (options_.log != nullptr) return options_.log(error);
+  fprintf(stderr, "residentd: error: %s\n", error.c_str());
 }
 
 absl::Status StateStore::Write(const internal::StateRecord& record) {
@@ -160,11 +189,7 @@ absl::Status StateStore::Write(const internal::StateRecord& record) {
     if (!appended.ok()) return appended;
   }
   model_.Apply(record);
-  // A snapshot itself may be larger than the limit; it has to grow by as much again.
-  if (journal_ != nullptr && journal_->bytes() > options_.compact_bytes + 2 * compacted_bytes_) {
-    // The record is on disk, whatever becomes of this; the next one tries again.
-    (void)Compact();
-  }
+  CompactIfDue();
   return absl::OkStatus();
 }
 
@@ -195,7 +220,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     event.revision = model_.revision();
     event.time_ms = NowMs();
     event.operator_name = change.name;
-    event.actor = origin.actor;
+    event.actor = Shortened(origin.actor);
     if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
       event.kind = EventKind::kRetired;
       for (const uint32_t version : change.retired) {
@@ -207,7 +232,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     revision = ++event.revision;
     event.kind = change.kind;
     event.version = change.version;
-    event.message = origin.message.empty() ? change.reason : origin.message;
+    event.message = Shortened(origin.message.empty() ? change.reason : origin.message);
     if (change.kind == EventKind::kInstalled) {
       for (const auto& [name, sha256] : origin.content.blobs) {
         if (!blobs_->Has(sha256)) return errors::NoBlob(sha256);
@@ -230,6 +255,8 @@ absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
     absl::MutexLock lock(&mu_);
     event.revision = model_.revision() + 1;
     event.time_ms = NowMs();
+    event.actor = Shortened(event.actor);
+    event.message = Shortened(event.message);
     internal::StateRecord record;
     *record.add_events() = ToStored(event);
     const absl::Status written = Write(record);

@@ -22,11 +22,13 @@
 //
 // Start. A last record that is torn (the daemon was killed while it wrote) is cut off,
 // with a warning. A damaged one before it stops the start: DATA_LOSS names the file, the
-// offset, and `residentctl state check|repair`.
+// offset, and `residentctl state check|repair`. Files that nothing refers to are removed,
+// unless an end was cut off: should that have been more than a crash left, they are what it
+// could be mended with.
 //
 // When the journal has grown beyond Options::compact_bytes it is written again as one
 // snapshot, beside the old one, which is then replaced (rename). Blobs that nothing refers
-// to go with it.
+// to go with it. If that fails, the old journal goes on.
 //
 // Thread safety: all members may be called from any thread. Appends wait for each other
 // and for the disk.
@@ -72,8 +74,13 @@ class StateStore {
     std::string directory = {};
     // Bytes of the journal after which it is compacted.
     uint64_t compact_bytes = 8u << 20;
+    // Of a record, and so of the snapshot that a compaction writes; tests lower it.
+    uint64_t most_record_bytes = kMaxRecordBytes;
     // Events that Watch and Audit can go back to.
     size_t most_events = 10'000;
+    // Told what went wrong without a caller whom it would concern; default: to stderr.
+    // Must not call the store.
+    std::function<void(const std::string& error)> log = {};
   };
 
   // Who made a change, and what a version is made of (kInstalled).
@@ -147,8 +154,12 @@ class StateStore {
   absl::Status Load();
   // Writes the record and applies it. REQUIRES: events have their revisions.
   absl::Status Write(const internal::StateRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes the journal again, as a snapshot.
   absl::Status Compact() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Compacts, if the journal has grown enough.
+  void CompactIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Wake();
+  void Log(const std::string& error) const;
 
   const Options options_;
   std::vector<std::string> warnings_;
@@ -159,7 +170,7 @@ class StateStore {
   mutable absl::Mutex mu_;
   StateModel model_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<JournalWriter> journal_ ABSL_GUARDED_BY(mu_);  // Null: in memory.
-  uint64_t compacted_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of the journal after the last Compact.
+  uint64_t compact_at_ ABSL_GUARDED_BY(mu_);                     // Bytes of the journal.
   // Set by Open; locks of their own, or none needed.
   std::unique_ptr<BlobStore> blobs_;
   std::unique_ptr<BufferFiles> buffer_files_;

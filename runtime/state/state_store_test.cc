@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
+#include "runtime/limits.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 
@@ -128,6 +129,72 @@ TEST_F(StateStoreTest, ATornLastRecordIsDroppedWithAWarning) {
     EXPECT_EQ(Describe(*store), states[0]);
   }
   EXPECT_TRUE(Open()->warnings().empty());  // It was cut off.
+}
+
+TEST_F(StateStoreTest, AfterATornEndNothingIsCollectedUntilTheNextStart) {
+  {
+    auto store = Open();
+    RunScript(*store, 3);
+  }
+  const std::string whole = *ReadWholeFile(JournalPath());
+  const auto blobs = *ListFiles(folder_ + "/blobs");
+  // The record of the buffer's contents is torn, so that nothing refers to them any more.
+  ASSERT_TRUE(
+      WriteWholeFile(JournalPath(), {std::string_view(whole).substr(0, whole.size() - 1)}).ok());
+  const std::string orphan(64, 'a');
+  ASSERT_TRUE(WriteWholeFile(folder_ + "/blobs/" + orphan, {"of a record that is cut off"}).ok());
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = 1});
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
+    EXPECT_EQ(ListFiles(folder_ + "/blobs")->size(), blobs.size() + 1);
+  }
+  Open();
+  EXPECT_TRUE(ListFiles(folder_ + "/buffers")->empty());
+  EXPECT_EQ(*ListFiles(folder_ + "/blobs"), blobs);
+}
+
+TEST_F(StateStoreTest, ASnapshotThatNoStartWouldTakeIsNotWritten) {
+  std::vector<std::string> errors;
+  std::string before;
+  {
+    auto store = Open({.directory = folder_,
+                       .compact_bytes = 500,
+                       .most_record_bytes = 800,
+                       .log = [&](const std::string& error) { errors.push_back(error); }});
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
+    }
+    before = Describe(*store);
+  }
+  ASSERT_FALSE(errors.empty());
+  EXPECT_LT(errors.size(), 10u);  // Not with every record again.
+  EXPECT_NE(errors.back().find("too large for the journal"), std::string::npos) << errors.back();
+  auto store = Open();
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(Describe(*store), before);
+}
+
+TEST_F(StateStoreTest, TextsOfEventsAreShortenedAndNeedNotBeUtf8) {
+  const std::string text = "\xff" + std::string(1 << 20, 'x');
+  {
+    auto store = Open();
+    RunScript(*store, 5);
+    RegistryChange quarantine = SwitchChange(EventKind::kQuarantined, "swish", 1, 2);
+    quarantine.version = 2;
+    quarantine.reason = text;
+    ASSERT_TRUE(store->Append(quarantine, {.actor = text, .message = text}).ok());
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .message = text}).ok());
+  }
+  EXPECT_LT(ReadWholeFile(JournalPath())->size(), 10 * kMaxEventTextBytes);
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  const std::vector<OperatorEvent> events = store->EventsBefore(0, "", 2);
+  for (const std::string& kept : {events[0].message, events[1].message, events[1].actor,
+                                  store->operators()[0].versions[1].quarantine_reason}) {
+    EXPECT_EQ(kept.size(), kMaxEventTextBytes);
+    EXPECT_EQ(kept.substr(0, 2), "\xffx");
+  }
 }
 
 TEST_F(StateStoreTest, ADamagedRecordStopsTheStartAndSaysWhereAndWhatToDo) {
