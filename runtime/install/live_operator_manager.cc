@@ -1,6 +1,7 @@
 #include "runtime/install/live_operator_manager.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -269,9 +270,16 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
       break;
     }
     bakes_.Forget(version->op->name());
-    sources_.registry
-        ->Quarantine(version->op->name(), version->version, reason, CommitAs(kDaemon, reason))
-        .IgnoreError();  // Removed, or quarantined by another device's fault.
+    // It fails if the version was removed, or quarantined by another device's fault.
+    const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,
+                                                      CommitAs(kDaemon, reason));
+    if (change.ok() && !change->commit_status.ok()) {
+      fprintf(stderr,
+              "residentd: error: version %u of %s is quarantined, but a restart now would bring it "
+              "back, until this is written down with the next change: %s\n",
+              version->version, version->op->name().c_str(),
+              change->commit_status.ToString().c_str());
+    }
   }
   return stager_.Replacement(device);
 }

@@ -175,17 +175,16 @@ void StateModel::ApplyChange(const internal::StoredChange& change) {
       Retire(op, version.version());
     }
   }
-  if (change.active_version() != change.previous_version()) {
-    internal::StoredVersion* const active = FindVersion(op, change.active_version());
-    if (active != nullptr) {
-      active->set_state(Code(VersionState::kActive));
-      active->clear_quarantine_reason();  // It was activated with force.
-    }
-    internal::StoredVersion* const before = FindVersion(op, change.previous_version());
-    if (before != nullptr && before->state() == Code(VersionState::kActive)) {
-      before->set_state(
-          Code(kind == EventKind::kRolledBack ? VersionState::kStaged : VersionState::kPrevious));
-    }
+  // By what the change left, and not by what it changed: the registry may have made one
+  // before it that never came to the journal (a quarantine, on a full disk).
+  if (internal::StoredVersion* const active = FindVersion(op, change.active_version())) {
+    active->set_state(Code(VersionState::kActive));
+    active->clear_quarantine_reason();  // It was activated with force.
+  }
+  internal::StoredVersion* const standby = FindVersion(op, change.standby_version());
+  if (standby != nullptr && standby->state() == Code(VersionState::kActive)) {
+    standby->set_state(
+        Code(kind == EventKind::kRolledBack ? VersionState::kStaged : VersionState::kPrevious));
   }
   const bool trial = kind == EventKind::kPromoted &&
                      (change.traffic_percent() != 0 || change.shadow_percent() != 0);

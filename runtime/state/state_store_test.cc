@@ -247,6 +247,36 @@ TEST_F(StateStoreTest, AVersionThatDidNotComeBackDoesNotKeepItsPlace) {
   EXPECT_FALSE(op.versions[1].in_slot);
 }
 
+// The registry quarantined version 2, whose record the disk refused; then the next change.
+TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotPutTwoVersionsInOnePlace) {
+  VersionSpec spec;
+  RegistryChange install = InstallChange("swish", 3, 1, &spec);
+  install.retired = {2};
+  RegistryChange retire = SwitchChange(EventKind::kRetired, "swish", 1, 1);
+  retire.version = 2;
+  retire.standby_version = 0;
+  retire.retired = {2};
+  for (const RegistryChange& next :
+       {install, retire, SwitchChange(EventKind::kActivated, "swish", 2, 1)}) {
+    SCOPED_TRACE(static_cast<int>(next.kind));
+    const std::string folder = MakeTemp();
+    {
+      auto store = Open({.directory = folder});
+      RunScript(*store, 5);  // 2 is active, 1 is the previous one.
+      ASSERT_TRUE(store->Append(next, {}).ok());
+    }
+    const auto ops = Open({.directory = folder})->operators();
+    ASSERT_EQ(ops.size(), 1u);
+    for (const StoredVersion& version : ops[0].versions) {
+      const bool active = version.version == next.active_version;
+      EXPECT_EQ(version.state == VersionState::kActive, active) << version.version;
+      EXPECT_EQ(version.in_slot, active || version.version == next.standby_version)
+          << version.version;
+    }
+    std::filesystem::remove_all(folder);
+  }
+}
+
 TEST_F(StateStoreTest, CompactionKeepsWhatCountsAndForgetsTheRest) {
   std::string before;
   {
