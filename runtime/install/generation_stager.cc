@@ -30,6 +30,8 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       devices_(std::move(devices)),
       build_(std::move(build)),
       loaded_(std::move(loaded)),
+      // The built-in operators' generation has number 1.
+      number_(std::max<uint64_t>(1, options.last_number)),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {
@@ -141,7 +143,7 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     absl::MutexLock lock(&mu_);
     members_.assign(members.begin(), members.end());
   }
-  loaded_(number, staged);
+  loaded_(number, staged, members);
   return absl::OkStatus();
 }
 

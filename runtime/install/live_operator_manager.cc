@@ -42,13 +42,15 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
       builder_(sources.compiler, sources.devices),
       bakes_([this](const BakeWatcher::Regression& regression) { OnRegression(regression); }),
       stager_(
-          {.park_deadline = options.park_deadline}, sources.registry, sources.devices,
+          {.park_deadline = options.park_deadline, .last_number = sources.state->generation()},
+          sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
                  const GenerationStager::Versions& versions) {
             return builder_.Link(VersionBuilder::TargetOf(device), number, MembersOf(versions));
           },
-          [this](uint64_t number, const GenerationStager::Versions& staged) {
-            NoteGeneration(number, staged);
+          [this](uint64_t number, const GenerationStager::Versions& staged,
+                 const GenerationStager::Versions& members) {
+            NoteGeneration(number, staged.size(), members.size());
           }) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
@@ -97,6 +99,8 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
     shadows_.erase({change->name, change->version});
   }
   StartBake(*change, request.bake);
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   return change->revision;
 }
 
@@ -108,6 +112,8 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Remove(
       sources_.registry->Remove(name, expected_revision, CommitAs(actor), &drained);
   if (!change.ok()) return change.status();
   bakes_.Forget(name);
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   const absl::Time until =
       absl::Now() + absl::FromChrono(deadline - std::chrono::steady_clock::now());
   for (const auto& last_task : drained) {
@@ -118,6 +124,8 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Remove(
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(absl::StatusOr<RegistryChange> change) {
   if (!change.ok()) return change.status();
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   return SwitchResult{change->active_version, change->previous_version, change->revision,
                       change->switch_time};
 }
@@ -134,14 +142,15 @@ void LiveOperatorManager::Note(OperatorEvent event) {
   sources_.state->AppendEvent(std::move(event)).IgnoreError();
 }
 
-void LiveOperatorManager::NoteGeneration(uint64_t number,
-                                         const GenerationStager::Versions& staged) {
+void LiveOperatorManager::NoteGeneration(uint64_t number, uint64_t staged, uint64_t members) {
   OperatorEvent event;
   event.kind = EventKind::kGeneration;
   event.actor = kDaemon;
   event.generation = number;
-  event.message =
-      absl::StrCat(staged.size(), staged.size() == 1 ? " version" : " versions", " came in");
+  // Without a version that came in it is the one that a start makes.
+  const uint64_t count = staged == 0 ? members : staged;
+  event.message = absl::StrCat(count, count == 1 ? " version" : " versions",
+                               staged == 0 ? " restored" : " came in");
   Note(std::move(event));
 }
 
@@ -198,6 +207,7 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
                                           CommitAs(kDaemon, why))
             : absl::StatusOr<RegistryChange>(absl::AbortedError("changed meanwhile"));
     if (change.ok()) {
+      sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
       return;
     }
   }
@@ -281,6 +291,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
               change->commit_status.ToString().c_str());
     }
   }
+  sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
   return stager_.Replacement(device);
 }
 

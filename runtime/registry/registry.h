@@ -21,7 +21,8 @@
 // it a slot, which no task can name yet; once the engines have it there, Stage makes it
 // known. Every change is given to `commit` before anybody can see it; if that fails, the
 // change does not happen (but for Quarantine, which is committed again before the next
-// change). `commit` returns the change's revision.
+// change). `commit` returns the change's revision. It runs under the lock of changes, so it
+// must not wait for a disk; who called syncs once the change has returned.
 //
 // The switch. What serves (active, standby, trial) is one immutable structure behind one
 // atomic pointer. A switch is one exchange of that pointer: it waits for no reader, and
@@ -95,7 +96,8 @@ class Registry {
     bool test_operators = false;
   };
 
-  // Writes a change down and returns its revision, which is above all earlier ones.
+  // Writes a change down (not: waits until it is on disk) and returns its revision, which is
+  // above all earlier ones.
   using Commit = std::function<absl::StatusOr<uint64_t>(const RegistryChange& change)>;
 
   // The built-in operators. INTERNAL: a built-in's signature or split is not valid.
