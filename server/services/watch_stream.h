@@ -39,7 +39,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void End(const absl::Status& status) override;
 
  private:
-  WatchStream(Core& core, const v1::WatchRequest& request) : core_(core), name_(request.name()) {}
+  WatchStream(Core& core, const v1::WatchRequest& request);
   void Open(const grpc::CallbackServerContext& context, uint64_t after_revision);
   // Reads and writes the next event, if there is one.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -47,6 +47,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   Core& core_;
   const std::string name_;
+  const uint32_t number_;              // Of the streams that are open.
   std::shared_ptr<WatchStream> self_;  // Until OnDone.
   uint64_t subscription_ = 0;          // Set before the handler returns.
 
