@@ -325,9 +325,17 @@ absl::Status JournalNewer(const std::string& path, const std::string& what) {
 }
 
 absl::Status JournalBroken(const std::string& path, const std::string& why) {
-  return absl::UnavailableError(StrCat("nothing can be written to ", path, " any more: ", why,
+  return absl::UnavailableError(StrCat("nothing can be added to ", path, ": ", why,
                                        ". What serves goes on, but no change is possible. Fix: "
-                                       "once the disk works, restart the daemon"));
+                                       "make the disk that --state_dir is on work, and room on "
+                                       "it; the next change then writes the file anew"));
+}
+
+absl::Status NotOnDisk(const std::string& path, const std::string& why) {
+  return absl::InternalError(StrCat("it was done, but a restart may come back without it: ", path,
+                                    " is not on disk: ", why,
+                                    ". Fix: make the disk that --state_dir is on work, and room on "
+                                    "it; the next change then writes the file anew"));
 }
 
 absl::Status RecordTooLarge(uint64_t bytes) {
@@ -744,6 +752,13 @@ absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms) {
 absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("count of ", count, " is over the limit of ", limit,
                                            ". Fix: ask for fewer and go on with before_revision"));
+}
+
+absl::Status TooManyWatchers(uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      StrCat("there are ", limit,
+             " Operators.Watch streams, the limit. Fix: end one, or share one among those who "
+             "look; Operators.Audit lists what was missed"));
 }
 
 // --- Buffers ---------------------------------------------------------------------

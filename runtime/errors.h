@@ -94,6 +94,8 @@ absl::Status JournalDamaged(const std::string& path, uint64_t offset, const std:
                             const std::string& folder);
 absl::Status JournalNewer(const std::string& path, const std::string& what);
 absl::Status JournalBroken(const std::string& path, const std::string& why);
+// A change that was made and may not be durable.
+absl::Status NotOnDisk(const std::string& path, const std::string& why);
 absl::Status RecordTooLarge(uint64_t bytes);
 absl::Status RecordDoesNotFit(const std::string& what);
 absl::Status NoBlob(const std::string& sha256);
@@ -178,6 +180,7 @@ absl::Status PromoteShare(const std::string& field, double percent);
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);
 absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms);
 absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit);
+absl::Status TooManyWatchers(uint64_t limit);
 
 // --- Buffers ---------------------------------------------------------------------
 

@@ -82,6 +82,10 @@ inline constexpr uint32_t kMaxInstallExamples = 64;
 inline constexpr uint64_t kMaxInstallExampleBytes = 64u << 20;
 // Of what the compilers say; the rest is left out of the answer.
 inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
+// Of each text of an event (its cause, who made it); the rest is left out.
+inline constexpr uint32_t kMaxEventTextBytes = 4096;
+// Open Operators.Watch streams.
+inline constexpr uint32_t kMaxWatchers = 256;
 // Events of one Operators.Audit.
 inline constexpr uint32_t kMaxAuditEvents = 1000;
 inline constexpr uint32_t kDefaultAuditEvents = 100;

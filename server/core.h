@@ -6,7 +6,9 @@
 #ifndef RESIDENT_SERVER_CORE_H_
 #define RESIDENT_SERVER_CORE_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +43,7 @@ struct Core {
   bool credentials = false;
   RpcCounters* counters = nullptr;
   LiveStreams* streams = nullptr;
+  std::atomic<uint32_t> watchers{0};  // Open Operators.Watch streams.
   // For calls that block on a device (park, resume, drain, mapping).
   WorkerPool* blocking = nullptr;
   // For changes of what serves, which must not wait behind those: a rollback is urgent.

@@ -43,6 +43,8 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       build_(std::move(build)),
       loaded_(std::move(loaded)),
       on_(devices_.size()),
+      // The built-in operators' generation has number 1.
+      number_(std::max<uint64_t>(1, options.last_number)),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {
@@ -191,7 +193,7 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     PutBack(plans);
     return status;
   }
-  loaded_(number, staged);
+  loaded_(number, staged, plans.front().members);
   return absl::OkStatus();
 }
 

@@ -50,12 +50,15 @@ class GenerationStager {
   struct Options {
     // --park_deadline: how long a round waits for running tasks to end.
     std::chrono::milliseconds park_deadline{2'000};
+    // Numbers up to this one are taken, by a daemon before this one too.
+    uint64_t last_number = 1;
   };
   // Makes the generation of a device that has these versions beside the built-in ones.
   using Build = std::function<absl::StatusOr<std::shared_ptr<const Generation>>(
       const Device& device, uint64_t number, const Versions& versions)>;
-  // A round has been loaded: its number, and what came in.
-  using Loaded = std::function<void(uint64_t number, const Versions& staged)>;
+  // A round has been loaded: its number, what came in, and what it has in all.
+  using Loaded =
+      std::function<void(uint64_t number, const Versions& staged, const Versions& members)>;
 
   GenerationStager(const Options& options, const Registry* registry, std::vector<Device*> devices,
                    Build build, Loaded loaded);
@@ -152,7 +155,7 @@ class GenerationStager {
   const std::vector<Device*> devices_;
   const Build build_;
   const Loaded loaded_;
-  std::atomic<uint64_t> number_{1};  // Of the newest generation.
+  std::atomic<uint64_t> number_;  // Of the newest generation.
   std::atomic<bool> giving_up_{false};
 
   // Held during a round.

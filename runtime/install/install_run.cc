@@ -195,6 +195,7 @@ absl::Status InstallRun::Stage() {
   if (!change.ok()) return change.status();
   expected_ = change->revision;
   version_ = change->version;
+  if (absl::Status kept = manager_.sources_.state->Sync(); !kept.ok()) return kept;
   Report({.state = VersionState::kStaged, .version = version_, .revision = expected_});
   return absl::OkStatus();
 }

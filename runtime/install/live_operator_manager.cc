@@ -1,6 +1,7 @@
 #include "runtime/install/live_operator_manager.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -39,13 +40,15 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
       builder_(sources.compiler, sources.devices),
       bakes_([this](const BakeWatcher::Regression& regression) { OnRegression(regression); }),
       stager_(
-          {.park_deadline = options.park_deadline}, sources.registry, sources.devices,
+          {.park_deadline = options.park_deadline, .last_number = sources.state->generation()},
+          sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
                  const GenerationStager::Versions& versions) {
             return builder_.Link(VersionBuilder::TargetOf(device), number, MembersOf(versions));
           },
-          [this](uint64_t number, const GenerationStager::Versions& staged) {
-            NoteGeneration(number, staged);
+          [this](uint64_t number, const GenerationStager::Versions& staged,
+                 const GenerationStager::Versions& members) {
+            NoteGeneration(number, staged.size(), members.size());
           }) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
@@ -104,6 +107,8 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
   if (!change.ok()) return change.status();
   shadows_.Forget(change->name, change->version);
   StartBake(*change, request.bake);
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   return change->revision;
 }
 
@@ -114,12 +119,16 @@ absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
       sources_.registry->Remove(name, expected_revision, CommitAs(actor), &removal.drained);
   if (!change.ok()) return change.status();
   bakes_.Forget(name, change->revision);
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   removal.revision = change->revision;
   return removal;
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(absl::StatusOr<RegistryChange> change) {
   if (!change.ok()) return change.status();
+  const absl::Status kept = sources_.state->Sync();
+  if (!kept.ok()) return kept;
   return SwitchResult{change->active_version, change->previous_version, change->revision,
                       change->switch_time};
 }
@@ -136,14 +145,15 @@ void LiveOperatorManager::Note(OperatorEvent event) {
   sources_.state->AppendEvent(std::move(event)).IgnoreError();
 }
 
-void LiveOperatorManager::NoteGeneration(uint64_t number,
-                                         const GenerationStager::Versions& staged) {
+void LiveOperatorManager::NoteGeneration(uint64_t number, uint64_t staged, uint64_t members) {
   OperatorEvent event;
   event.kind = EventKind::kGeneration;
   event.actor = kDaemon;
   event.generation = number;
-  event.message =
-      absl::StrCat(staged.size(), staged.size() == 1 ? " version" : " versions", " came in");
+  // Without a version that came in it is the one that a start makes.
+  const uint64_t count = staged == 0 ? members : staged;
+  event.message = absl::StrCat(count, count == 1 ? " version" : " versions",
+                               staged == 0 ? " restored" : " came in");
   Note(std::move(event));
 }
 
@@ -200,6 +210,7 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
                                           CommitAs(kDaemon, why))
             : absl::StatusOr<RegistryChange>(absl::AbortedError("changed meanwhile"));
     if (change.ok()) {
+      sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
       return;
     }
   }
@@ -269,10 +280,18 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
       break;
     }
     bakes_.Forget(version->op->name());
-    sources_.registry
-        ->Quarantine(version->op->name(), version->version, reason, CommitAs(kDaemon, reason))
-        .IgnoreError();  // Removed, or quarantined by another device's fault.
+    // It fails if the version was removed, or quarantined by another device's fault.
+    const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,
+                                                      CommitAs(kDaemon, reason));
+    if (change.ok() && !change->commit_status.ok()) {
+      fprintf(stderr,
+              "residentd: error: version %u of %s is quarantined, but a restart now would bring it "
+              "back, until this is written down with the next change: %s\n",
+              version->version, version->op->name().c_str(),
+              change->commit_status.ToString().c_str());
+    }
   }
+  sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
   return stager_.Replacement(device);
 }
 

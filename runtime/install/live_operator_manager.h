@@ -8,9 +8,10 @@
 //   GenerationStager   the kernels of all devices
 //   BakeWatcher        versions that have just begun to serve
 //
-// Order of a change: it is appended to the journal, then made in the registry, where the
-// next request sees it, then answered. A daemon that is killed in between comes back with
-// the change.
+// Order of a change: it is written to the journal, then made in the registry, where the
+// next request sees it, then synced, without a lock, then answered. A daemon that is killed
+// in between comes back with the change, or, if the machine went down with it, perhaps
+// without.
 //
 // Thread safety: as OperatorManager. OnFault is called from a device's supervisor.
 #ifndef RESIDENT_RUNTIME_INSTALL_LIVE_OPERATOR_MANAGER_H_
@@ -118,7 +119,7 @@ class LiveOperatorManager final : public OperatorManager {
   // what is returned lives. Waits for a round of the stager; ABORTED before that if the
   // request is stale.
   absl::StatusOr<GenerationStager::Kept> BringBack(const SwitchRequest& request);
-  void NoteGeneration(uint64_t number, const GenerationStager::Versions& staged);
+  void NoteGeneration(uint64_t number, uint64_t staged, uint64_t members);
 
   const Options options_;
   const Sources sources_;

@@ -5,8 +5,9 @@
 //   Remove    a change of the registry; the last task ends later
 //   by itself: quarantine after a fault, rollback after a regression, shadow comparison
 //
-// A change is written to the journal before anybody can see it. What the manager itself
-// does (quarantine, automatic rollback) has "residentd" as its actor.
+// A change is written to the journal before anybody can see it, and is on disk before it is
+// answered. INTERNAL: it was made, but the disk failed. What the manager itself does
+// (quarantine, automatic rollback) has "residentd" as its actor.
 //
 // Installs run in parallel up to the staging, where those that wait are taken into one
 // generation. Changes of one operator are serialised by its revision: an install or an

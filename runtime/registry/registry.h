@@ -20,7 +20,9 @@
 // Who changes it (one OperatorManager) goes in two steps to a new version: Reserve gives
 // it a slot, which no task can name yet; once the engines have it there, Stage makes it
 // known. Every change is given to `commit` before anybody can see it; if that fails, the
-// change does not happen (but for Quarantine). `commit` returns the change's revision.
+// change does not happen (but for Quarantine, which is committed again before the next
+// change). `commit` returns the change's revision. It runs under the lock of changes, so it
+// must not wait for a disk; who called syncs once the change has returned.
 //
 // The switch. What serves (active, standby, trial) is one immutable structure behind one
 // atomic pointer. A switch is one exchange of that pointer: it waits for no reader, and
@@ -94,7 +96,8 @@ class Registry {
     bool test_operators = false;
   };
 
-  // Writes a change down and returns its revision, which is above all earlier ones.
+  // Writes a change down (not: waits until it is on disk) and returns its revision, which is
+  // above all earlier ones.
   using Commit = std::function<absl::StatusOr<uint64_t>(const RegistryChange& change)>;
 
   // The built-in operators. INTERNAL: a built-in's signature or split is not valid.
@@ -177,6 +180,8 @@ class Registry {
   // Takes a version out of service. If it was active, the previous version is active, or
   // none. It keeps its slot as the standby. Happens even when `commit` fails (then the
   // operator's revision stays): a guilty version must not serve on because a disk is full.
+  // That `commit` is called again before the next change's, of whichever operator, which
+  // is refused while it fails.
   absl::StatusOr<RegistryChange> Quarantine(const std::string& name, uint32_t version,
                                             const std::string& reason, const Commit& commit);
   // Takes the standby version (0, or its version) out of its slot.
@@ -255,6 +260,9 @@ class Registry {
   absl::StatusOr<Entry*> FindForChange(const std::string& name,
                                        std::optional<uint64_t> expected) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+  // Commits the quarantines that are overdue, then the change.
+  absl::StatusOr<uint64_t> CommitInOrder(const RegistryChange& change, const Commit& commit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   // Commits, then switches to `next`.
   absl::StatusOr<RegistryChange> Apply(Entry& entry, RegistryChange change,
                                        std::unique_ptr<Serving> next, const Commit& commit)
@@ -278,6 +286,12 @@ class Registry {
   // from it raises the floor, the number above which every new operator begins.
   std::deque<std::pair<std::string, uint32_t>> removed_ ABSL_GUARDED_BY(change_mu_);
   uint32_t version_floor_ ABSL_GUARDED_BY(change_mu_) = 0;
+  // Quarantines that were made and whose commit failed, oldest first.
+  struct Overdue {
+    RegistryChange change;
+    Commit commit;
+  };
+  std::deque<Overdue> overdue_ ABSL_GUARDED_BY(change_mu_);
 };
 
 }  // namespace resident

@@ -39,7 +39,7 @@ struct RegistryChange {
   double traffic_percent = 0;
   double shadow_percent = 0;
   std::string reason;
-  // kQuarantined: why it could not be committed (it was made all the same).
+  // kQuarantined: why it could not be committed yet (it was made all the same).
   absl::Status commit_status;
 };
 

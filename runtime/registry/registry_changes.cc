@@ -144,7 +144,7 @@ absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> 
   if (now.standby != nullptr) change.retired.push_back(now.standby->version);
   change.spec = &reserved->spec;
   change.slot = reserved->slot;
-  absl::StatusOr<uint64_t> revision = commit(change);
+  absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
   if (!revision.ok()) return revision.status();
 
   change.revision = *revision;
@@ -210,6 +210,24 @@ void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChang
   }
 }
 
+absl::StatusOr<uint64_t> Registry::CommitInOrder(const RegistryChange& change,
+                                                 const Commit& commit) {
+  while (!overdue_.empty()) {
+    const RegistryChange& first = overdue_.front().change;
+    const absl::StatusOr<uint64_t> revision = overdue_.front().commit(first);
+    // DATA_LOSS: it does not fit what the journal has. It never will, and the next change's
+    // record says what is active and standby.
+    if (!revision.ok() && !absl::IsDataLoss(revision.status())) return revision.status();
+    if (revision.ok()) {
+      absl::ReaderMutexLock lock(&mu_);
+      Entry* const entry = Find(first.name);
+      if (entry != nullptr) entry->revision.store(*revision, std::memory_order_release);
+    }
+    overdue_.pop_front();
+  }
+  return commit(change);
+}
+
 absl::StatusOr<RegistryChange> Registry::Apply(Entry& entry, RegistryChange change,
                                                std::unique_ptr<Serving> next,
                                                const Commit& commit) {
@@ -218,10 +236,11 @@ absl::StatusOr<RegistryChange> Registry::Apply(Entry& entry, RegistryChange chan
   change.previous_version = NumberOf(now.active);
   change.active_version = NumberOf(next->active);
   change.standby_version = NumberOf(next->standby);
-  const absl::StatusOr<uint64_t> revision = commit(change);
+  const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
   if (!revision.ok()) {
     if (change.kind != EventKind::kQuarantined) return revision.status();
     change.commit_status = revision.status();
+    overdue_.push_back({change, commit});
   }
   change.revision = revision.ok() ? *revision : entry.revision.load(std::memory_order_acquire);
   entry.revision.store(change.revision, std::memory_order_release);
@@ -414,7 +433,7 @@ absl::StatusOr<RegistryChange> Registry::Remove(
     change.retired.push_back(version->version);
     if (drained != nullptr) drained->push_back(version->drained);
   }
-  const absl::StatusOr<uint64_t> revision = commit(change);
+  const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
   if (!revision.ok()) return revision.status();
   change.revision = *revision;
   NoteRemoved(name, (*entry)->last_version);

@@ -201,6 +201,27 @@ TEST_F(RegistryTest, AGuiltyVersionIsTakenOutEvenIfTheJournalRefuses) {
   EXPECT_EQ(Serves("swish"), 1u);
 }
 
+TEST_F(RegistryTest, AQuarantineThatTheJournalRefusedIsCommittedBeforeTheNextChange) {
+  InstallTwo("swish");
+  InstallTwo("other");
+  journal_ = absl::UnavailableError("disk full");
+  ASSERT_TRUE(registry_->Quarantine("swish", 2, "stored to null", commit_).ok());
+  ASSERT_TRUE(registry_->Quarantine("other", 2, "stored to null", commit_).ok());
+  const uint64_t before = registry_->Revision("swish");
+  EXPECT_EQ(ActivateCode("swish", 2), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(TryStage("third", Spec()).status().code(), absl::StatusCode::kUnavailable);
+  kinds_.clear();
+  journal_ = absl::OkStatus();
+  Stage("third");
+  EXPECT_EQ(kinds_, (std::vector<EventKind>{EventKind::kQuarantined, EventKind::kQuarantined,
+                                            EventKind::kInstalled}));
+  EXPECT_GT(registry_->Revision("swish"), before);
+  EXPECT_LT(registry_->Revision("swish"), registry_->Revision("other"));
+  // Once.
+  Stage("swish");
+  EXPECT_EQ(kinds_.size(), 4u);
+}
+
 TEST_F(RegistryTest, RollbackGoesBackOnceAndNotForthAgain) {
   InstallTwo("swish");
   EXPECT_EQ(StateOf("swish", 1), VersionState::kPrevious);

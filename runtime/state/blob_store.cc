@@ -28,11 +28,11 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(const std::string& fo
 
 absl::StatusOr<std::string> BlobStore::Put(std::string_view bytes) {
   std::string sha256 = Sha256Hex(bytes);
-  absl::MutexLock lock(&mu_);
-  put_lately_.insert(sha256);
-  if (folder_.empty()) {
-    memory_.try_emplace(sha256, bytes);
-    return sha256;
+  if (folder_.empty()) return sha256;
+  absl::MutexLock files(&files_mu_);
+  {
+    absl::MutexLock lock(&mu_);
+    used_lately_.insert(sha256);
   }
   // One that is there may have been damaged since: it is as good as new afterwards.
   const absl::StatusOr<std::string> there = ReadWholeFile(PathOf(sha256));
@@ -43,40 +43,36 @@ absl::StatusOr<std::string> BlobStore::Put(std::string_view bytes) {
 }
 
 absl::StatusOr<std::string> BlobStore::Get(const std::string& sha256) const {
-  if (!IsSha256(sha256)) return errors::NoBlob(sha256);
-  if (folder_.empty()) {
-    absl::MutexLock lock(&mu_);
-    const auto found = memory_.find(sha256);
-    if (found == memory_.end()) return errors::NoBlob(sha256);
-    return found->second;
-  }
+  if (folder_.empty() || !IsSha256(sha256)) return errors::NoBlob(sha256);
   absl::StatusOr<std::string> bytes = ReadWholeFile(PathOf(sha256));
   if (absl::IsNotFound(bytes.status())) return errors::NoBlob(sha256);
   if (bytes.ok() && Sha256Hex(*bytes) != sha256) return errors::DamagedFile(PathOf(sha256));
   return bytes;
 }
 
-bool BlobStore::Has(const std::string& sha256) const {
+bool BlobStore::Use(const std::string& sha256) {
   if (!IsSha256(sha256)) return false;
-  if (!folder_.empty()) return access(PathOf(sha256).c_str(), R_OK) == 0;
+  if (folder_.empty()) return true;
   absl::MutexLock lock(&mu_);
-  return memory_.contains(sha256);
+  if (access(PathOf(sha256).c_str(), R_OK) != 0) return false;
+  used_lately_.insert(sha256);
+  return true;
 }
 
 absl::Status BlobStore::Collect(const std::set<std::string>& used) {
-  absl::MutexLock lock(&mu_);
-  const std::set<std::string> spared = std::exchange(put_lately_, {});
-  const auto keep = [&](const std::string& name) {
-    return used.contains(name) || spared.contains(name);
-  };
-  if (folder_.empty()) {
-    std::erase_if(memory_, [&](const auto& blob) { return !keep(blob.first); });
-    return absl::OkStatus();
+  if (folder_.empty()) return absl::OkStatus();
+  absl::MutexLock files(&files_mu_);
+  std::set<std::string> spared;
+  {
+    absl::MutexLock lock(&mu_);
+    spared = std::exchange(used_lately_, {});
   }
   const absl::StatusOr<std::vector<std::string>> names = ListFiles(folder_);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    if (keep(name)) continue;
+    if (used.contains(name) || spared.contains(name)) continue;
+    absl::MutexLock lock(&mu_);
+    if (used_lately_.contains(name)) continue;
     const absl::Status removed = RemoveFile(PathOf(name));
     if (!removed.ok()) return removed;
   }

@@ -1,14 +1,16 @@
-// BlobStore: bytes by their SHA-256, each in a file of that name; or in memory.
+// BlobStore: bytes by their SHA-256, each in a file of that name.
 //
 // Nothing is written over: a name says what is in the file, and what is read is checked
 // against it.
+//
+// Without a folder nothing is kept: what is put is for a restart, and there is none to
+// bring it back.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
 #define RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -23,16 +25,18 @@ namespace resident {
 
 class BlobStore {
  public:
-  // `folder` empty: in memory.
+  // `folder` empty: keeps nothing.
   static absl::StatusOr<std::unique_ptr<BlobStore>> Open(const std::string& folder);
 
   absl::StatusOr<std::string> Put(std::string_view bytes);
   // NOT_FOUND; DATA_LOSS.
   absl::StatusOr<std::string> Get(const std::string& sha256) const;
-  bool Has(const std::string& sha256) const;
+  // Whether it is there; then the next Collect leaves it. Waits for no file to be written.
+  // Always true without a folder.
+  bool Use(const std::string& sha256);
 
-  // Removes what is not in `used`, unless it was put after the Collect before this one:
-  // who put it may be about to refer to it.
+  // Removes what is not in `used`, unless it was put or used after the Collect before this
+  // one: who did may be about to refer to it.
   absl::Status Collect(const std::set<std::string>& used);
 
  private:
@@ -40,9 +44,9 @@ class BlobStore {
   std::string PathOf(const std::string& sha256) const { return folder_ + "/" + sha256; }
 
   const std::string folder_;
-  mutable absl::Mutex mu_;
-  std::map<std::string, std::string> memory_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> put_lately_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex files_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while files come and go.
+  absl::Mutex mu_;
+  std::set<std::string> used_lately_ ABSL_GUARDED_BY(mu_);
 };
 
 // Whether it is what names of blobs look like.

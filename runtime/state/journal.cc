@@ -105,7 +105,9 @@ JournalScan ScanJournalBytes(std::string_view bytes) {
     const Frames found = Look(bytes, at);
     if (found != Frames::kGood) {
       scan.behind = FindRecords(bytes, at + 1);
-      scan.end = scan.behind.empty() ? JournalScan::End::kTorn : JournalScan::End::kDamaged;
+      // The first record came by rename, with the file: no crash leaves half of it.
+      scan.end = scan.behind.empty() && !scan.records.empty() ? JournalScan::End::kTorn
+                                                              : JournalScan::End::kDamaged;
       scan.what = found == Frames::kShort ? "a record is longer than what is left of the file"
                   : found == Frames::kBadPayload ? "a record's contents do not have its checksum"
                                                  : "a record's head does not have its checksum";
@@ -141,23 +143,57 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Open(const std::st
                                                                    uint64_t good_bytes) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return FileError("open", path);
-  auto writer = std::unique_ptr<JournalWriter>(new JournalWriter(path, fd, good_bytes));
+  auto writer = std::unique_ptr<JournalWriter>(new JournalWriter(path, "", fd, good_bytes));
   if (ftruncate(fd, static_cast<off_t>(good_bytes)) != 0 || fdatasync(fd) != 0 ||
       lseek(fd, 0, SEEK_END) < 0) {
     return FileError("cut off the torn end of", path);
   }
+  writer->synced_bytes_ = good_bytes;
   return writer;
+}
+
+absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Draft(
+    const std::string& path, const std::vector<std::string>& payloads, uint64_t most_record_bytes) {
+  // A scan would take a larger one for damage, and the records before are gone by then.
+  for (const std::string& payload : payloads) {
+    if (payload.size() > most_record_bytes) return errors::RecordTooLarge(payload.size());
+  }
+  const std::string bytes = MakeJournal(payloads);
+  const std::string draft = path + kDraftEnding;
+  CrashPoint();
+  // It is appended to by this descriptor later: nothing is left to fail after the rename.
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("write", draft);
+  auto writer = std::unique_ptr<JournalWriter>(new JournalWriter(path, draft, fd, bytes.size()));
+  const absl::Status written = WriteAll(fd, bytes, draft);
+  if (!written.ok()) return written;
+  CrashPoint();
+  const absl::Status synced = writer->Sync();
+  if (!synced.ok()) return synced;
+  return writer;
+}
+
+absl::Status JournalWriter::TakePlace() {
+  if (rename(draft_.c_str(), path_.c_str()) != 0) return FileError("rename", draft_);
+  draft_.clear();
+  CrashPoint();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Replace(
     const std::string& path, const std::vector<std::string>& payloads) {
-  const std::string bytes = MakeJournal(payloads);
-  const absl::Status written = WriteWholeFile(path, {bytes});
-  if (!written.ok()) return written;
-  return Open(path, bytes.size());
+  absl::StatusOr<std::unique_ptr<JournalWriter>> made = Draft(path, payloads);
+  if (!made.ok()) return made;
+  absl::Status status = (*made)->TakePlace();
+  if (status.ok()) status = SyncFolder(path.substr(0, path.rfind('/')));
+  if (!status.ok()) return status;
+  return made;
 }
 
-JournalWriter::~JournalWriter() { close(fd_); }
+JournalWriter::~JournalWriter() {
+  close(fd_);
+  if (!draft_.empty()) unlink(draft_.c_str());
+}
 
 absl::Status JournalWriter::Append(std::string_view payload) {
   if (!broken_.ok()) return broken_;
@@ -172,22 +208,20 @@ absl::Status JournalWriter::Append(std::string_view payload) {
   CrashPoint();
   if (!status.ok()) {
     // The file as it was: else the half record would damage what comes behind it.
-    if (ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 || lseek(fd_, 0, SEEK_END) < 0 ||
-        fdatasync(fd_) != 0) {
+    if (ftruncate(fd_, static_cast<off_t>(bytes())) != 0 || lseek(fd_, 0, SEEK_END) < 0) {
       broken_ = errors::JournalBroken(path_, std::string(status.message()));
     }
     return status;
   }
-  if (fdatasync(fd_) != 0) {
-    // Which pages are on disk is not known, and asking again would not tell: the kernel
-    // reports such an error once.
-    broken_ = errors::JournalBroken(path_, std::string(FileError("sync", path_).message()));
-    // So that a restart does not find a change that was refused, if the disk allows it.
-    (void)!ftruncate(fd_, static_cast<off_t>(bytes_));
-    return broken_;
-  }
-  CrashPoint();
   bytes_ += frame.size();
+  return absl::OkStatus();
+}
+
+absl::Status JournalWriter::Sync() {
+  const uint64_t appended = bytes();
+  if (fdatasync(fd_) != 0) return FileError("sync", path_);
+  synced_bytes_.store(appended, std::memory_order_relaxed);
+  CrashPoint();
   return absl::OkStatus();
 }
 

@@ -71,6 +71,15 @@ TEST(JournalTest, EveryFlippedBitIsNoticedAndCutsNothingGoodOff) {
   }
 }
 
+TEST(JournalTest, AFirstRecordThatIsNotGoodIsDamage) {
+  const std::string whole = MakeJournal({"a snapshot"});
+  for (uint64_t bytes = kJournalHeaderBytes + 1; bytes < whole.size(); ++bytes) {
+    const JournalScan scan = ScanJournalBytes(whole.substr(0, bytes));
+    EXPECT_EQ(scan.end, JournalScan::End::kDamaged) << bytes;
+    EXPECT_EQ(scan.good_bytes, kJournalHeaderBytes) << bytes;
+  }
+}
+
 TEST(JournalTest, AFileOfSomethingElseIsNotTakenForAJournal) {
   EXPECT_EQ(ScanJournalBytes("").end, JournalScan::End::kNotAJournal);
   EXPECT_EQ(ScanJournalBytes(std::string(4096, 'x')).end, JournalScan::End::kNotAJournal);
@@ -118,6 +127,15 @@ TEST_F(JournalFileTest, AJournalThatIsReplacedIsWholeOrTheOldOne) {
   ASSERT_EQ(scan->records.size(), 2u);
   EXPECT_EQ(scan->records[0].payload, "both");
   EXPECT_EQ(scan->file_bytes, (*writer)->bytes());
+}
+
+TEST_F(JournalFileTest, ARecordThatAScanWouldNotTakeReplacesNothing) {
+  ASSERT_TRUE(JournalWriter::Replace(path_, {"one"}).ok());
+  EXPECT_EQ(JournalWriter::Replace(path_, {std::string(kMaxRecordBytes + 1, 'x')}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  const auto scan = ScanJournal(path_);
+  ASSERT_EQ(scan->records.size(), 1u);
+  EXPECT_EQ(scan->records[0].payload, "one");
 }
 
 }  // namespace

@@ -38,12 +38,23 @@ inline RegistryChange SwitchChange(EventKind kind, const std::string& name, uint
   return change;
 }
 
+// As a daemon makes a change: appended, made, synced.
+inline absl::StatusOr<uint64_t> AppendAndSync(StateStore& store, const RegistryChange& change,
+                                              const StateStore::Origin& origin) {
+  absl::StatusOr<uint64_t> revision = store.Append(change, origin);
+  if (!revision.ok()) return revision;
+  const absl::Status synced = store.Sync();
+  if (!synced.ok()) return synced;
+  return revision;
+}
+
 using ScriptStep = std::function<absl::Status(StateStore& store)>;
 
 inline std::vector<ScriptStep> MakeScript() {
   const auto append = [](RegistryChange change) {
-    return
-        [change](StateStore& store) { return store.Append(change, {.actor = "alice"}).status(); };
+    return [change](StateStore& store) {
+      return AppendAndSync(store, change, {.actor = "alice"}).status();
+    };
   };
   const auto install = [](uint32_t version, uint32_t active, std::vector<uint32_t> retired) {
     return [=](StateStore& store) -> absl::Status {
@@ -55,9 +66,9 @@ inline std::vector<ScriptStep> MakeScript() {
       spec.task_time_limit = std::chrono::milliseconds(250);
       RegistryChange change = InstallChange("swish", version, active, &spec);
       change.retired = retired;
-      return store
-          .Append(change, {.actor = "alice",
-                           .content = {.body = "swish.cc", .blobs = {{"file/swish.cc", *blob}}}})
+      return AppendAndSync(store, change,
+                           {.actor = "alice",
+                            .content = {.body = "swish.cc", .blobs = {{"file/swish.cc", *blob}}}})
           .status();
     };
   };

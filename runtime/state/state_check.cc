@@ -20,6 +20,7 @@
 #include "runtime/state/journal.h"
 #include "runtime/state/state_lock.h"
 #include "runtime/state/state_model.h"
+#include "runtime/state/state_scan.h"
 
 namespace resident {
 namespace {
@@ -76,7 +77,7 @@ absl::Status ReadJournal(Look& look) {
   if (absl::IsNotFound(bytes.status())) return errors::NoStateFolder(look.folder);
   if (!bytes.ok()) return bytes.status();
   look.bytes = *std::move(bytes);
-  look.scan = ScanJournalBytes(look.bytes);
+  look.scan = ScanStateBytes(look.bytes);
   look.good_bytes = look.scan.good_bytes;
   uint64_t good = 0;
   for (const JournalScan::Record& record : look.scan.records) {
@@ -103,7 +104,7 @@ absl::Status ReadJournal(Look& look) {
       break;
     case JournalScan::End::kTorn:
       look.report.problems.push_back(
-          absl::StrCat(where, "; it is the last record, which was torn when a daemon was killed: ",
+          absl::StrCat(where, "; it is the end, which was torn when a daemon was killed: ",
                        look.scan.file_bytes - look.scan.good_bytes, " bytes, which a start drops"));
       break;
     case JournalScan::End::kDamaged:
@@ -237,9 +238,9 @@ absl::Status RepairJournal(Look& look) {
   if (!status.ok()) return status;
   look.report.repairs.push_back(absl::StrCat("kept the damaged journal as ", copy));
   SayWhatIsLost(look);
-  // A journal whose header is damaged has no good bytes at all.
-  const std::string good = look.scan.end == JournalScan::End::kNotAJournal
-                               ? MakeJournal({})
+  // A journal whose header or first record is damaged has nothing good at all.
+  const std::string good = look.good_bytes <= kJournalHeaderBytes
+                               ? MakeJournal({EmptyState()})
                                : look.bytes.substr(0, look.good_bytes);
   return WriteWholeFile(look.JournalPath(), {good});
 }
@@ -253,7 +254,8 @@ absl::Status DropBuffers(Look& look, const std::vector<uint64_t>& damaged) {
   for (const uint64_t id : damaged) {
     internal::StateRecord record;
     record.set_buffer_freed(id);
-    const absl::Status written = (*writer)->Append(record.SerializeAsString());
+    absl::Status written = (*writer)->Append(record.SerializeAsString());
+    if (written.ok()) written = (*writer)->Sync();
     if (!written.ok()) return written;
     look.report.repairs.push_back(
         absl::StrCat("dropped durable buffer ", id, ", whose contents are lost"));

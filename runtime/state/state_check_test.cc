@@ -69,7 +69,7 @@ TEST_F(StateCheckTest, AFolderThatIsInUseOrNoneIsRefused) {
 TEST_F(StateCheckTest, ADamagedRecordIsCutOffWithACopyAndWhatIsLostIsNamed) {
   const auto scan = *ScanJournal(JournalPath());
   const std::string before = *ReadWholeFile(JournalPath());
-  const uint64_t offset = scan.records[4].offset;  // Activation of version 2.
+  const uint64_t offset = scan.records[5].offset;  // Activation of version 2.
   Flip(JournalPath(), offset + kRecordHeadBytes + 1);
   const std::string damaged = *ReadWholeFile(JournalPath());
 
@@ -93,7 +93,7 @@ TEST_F(StateCheckTest, ADamagedRecordIsCutOffWithACopyAndWhatIsLostIsNamed) {
   // Behind what was good there is only that the buffer ends, whose contents of before were
   // removed when the next ones were written.
   EXPECT_EQ(ReadWholeFile(JournalPath())->substr(0, offset), before.substr(0, offset));
-  EXPECT_EQ(ScanJournal(JournalPath())->records.size(), 5u);
+  EXPECT_EQ(ScanJournal(JournalPath())->records.size(), 6u);
   EXPECT_TRUE(absl::StrContains(repairs, "dropped durable buffer 7")) << repairs;
 }
 
@@ -114,6 +114,24 @@ TEST_F(StateCheckTest, ADamagedHeaderLosesEverythingButSaysSo) {
   auto store = StateStore::Open({.directory = folder_});
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_TRUE((*store)->operators().empty());
+}
+
+TEST_F(StateCheckTest, ADamagedSnapshotAloneIsNotTakenForATornEnd) {
+  std::string state;
+  {
+    auto store = *StateStore::Open({.directory = folder_, .compact_bytes = 1});
+    state = Describe(*store);
+  }
+  ASSERT_EQ(ScanJournal(JournalPath())->records.size(), 1u);
+  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
+  EXPECT_FALSE(Check().starts);
+  EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
+  // What it refers to is there still: with the bit put right, all is.
+  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
+  EXPECT_EQ(Describe(**StateStore::Open({.directory = folder_})), state);
+  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
+  EXPECT_TRUE(Repair().starts);
+  EXPECT_TRUE(StateStore::Open({.directory = folder_}).ok());
 }
 
 TEST_F(StateCheckTest, ATornEndIsAProblemThatAStartMends) {

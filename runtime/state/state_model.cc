@@ -47,20 +47,6 @@ void DropOldVersions(internal::StoredOperator& op) {
   }
 }
 
-OperatorEvent FromStored(const internal::StoredEvent& stored) {
-  OperatorEvent event;
-  event.revision = stored.revision();
-  event.time_ms = stored.time_ms();
-  event.kind = static_cast<EventKind>(stored.kind());
-  event.operator_name = stored.operator_();
-  event.version = stored.version();
-  event.actor = stored.actor();
-  event.content_hash = stored.content_hash();
-  event.message = stored.message();
-  event.generation = stored.generation();
-  return event;
-}
-
 StoredVersion FromStored(const internal::StoredVersion& stored) {
   StoredVersion version;
   version.version = stored.version();
@@ -99,12 +85,14 @@ internal::StoredEvent ToStored(const OperatorEvent& event) {
   return stored;
 }
 
+std::string EmptyState() { return StateModel(0).Snapshot().SerializeAsString(); }
+
 void StateModel::AddEvent(const internal::StoredEvent& event) {
   revision_ = std::max(revision_, event.revision());
   if (event.kind() == static_cast<uint32_t>(EventKind::kGeneration)) {
     generation_ = event.generation();
   }
-  events_.push_back(event);
+  events_.push_back(std::make_shared<const internal::StoredEvent>(event));
   if (events_.size() > most_events_) events_.pop_front();
 }
 
@@ -173,17 +161,16 @@ void StateModel::ApplyChange(const internal::StoredChange& change) {
       Retire(op, version.version());
     }
   }
-  if (change.active_version() != change.previous_version()) {
-    internal::StoredVersion* const active = FindVersion(op, change.active_version());
-    if (active != nullptr) {
-      active->set_state(Code(VersionState::kActive));
-      active->clear_quarantine_reason();  // It was activated with force.
-    }
-    internal::StoredVersion* const before = FindVersion(op, change.previous_version());
-    if (before != nullptr && before->state() == Code(VersionState::kActive)) {
-      before->set_state(
-          Code(kind == EventKind::kRolledBack ? VersionState::kStaged : VersionState::kPrevious));
-    }
+  // By what the change left, and not by what it changed: the registry may have made one
+  // before it that never came to the journal (a quarantine, on a full disk).
+  if (internal::StoredVersion* const active = FindVersion(op, change.active_version())) {
+    active->set_state(Code(VersionState::kActive));
+    active->clear_quarantine_reason();  // It was activated with force.
+  }
+  internal::StoredVersion* const standby = FindVersion(op, change.standby_version());
+  if (standby != nullptr && standby->state() == Code(VersionState::kActive)) {
+    standby->set_state(
+        Code(kind == EventKind::kRolledBack ? VersionState::kStaged : VersionState::kPrevious));
   }
   const bool trial = kind == EventKind::kPromoted &&
                      (change.traffic_percent() != 0 || change.shadow_percent() != 0);
@@ -202,7 +189,10 @@ void StateModel::ApplySnapshot(const internal::StateSnapshot& snapshot) {
   buffers_.clear();
   for (const auto& buffer : snapshot.buffers()) buffers_[buffer.id()] = buffer;
   highest_buffer_ = snapshot.highest_buffer();
-  events_.assign(snapshot.events().begin(), snapshot.events().end());
+  events_.clear();
+  for (const auto& event : snapshot.events()) {
+    events_.push_back(std::make_shared<const internal::StoredEvent>(event));
+  }
   while (events_.size() > most_events_) events_.pop_front();
 }
 
@@ -240,7 +230,7 @@ internal::StateRecord StateModel::Snapshot() const {
   for (const auto& removal : removed_) *snapshot.add_removed() = removal;
   for (const auto& [id, buffer] : buffers_) *snapshot.add_buffers() = buffer;
   snapshot.set_highest_buffer(highest_buffer_);
-  for (const auto& event : events_) *snapshot.add_events() = event;
+  for (const Event& event : events_) *snapshot.add_events() = *event;
   return record;
 }
 
@@ -275,30 +265,6 @@ std::string StateModel::ContentHash(const std::string& name, uint32_t version) c
     if (candidate.version() == version) return candidate.content_hash();
   }
   return "";
-}
-
-absl::StatusOr<std::vector<OperatorEvent>> StateModel::EventsAfter(uint64_t after,
-                                                                   size_t most) const {
-  std::vector<OperatorEvent> list;
-  if (after >= revision_) return list;
-  // Revisions have no gaps, so the place of one is known.
-  const uint64_t first = events_.empty() ? revision_ + 1 : events_.front().revision();
-  if (after + 1 < first) return errors::EventsGone(after, first);
-  for (size_t i = after + 1 - first; i < events_.size() && list.size() < most; ++i) {
-    list.push_back(FromStored(events_[i]));
-  }
-  return list;
-}
-
-std::vector<OperatorEvent> StateModel::EventsBefore(uint64_t before, const std::string& name,
-                                                    size_t most) const {
-  std::vector<OperatorEvent> list;
-  for (auto it = events_.rbegin(); it != events_.rend() && list.size() < most; ++it) {
-    if (before != 0 && it->revision() >= before) continue;
-    if (!name.empty() && it->operator_() != name) continue;
-    list.push_back(FromStored(*it));
-  }
-  return list;
 }
 
 std::set<std::string> StateModel::UsedBlobs() const {

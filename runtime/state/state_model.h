@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ namespace resident {
 
 class StateModel {
  public:
-  // `most_events`: kept for Watch and Audit.
+  // `most_events`: kept, in snapshots too.
   explicit StateModel(size_t most_events) : most_events_(most_events) {}
 
   // DATA_LOSS: the record does not fit what came before it.
@@ -40,9 +41,9 @@ class StateModel {
   // Of a version that is known; else empty.
   std::string ContentHash(const std::string& name, uint32_t version) const;
 
-  absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after, size_t most) const;
-  std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
-                                          size_t most) const;
+  // The last ones, oldest first.
+  using Event = std::shared_ptr<const internal::StoredEvent>;
+  const std::deque<Event>& events() const { return events_; }
 
   const std::map<uint64_t, internal::StoredBuffer>& buffers() const { return buffers_; }
   uint64_t highest_buffer() const { return highest_buffer_; }
@@ -64,10 +65,13 @@ class StateModel {
   std::deque<internal::StoredRemoval> removed_;
   std::map<uint64_t, internal::StoredBuffer> buffers_;
   uint64_t highest_buffer_ = 0;
-  std::deque<internal::StoredEvent> events_;
+  std::deque<Event> events_;
 };
 
 internal::StoredEvent ToStored(const OperatorEvent& event);
+
+// The first record of a new journal: a snapshot of nothing.
+std::string EmptyState();
 
 }  // namespace resident
 

@@ -1,11 +1,17 @@
 #include "runtime/state/state_store.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/errors.h"
+#include "runtime/limits.h"
+#include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
+#include "runtime/state/state_scan.h"
 
 namespace resident {
 namespace {
@@ -14,6 +20,17 @@ int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// A cause may bring a compiler's whole log, and thousands of events are kept.
+std::string Shortened(const std::string& text) {
+  if (text.size() <= kMaxEventTextBytes) return text;
+  constexpr absl::string_view kMore = "...";
+  return absl::StrCat(absl::string_view(text).substr(0, kMaxEventTextBytes - kMore.size()), kMore);
+}
+
+std::string WithoutFix(const absl::Status& status) {
+  return std::string(status.message().substr(0, status.message().find(". Fix:")));
 }
 
 std::string JournalPath(const std::string& directory) { return directory + "/journal"; }
@@ -30,7 +47,7 @@ internal::StoredVersion ToStored(const RegistryChange& change, const VersionCont
   stored.set_signature(spec.signature);
   stored.set_split(spec.split);
   stored.set_content_hash(spec.content_hash);
-  stored.set_installed_by(spec.installed_by);
+  stored.set_installed_by(Shortened(spec.installed_by));
   stored.set_installed_ms(spec.installed_ms);
   stored.set_task_time_limit_ms(spec.task_time_limit.count());
   stored.set_scratch_bytes(spec.scratch_bytes);
@@ -51,13 +68,17 @@ internal::StoredChange ToStored(const RegistryChange& change) {
   for (const uint32_t version : change.retired) stored.add_retired(version);
   stored.set_traffic_percent(change.traffic_percent);
   stored.set_shadow_percent(change.shadow_percent);
-  stored.set_reason(change.reason);
+  stored.set_reason(Shortened(change.reason));
   return stored;
 }
 
 }  // namespace
 
-StateStore::StateStore(const Options& options) : options_(options), model_(options.most_events) {}
+StateStore::StateStore(const Options& options)
+    : options_(options),
+      model_(options.most_events),
+      compact_at_(options.compact_bytes),
+      events_(options.most_events) {}
 
 StateStore::~StateStore() = default;
 
@@ -88,20 +109,47 @@ absl::Status StateStore::Load() {
   if (!blobs.ok()) return blobs.status();
   blobs_ = *std::move(blobs);
 
-  absl::MutexLock lock(&mu_);
   absl::StatusOr<std::unique_ptr<BufferFiles>> files = BufferFiles::Open(directory + "/buffers");
   if (!files.ok()) return files.status();
   buffer_files_ = *std::move(files);
 
+  absl::MutexLock sync(&sync_mu_);
+  bool whole = false;
+  std::set<std::string> used_blobs;
+  std::set<std::pair<uint64_t, uint64_t>> used_files;
+  {
+    absl::MutexLock lock(&mu_);
+    status = ReadJournal(&whole);
+    if (!status.ok()) return status;
+    events_.StartAt(model_.revision());
+    events_.Add({model_.events().begin(), model_.events().end()});
+    used_blobs = model_.UsedBlobs();
+    used_files = model_.UsedBufferFiles();
+  }
+  (void)RemoveFile(JournalPath(directory) + kDraftEnding);
+  // Nor is it compacted: what could be mended would be gone.
+  if (!whole) return absl::OkStatus();
+  // What is not referred to was left by a crash, or by a version that is gone.
+  status = blobs_->Collect(used_blobs);
+  if (status.ok()) status = buffer_files_->RemoveOthers(used_files);
+  if (status.ok()) CompactIfDue();
+  return status;
+}
+
+absl::Status StateStore::ReadJournal(bool* whole) {
+  const std::string& directory = options_.directory;
   const std::string path = JournalPath(directory);
-  absl::StatusOr<JournalScan> scan = ScanJournal(path);
-  if (absl::IsNotFound(scan.status())) {
-    absl::StatusOr<std::unique_ptr<JournalWriter>> made = JournalWriter::Replace(path, {});
-    if (!made.ok()) return made.status();
-    journal_ = *std::move(made);
+  absl::StatusOr<JournalScan> scan = ScanState(path);
+  const bool made = absl::IsNotFound(scan.status());
+  if (!made && !scan.ok()) return scan.status();
+  // Or it has a header alone, to which a first record could come half.
+  if (made || (scan->end == JournalScan::End::kClean && scan->records.empty())) {
+    absl::StatusOr<std::unique_ptr<JournalWriter>> writer =
+        JournalWriter::Replace(path, {EmptyState()});
+    if (!writer.ok()) return writer.status();
+    journal_ = *std::move(writer);
     return absl::OkStatus();
   }
-  if (!scan.ok()) return scan.status();
   switch (scan->end) {
     case JournalScan::End::kClean:
       break;
@@ -110,7 +158,7 @@ absl::Status StateStore::Load() {
           path, ": the last record is torn (", scan->what,
           "): ", scan->file_bytes - scan->good_bytes, " bytes at offset ", scan->good_bytes,
           " are dropped. The daemon before this one was killed, or its machine went down, while "
-          "it wrote them"));
+          "it wrote them. Files that nothing refers to are left until the next start"));
       break;
     case JournalScan::End::kDamaged:
     case JournalScan::End::kNotAJournal:
@@ -123,49 +171,202 @@ absl::Status StateStore::Load() {
     const absl::Status fits = parsed.ParseFromString(record.payload)
                                   ? model_.Check(parsed)
                                   : errors::RecordDoesNotFit("its contents are not a record");
-    if (!fits.ok()) {
-      // The message has a fix of its own.
-      const std::string what(fits.message().substr(0, fits.message().find(". Fix:")));
-      return errors::JournalDamaged(path, record.offset, what, directory);
-    }
+    if (!fits.ok()) return errors::JournalDamaged(path, record.offset, WithoutFix(fits), directory);
     model_.Apply(parsed);
   }
+  // It syncs what the daemon before this one may not have.
   absl::StatusOr<std::unique_ptr<JournalWriter>> writer =
       JournalWriter::Open(path, scan->good_bytes);
   if (!writer.ok()) return writer.status();
   journal_ = *std::move(writer);
-  (void)RemoveFile(path + kDraftEnding);
-  // What is not referred to was left by a crash, or by a version that is gone.
-  status = blobs_->Collect(model_.UsedBlobs());
-  if (status.ok()) status = buffer_files_->RemoveOthers(model_.UsedBufferFiles());
-  if (status.ok() && journal_->bytes() > options_.compact_bytes) status = Compact();
-  return status;
+  *whole = scan->end == JournalScan::End::kClean;
+  return absl::OkStatus();
 }
 
-absl::Status StateStore::Compact() {
-  absl::StatusOr<std::unique_ptr<JournalWriter>> made = JournalWriter::Replace(
-      JournalPath(options_.directory), {model_.Snapshot().SerializeAsString()});
-  if (!made.ok()) return made.status();
-  journal_ = *std::move(made);
-  compacted_bytes_ = journal_->bytes();
-  return blobs_->Collect(model_.UsedBlobs());
+// --- Writing ------------------------------------------------------------------------
+
+absl::Status StateStore::AppendTo(JournalWriter& journal, internal::StateRecord& record) {
+  record.set_synced_bytes(journal.synced_bytes());
+  return journal.Append(record.SerializeAsString());
 }
 
-absl::Status StateStore::Write(const internal::StateRecord& record) {
-  // Before it is on disk: a record that does not fit would stop the next start.
+absl::Status StateStore::Write(internal::StateRecord record) {
+  if (!broken_.ok()) return broken_;
+  // Before it is in the file: a record that does not fit would stop the next start.
   const absl::Status fits = model_.Check(record);
   if (!fits.ok()) return fits;
   if (journal_ != nullptr) {
-    const absl::Status appended = journal_->Append(record.SerializeAsString());
+    internal::StateRecord again;
+    if (!again.ParseFromString(record.SerializeAsString())) {
+      return errors::RecordDoesNotFit("one of its names is not UTF-8");
+    }
+    const absl::Status appended = AppendTo(*journal_, record);
+    if (!journal_->broken().ok()) broken_ = journal_->broken();
     if (!appended.ok()) return appended;
+    if (meanwhile_.has_value()) meanwhile_->push_back(record);
   }
   model_.Apply(record);
-  // A snapshot itself may be larger than the limit; it has to grow by as much again.
-  if (journal_ != nullptr && journal_->bytes() > options_.compact_bytes + 2 * compacted_bytes_) {
-    // The record is on disk, whatever becomes of this; the next one tries again.
-    (void)Compact();
-  }
+  ++written_;
+  const size_t added = std::min<size_t>(record.events_size(), model_.events().size());
+  unshown_.insert(unshown_.end(), model_.events().end() - static_cast<int64_t>(added),
+                  model_.events().end());
   return absl::OkStatus();
+}
+
+absl::Status StateStore::Sync() {
+  CrashPoint();  // What was appended has been made.
+  uint64_t written = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    written = written_;
+  }
+  const uint64_t shown = events_.revision();
+  absl::Status status;
+  {
+    absl::MutexLock sync(&sync_mu_);
+    if (synced_ < written) {
+      status = SyncWritten();
+      if (status.ok()) CompactIfDue();
+    }
+  }
+  if (events_.revision() != shown) Wake();
+  return status;
+}
+
+absl::Status StateStore::SyncWritten() {
+  std::shared_ptr<JournalWriter> journal;
+  uint64_t written = 0;
+  uint64_t revision = 0;
+  absl::Status broken;
+  {
+    absl::MutexLock lock(&mu_);
+    journal = journal_;
+    written = written_;
+    revision = model_.revision();
+    broken = broken_;
+  }
+  const std::string path = JournalPath(options_.directory);
+  if (broken.ok() && journal != nullptr) {
+    absl::Status status = BeforeSync(path);
+    if (status.ok()) status = journal->Sync();
+    if (!status.ok()) {
+      Log(absl::StrCat(status.message(), "; the journal is written anew"));
+      absl::MutexLock lock(&mu_);
+      broken = broken_ = errors::JournalBroken(path, WithoutFix(status));
+    }
+  }
+  if (!broken.ok()) {
+    const absl::Status status = Rewrite();
+    if (status.ok()) return status;
+    Log(absl::StrCat("the journal cannot be written anew: ", status.message()));
+    return errors::NotOnDisk(path, WithoutFix(status));
+  }
+  Show(written, revision);
+  return absl::OkStatus();
+}
+
+absl::Status StateStore::Mend() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (broken_.ok()) return absl::OkStatus();
+  }
+  const uint64_t shown = events_.revision();
+  {
+    absl::MutexLock sync(&sync_mu_);
+    {
+      absl::MutexLock lock(&mu_);
+      if (broken_.ok()) return absl::OkStatus();
+    }
+    const absl::Status status = Rewrite();
+    if (!status.ok()) {
+      return errors::JournalBroken(JournalPath(options_.directory), WithoutFix(status));
+    }
+  }
+  if (events_.revision() != shown) Wake();
+  return absl::OkStatus();
+}
+
+absl::Status StateStore::Rewrite() {
+  const std::string path = JournalPath(options_.directory);
+  internal::StateRecord snapshot;
+  uint64_t written = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    snapshot = model_.Snapshot();
+    written = written_;
+    meanwhile_.emplace();
+  }
+  absl::Status status = BeforeSync(path + kDraftEnding);
+  std::unique_ptr<JournalWriter> draft;
+  if (status.ok()) {
+    auto made =
+        JournalWriter::Draft(path, {snapshot.SerializeAsString()}, options_.most_record_bytes);
+    status = made.status();
+    if (made.ok()) draft = *std::move(made);
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    std::vector<internal::StateRecord> appended = *std::exchange(meanwhile_, std::nullopt);
+    for (internal::StateRecord& record : appended) {
+      if (status.ok()) status = AppendTo(*draft, record);
+    }
+    if (status.ok()) status = draft->TakePlace();
+    if (!status.ok()) return status;
+    journal_ = std::move(draft);
+    // A snapshot itself may be larger than the limit; it has to grow by as much again.
+    compact_at_ = options_.compact_bytes + 2 * journal_->bytes();
+  }
+  // Until this is done a crash may bring the old journal back, without what comes after.
+  status = BeforeSync(options_.directory);
+  if (status.ok()) status = SyncFolder(options_.directory);
+  {
+    absl::MutexLock lock(&mu_);
+    broken_ = status.ok() ? status : errors::JournalBroken(path, WithoutFix(status));
+  }
+  if (status.ok()) Show(written, snapshot.snapshot().revision());
+  return status;
+}
+
+void StateStore::CompactIfDue() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (journal_ == nullptr || journal_->bytes() <= compact_at_) return;
+  }
+  absl::Status status = Rewrite();
+  std::set<std::string> used;
+  {
+    absl::MutexLock lock(&mu_);
+    used = model_.UsedBlobs();
+  }
+  // What is referred to since then was used since then.
+  if (status.ok()) status = blobs_->Collect(used);
+  if (status.ok()) return;
+  Log(absl::StrCat("the journal is not compacted and goes on to grow: ", status.message()));
+  absl::MutexLock lock(&mu_);
+  // All is on disk as it is. Not with every record again: it may be much.
+  compact_at_ = journal_->bytes() + options_.compact_bytes;
+}
+
+void StateStore::Show(uint64_t records, uint64_t revision) {
+  synced_ = std::max(synced_, records);
+  std::vector<EventLog::Event> shown;
+  {
+    absl::MutexLock lock(&mu_);
+    while (!unshown_.empty() && unshown_.front()->revision() <= revision) {
+      shown.push_back(std::move(unshown_.front()));
+      unshown_.pop_front();
+    }
+  }
+  events_.Add(shown);
+}
+
+absl::Status StateStore::BeforeSync(const std::string& path) const {
+  return options_.before_sync == nullptr ? absl::OkStatus() : options_.before_sync(path);
+}
+
+void StateStore::Log(const std::string& error) const {
+  if (options_.log != nullptr) return options_.log(error);
+  fprintf(stderr, "residentd: error: %s\n", error.c_str());
 }
 
 // --- Operators ----------------------------------------------------------------------
@@ -186,6 +387,13 @@ uint64_t StateStore::generation() const {
 }
 
 absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const Origin& origin) {
+  const absl::Status mended = Mend();
+  if (!mended.ok()) return mended;
+  if (change.kind == EventKind::kInstalled) {
+    for (const auto& [name, sha256] : origin.content.blobs) {
+      if (!blobs_->Use(sha256)) return errors::NoBlob(sha256);
+    }
+  }
   uint64_t revision = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -195,7 +403,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     event.revision = model_.revision();
     event.time_ms = NowMs();
     event.operator_name = change.name;
-    event.actor = origin.actor;
+    event.actor = Shortened(origin.actor);
     if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
       event.kind = EventKind::kRetired;
       for (const uint32_t version : change.retired) {
@@ -207,11 +415,8 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     revision = ++event.revision;
     event.kind = change.kind;
     event.version = change.version;
-    event.message = origin.message.empty() ? change.reason : origin.message;
+    event.message = Shortened(origin.message.empty() ? change.reason : origin.message);
     if (change.kind == EventKind::kInstalled) {
-      for (const auto& [name, sha256] : origin.content.blobs) {
-        if (!blobs_->Has(sha256)) return errors::NoBlob(sha256);
-      }
       *record.mutable_change()->mutable_installed() = ToStored(change, origin.content);
     }
     event.content_hash = change.spec != nullptr ? change.spec->content_hash
@@ -221,21 +426,25 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     const absl::Status written = Write(record);
     if (!written.ok()) return written;
   }
-  Wake();
   return revision;
 }
 
 absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
+  absl::Status status = Mend();
+  if (!status.ok()) return status;
   {
     absl::MutexLock lock(&mu_);
     event.revision = model_.revision() + 1;
     event.time_ms = NowMs();
+    event.actor = Shortened(event.actor);
+    event.message = Shortened(event.message);
     internal::StateRecord record;
     *record.add_events() = ToStored(event);
-    const absl::Status written = Write(record);
-    if (!written.ok()) return written;
+    status = Write(record);
+    if (!status.ok()) return status;
   }
-  Wake();
+  status = Sync();
+  if (!status.ok()) return status;
   return event.revision;
 }
 
@@ -249,21 +458,16 @@ absl::StatusOr<std::string> StateStore::GetBlob(const std::string& sha256) const
 
 // --- Events -------------------------------------------------------------------------
 
-uint64_t StateStore::revision() const {
-  absl::MutexLock lock(&mu_);
-  return model_.revision();
-}
+uint64_t StateStore::revision() const { return events_.revision(); }
 
 absl::StatusOr<std::vector<OperatorEvent>> StateStore::EventsAfter(uint64_t after,
                                                                    size_t most) const {
-  absl::MutexLock lock(&mu_);
-  return model_.EventsAfter(after, most);
+  return events_.EventsAfter(after, most);
 }
 
 std::vector<OperatorEvent> StateStore::EventsBefore(uint64_t before, const std::string& name,
                                                     size_t most) const {
-  absl::MutexLock lock(&mu_);
-  return model_.EventsBefore(before, name, most);
+  return events_.EventsBefore(before, name, most);
 }
 
 uint64_t StateStore::Subscribe(std::function<void()> wake) {
@@ -344,11 +548,15 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
   }
   internal::StateRecord record;
   *record.mutable_buffer() = std::move(stored);
+  absl::Status status = Mend();
+  if (!status.ok()) return status;
   {
     absl::MutexLock lock(&mu_);
-    const absl::Status written = Write(record);
-    if (!written.ok()) return written;
+    status = Write(record);
+    if (!status.ok()) return status;
   }
+  status = Sync();
+  if (!status.ok()) return status;
   // What could not be removed is at the next start.
   if (before != 0) (void)buffer_files_->Remove(buffer.id, before);
   return absl::OkStatus();
@@ -356,6 +564,8 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
 
 absl::Status StateStore::DropBuffer(uint64_t id) {
   absl::MutexLock buffers(&buffers_mu_);
+  absl::Status status = Mend();
+  if (!status.ok()) return status;
   uint64_t sequence = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -364,9 +574,11 @@ absl::Status StateStore::DropBuffer(uint64_t id) {
     sequence = found->second.sequence();
     internal::StateRecord record;
     record.set_buffer_freed(id);
-    const absl::Status written = Write(record);
-    if (!written.ok()) return written;
+    status = Write(record);
+    if (!status.ok()) return status;
   }
+  status = Sync();
+  if (!status.ok()) return status;
   if (sequence != 0) (void)buffer_files_->Remove(id, sequence);
   return absl::OkStatus();
 }

@@ -14,7 +14,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "runtime/limits.h"
+#include "runtime/registry/registry.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 
@@ -95,7 +98,8 @@ TEST_F(StateStoreTest, WithoutAFolderEverythingWorksInMemoryAndSaysSo) {
   EXPECT_NE(store->warnings()[0].find("no --state_dir"), std::string::npos);
   RunScript(*store);
   EXPECT_EQ(store->operators().size(), 1u);
-  EXPECT_EQ(*store->GetBlob(*store->PutBlob("text")), "text");
+  // Nothing would ever read it again: it is not kept.
+  EXPECT_EQ(store->GetBlob(*store->PutBlob("text")).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(StateStoreTest, ASecondDaemonIsToldWhoHasTheFolder) {
@@ -128,6 +132,87 @@ TEST_F(StateStoreTest, ATornLastRecordIsDroppedWithAWarning) {
     EXPECT_EQ(Describe(*store), states[0]);
   }
   EXPECT_TRUE(Open()->warnings().empty());  // It was cut off.
+}
+
+TEST_F(StateStoreTest, AfterATornEndNothingIsCollectedUntilTheNextStart) {
+  {
+    auto store = Open();
+    RunScript(*store, 3);
+  }
+  const std::string whole = *ReadWholeFile(JournalPath());
+  const auto blobs = *ListFiles(folder_ + "/blobs");
+  // The record of the buffer's contents is torn, so that nothing refers to them any more.
+  ASSERT_TRUE(
+      WriteWholeFile(JournalPath(), {std::string_view(whole).substr(0, whole.size() - 1)}).ok());
+  const std::string orphan(64, 'a');
+  ASSERT_TRUE(WriteWholeFile(folder_ + "/blobs/" + orphan, {"of a record that is cut off"}).ok());
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = 1});
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
+    EXPECT_EQ(ListFiles(folder_ + "/blobs")->size(), blobs.size() + 1);
+  }
+  Open();
+  EXPECT_TRUE(ListFiles(folder_ + "/buffers")->empty());
+  EXPECT_EQ(*ListFiles(folder_ + "/blobs"), blobs);
+}
+
+TEST_F(StateStoreTest, AStartThatFindsNoJournalRemovesNothing) {
+  std::string state;
+  {
+    auto store = Open();
+    RunScript(*store, 3);
+    state = Describe(*store);
+  }
+  const std::string journal = *ReadWholeFile(JournalPath());
+  ASSERT_TRUE(RemoveFile(JournalPath()).ok());
+  EXPECT_TRUE(Open()->operators().empty());
+  // It had been moved away by mistake.
+  ASSERT_TRUE(WriteWholeFile(JournalPath(), {journal}).ok());
+  EXPECT_EQ(Describe(*Open()), state);
+}
+
+TEST_F(StateStoreTest, ASnapshotThatNoStartWouldTakeIsNotWritten) {
+  std::vector<std::string> errors;
+  std::string before;
+  {
+    auto store = Open({.directory = folder_,
+                       .compact_bytes = 500,
+                       .most_record_bytes = 800,
+                       .log = [&](const std::string& error) { errors.push_back(error); }});
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
+    }
+    before = Describe(*store);
+  }
+  ASSERT_FALSE(errors.empty());
+  EXPECT_LT(errors.size(), 10u);  // Not with every record again.
+  EXPECT_NE(errors.back().find("too large for the journal"), std::string::npos) << errors.back();
+  auto store = Open();
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(Describe(*store), before);
+}
+
+TEST_F(StateStoreTest, TextsOfEventsAreShortenedAndNeedNotBeUtf8) {
+  const std::string text = "\xff" + std::string(1 << 20, 'x');
+  {
+    auto store = Open();
+    RunScript(*store, 5);
+    RegistryChange quarantine = SwitchChange(EventKind::kQuarantined, "swish", 1, 2);
+    quarantine.version = 2;
+    quarantine.reason = text;
+    ASSERT_TRUE(AppendAndSync(*store, quarantine, {.actor = text, .message = text}).ok());
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .message = text}).ok());
+  }
+  EXPECT_LT(ReadWholeFile(JournalPath())->size(), 10 * kMaxEventTextBytes);
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  const std::vector<OperatorEvent> events = store->EventsBefore(0, "", 2);
+  for (const std::string& kept : {events[0].message, events[1].message, events[1].actor,
+                                  store->operators()[0].versions[1].quarantine_reason}) {
+    EXPECT_EQ(kept.size(), kMaxEventTextBytes);
+    EXPECT_EQ(kept.substr(0, 2), "\xffx");
+  }
 }
 
 TEST_F(StateStoreTest, ADamagedRecordStopsTheStartAndSaysWhereAndWhatToDo) {
@@ -178,6 +263,36 @@ TEST_F(StateStoreTest, AVersionThatDidNotComeBackDoesNotKeepItsPlace) {
   EXPECT_EQ(op.versions[0].state, VersionState::kActive);
   EXPECT_EQ(op.versions[1].state, VersionState::kRetired);
   EXPECT_FALSE(op.versions[1].in_slot);
+}
+
+// The registry quarantined version 2, whose record the disk refused; then the next change.
+TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotPutTwoVersionsInOnePlace) {
+  VersionSpec spec;
+  RegistryChange install = InstallChange("swish", 3, 1, &spec);
+  install.retired = {2};
+  RegistryChange retire = SwitchChange(EventKind::kRetired, "swish", 1, 1);
+  retire.version = 2;
+  retire.standby_version = 0;
+  retire.retired = {2};
+  for (const RegistryChange& next :
+       {install, retire, SwitchChange(EventKind::kActivated, "swish", 2, 1)}) {
+    SCOPED_TRACE(static_cast<int>(next.kind));
+    const std::string folder = MakeTemp();
+    {
+      auto store = Open({.directory = folder});
+      RunScript(*store, 5);  // 2 is active, 1 is the previous one.
+      ASSERT_TRUE(store->Append(next, {}).ok());
+    }
+    const auto ops = Open({.directory = folder})->operators();
+    ASSERT_EQ(ops.size(), 1u);
+    for (const StoredVersion& version : ops[0].versions) {
+      const bool active = version.version == next.active_version;
+      EXPECT_EQ(version.state == VersionState::kActive, active) << version.version;
+      EXPECT_EQ(version.in_slot, active || version.version == next.standby_version)
+          << version.version;
+    }
+    std::filesystem::remove_all(folder);
+  }
 }
 
 TEST_F(StateStoreTest, CompactionKeepsWhatCountsAndForgetsTheRest) {
@@ -285,9 +400,296 @@ TEST_F(StateStoreTest, ManyWritersGetRevisionsWithoutGaps) {
   for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(*store->ReadBuffer(id), std::string(10, 24));
 }
 
-// Runs the script in a process that is killed at the given crash point. The steps that it
-// said were done; -1: it came to the end of the script.
-int RunAndCrash(const std::string& folder, int crash_point) {
+// A disk whose syncs fail, or take as long as the test likes.
+class Disk {
+ public:
+  // For StateStore::Options::before_sync.
+  absl::Status operator()(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    ++syncs_;
+    if (path.ends_with("/journal")) ++journal_syncs_;
+    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
+    mu_.Await(absl::Condition(&free));
+    for (const std::string& ending : failing_) {
+      if (path.ends_with(ending)) return absl::UnavailableError("cannot sync. Fix: none");
+    }
+    return absl::OkStatus();
+  }
+  // Paths with these endings fail from now on; "": all.
+  void Fail(std::vector<std::string> endings) {
+    absl::MutexLock lock(&mu_);
+    failing_ = std::move(endings);
+  }
+  void Hold(bool held) {
+    absl::MutexLock lock(&mu_);
+    held_ = held;
+    syncs_ = journal_syncs_ = 0;
+  }
+  void AwaitSyncs(int count) {
+    absl::MutexLock lock(&mu_);
+    const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return syncs_ >= count; };
+    mu_.Await(absl::Condition(&reached));
+  }
+  int journal_syncs() {
+    absl::MutexLock lock(&mu_);
+    return journal_syncs_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::vector<std::string> failing_ ABSL_GUARDED_BY(mu_);
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  int syncs_ ABSL_GUARDED_BY(mu_) = 0;
+  int journal_syncs_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class StateStoreDiskTest : public StateStoreTest {
+ protected:
+  std::unique_ptr<StateStore> OpenOnDisk(uint64_t compact_bytes = 8u << 20) {
+    return Open({.directory = folder_,
+                 .compact_bytes = compact_bytes,
+                 .log =
+                     [this](const std::string& error) {
+                       absl::MutexLock lock(&mu_);
+                       errors_.push_back(error);
+                     },
+                 .before_sync = [this](const std::string& path) { return disk_(path); }});
+  }
+  size_t errors() {
+    absl::MutexLock lock(&mu_);
+    return errors_.size();
+  }
+
+  Disk disk_;
+  absl::Mutex mu_;
+  std::vector<std::string> errors_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNotWaitForThat) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 4);
+  const uint64_t before = store->revision();
+  disk_.Hold(true);
+  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
+  std::atomic<int> answered{0};
+  std::vector<std::thread> threads;
+  const auto sync = [&] {
+    EXPECT_TRUE(store->Sync().ok());
+    ++answered;
+  };
+  threads.emplace_back(sync);
+  disk_.AwaitSyncs(1);
+  // The disk is being waited for.
+  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
+  threads.emplace_back(sync);
+  threads.emplace_back(sync);
+  EXPECT_EQ(store->revision(), before);
+  EXPECT_TRUE(store->EventsAfter(before, 100)->empty());
+  EXPECT_EQ(store->EventsBefore(0, "", 1)[0].revision, before);
+  EXPECT_EQ(answered, 0);
+  EXPECT_EQ(disk_.journal_syncs(), 1);
+  {
+    // What the first one waits for does not cover the two behind it.
+    disk_.Hold(false);
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(answered, 3);
+  EXPECT_EQ(store->revision(), before + 3);
+  EXPECT_EQ(store->EventsAfter(before, 100)->size(), 3u);
+  const std::string state = Describe(*store);
+  store.reset();
+  EXPECT_EQ(Describe(*Open()), state);
+}
+
+TEST_F(StateStoreDiskTest, ASwitchIsSeenAndOthersAreMadeWhileItsSyncIsWaitedFor) {
+  auto store = OpenOnDisk();
+  auto registry = *Registry::Create({});
+  const Registry::Commit commit = [&](const RegistryChange& change) {
+    return store->Append(change, {.actor = "alice"});
+  };
+  VersionSpec spec;
+  spec.signature = "x: in f32[*S], out: out f32[*S]";
+  spec.split = "out 4096";
+  for (int i = 0; i < 2; ++i) {
+    auto reserved = registry->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    ASSERT_TRUE(registry->Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry->Activate("swish", 0, std::nullopt, false, commit).ok());
+  }
+  ASSERT_TRUE(store->Sync().ok());
+  const uint64_t before = store->revision();
+
+  disk_.Hold(true);
+  ASSERT_TRUE(registry->Rollback("swish", std::nullopt, commit).ok());
+  std::thread answer([&] { EXPECT_TRUE(store->Sync().ok()); });
+  disk_.AwaitSyncs(1);
+  EXPECT_EQ(registry->Resolve("swish", 0)->version->version, 1u);
+  // Neither lock of a change is held meanwhile.
+  ASSERT_TRUE(registry->Activate("swish", 2, std::nullopt, false, commit).ok());
+  EXPECT_EQ(registry->Resolve("swish", 0)->version->version, 2u);
+  EXPECT_EQ(store->revision(), before);
+  disk_.Hold(false);
+  answer.join();
+  EXPECT_EQ(store->revision(), before + 1);
+  ASSERT_TRUE(store->Sync().ok());
+  EXPECT_EQ(store->revision(), before + 2);
+}
+
+TEST_F(StateStoreDiskTest, OneSyncAnswersAllThatWereAppendedBeforeIt) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 4);
+  disk_.Hold(true);
+  std::thread first([&] { EXPECT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok()); });
+  disk_.AwaitSyncs(1);
+  for (int i = 0; i < 20; ++i) {
+    const uint32_t to = i % 2 == 0 ? 2 : 1;
+    ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", to, 3 - to), {}).ok());
+  }
+  std::vector<std::thread> others;
+  for (int i = 0; i < 20; ++i) others.emplace_back([&] { EXPECT_TRUE(store->Sync().ok()); });
+  disk_.Hold(false);
+  first.join();
+  for (std::thread& other : others) other.join();
+  // Hold forgot the first one's.
+  EXPECT_EQ(disk_.journal_syncs(), 1);
+}
+
+TEST_F(StateStoreDiskTest, ASyncThatFailedIsMadeGoodByANewJournal) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 4);
+  disk_.Fail({"/journal"});
+  ASSERT_TRUE(AppendAndSync(*store, SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
+  EXPECT_EQ(errors(), 1u);
+  disk_.Fail({});
+  const auto scan = ScanJournal(JournalPath());
+  EXPECT_EQ(scan->records.size(), 1u);
+  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  const std::string state = Describe(*store);
+  store.reset();
+  EXPECT_EQ(Describe(*Open()), state);
+}
+
+TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefusedUntilItIs) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 4);
+  const uint64_t before = store->revision();
+  disk_.Fail({""});
+  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
+  const absl::Status synced = store->Sync();
+  EXPECT_EQ(synced.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(synced.message().find("a restart may come back without it"), std::string::npos);
+  EXPECT_NE(synced.message().find("Fix: "), std::string::npos);
+  EXPECT_EQ(store->revision(), before);
+  const absl::Status refused =
+      store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(refused.message().find("Fix: "), std::string::npos);
+  EXPECT_FALSE(store->DropBuffer(7).ok());
+  disk_.Fail({});
+  ASSERT_TRUE(AppendAndSync(*store, SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+  // Both are there, and both were shown.
+  EXPECT_EQ(store->EventsAfter(before, 100)->size(), 2u);
+  const std::string state = Describe(*store);
+  store.reset();
+  EXPECT_EQ(Describe(*Open()), state);
+}
+
+TEST_F(StateStoreDiskTest, AJournalWhoseNewNameIsNotOnDiskIsNotReliedUpon) {
+  auto store = OpenOnDisk(/*compact_bytes=*/200);
+  disk_.Fail({folder_});
+  absl::Status status;
+  while (errors() == 0) {
+    status = store->AppendEvent({.kind = EventKind::kRejected}).status();
+    ASSERT_TRUE(status.ok()) << status;  // It was synced in the old one.
+  }
+  status = store->AppendEvent({.kind = EventKind::kRejected}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  disk_.Fail({});
+  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  const std::string state = Describe(*store);
+  store.reset();
+  EXPECT_EQ(Describe(*Open()), state);
+}
+
+TEST_F(StateStoreDiskTest, WhatIsAppendedWhileTheJournalIsWrittenAnewIsInTheNewOne) {
+  auto store = OpenOnDisk(/*compact_bytes=*/200);
+  RunScript(*store, 4);
+  disk_.Hold(true);
+  // The first sync is of the journal; a second one, of the draft, follows only if it is due.
+  std::thread compacts([&] {
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .message = "x"}).ok());
+    }
+  });
+  disk_.AwaitSyncs(1);
+  disk_.Hold(false);
+  for (int i = 0; i < 50; ++i) {
+    const uint32_t to = i % 2 == 0 ? 2 : 1;
+    ASSERT_TRUE(
+        AppendAndSync(*store, SwitchChange(EventKind::kActivated, "swish", to, 3 - to), {}).ok());
+  }
+  compacts.join();
+  const std::string state = Describe(*store);
+  store.reset();
+  store = Open();
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(Describe(*store), state);
+}
+
+// The machine went down while several records were on their way: a later one came to the disk,
+// an earlier one did not.
+TEST_F(StateStoreDiskTest, ALaterRecordWithoutAnEarlierOneIsATornEndIfNeitherWasSynced) {
+  std::string before;
+  uint64_t synced = 0;
+  std::string bytes;
+  {
+    auto store = OpenOnDisk();
+    RunScript(*store, 5);
+    before = Describe(*store);
+    synced = ReadWholeFile(JournalPath())->size();
+    ASSERT_TRUE(store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+    ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
+    bytes = *ReadWholeFile(JournalPath());
+  }
+  for (size_t i = synced; i < synced + kRecordHeadBytes; ++i) bytes[i] = 0;
+  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
+  {
+    auto store = Open();
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(store->warnings().size(), 1u);
+    EXPECT_EQ(Describe(*store), before);
+    ASSERT_TRUE(
+        AppendAndSync(*store, SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  }
+  // Of two that were synced one by one the first was damaged later.
+  bytes = *ReadWholeFile(JournalPath());
+  bytes[synced + 1] ^= 1;
+  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
+  EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// The file that the journal is in, and its bytes: all of them on disk once a step is done.
+struct JournalFile {
+  ino_t inode = 0;
+  off_t bytes = 0;
+  bool syncing = false;  // Not a step that is done: one's sync begins.
+};
+
+JournalFile FindJournal(const std::string& folder) {
+  struct stat found = {};
+  (void)stat((folder + "/journal").c_str(), &found);
+  return {found.st_ino, found.st_size, false};
+}
+
+struct Crash {
+  int done = 0;      // Steps that it said were done; -1: it came to the end of the script.
+  JournalFile then;  // When it said so last.
+};
+
+// Runs the script in a process that is killed at the given crash point.
+Crash RunAndCrash(const std::string& folder, int crash_point) {
   int pipe_fds[2];
   EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
   const std::string point = absl::StrCat("RESIDENTD_CRASH_POINT=", crash_point);
@@ -300,18 +702,60 @@ int RunAndCrash(const std::string& folder, int crash_point) {
     _exit(127);
   }
   close(pipe_fds[1]);
-  int done = 0;
-  char byte;
-  while (read(pipe_fds[0], &byte, 1) == 1) ++done;
+  Crash crash;
+  JournalFile said;
+  while (read(pipe_fds[0], &said, sizeof(said)) == sizeof(said)) {
+    crash.then.syncing = said.syncing;
+    if (said.syncing) continue;
+    ++crash.done;
+    crash.then = said;
+  }
   close(pipe_fds[0]);
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   if (WIFEXITED(status)) {
     EXPECT_EQ(WEXITSTATUS(status), 0);
-    return -1;
+    crash.done = -1;
+    return crash;
   }
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
-  return done;
+  return crash;
+}
+
+// As the test below, and the machine goes down too: what was written and not yet synced is
+// gone, or its half is.
+TEST_F(StateStoreTest, WhatWasNotSyncedMayBeLostAndNothingElse) {
+  std::vector<std::string> states;
+  {
+    auto store = Open({.directory = folder_, .compact_bytes = kScriptCompactBytes});
+    states.push_back(Describe(*store));
+    for (const ScriptStep& step : MakeScript()) {
+      ASSERT_TRUE(step(*store).ok());
+      states.push_back(Describe(*store));
+    }
+  }
+  int lost = 0;
+  for (int point = 1;; ++point) {
+    const std::string folder = MakeTemp();
+    const Crash crash = RunAndCrash(folder, point);
+    if (crash.done < 0) break;
+    const JournalFile now = FindJournal(folder);
+    // Behind a compaction the snapshot is synced, and all that was done is in it.
+    if (crash.done > 0 && !crash.then.syncing && now.inode == crash.then.inode &&
+        now.bytes > crash.then.bytes) {
+      const std::string path = folder + "/journal";
+      for (const off_t bytes : {(crash.then.bytes + now.bytes) / 2, crash.then.bytes}) {
+        SCOPED_TRACE(absl::StrCat("crash point ", point, ", ", bytes, " of ", now.bytes));
+        ASSERT_EQ(truncate(path.c_str(), bytes), 0);
+        auto store = Open({.directory = folder});
+        ASSERT_NE(store, nullptr);
+        EXPECT_EQ(Describe(*store), states[crash.done]);
+        ++lost;
+      }
+    }
+    std::filesystem::remove_all(folder);
+  }
+  EXPECT_GT(lost, 2 * static_cast<int>(MakeScript().size()));
 }
 
 TEST_F(StateStoreTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOrAfter) {
@@ -328,7 +772,8 @@ TEST_F(StateStoreTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOrAfter
   int points = 0;
   for (int point = 1;; ++point) {
     const std::string folder = MakeTemp();
-    const int done = RunAndCrash(folder, point);
+    const Crash crash = RunAndCrash(folder, point);
+    const int done = crash.done;
     if (done < 0) break;
     ++points;
     SCOPED_TRACE(absl::StrCat("crash point ", point, ", ", done, " steps done"));
@@ -363,13 +808,21 @@ TEST_F(StateStoreTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOrAfter
 
 }  // namespace
 
-// The child of RunAndCrash: a byte to stdout for each step that is done.
+// The child of RunAndCrash: the journal to stdout for each step that is done.
 int RunScriptIn(const std::string& folder) {
-  auto store = StateStore::Open({.directory = folder, .compact_bytes = kScriptCompactBytes});
+  const auto say = [](JournalFile file) {
+    return write(STDOUT_FILENO, &file, sizeof(file)) == sizeof(file);
+  };
+  const auto before_sync = [&](const std::string& path) {
+    if (path.ends_with("/journal")) say({.syncing = true});
+    return absl::OkStatus();
+  };
+  auto store = StateStore::Open(
+      {.directory = folder, .compact_bytes = kScriptCompactBytes, .before_sync = before_sync});
   if (!store.ok()) return 2;
   for (const ScriptStep& step : MakeScript()) {
     if (!step(**store).ok()) return 3;
-    if (write(STDOUT_FILENO, ".", 1) != 1) return 4;
+    if (!say(FindJournal(folder))) return 4;
   }
   return 0;
 }

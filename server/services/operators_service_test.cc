@@ -646,6 +646,24 @@ TEST_F(OperatorsServiceTest, AWatcherThatFellBehindIsToldSo) {
   EXPECT_EQ(watcher->Finish().code(), absl::StatusCode::kOutOfRange);
 }
 
+TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
+  std::vector<std::unique_ptr<client::Watcher>> watchers;
+  for (uint32_t i = 0; i < kMaxWatchers; ++i) watchers.push_back(*operators_->Watch());
+  ASSERT_TRUE(Eventually([&] { return core_.watchers == kMaxWatchers; }));
+  auto refused = *operators_->Watch();
+  v1::OperatorEvent event;
+  EXPECT_FALSE(refused->Next(&event));
+  const absl::Status status = refused->Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
+  watchers.front()->Cancel();
+  ASSERT_TRUE(Eventually([&] { return core_.watchers == kMaxWatchers - 1; }));
+  auto next = *operators_->Watch();
+  ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == kMaxWatchers; }));
+  manager_.AddEvent(Event("swish"));
+  EXPECT_TRUE(next->Next(&event));
+}
+
 TEST_F(OperatorsServiceTest, WatchEndsWithTheDaemon) {
   auto watcher = *operators_->Watch();
   ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == 1; }));

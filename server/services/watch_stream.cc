@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/errors.h"
+#include "runtime/limits.h"
 #include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"
@@ -24,9 +25,15 @@ WatchStream* WatchStream::Start(Core& core, const grpc::CallbackServerContext& c
 
 WatchStream::WatchStream(Core& core, const grpc::CallbackServerContext& context,
                          const v1::WatchRequest& request)
-    : core_(core), name_(request.name()), identity_(IdentityOf(context, core)) {}
+    : core_(core),
+      name_(request.name()),
+      identity_(IdentityOf(context, core)),
+      number_(core.watchers.fetch_add(1) + 1) {}
 
-WatchStream::~WatchStream() { core_.streams->Remove(this); }
+WatchStream::~WatchStream() {
+  core_.streams->Remove(this);
+  core_.watchers.fetch_sub(1);
+}
 
 void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
   core_.streams->Add(shared_from_this(),
@@ -42,6 +49,10 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
     self->Advance();
   });
   absl::MutexLock lock(&mu_);
+  if (number_ > kMaxWatchers) {
+    Conclude(errors::TooManyWatchers(kMaxWatchers));
+    return;
+  }
   if (core_.gate->draining()) {
     Conclude(errors::Draining());
     return;

@@ -95,6 +95,10 @@ class Restart(unittest.TestCase):
         after = daemon.ctl("ops", "audit", "--json").json
         after = after["events"] if isinstance(after, dict) else after
         self.assertEqual(after[-len(before):], before)
+        # So do the numbers of generations; the start's own says what it brought back.
+        restored, last = [event for event in after if event["kind"] == "generation"][:2]
+        self.assertGreater(int(restored["generation"]), int(last["generation"]))
+        self.assertEqual(restored["message"], "2 versions restored")
         # The standby is loaded too, and serves at once.
         self.ok(daemon.ctl("ops", "activate", "times"))
         self.assertEqual(self.served(daemon), (2, 3.0))
