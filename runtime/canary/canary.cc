@@ -18,7 +18,7 @@
 #include "runtime/canary/task_runner.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/engine/generation.h"
-#include "runtime/errors.h"
+#include "runtime/errors/canary_errors.h"
 
 namespace resident {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
-#include "runtime/errors.h"
+#include "runtime/errors/operator_errors.h"
 
 namespace resident {
 namespace {

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/state_errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"

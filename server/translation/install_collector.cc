@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/errors.h"
+#include "runtime/errors/batch_errors.h"
+#include "runtime/errors/example_errors.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {
