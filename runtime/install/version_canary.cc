@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/install/canary_verdicts.h"
 #include "runtime/install/unit_payload.h"
@@ -56,7 +57,7 @@ VersionCanary::~VersionCanary() = default;
 absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<bool()>& withdrawn,
                                 Steps* steps) {
   for (Trial& trial : trials_) {
-    if (withdrawn()) return absl::CancelledError("the install was withdrawn");
+    if (withdrawn()) return errors::InstallWithdrawn();
     absl::Status status = RunOn(trial, built, steps);
     if (!status.ok()) return status;
     setup_.verdicts->NotePassed(trial.key);
