@@ -1,21 +1,16 @@
 #include "runtime/state/state_store.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/errors/buffer_errors.h"
 #include "runtime/errors/state_errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {
 namespace {
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 std::string JournalPath(const std::string& directory) { return directory + "/journal"; }
 
@@ -194,7 +189,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     *record.mutable_change() = ToStored(change);
     OperatorEvent event;
     event.revision = model_.revision();
-    event.time_ms = NowMs();
+    event.time_ms = absl::ToUnixMillis(absl::Now());
     event.operator_name = change.name;
     event.actor = origin.actor;
     if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
@@ -230,7 +225,7 @@ absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
   {
     absl::MutexLock lock(&mu_);
     event.revision = model_.revision() + 1;
-    event.time_ms = NowMs();
+    event.time_ms = absl::ToUnixMillis(absl::Now());
     internal::StateRecord record;
     *record.add_events() = ToStored(event);
     const absl::Status written = Write(record);
