@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 namespace {

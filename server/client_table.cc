@@ -7,7 +7,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
-#include "runtime/errors.h"
+#include "runtime/errors/access_errors.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 namespace {

@@ -22,7 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "runtime/install/live_operator_manager.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"

@@ -1,10 +1,10 @@
 #include "client/cli/flags.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/text/nearest.h"
 
 ABSL_FLAG(std::string, server, "",
           "host:port of the daemon; without it $RESIDENTD_SERVER, else 127.0.0.1:50051");
@@ -27,22 +27,6 @@ namespace {
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Changes of one character that make `a` out of `b`.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 bool IsNegativeNumber(std::string_view word) {
   return word.size() > 1 && word[0] == '-' &&
          (std::isdigit(static_cast<unsigned char>(word[1])) != 0 || word[1] == '.');
@@ -56,19 +40,6 @@ absl::CommandLineFlag* FindFlag(std::string_view name) {
 }
 
 }  // namespace
-
-std::string Nearest(std::string_view word, std::span<const std::string> candidates) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const size_t distance = Distance(word, candidate);
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments) {
   CommandLine line;
@@ -114,9 +85,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
       }
     }
     if (flag == nullptr) {
-      std::vector<std::string> names;
+      std::vector<std::string_view> names;
       for (const auto& [known, entry] : absl::GetAllFlags()) {
-        if (FindFlag({known.data(), known.size()}) != nullptr) names.emplace_back(known);
+        if (FindFlag({known.data(), known.size()}) != nullptr) {
+          names.emplace_back(known.data(), known.size());
+        }
       }
       const std::string nearest = Nearest(name, names);
       return absl::InvalidArgumentError(absl::StrCat(

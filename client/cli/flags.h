@@ -51,9 +51,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
 absl::Status CheckFlags(const CommandLine& line, std::span<const std::string_view> allowed,
                         std::string_view command);
 
-// The one of `candidates` most like `word`; empty when none is close.
-std::string Nearest(std::string_view word, std::span<const std::string> candidates);
-
 // The flag's value, else the environment variable's; empty if there is neither.
 std::string FlagOrEnvironment(const std::string& flag, const char* variable);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
 #include "client/cli/output.h"
+#include "runtime/text/nearest.h"
 
 namespace resident::cli {
 
@@ -58,8 +59,8 @@ int Main(std::span<const std::string> arguments) {
   const std::string name = line->words.front();
   const Command* command = FindCommand(name);
   if (command == nullptr) {
-    std::vector<std::string> names;
-    for (const Command& known : Commands()) names.emplace_back(known.name);
+    std::vector<std::string_view> names;
+    for (const Command& known : Commands()) names.push_back(known.name);
     const std::string nearest = Nearest(name, names);
     return UsageError(absl::StrCat("there is no command '", name, "'"),
                       nearest.empty() ? "residentctl help lists the commands"

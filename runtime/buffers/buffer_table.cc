@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 namespace {

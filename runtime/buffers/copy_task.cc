@@ -5,7 +5,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
 
 namespace resident {
 namespace {

@@ -18,7 +18,8 @@
 #include "runtime/canary/task_runner.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/engine/generation.h"
-#include "runtime/errors.h"
+#include "runtime/errors/canary_errors.h"
+#include "runtime/errors/install_errors.h"
 
 namespace resident {
 namespace {
@@ -105,7 +106,7 @@ class ProcessCanary : public CanaryEngine {
     // Whatever a version did before it failed, or after: nothing is left of it.
     EngineProcess* const process = this->process();
     if (process != nullptr) process->child().Kill(SIGKILL);
-    if (cancelled_) report.status = absl::CancelledError("the install was withdrawn");
+    if (cancelled_) report.status = errors::InstallWithdrawn();
     return report;
   }
 

@@ -4,7 +4,8 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/argument_errors.h"
+#include "runtime/errors/example_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

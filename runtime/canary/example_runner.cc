@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/canary/compare.h"
 #include "runtime/canary/violation_text.h"
-#include "runtime/errors.h"
+#include "runtime/errors/canary_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

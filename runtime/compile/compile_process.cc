@@ -18,6 +18,7 @@
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
+#include "runtime/errors/install_errors.h"
 
 namespace resident {
 namespace {
@@ -153,7 +154,7 @@ absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadli
     const auto nap = cancelled ? std::min(left, kCancelPoll) : left;
     const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(nap.count(), 1 << 30)));
     if (count > 0) return absl::OkStatus();
-    if (cancelled && cancelled()) return absl::CancelledError("the install was withdrawn");
+    if (cancelled && cancelled()) return errors::InstallWithdrawn();
   }
 }
 

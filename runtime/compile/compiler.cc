@@ -26,6 +26,7 @@
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
 #include "runtime/engine/image/generation_objects.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/limits.h"
 
@@ -227,8 +228,7 @@ CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
       return running_ < options_.max_processes;
     };
     while (!running_mu_.AwaitWithTimeout(absl::Condition(&free), absl::Milliseconds(20))) {
-      if (cancelled && cancelled())
-        return Failed(absl::CancelledError("the install was withdrawn"));
+      if (cancelled && cancelled()) return Failed(errors::InstallWithdrawn());
     }
     ++running_;
   }

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -9,9 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/compile/call_graph.h"
-#include "runtime/compile/elf_file.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
+#include "runtime/elf/elf_file.h"
+#include "runtime/elf/nv_info.h"
 
 namespace resident {
 namespace {
@@ -21,12 +23,6 @@ constexpr uint16_t kMachineCuda = 190;
 constexpr uint8_t kAbiVersion13 = 8;
 // Types of symbols: functions are STT_FUNC; variables have a type of their own.
 constexpr uint8_t kSymbolVariable = 13;
-
-// Records of .nv.info: format, attribute, size, then (format 4) `size` bytes; here a
-// symbol's index and a value.
-constexpr uint8_t kSizedValue = 4;
-constexpr uint8_t kFrameSize = 0x11;
-constexpr uint8_t kRegisterCount = 0x2f;
 
 // .nv.callgraph is pairs of symbol indices in four parts, each opened by (0, part):
 // caller and callee; a function whose address is taken, and its prototype; a caller
@@ -38,22 +34,6 @@ constexpr int32_t kTakesAddress = -4;
 
 // Constant memory is 64 KiB for all operators together, with the jump table.
 constexpr uint64_t kMaxUnitConstantBytes = 4096;
-
-struct InfoRecord {
-  uint8_t format;
-  uint8_t attribute;
-  uint16_t size;
-};
-
-absl::Status Damaged(const char* what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the object is damaged: its ", what, ". Fix: compile it again"));
-}
-
-struct Function {
-  uint32_t registers = 0;
-  uint32_t frame_bytes = 0;
-};
 
 class CubinInspection {
  public:
@@ -79,7 +59,7 @@ class CubinInspection {
   const InspectRequest& request_;
   const bool linked_;
   InspectedUnit unit_;
-  std::map<std::string, Function> functions_;
+  std::map<std::string, FunctionResources> functions_;
 };
 
 absl::StatusOr<InspectedUnit> CubinInspection::Run() {
@@ -129,7 +109,7 @@ absl::Status CubinInspection::CheckNames() {
     // The linker has dropped what nothing calls, among it the mark of the SDK.
     unit_.symbol = request_.symbol;
     if (functions.count(unit_.symbol) != 0) return absl::OkStatus();
-    return Damaged("entry is missing");
+    return DamagedObject("entry is missing");
   }
   const auto entry = FindEntry(request_, functions);
   if (!entry.ok()) return entry.status();
@@ -164,7 +144,7 @@ absl::Status CubinInspection::CheckVariables() const {
     Elf64_Rela relocation;
     for (uint64_t at = 0; ElfFile::Read(section.bytes, at, &relocation); at += sizeof(relocation)) {
       const uint64_t index = ELF64_R_SYM(relocation.r_info);
-      if (index >= elf_.symbols().size()) return Damaged("relocations name no symbol");
+      if (index >= elf_.symbols().size()) return DamagedObject("relocations name no symbol");
       const ElfSymbol& symbol = elf_.symbols()[index];
       if (symbol.section >= elf_.sections().size() || !symbol.defined()) continue;
       const std::string_view place = elf_.sections()[symbol.section].name;
@@ -186,23 +166,10 @@ absl::Status CubinInspection::CheckVariables() const {
 }
 
 absl::Status CubinInspection::ReadFunctions() {
-  const ElfSection* const info = elf_.FindSection(".nv.info");
-  if (info == nullptr) return Damaged(".nv.info section is missing");
-  for (uint64_t at = 0; at < info->bytes.size();) {
-    InfoRecord record;
-    if (!ElfFile::Read(info->bytes, at, &record)) return Damaged(".nv.info section is cut off");
-    at += sizeof(record) + (record.format == kSizedValue ? record.size : 0);
-    if (record.format != kSizedValue || record.size != 8) continue;
-    if (record.attribute != kFrameSize && record.attribute != kRegisterCount) continue;
-    uint32_t symbol, value;
-    if (!ElfFile::Read(info->bytes, at - 8, &symbol) ||
-        !ElfFile::Read(info->bytes, at - 4, &value) || symbol >= elf_.symbols().size()) {
-      return Damaged(".nv.info section names no symbol");
-    }
-    Function& function = functions_[NameOf(symbol)];
-    (record.attribute == kFrameSize ? function.frame_bytes : function.registers) = value;
-  }
-  if (functions_.count(unit_.symbol) == 0) return Damaged(".nv.info section lacks the entry");
+  auto functions = ReadNvInfo(elf_);
+  if (!functions.ok()) return functions.status();
+  functions_ = *std::move(functions);
+  if (functions_.count(unit_.symbol) == 0) return DamagedObject(".nv.info section lacks the entry");
   return absl::OkStatus();
 }
 
@@ -222,7 +189,7 @@ absl::Status CubinInspection::CheckRegisters() {
 
 absl::Status CubinInspection::CheckStack() {
   CallGraph graph;
-  for (const auto& [name, function] : functions_) graph.AddFunction(name, function.frame_bytes);
+  for (const auto& [name, function] : functions_) graph.AddFunction(name, function.stack_bytes);
   std::map<int32_t, std::set<std::string>> taken;  // By prototype.
   std::vector<std::pair<std::string, int32_t>> indirect;
   if (const ElfSection* const calls = elf_.FindSection(".nv.callgraph"); calls != nullptr) {
@@ -233,7 +200,7 @@ absl::Status CubinInspection::CheckStack() {
         part = pair[1];
         continue;
       }
-      if (pair[0] < 0 || pair[1] < 0) return Damaged("call graph has no such parts");
+      if (pair[0] < 0 || pair[1] < 0) return DamagedObject("call graph has no such parts");
       const std::string caller = NameOf(static_cast<uint32_t>(pair[0]));
       if (part == kDirectCalls || part == kTakesAddress) {
         graph.AddCall(caller, NameOf(static_cast<uint32_t>(pair[1])));

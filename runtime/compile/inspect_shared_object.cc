@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/compile/call_graph.h"
-#include "runtime/compile/elf_file.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
+#include "runtime/elf/elf_file.h"
 
 namespace resident {
 namespace {
@@ -39,11 +39,6 @@ const std::set<std::string>& OfferedFunctions() {
   return *offered;
 }
 
-absl::Status Damaged(const char* what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the object is damaged: its ", what, ". Fix: compile it again"));
-}
-
 absl::Status CheckHeader(const ElfFile& elf) {
   if (elf.header().e_machine != EM_X86_64 || elf.header().e_type != ET_DYN) {
     return absl::InvalidArgumentError(
@@ -65,7 +60,7 @@ absl::Status CheckHeader(const ElfFile& elf) {
 // Code that would run when the object is loaded, and libraries that would be.
 absl::Status CheckDynamic(const ElfFile& elf) {
   const ElfSection* const dynamic = elf.FindSection(".dynamic");
-  if (dynamic == nullptr) return Damaged("dynamic section is missing");
+  if (dynamic == nullptr) return DamagedObject("dynamic section is missing");
   Elf64_Dyn entry;
   for (uint64_t at = 0; ElfFile::Read(dynamic->bytes, at, &entry); at += sizeof(entry)) {
     switch (entry.d_tag) {

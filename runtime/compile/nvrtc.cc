@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/does_not_compile.h"
+#include "runtime/engine/image/cuda_library.h"
 
 namespace resident {
 namespace {
@@ -28,17 +29,11 @@ struct Nvrtc {
 };
 
 absl::StatusOr<Nvrtc> Open() {
-  void* library = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    library = dlopen("/usr/local/cuda/lib64/libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot open NVRTC (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
-  }
+  const absl::StatusOr<void*> library = OpenCudaLibrary("NVRTC", "libnvrtc.so.13");
+  if (!library.ok()) return library.status();
   Nvrtc nvrtc{};
 #define LOAD(call)                                                                          \
-  nvrtc.call = reinterpret_cast<decltype(nvrtc.call)>(dlsym(library, #call));               \
+  nvrtc.call = reinterpret_cast<decltype(nvrtc.call)>(dlsym(*library, #call));              \
   if (nvrtc.call == nullptr) {                                                              \
     return absl::UnavailableError("NVRTC has no " #call ". Fix: install CUDA 13 or later"); \
   }

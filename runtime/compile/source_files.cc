@@ -4,7 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/errors.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

@@ -6,16 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "runtime/device/generation_change.h"
-#include "runtime/device/heartbeat_monitor.h"
+#include "runtime/device/supervised_watched.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {
@@ -25,52 +22,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// Between looks at the heartbeat and at overdue tasks. A look costs some microseconds:
-// at 20 a second an idle device's supervision is far below a thousandth of a core.
-constexpr milliseconds kTick{50};
 constexpr seconds kStartLimit{60};
-constexpr seconds kResumeLimit{10};
-// A park with nothing left in flight: how long the kernel may take to leave.
-constexpr seconds kLeaveLimit{5};
 constexpr seconds kShutdownLimit{2};
-// A broken control plane: how long until the engine must be seen to have ended.
-constexpr seconds kEndLimit{1};
-
-bool IsFaultSignal(int signal) {
-  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
-         signal == SIGABRT;
-}
-
-// Slots that hold an operator in `after` and another one, or none, in `before`.
-std::vector<uint32_t> SlotsWithOtherOperators(const Generation* before, const Generation& after) {
-  std::unordered_map<uint32_t, std::string_view> symbols;
-  if (before != nullptr) {
-    for (const GenerationOperator& op : before->operators) symbols[op.slot] = op.symbol;
-  }
-  std::vector<uint32_t> slots;
-  for (const GenerationOperator& op : after.operators) {
-    const auto found = symbols.find(op.slot);
-    if (found == symbols.end() || found->second != op.symbol) slots.push_back(op.slot);
-  }
-  return slots;
-}
 
 }  // namespace
-
-struct SupervisedDevice::Watched {
-  EngineProcess& engine;
-  HeartbeatMonitor heart;
-  Clock::time_point next_tick;
-  Parking parking = Parking::kRunning;
-  std::unique_ptr<GenerationChange> change;  // While one is under way.
-  uint64_t changes = 0;                      // Numbers of this engine's.
-  Clock::time_point resident_since;
-  Clock::time_point park_began;
-  // Since when a park has had nothing in flight to wait for.
-  std::optional<Clock::time_point> park_idle_since;
-  // The next step of parking is due now, not at the next tick.
-  bool step_at_once = false;
-};
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceOptions& options) {
   auto device = std::make_unique<SupervisedDevice>(options);
@@ -110,40 +65,6 @@ std::shared_ptr<EngineSession> SupervisedDevice::session() {
   return session_;
 }
 
-absl::Status SupervisedDevice::Park() {
-  absl::MutexLock lock(&mu_);
-  if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  admin_parked_ = true;
-  resume_wanted_ = false;
-  wake_->Signal();
-  const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return state_ == State::kParked || state_ == State::kUnhealthy || stop_ || !admin_parked_;
-  };
-  mu_.Await(absl::Condition(&settled));
-  if (state_ == State::kParked) return absl::OkStatus();
-  if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  return absl::AbortedError("the device was resumed while it was being parked");
-}
-
-absl::Status SupervisedDevice::Resume() {
-  absl::MutexLock lock(&mu_);
-  if (stop_) return StoppedError();
-  admin_parked_ = false;
-  resume_wanted_ = true;
-  wake_->Signal();
-  const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stop_ || admin_parked_ ||
-           (!resume_wanted_ && (state_ == State::kResident || state_ == State::kUnhealthy));
-  };
-  mu_.Await(absl::Condition(&settled));
-  if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  if (admin_parked_) return absl::AbortedError("the device was parked while it was being resumed");
-  return absl::OkStatus();
-}
-
 Device::Snapshot SupervisedDevice::snapshot() const {
   Snapshot snapshot;
   std::shared_ptr<LiveSession> session;
@@ -173,58 +94,6 @@ void SupervisedDevice::OnRestart(
   restore_ = std::move(restore);
 }
 
-absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> generation,
-                                              milliseconds park_deadline) {
-  absl::MutexLock load_lock(&load_mu_);
-  Loading loading{.generation = std::move(generation),
-                  .operators = {},
-                  .park_deadline = park_deadline,
-                  .engine_pid = 0,
-                  .result = std::nullopt};
-  std::shared_ptr<EngineClient> client;
-  {
-    absl::MutexLock lock(&mu_);
-    if (stop_) return StoppedError();
-    if (state_ == State::kUnhealthy) return UnhealthyError();
-    if (client_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat(
-          "device ", options_.index, " has no engine at present: ", detail_, ". Fix: try again"));
-    }
-    if (loading.generation->number <= info_.generation) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "device ", options_.index, " runs generation ", info_.generation, " already, and ",
-          loading.generation->number, " is not above it. Fix: number generations upwards"));
-    }
-    client = client_;
-    loading.engine_pid = engine_pid_;
-  }
-  // On this thread, beside the running kernel: it may take a while.
-  absl::StatusOr<std::vector<OperatorResources>> staged = client->Stage(*loading.generation);
-  absl::MutexLock lock(&mu_);
-  if (!staged.ok()) {
-    ++failed_generation_changes_;
-    return staged.status();
-  }
-  loading.operators = *std::move(staged);
-  if (stop_) return StoppedError();
-  if (engine_pid_ != loading.engine_pid) {
-    ++failed_generation_changes_;
-    return absl::UnavailableError(absl::StrCat("the ", Name(), " was replaced while generation ",
-                                               loading.generation->number,
-                                               " was staged. Fix: load it again"));
-  }
-  loading_ = &loading;  // The supervisor's until it has set the result.
-  wake_->Signal();
-  const auto settled = [&loading] { return loading.result.has_value(); };
-  mu_.Await(absl::Condition(&settled));
-  return *loading.result;
-}
-
-void SupervisedDevice::SetGeneration(std::shared_ptr<const Generation> generation) {
-  absl::MutexLock lock(&mu_);
-  generation_ = std::move(generation);
-}
-
 void SupervisedDevice::OnFault(
     std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) {
   absl::MutexLock lock(&mu_);
@@ -252,7 +121,7 @@ void SupervisedDevice::Supervise() {
   prctl(PR_SET_NAME, "resident-super");
   bool restart = false;
   while (true) {
-    End end;
+    EngineEnd end;
     EngineInfo info;
     absl::StatusOr<std::unique_ptr<EngineProcess>> engine = StartEngine(&info);
     if (engine.ok()) {
@@ -264,7 +133,7 @@ void SupervisedDevice::Supervise() {
       first_start_ = engine.status();
       return;
     } else {
-      end = End{
+      end = EngineEnd{
           "start",
           absl::StrCat("the ", Name(), " did not start: ", std::string(engine.status().message())),
           {}};
@@ -339,7 +208,7 @@ void SupervisedDevice::Publish() {
   if (!first_start_) first_start_ = absl::OkStatus();
 }
 
-SupervisedDevice::End SupervisedDevice::Watch(EngineProcess& engine) {
+EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
   const Clock::time_point now = Clock::now();
   Watched watched{.engine = engine,
                   .heart = HeartbeatMonitor(options_.heartbeat_limit, kTick, now),
@@ -358,8 +227,9 @@ SupervisedDevice::End SupervisedDevice::Watch(EngineProcess& engine) {
     }
     wake_->Drain();
     const Wants wants = TakeWants();
-    if (wants.stop) return End{};
-    if (const auto exit = engine.child().Wait(seconds(0))) return DescribeExit(engine, *exit);
+    if (wants.stop) return EngineEnd{};
+    if (const auto exit = engine.child().Wait(seconds(0)))
+      return DescribeExit(engine, Name(), *exit);
     UnmapReleased(engine);
     if (Clock::now() >= watched.next_tick) {
       watched.next_tick = Clock::now() + kTick;
@@ -372,12 +242,12 @@ SupervisedDevice::End SupervisedDevice::Watch(EngineProcess& engine) {
   }
 }
 
-std::optional<SupervisedDevice::End> SupervisedDevice::Tick(Watched& watched) {
+std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   if (watched.heart.IsLate(watched.engine.heartbeat(), Clock::now())) {
-    return End{"heartbeat",
-               absl::StrCat("the ", Name(), " gave no sign of life for ",
-                            options_.heartbeat_limit.count(), " ms and was ended"),
-               {}};
+    return EngineEnd{"heartbeat",
+                     absl::StrCat("the ", Name(), " gave no sign of life for ",
+                                  options_.heartbeat_limit.count(), " ms and was ended"),
+                     {}};
   }
   if (queue_.counters().in_flight == 0) return std::nullopt;
   const std::vector<OverdueTask> overdue =
@@ -385,7 +255,7 @@ std::optional<SupervisedDevice::End> SupervisedDevice::Tick(Watched& watched) {
   if (overdue.empty()) return std::nullopt;
   const uint32_t slot = overdue.front().operator_slot;
   const int64_t limit = std::chrono::duration_cast<milliseconds>(TimeLimitOf(slot)).count();
-  End end{"hang", "", {}};
+  EngineEnd end{"hang", "", {}};
   if (slot == kNoOperatorSlot) {
     end.cause =
         absl::StrCat("the kernel of device ", options_.index, " did not take up a task within ",
@@ -413,188 +283,6 @@ nanoseconds SupervisedDevice::TimeLimitOf(uint32_t operator_slot) const {
   return limit.count() == 0 ? nanoseconds::max() : nanoseconds(limit);
 }
 
-std::optional<SupervisedDevice::End> SupervisedDevice::StepLoading(Watched& watched,
-                                                                   const Wants& wants) {
-  if (wants.loading == nullptr) return std::nullopt;
-  if (watched.change == nullptr) {
-    if (watched.parking == Parking::kParking) return std::nullopt;
-    if (watched.parking == Parking::kParked) return LoadWhileParked(watched, wants.loading);
-    watched.change = std::make_unique<GenerationChange>(watched.engine, queue_, ++watched.changes,
-                                                        wants.loading->generation->number,
-                                                        wants.loading->park_deadline);
-  }
-  switch (watched.change->Step()) {
-    case GenerationChange::Progress::kWaiting:
-      return std::nullopt;
-    case GenerationChange::Progress::kDone:
-      break;
-    case GenerationChange::Progress::kLost:
-      // What waits for the load is answered when the engine is retired.
-      return DescribeFailedCall(watched.engine, "change its generation", watched.change->result());
-  }
-  const absl::Status result = watched.change->result();
-  if (result.code() == absl::StatusCode::kUnavailable) {
-    // Most likely it has ended: whoever waits is told how.
-    if (const auto exit = watched.engine.child().Wait(kEndLimit)) {
-      return DescribeExit(watched.engine, *exit);
-    }
-  }
-  if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {
-    generation_pause_.Observe(static_cast<uint64_t>(pause.count()));
-    absl::MutexLock lock(&mu_);
-    last_generation_pause_ = pause;
-    last_switch_ = watched.change->times();
-  }
-  watched.change.reset();
-  watched.resident_since = Clock::now();
-  FinishLoading(wants.loading, result);
-  return std::nullopt;
-}
-
-std::optional<SupervisedDevice::End> SupervisedDevice::LoadWhileParked(Watched& watched,
-                                                                       Loading* loading) {
-  const absl::StatusOr<SwitchTimes> times =
-      watched.engine.client()->Switch(++watched.changes, /*launch=*/false, nanoseconds(0));
-  if (!times.ok() && watched.engine.child().Wait(seconds(0))) {
-    return DescribeFailedCall(watched.engine, "change its generation", times.status());
-  }
-  FinishLoading(loading, times.status());
-  return std::nullopt;
-}
-
-void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
-  if (result.ok()) {
-    std::shared_ptr<const Generation> before;
-    {
-      absl::MutexLock lock(&mu_);
-      before = generation_;
-    }
-    // Their tasks come only once the load has been answered.
-    for (const uint32_t slot : SlotsWithOtherOperators(before.get(), *loading->generation)) {
-      queue_.ForgetEstimate(slot);
-    }
-  }
-  absl::MutexLock lock(&mu_);
-  if (result.ok()) {
-    generation_ = loading->generation;
-    info_.generation = loading->generation->number;
-    info_.operators = std::move(loading->operators);
-    ++generation_changes_;
-  } else {
-    ++failed_generation_changes_;
-  }
-  loading->result = std::move(result);
-  loading_ = nullptr;
-}
-
-std::optional<SupervisedDevice::End> SupervisedDevice::StepParking(Watched& watched,
-                                                                   const Wants& wants) {
-  switch (watched.parking) {
-    case Parking::kRunning:
-      return BeginParking(watched, wants);
-    case Parking::kParking:
-      return FinishParking(watched, wants);
-    case Parking::kParked:
-      break;
-  }
-  if (wants.parked) {
-    absl::ReleasableMutexLock lock(&mu_);
-    const bool was_idle = state_ == State::kIdleParked;
-    lock.Release();
-    if (was_idle) SetState(State::kParked, "");
-    return std::nullopt;
-  }
-  bool admin = false;
-  {
-    absl::MutexLock lock(&mu_);
-    admin = state_ == State::kParked;
-  }
-  if (admin || wants.resume || wants.work || queue_.counters().queued_tasks > 0) {
-    return ResumeKernel(watched);
-  }
-  return std::nullopt;
-}
-
-std::optional<SupervisedDevice::End> SupervisedDevice::BeginParking(Watched& watched,
-                                                                    const Wants& wants) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (session_ == nullptr) return std::nullopt;  // Still being restored.
-    resume_wanted_ = false;                        // It is resident.
-  }
-  const Clock::time_point now = Clock::now();
-  bool idle = false;
-  if (options_.park_after.count() > 0) {
-    const Clock::time_point idle_since = queue_.idle_since();
-    idle = idle_since != Clock::time_point::max() &&
-           now - std::max(idle_since, watched.resident_since) >= options_.park_after;
-  }
-  if (!wants.parked && !idle) return std::nullopt;
-  {
-    absl::MutexLock lock(&mu_);
-    work_arrived_ = false;  // From before the park.
-  }
-  // A full ring has no room for the marker: the next tick tries again.
-  if (!queue_.BeginPark().ok()) return std::nullopt;
-  watched.parking = Parking::kParking;
-  watched.park_began = now;
-  watched.park_idle_since.reset();
-  watched.step_at_once = true;
-  return std::nullopt;
-}
-
-std::optional<SupervisedDevice::End> SupervisedDevice::FinishParking(Watched& watched,
-                                                                     const Wants& wants) {
-  // The wait is the engine's, a tick at a time, so that the other checks go on.
-  watched.step_at_once = true;
-  const absl::Status status = watched.engine.client()->AwaitPark(kTick);
-  const Clock::time_point now = Clock::now();
-  if (status.ok()) {
-    watched.parking = Parking::kParked;
-    park_duration_.Observe(static_cast<uint64_t>(nanoseconds(now - watched.park_began).count()));
-    {
-      absl::MutexLock lock(&mu_);
-      ++parks_;
-    }
-    SetState(wants.parked ? State::kParked : State::kIdleParked, "");
-    return std::nullopt;
-  }
-  if (status.code() != absl::StatusCode::kDeadlineExceeded) {
-    return DescribeFailedCall(watched.engine, "park", status);
-  }
-  // While tasks are in flight the park waits for them, and Tick() for one that hangs.
-  if (queue_.counters().in_flight > 0) {
-    watched.park_idle_since.reset();
-    return std::nullopt;
-  }
-  if (!watched.park_idle_since) watched.park_idle_since = now;
-  if (now - *watched.park_idle_since < kLeaveLimit) return std::nullopt;
-  return End{
-      "hang",
-      absl::StrCat("the kernel of device ", options_.index, " did not leave within ",
-                   kLeaveLimit.count(), " s of its last task, and the ", Name(), " was ended"),
-      {}};
-}
-
-std::optional<SupervisedDevice::End> SupervisedDevice::ResumeKernel(Watched& watched) {
-  const Clock::time_point began = Clock::now();
-  const absl::Status status = watched.engine.client()->Resume(kResumeLimit);
-  if (!status.ok()) return DescribeFailedCall(watched.engine, "resume", status);
-  queue_.EndPark();
-  watched.parking = Parking::kRunning;
-  watched.resident_since = Clock::now();
-  resume_duration_.Observe(
-      static_cast<uint64_t>(nanoseconds(watched.resident_since - began).count()));
-  {
-    absl::MutexLock lock(&mu_);
-    ++resumes_;
-    work_arrived_ = false;
-    resume_wanted_ = false;
-  }
-  SetState(State::kResident, "");
-  return std::nullopt;
-}
-
 void SupervisedDevice::UnmapReleased(EngineProcess& engine) {
   for (uint64_t address : live_session_->TakeReleased()) {
     // An engine that cannot unmap keeps the mapping until it ends; if it is because
@@ -618,7 +306,7 @@ SupervisedDevice::Wants SupervisedDevice::TakeWants() {
   return wants;
 }
 
-void SupervisedDevice::Retire(EngineProcess& engine, const End& end) {
+void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
   {
     absl::MutexLock lock(&mu_);
     session_ = nullptr;
@@ -652,7 +340,7 @@ void SupervisedDevice::Retire(EngineProcess& engine, const End& end) {
                                                     task.task.operator_slot) == suspects.end();
                                  }),
                   running.end());
-    ReportFault(End{end.kind, cause, suspects}, std::move(running));
+    ReportFault(EngineEnd{end.kind, cause, suspects}, std::move(running));
   }
   FailLoading(cause);
   queue_.LoseRing(cause, suspects);
@@ -660,7 +348,7 @@ void SupervisedDevice::Retire(EngineProcess& engine, const End& end) {
   live_session_.reset();
 }
 
-void SupervisedDevice::ReportFault(const End& end, std::vector<RunningTask> running) {
+void SupervisedDevice::ReportFault(const EngineEnd& end, std::vector<RunningTask> running) {
   std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault;
   {
     absl::MutexLock lock(&mu_);
@@ -672,17 +360,7 @@ void SupervisedDevice::ReportFault(const End& end, std::vector<RunningTask> runn
   if (generation != nullptr) generation_ = std::move(generation);
 }
 
-void SupervisedDevice::FailLoading(const std::string& cause) {
-  absl::MutexLock lock(&mu_);
-  if (loading_ == nullptr) return;
-  ++failed_generation_changes_;
-  loading_->result = absl::UnavailableError(
-      absl::StrCat("generation ", loading_->generation->number, " was not loaded: ", cause,
-                   ". Fix: load it again once the device serves"));
-  loading_ = nullptr;
-}
-
-bool SupervisedDevice::AwaitRestart(const End& end) {
+bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
   const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
   const auto retry = [this]()
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || resume_wanted_; };
@@ -717,24 +395,6 @@ bool SupervisedDevice::AwaitRestart(const End& end) {
   restart_policy_.Forget();
   SetState(State::kRestarting, "resumed after it was given up");
   return true;
-}
-
-SupervisedDevice::End SupervisedDevice::DescribeExit(EngineProcess& engine,
-                                                     const ChildExit& exit) const {
-  const std::string words = engine.last_words();
-  if (!words.empty()) return {"fault", absl::StrCat("the ", Name(), " ended: ", words), {}};
-  // Nobody else ends a process with these signals, or makes it exit.
-  const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;
-  return {fault ? "fault" : "killed", absl::StrCat("the ", Name(), " ", exit.ToString()), {}};
-}
-
-SupervisedDevice::End SupervisedDevice::DescribeFailedCall(EngineProcess& engine, const char* call,
-                                                           const absl::Status& status) const {
-  // An engine whose device has faulted fails the call first and ends itself then.
-  if (const auto exit = engine.child().Wait(kEndLimit)) return DescribeExit(engine, *exit);
-  return {status.code() == absl::StatusCode::kDeadlineExceeded ? "hang" : "fault",
-          absl::StrCat("the ", Name(), " failed to ", call, ": ", std::string(status.message())),
-          {}};
 }
 
 std::string SupervisedDevice::Name() const {

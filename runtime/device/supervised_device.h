@@ -13,6 +13,9 @@
 //                            ├─ StepLoading: a change of generation (generation_change.h)
 //                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ running
 //
+// StepLoading and what it calls are in supervised_loading.cc, StepParking's in
+// supervised_parking.cc.
+//
 // Invariants:
 //   1. A task in flight is given its outcome (LoseRing) only when the engine process
 //      has been reaped: nothing writes to a client's memory after that, and a task that
@@ -36,6 +39,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/device/device.h"
+#include "runtime/device/engine_end.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/live_session.h"
 #include "runtime/device/restart_policy.h"
@@ -69,15 +73,6 @@ class SupervisedDevice final : public Device {
   void Shutdown() override;
 
  private:
-  // Why an engine is no more, or has to go.
-  struct End {
-    // As in Snapshot::restarts_by_cause; empty: the device shuts down.
-    std::string kind;
-    // For people, and for the tasks that it cost.
-    std::string cause;
-    // Operator slots that are to blame.
-    std::vector<uint32_t> suspects;
-  };
   // A generation that a thread waits to have loaded.
   struct Loading {
     std::shared_ptr<const Generation> generation;
@@ -95,38 +90,35 @@ class SupervisedDevice final : public Device {
     Loading* loading;  // Null: nothing to load.
   };
   enum class Parking : uint8_t { kRunning, kParking, kParked };
-  struct Watched;  // An engine that is being watched.
+  struct Watched;  // An engine that is being watched (supervised_watched.h).
 
   void Supervise();
   absl::StatusOr<std::unique_ptr<EngineProcess>> StartEngine(EngineInfo* info);
   void Adopt(EngineProcess& engine, const EngineInfo& info, bool restart);
   void Publish();
-  End Watch(EngineProcess& engine);
-  void Retire(EngineProcess& engine, const End& end);
+  EngineEnd Watch(EngineProcess& engine);
+  void Retire(EngineProcess& engine, const EngineEnd& end);
   // Waits as long as the policy says; false: the device shuts down.
-  bool AwaitRestart(const End& end);
+  bool AwaitRestart(const EngineEnd& end);
 
   // One look; what it finds, if it is the engine's end.
-  std::optional<End> Tick(Watched& watched);
-  std::optional<End> StepLoading(Watched& watched, const Wants& wants);
-  std::optional<End> LoadWhileParked(Watched& watched, Loading* loading);
+  std::optional<EngineEnd> Tick(Watched& watched);
+  std::optional<EngineEnd> StepLoading(Watched& watched, const Wants& wants);
+  std::optional<EngineEnd> LoadWhileParked(Watched& watched, Loading* loading);
   // Tells the waiting thread what came of it, and makes the generation the device's.
   void FinishLoading(Loading* loading, absl::Status result);
   // The engine ends: whoever waits for a generation on it hears so.
   void FailLoading(const std::string& cause);
-  std::optional<End> StepParking(Watched& watched, const Wants& wants);
-  std::optional<End> BeginParking(Watched& watched, const Wants& wants);
-  std::optional<End> FinishParking(Watched& watched, const Wants& wants);
-  std::optional<End> ResumeKernel(Watched& watched);
+  std::optional<EngineEnd> StepParking(Watched& watched, const Wants& wants);
+  std::optional<EngineEnd> BeginParking(Watched& watched, const Wants& wants);
+  std::optional<EngineEnd> FinishParking(Watched& watched, const Wants& wants);
+  std::optional<EngineEnd> ResumeKernel(Watched& watched);
   // Asks the owner what to start the next engine with.
-  void ReportFault(const End& end, std::vector<RunningTask> running);
+  void ReportFault(const EngineEnd& end, std::vector<RunningTask> running);
   std::chrono::nanoseconds TimeLimitOf(uint32_t operator_slot) const;
   void UnmapReleased(EngineProcess& engine);
   Wants TakeWants();
 
-  End DescribeExit(EngineProcess& engine, const ChildExit& exit) const;
-  // A call to the engine failed: because it ended, or else it has to.
-  End DescribeFailedCall(EngineProcess& engine, const char* call, const absl::Status& status) const;
   std::string Name() const;  // "engine of device 0"
   std::string SlotName(uint32_t operator_slot) const;
 

@@ -1,12 +1,11 @@
 #include "runtime/expression/functions.h"
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/expression/expression.h"
+#include "runtime/text/nearest.h"
 
 namespace resident::expression {
 namespace {
@@ -48,21 +47,6 @@ constexpr Function kFunctions[] = {
     {"trunc", "x", 1, 1, 1},
 };
 
-// Levenshtein distance.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 absl::Span<const Function> Functions() { return kFunctions; }
@@ -75,18 +59,9 @@ const Function* FindFunction(std::string_view name) {
 }
 
 std::string NearestFunction(std::string_view name) {
-  // A name is near when at most a third of it is mistyped, or when it is the beginning.
-  std::string_view nearest;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const Function& function : kFunctions) {
-    const bool begins = name.size() >= 3 && function.name.substr(0, name.size()) == name;
-    const size_t distance = begins ? 1 : EditDistance(name, function.name);
-    if (distance < least) {
-      least = distance;
-      nearest = function.name;
-    }
-  }
-  return std::string(nearest);
+  std::vector<std::string_view> names;
+  for (const Function& function : kFunctions) names.push_back(function.name);
+  return Nearest(name, names, Beginnings::kNear);
 }
 
 std::string FunctionList() {

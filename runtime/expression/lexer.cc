@@ -5,7 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/expression_errors.h"
 #include "runtime/expression/expression.h"
 
 namespace resident::expression {

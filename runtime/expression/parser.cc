@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
-#include "runtime/errors.h"
+#include "runtime/errors/expression_errors.h"
 #include "runtime/expression/expression.h"
 #include "runtime/expression/formula.h"
 #include "runtime/expression/lexer.h"

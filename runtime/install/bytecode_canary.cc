@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "kernels/flux/isa.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/flux/host_operator.h"
-#include "runtime/install/install_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

@@ -6,10 +6,10 @@
 #include "absl/time/clock.h"
 #include "runtime/canary/check_examples.h"
 #include "runtime/compile/source_files.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/expression/expression.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/install/bytecode_canary.h"
-#include "runtime/install/install_errors.h"
 
 namespace resident {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/device/arguments_text.h"
-#include "runtime/errors.h"
+#include "runtime/errors/operator_errors.h"
 #include "runtime/install/install_run.h"
 #include "runtime/install/unit_payload.h"
 

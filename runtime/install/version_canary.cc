@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/install/canary_verdicts.h"
 #include "runtime/install/unit_payload.h"
@@ -83,7 +84,7 @@ VersionCanary::~VersionCanary() = default;
 absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<bool()>& withdrawn,
                                 Steps* steps) {
   for (Trial& trial : trials_) {
-    if (withdrawn()) return absl::CancelledError("the install was withdrawn");
+    if (withdrawn()) return errors::InstallWithdrawn();
     absl::Status status = RunOn(trial, built, withdrawn, steps);
     if (!status.ok()) return status;
     setup_.verdicts->NotePassed(trial.key);

@@ -1,11 +1,14 @@
 #include "runtime/registry/registry.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
-#include "runtime/errors.h"
+#include "runtime/errors/operator_errors.h"
+#include "runtime/text/nearest.h"
 
 namespace resident {
 namespace {
@@ -28,21 +31,6 @@ constexpr OperatorText kTests[] = {RESIDENT_TEST_OPERATORS(RESIDENT_OPERATOR_TEX
 constexpr uint32_t kBuiltinSlots = 2 * (std::size(kBuiltins) + std::size(kTests));
 static_assert(kBuiltinSlots + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
               "two slots for each operator, and some for those that are on their way");
-
-// Levenshtein distance.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
-    }
-  }
-  return row[b.size()];
-}
 
 // Whether the batch that is counted here is one of the share's: the low half of the
 // counter, to which each batch adds the share, wraps.
@@ -134,19 +122,13 @@ Registry::Entry* Registry::Find(const std::string& name) const {
 }
 
 absl::Status Registry::NoSuchOperator(const std::string& name) const {
-  // A name is near when at most a third of it is mistyped.
-  std::string nearest;
-  if (name.size() > kMaxOperatorNameBytes) return errors::UnknownOperator(name, nearest);
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const auto& [candidate, entry] : operators_) {
-    const size_t distance = EditDistance(name, candidate);
-    // Of names equally near the first by name, so that the message does not change.
-    if (distance < least || (distance == least && !nearest.empty() && candidate < nearest)) {
-      least = distance;
-      nearest = candidate;
-    }
-  }
-  return errors::UnknownOperator(name, nearest);
+  if (name.size() > kMaxOperatorNameBytes) return errors::UnknownOperator(name, "");
+  std::vector<std::string_view> names;
+  names.reserve(operators_.size());
+  for (const auto& [candidate, entry] : operators_) names.push_back(candidate);
+  // Of names equally near the first by name, so that the message does not change.
+  std::sort(names.begin(), names.end());
+  return errors::UnknownOperator(name, Nearest(name, names));
 }
 
 absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_t version) const {

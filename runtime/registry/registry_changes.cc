@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/errors.h"
+#include "runtime/errors/operator_errors.h"
 #include "runtime/registry/registry.h"
 
 namespace resident {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/errors.h"
+#include "runtime/errors/argument_errors.h"
 
 namespace resident {
 namespace {

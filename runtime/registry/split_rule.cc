@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
-#include "runtime/errors.h"
+#include "runtime/errors/argument_errors.h"
 
 namespace resident {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/errors.h"
+#include "runtime/errors/state_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/state/files.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/errors.h"
+#include "runtime/errors/state_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/registry/version_state.h"
 #include "runtime/state/blob_store.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/state_errors.h"
 #include "runtime/limits.h"
 #include "runtime/registry/version_state.h"
 

@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/state_errors.h"
 #include "runtime/limits.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
@@ -15,12 +18,6 @@
 
 namespace resident {
 namespace {
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // A cause may bring a compiler's whole log, and thousands of events are kept.
 std::string Shortened(const std::string& text) {
@@ -401,7 +398,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
     *record.mutable_change() = ToStored(change);
     OperatorEvent event;
     event.revision = model_.revision();
-    event.time_ms = NowMs();
+    event.time_ms = absl::ToUnixMillis(absl::Now());
     event.operator_name = change.name;
     event.actor = Shortened(origin.actor);
     if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
@@ -435,7 +432,7 @@ absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
   {
     absl::MutexLock lock(&mu_);
     event.revision = model_.revision() + 1;
-    event.time_ms = NowMs();
+    event.time_ms = absl::ToUnixMillis(absl::Now());
     event.actor = Shortened(event.actor);
     event.message = Shortened(event.message);
     internal::StateRecord record;

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/status.h"
 #include "server/version.h"
 

@@ -1,6 +1,7 @@
 #include "server/services/buffer_access.h"
 
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/auth/presented.h"
 
 namespace resident {

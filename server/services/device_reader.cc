@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/buffers/copy_task.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/services/buffer_access.h"
 
 namespace resident {

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "runtime/limits.h"
 #include "server/services/call.h"
 #include "server/status.h"

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
+#include "runtime/errors/install_errors.h"
 #include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"

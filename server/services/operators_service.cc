@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
+#include "runtime/errors/operator_errors.h"
 #include "runtime/limits.h"
 #include "server/services/call.h"
 #include "server/services/install_stream.h"

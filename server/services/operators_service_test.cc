@@ -17,7 +17,7 @@
 #include "client/operators.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "runtime/install/fake_operator_manager.h"
 #include "tests/support/eventually.h"
 

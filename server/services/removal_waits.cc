@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "runtime/errors.h"
-#include "runtime/install/install_errors.h"
+#include "runtime/errors/daemon_errors.h"
+#include "runtime/errors/operator_errors.h"
 
 namespace resident {
 namespace {

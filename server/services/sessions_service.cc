@@ -4,7 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/live_streams.h"
 #include "server/services/call.h"
 #include "server/status.h"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
 
 namespace resident {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/result_builder.h"

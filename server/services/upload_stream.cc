@@ -4,7 +4,8 @@
 #include <cstring>
 
 #include "runtime/buffers/copy_task.h"
-#include "runtime/errors.h"
+#include "runtime/errors/buffer_errors.h"
+#include "runtime/errors/daemon_errors.h"
 #include "server/services/buffer_access.h"
 #include "server/services/call.h"
 #include "server/status.h"

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
 #include "runtime/buffers/buffer_table.h"
-#include "runtime/errors.h"
+#include "runtime/errors/argument_errors.h"
 #include "runtime/executor/batch.h"
 #include "runtime/registry/registry.h"
 #include "server/translation/request_batch.h"

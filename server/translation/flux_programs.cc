@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/run_arguments.h"
 #include "runtime/buffers/copy_task.h"
-#include "runtime/errors.h"
+#include "runtime/errors/batch_errors.h"
+#include "runtime/errors/flux_errors.h"
 
 namespace resident {
 namespace {

@@ -5,8 +5,12 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "runtime/compile/source_files.h"
-#include "runtime/errors.h"
+#include "runtime/errors/batch_errors.h"
+#include "runtime/errors/example_errors.h"
+#include "runtime/errors/install_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

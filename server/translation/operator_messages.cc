@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors.h"
+#include "runtime/errors/batch_errors.h"
+#include "runtime/errors/operator_errors.h"
 #include "runtime/limits.h"
 
 namespace resident {

@@ -1,6 +1,6 @@
 #include "server/translation/placement.h"
 
-#include "runtime/errors.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 

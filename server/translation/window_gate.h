@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/device/device.h"
-#include "runtime/errors.h"
+#include "runtime/errors/batch_errors.h"
 
 namespace resident {
 

@@ -100,11 +100,5 @@ TEST_F(FlagsTest, TheServerIsTheFlagThenTheEnvironmentThenLoopback) {
   EXPECT_EQ(ServerAddress(), "near:3");
 }
 
-TEST(NearestTest, NothingIsNearANonsenseWord) {
-  const std::string words[] = {"status", "ops"};
-  EXPECT_EQ(Nearest("stauts", words), "status");
-  EXPECT_EQ(Nearest("qqqqqqqqqq", words), "");
-}
-
 }  // namespace
 }  // namespace resident::cli

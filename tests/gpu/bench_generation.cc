@@ -10,11 +10,9 @@
 // a second beside that without any. Prints a table and writes the figures as JSON.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/device/device.h"
 #include "runtime/device/device_harness.h"
+#include "tests/support/bench_report.h"
 #include "tests/units/versions.h"
 
 ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
@@ -37,6 +36,8 @@ namespace resident {
 namespace {
 
 using Micros = std::chrono::duration<double, std::micro>;
+using testing::BenchReport;
+using testing::Fail;
 using testing::kFirstFreeSlot;
 using testing::kVersions;
 using testing::VersionAnswer;
@@ -46,43 +47,6 @@ constexpr std::chrono::seconds kParkDeadline{10};
 constexpr uint32_t kBatchTasks = 256;
 constexpr int kBatchesInFlight = 8;
 constexpr ClientId kLone = 10, kStream = 11;
-
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "bench_generation: %s\n", why.c_str());
-  std::_Exit(1);
-}
-
-double Percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(p * values.size()))];
-}
-
-class Report {
- public:
-  void Add(const std::string& what, double value, const std::string& unit) {
-    std::printf("%-60s %12.5g %s\n", what.c_str(), value, unit.c_str());
-    absl::StrAppend(&json_, json_.empty() ? "" : ",\n", "    {\"what\": \"", what,
-                    "\", \"value\": ", value, ", \"unit\": \"", unit, "\"}");
-  }
-  void AddPercentiles(const std::string& what, const std::vector<double>& us) {
-    Add(what + ", p50", Percentile(us, 0.5), "us");
-    Add(what + ", p99", Percentile(us, 0.99), "us");
-    Add(what + ", longest", Percentile(us, 1), "us");
-  }
-  void Write(const std::string& path, const EngineInfo& info) const {
-    if (path.empty()) return;
-    std::FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) Fail("cannot write " + path);
-    std::fprintf(file,
-                 "{\n  \"device\": \"%s\",\n  \"detail\": \"%s\",\n  \"figures\": [\n%s\n  ]\n}\n",
-                 info.name.c_str(), info.detail.c_str(), json_.c_str());
-    std::fclose(file);
-  }
-
- private:
-  std::string json_;
-};
 
 // The longest time without an answer since the last Take().
 class Gaps {
@@ -199,7 +163,7 @@ class Traffic {
 
 class Bench {
  public:
-  Bench(DeviceHarness* harness, Report* report) : harness_(*harness), report_(*report) {
+  Bench(DeviceHarness* harness, BenchReport* report) : harness_(*harness), report_(*report) {
     for (int i = 0; i < absl::GetFlag(FLAGS_operators); ++i) {
       versions_[kFirstFreeSlot + 2 * i] = i % kVersions;
     }
@@ -284,7 +248,7 @@ class Bench {
   }
 
   DeviceHarness& harness_;
-  Report& report_;
+  BenchReport& report_;
   std::map<uint32_t, uint32_t> versions_;  // By slot.
 };
 
@@ -292,9 +256,9 @@ int Main() {
   DeviceHarness harness;
   const EngineInfo info = harness.device().snapshot().info;
   std::printf("%s; %s\n", info.name.c_str(), info.detail.c_str());
-  Report report;
+  BenchReport report;
   Bench(&harness, &report).Run();
-  report.Write(absl::GetFlag(FLAGS_out), info);
+  report.Write(absl::GetFlag(FLAGS_out), {{"device", info.name}, {"detail", info.detail}});
   return 0;
 }
 

@@ -25,6 +25,7 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/executor/device_queue.h"
 #include "tests/gpu/cuda_baselines.h"
+#include "tests/support/bench_report.h"
 #include "tests/support/engine_harness.h"
 
 ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
@@ -42,53 +43,9 @@ using Micros = std::chrono::duration<double, std::micro>;
 constexpr uint64_t kN = 1024;
 constexpr uint64_t kVectorBytes = kN * 4;
 
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "bench_resident: %s\n", why.c_str());
-  std::exit(1);
-}
-
-double Percentile(std::vector<double> values, double p) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(p * values.size()))];
-}
-
-// What was measured, for the table and the JSON.
-class Report {
- public:
-  void Add(const std::string& what, double ours, const std::string& unit,
-           const std::string& baseline_name = "", double baseline = 0) {
-    std::printf("%-52s %12.4g %-8s", what.c_str(), ours, unit.c_str());
-    if (!baseline_name.empty()) {
-      std::printf("  %-28s %12.4g  ratio %.3f", baseline_name.c_str(), baseline, ours / baseline);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-    absl::StrAppend(&json_, json_.empty() ? "" : ",\n", "    {\"what\": \"", what,
-                    "\", \"value\": ", ours, ", \"unit\": \"", unit, "\"");
-    if (!baseline_name.empty()) {
-      absl::StrAppend(&json_, ", \"baseline\": \"", baseline_name,
-                      "\", \"baseline_value\": ", baseline, ", \"ratio\": ", ours / baseline);
-    }
-    absl::StrAppend(&json_, "}");
-  }
-
-  void Write(const std::string& path, const EngineInfo& info) const {
-    if (path.empty()) return;
-    std::FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) Fail("cannot write " + path);
-    std::fprintf(file,
-                 "{\n  \"device\": \"%s\",\n  \"detail\": \"%s\",\n  \"figures\": [\n%s\n  ]\n}\n",
-                 info.name.c_str(), info.detail.c_str(), json_.c_str());
-    std::fclose(file);
-  }
-
- private:
-  std::string json_;
-};
-
 class Bench {
  public:
-  Bench(EngineHarness* harness, Report* report)
+  Bench(EngineHarness* harness, BenchReport* report)
       : harness_(*harness), report_(*report), ring_(harness->NewRing()) {}
 
   void Run(const Baselines& baselines) {
@@ -434,7 +391,7 @@ class Bench {
   static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 
   EngineHarness& harness_;
-  Report& report_;
+  BenchReport& report_;
   std::shared_ptr<HostRing> ring_;
   EngineHarness::Span staging_ = harness_.Window(kStagingBytes);
   std::mt19937 random_{std::random_device{}()};
@@ -450,9 +407,10 @@ int Main() {
   options.engine.memory_bytes = uint64_t{8} << 30;
   EngineHarness harness(options);
   std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());
-  Report report;
+  BenchReport report;
   Bench(&harness, &report).Run(baselines);
-  report.Write(absl::GetFlag(FLAGS_out), harness.info());
+  report.Write(absl::GetFlag(FLAGS_out),
+               {{"device", harness.info().name}, {"detail", harness.info().detail}});
   // The kernel never ends by itself, and leaving without it is what a killed engine does.
   std::fflush(stdout);
   std::_Exit(0);

@@ -14,8 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <string>
@@ -27,8 +25,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/task_stream.h"
 #include "client/operators.h"
-#include "nlohmann/json.hpp"
 #include "tests/faults/daemon.h"
+#include "tests/support/bench_report.h"
 
 ABSL_FLAG(std::string, out, "bench_operators.json", "where the figures go");
 ABSL_FLAG(int, operators, 64, "operators installed");
@@ -46,22 +44,10 @@ using Micros = std::chrono::duration<double, std::micro>;
 
 constexpr int kInstalls = 20;
 
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "bench_operators: %s\n", why.c_str());
-  std::exit(1);
-}
-
 template <typename T>
 T Must(absl::StatusOr<T> value, const char* what) {
   if (!value.ok()) Fail(absl::StrCat(what, ": ", value.status().ToString()));
   return *std::move(value);
-}
-
-double Percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1,
-                         static_cast<size_t>(p * static_cast<double>(values.size())))];
 }
 
 // out = factor * x; `nonce` makes it another content.
@@ -103,23 +89,6 @@ class Bench {
   }
 
  private:
-  void Add(const std::string& what, double value, const std::string& unit) {
-    std::printf("%-64s %12.2f %s\n", what.c_str(), value, unit.c_str());
-    std::fflush(stdout);
-    figures_.push_back({{"what", what}, {"value", value}, {"unit", unit}});
-  }
-  void AddAgainst(const std::string& what, double value, const std::string& unit,
-                  const std::string& baseline, double baseline_value) {
-    Add(what, value, unit);
-    nlohmann::json& figure = figures_.back();
-    figure["baseline"] = baseline;
-    figure["baseline_value"] = baseline_value;
-    figure["ratio"] = value / baseline_value;
-    std::printf("%-64s %12.2f %s; ratio %.3f\n", absl::StrCat("  ", baseline).c_str(),
-                baseline_value, unit.c_str(), value / baseline_value);
-    std::fflush(stdout);
-  }
-
   // Returns the time until the version had this state; its steps go to `steps_us`.
   double Install(Installation installation, v1::VersionState until,
                  std::map<std::string, std::vector<double>>* steps_us = nullptr) {
@@ -151,12 +120,13 @@ class Bench {
     for (int i = 0; i < kInstalls; ++i) {
       cached_us.push_back(Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_STAGED));
     }
-    Add("install to STAGED, not cached, p50", Percentile(fresh_us, 0.5) / 1000, "ms");
-    Add("install to STAGED, not cached, slowest", Percentile(fresh_us, 1) / 1000, "ms");
-    Add("install to STAGED, cached, p50", Percentile(cached_us, 0.5) / 1000, "ms");
-    Add("install to STAGED, cached, slowest", Percentile(cached_us, 1) / 1000, "ms");
+    report_.Add("install to STAGED, not cached, p50", Percentile(fresh_us, 0.5) / 1000, "ms");
+    report_.Add("install to STAGED, not cached, slowest", Percentile(fresh_us, 1) / 1000, "ms");
+    report_.Add("install to STAGED, cached, p50", Percentile(cached_us, 0.5) / 1000, "ms");
+    report_.Add("install to STAGED, cached, slowest", Percentile(cached_us, 1) / 1000, "ms");
     for (const auto& [step, us] : steps) {
-      Add(absl::StrCat("install, not cached: ", step, ", p50"), Percentile(us, 0.5) / 1000, "ms");
+      report_.Add(absl::StrCat("install, not cached: ", step, ", p50"), Percentile(us, 0.5) / 1000,
+                  "ms");
     }
   }
 
@@ -226,12 +196,12 @@ class Bench {
       }
     }
     const std::string operators = absl::StrCat(absl::GetFlag(FLAGS_operators), " operators");
-    Add(absl::StrCat("changes of generation, ", operators), static_cast<double>(with_us.size()),
-        "");
+    report_.Add(absl::StrCat("changes of generation, ", operators),
+                static_cast<double>(with_us.size()), "");
     for (const auto& [name, p] : {std::pair("p50", 0.5), std::pair("p99", 0.99)}) {
-      AddAgainst(absl::StrCat("longest gap between answers at a change, ", operators, ", ", name),
-                 Percentile(with_us, p) / 1000, "ms", "the same without a change",
-                 Percentile(without_us, p) / 1000);
+      report_.Add(absl::StrCat("longest gap between answers at a change, ", operators, ", ", name),
+                  Percentile(with_us, p) / 1000, "ms", "the same without a change",
+                  Percentile(without_us, p) / 1000);
     }
   }
 
@@ -252,11 +222,11 @@ class Bench {
       const auto answer = Must(client_->Run(batch), "run");
       if (answer.Output<float>()[0] != (back ? 2 : 3)) ++wrong_;
     }
-    Add("activate or rollback, inside the daemon, p50", Percentile(inside_us, 0.5), "us");
-    Add("activate or rollback, inside the daemon, p99", Percentile(inside_us, 0.99), "us");
-    Add("activate or rollback, the call, p50", Percentile(call_us, 0.5), "us");
-    Add("activate or rollback, the call, p99", Percentile(call_us, 0.99), "us");
-    Add("next requests that a switch was not visible to", wrong_, "");
+    report_.Add("activate or rollback, inside the daemon, p50", Percentile(inside_us, 0.5), "us");
+    report_.Add("activate or rollback, inside the daemon, p99", Percentile(inside_us, 0.99), "us");
+    report_.Add("activate or rollback, the call, p50", Percentile(call_us, 0.5), "us");
+    report_.Add("activate or rollback, the call, p99", Percentile(call_us, 0.99), "us");
+    report_.Add("next requests that a switch was not visible to", wrong_, "");
   }
 
   double StreamRate() {
@@ -286,24 +256,22 @@ class Bench {
       stop = true;
       changer.join();
     }
-    Add("changes of generation during the throughput runs", changes, "");
-    AddAgainst("tasks of 64 elements, one change of generation a second", with, "M tasks/s",
-               "the same without changes", without);
+    report_.Add("changes of generation during the throughput runs", changes, "");
+    report_.Add("tasks of 64 elements, one change of generation a second", with, "M tasks/s",
+                "the same without changes", without);
   }
 
   void Write() {
     const v1::DeviceStatus device = daemon_.Device();
-    nlohmann::json out = {{"device", device.name()},
-                          {"engine", device.engine()},
-                          {"generation", device.generation()},
-                          {"figures", figures_}};
-    std::ofstream(absl::GetFlag(FLAGS_out)) << out.dump(1) << "\n";
+    report_.Write(absl::GetFlag(FLAGS_out), {{"device", device.name()},
+                                             {"engine", device.engine()},
+                                             {"generation", device.generation()}});
   }
 
   Daemon daemon_;
   std::unique_ptr<client::Client> client_;
   client::Operators operators_;
-  std::vector<nlohmann::json> figures_;
+  BenchReport report_;
   int wrong_ = 0;
 };
 

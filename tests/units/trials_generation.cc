@@ -1,13 +1,9 @@
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "tests/units/link_units.h"
 #include "tests/units/trials.h"
-
-#ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/link.h"
-#endif
 
 #define DECLARE(suffix)                                \
   extern const char _binary_trials_##suffix##_start[]; \
@@ -61,33 +57,19 @@ std::string_view Between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-[[noreturn]] void Die(const std::string& why) {
-  std::fprintf(stderr, "trials: %s\n", why.c_str());
-  std::exit(1);
-}
-
+std::vector<LinkInput> Units() {
+  std::vector<LinkInput> units;
 #ifdef RESIDENT_HAVE_CUDA
-std::shared_ptr<const std::string> Link(const Generation& generation, uint32_t architecture) {
-  GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
-                                                     static_cast<int>(architecture % 10));
-  const std::string table = JumpTablePtx(generation.operators);
-  objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
   // Each text ends with a zero byte, which is not part of it.
   for (std::string_view ptx :
        {Between(_binary_trials_ptx_start, _binary_trials_ptx_end),
         Between(_binary_trials_checked_ptx_start, _binary_trials_checked_ptx_end)}) {
     ptx.remove_suffix(1);
-    objects.inputs.push_back({"trials.ptx", ptx, /*is_ptx=*/true});
+    units.push_back({"trials.ptx", ptx, /*is_ptx=*/true});
   }
-  auto image = LinkImage(objects.inputs, objects.architecture);
-  if (!image.ok()) Die(image.status().ToString());
-  return std::make_shared<const std::string>(*std::move(image));
-}
-#else
-std::shared_ptr<const std::string> Link(const Generation&, uint32_t) {
-  Die("a build without CUDA");
-}
 #endif
+  return units;
+}
 
 }  // namespace
 
@@ -116,7 +98,7 @@ std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture) {
     generation->operators.push_back({TrialSlot(name), "resident_op_" + name, serving});
     generation->operators.push_back({CheckedTrialSlot(name), "resident_opc_" + name, checked});
   }
-  if (architecture != 0) generation->image = Link(*generation, architecture);
+  if (architecture != 0) generation->image = LinkUnits(*generation, architecture, Units());
   made = {architecture, generation};
   return generation;
 }

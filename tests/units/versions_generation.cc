@@ -1,13 +1,6 @@
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
 #include "runtime/engine/image/embedded.h"
+#include "tests/units/link_units.h"
 #include "tests/units/versions.h"
-
-#ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/link.h"
-#endif
 
 #define DECLARE(suffix)                                     \
   extern const char _binary_versions_##suffix##_gz_start[]; \
@@ -23,33 +16,6 @@ DECLARE(sm100_cubin)
 #undef DECLARE
 
 namespace resident::testing {
-namespace {
-
-[[noreturn]] void Die(const std::string& why) {
-  std::fprintf(stderr, "versions: %s\n", why.c_str());
-  std::exit(1);
-}
-
-#ifdef RESIDENT_HAVE_CUDA
-std::shared_ptr<const std::string> Link(const Generation& generation, uint32_t architecture) {
-  GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
-                                                     static_cast<int>(architecture % 10));
-  const std::string unit = VersionsUnit(architecture);
-  if (unit.empty()) Die("no unit for sm_" + std::to_string(architecture));
-  const std::string table = JumpTablePtx(generation.operators);
-  objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
-  objects.inputs.push_back({"versions.cubin", unit, /*is_ptx=*/false});
-  auto image = LinkImage(objects.inputs, objects.architecture);
-  if (!image.ok()) Die(image.status().ToString());
-  return std::make_shared<const std::string>(*std::move(image));
-}
-#else
-std::shared_ptr<const std::string> Link(const Generation&, uint32_t) {
-  Die("a build without CUDA");
-}
-#endif
-
-}  // namespace
 
 std::string VersionSymbol(uint32_t k) {
   return "resident_op_version_" + std::to_string(static_cast<int>(VersionAnswer(k)));
@@ -87,7 +53,11 @@ std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t a
     generation->operators.push_back(
         {slot, VersionSymbol(k), architecture == 0 ? *shared_object : nullptr});
   }
-  if (architecture != 0) generation->image = Link(*generation, architecture);
+  if (architecture == 0) return generation;
+  const std::string unit = VersionsUnit(architecture);
+  if (unit.empty()) Die("no versions for sm_" + std::to_string(architecture));
+  generation->image =
+      LinkUnits(*generation, architecture, {{"versions.cubin", unit, /*is_ptx=*/false}});
   return generation;
 }
 

@@ -1,23 +1,14 @@
-// What a linked image (cubin) says of its functions: an ELF file whose .nv.info section
-// holds, for each function, its registers and its stack frame. The driver tells these of
-// kernels only, and operators are not kernels.
+// What a linked image (cubin) says of its functions.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
 
-#include <cstdint>
 #include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "runtime/elf/nv_info.h"
 
 namespace resident {
-
-struct FunctionResources {
-  uint32_t registers = 0;
-  // The function's own frame, without what it calls.
-  uint32_t stack_bytes = 0;
-  uint32_t code_bytes = 0;
-};
 
 // By symbol. INVALID_ARGUMENT: not a cubin, or one that is damaged: which part.
 absl::StatusOr<std::map<std::string, FunctionResources>> ReadCubin(const std::string& image);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/resident/kernel_parameters.h"
+#include "runtime/engine/image/cuda_library.h"
 
 namespace resident {
 namespace {
@@ -29,19 +30,13 @@ struct JitLink {
 };
 
 absl::StatusOr<JitLink> OpenJitLink() {
-  void* library = dlopen("libnvJitLink.so.13", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    library = dlopen("/usr/local/cuda/lib64/libnvJitLink.so.13", RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot open nvJitLink (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
-  }
+  const absl::StatusOr<void*> library = OpenCudaLibrary("nvJitLink", "libnvJitLink.so.13");
+  if (!library.ok()) return library.status();
   JitLink link{};
-#define LOAD(member, call)                                                                  \
-  link.member = reinterpret_cast<decltype(link.member)>(dlsym(library, SYMBOL_NAME(call))); \
-  if (link.member == nullptr) {                                                             \
-    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));    \
+#define LOAD(member, call)                                                                   \
+  link.member = reinterpret_cast<decltype(link.member)>(dlsym(*library, SYMBOL_NAME(call))); \
+  if (link.member == nullptr) {                                                              \
+    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));     \
   }
   LOAD(create, nvJitLinkCreate)
   LOAD(add_data, nvJitLinkAddData)

@@ -5,8 +5,8 @@
 //
 //   ASSIGN_OR_RETURN(ElfFile elf, ElfFile::Parse(bytes));
 //   for (const ElfSymbol& symbol : elf.symbols()) ...
-#ifndef RESIDENT_RUNTIME_COMPILE_ELF_FILE_H_
-#define RESIDENT_RUNTIME_COMPILE_ELF_FILE_H_
+#ifndef RESIDENT_RUNTIME_ELF_ELF_FILE_H_
+#define RESIDENT_RUNTIME_ELF_ELF_FILE_H_
 
 #include <elf.h>
 
@@ -16,9 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace resident {
+
+// INVALID_ARGUMENT: the file has a part that cannot be: "section table ends early".
+absl::Status DamagedObject(const char* what);
 
 struct ElfSection {
   std::string_view name;
@@ -82,4 +86,4 @@ class ElfFile {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_COMPILE_ELF_FILE_H_
+#endif  // RESIDENT_RUNTIME_ELF_ELF_FILE_H_

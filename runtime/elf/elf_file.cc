@@ -1,14 +1,9 @@
-#include "runtime/compile/elf_file.h"
+#include "runtime/elf/elf_file.h"
 
 #include "absl/strings/str_cat.h"
 
 namespace resident {
 namespace {
-
-absl::Status Damaged(const char* what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the object is damaged: its ", what, ". Fix: compile it again"));
-}
 
 // The text at an offset of a string table. False: it does not end in there, or not soon.
 bool ReadName(std::string_view table, uint64_t offset, std::string_view* name) {
@@ -22,6 +17,11 @@ bool ReadName(std::string_view table, uint64_t offset, std::string_view* name) {
 
 }  // namespace
 
+absl::Status DamagedObject(const char* what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the object is damaged: its ", what, ". Fix: compile it again"));
+}
+
 absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
   ElfFile elf;
   if (!Read(bytes, 0, &elf.header_) || std::memcmp(elf.header_.e_ident, ELFMAG, SELFMAG) != 0) {
@@ -34,7 +34,7 @@ absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
   for (uint32_t i = 0; i < elf.header_.e_phnum; ++i) {
     Elf64_Phdr segment;
     if (!Read(bytes, elf.header_.e_phoff + uint64_t{i} * sizeof(segment), &segment)) {
-      return Damaged("segment table ends early");
+      return DamagedObject("segment table ends early");
     }
     elf.segments_.push_back(segment);
   }
@@ -43,7 +43,7 @@ absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
     const bool dynamic = section.type == SHT_DYNSYM;
     if (section.type != SHT_SYMTAB && !dynamic) continue;
     std::vector<ElfSymbol>* const symbols = dynamic ? &elf.dynamic_symbols_ : &elf.symbols_;
-    if (!symbols->empty()) return Damaged("symbol table stands there twice");
+    if (!symbols->empty()) return DamagedObject("symbol table stands there twice");
     if (absl::Status status = elf.ReadSymbols(section, symbols); !status.ok()) return status;
   }
   return elf;
@@ -54,7 +54,7 @@ absl::Status ElfFile::ReadSections(std::string_view bytes) {
   for (uint32_t i = 0; i < header_.e_shnum; ++i) {
     Elf64_Shdr section;
     if (!Read(bytes, header_.e_shoff + uint64_t{i} * sizeof(section), &section)) {
-      return Damaged("section table ends early");
+      return DamagedObject("section table ends early");
     }
     headers.push_back(section);
   }
@@ -75,26 +75,28 @@ absl::Status ElfFile::ReadSections(std::string_view bytes) {
     sections_.push_back(section);
   }
   if (sections_.empty()) return absl::OkStatus();
-  if (header_.e_shstrndx >= sections_.size()) return Damaged("section names are missing");
+  if (header_.e_shstrndx >= sections_.size()) return DamagedObject("section names are missing");
   const std::string_view names = sections_[header_.e_shstrndx].bytes;
   for (size_t i = 0; i < sections_.size(); ++i) {
     if (!ReadName(names, headers[i].sh_name, &sections_[i].name)) {
-      return Damaged("section names are cut off");
+      return DamagedObject("section names are cut off");
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status ElfFile::ReadSymbols(const ElfSection& table, std::vector<ElfSymbol>* symbols) const {
-  if (table.link >= sections_.size()) return Damaged("symbol names are missing");
-  if (table.bytes.size() != table.size) return Damaged("symbol table ends early");
+  if (table.link >= sections_.size()) return DamagedObject("symbol names are missing");
+  if (table.bytes.size() != table.size) return DamagedObject("symbol table ends early");
   const std::string_view names = sections_[table.link].bytes;
   symbols->reserve(table.bytes.size() / sizeof(Elf64_Sym));
   for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= table.bytes.size(); at += sizeof(Elf64_Sym)) {
     Elf64_Sym from;
     Read(table.bytes, at, &from);
     ElfSymbol symbol;
-    if (!ReadName(names, from.st_name, &symbol.name)) return Damaged("symbol names are cut off");
+    if (!ReadName(names, from.st_name, &symbol.name)) {
+      return DamagedObject("symbol names are cut off");
+    }
     symbol.type = ELF64_ST_TYPE(from.st_info);
     symbol.bind = ELF64_ST_BIND(from.st_info);
     symbol.other = from.st_other;

@@ -1,0 +1,34 @@
+#include "runtime/device/engine_end.h"
+
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+bool IsFaultSignal(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
+         signal == SIGABRT;
+}
+
+}  // namespace
+
+EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit) {
+  const std::string words = engine.last_words();
+  if (!words.empty()) return {"fault", absl::StrCat("the ", name, " ended: ", words), {}};
+  // Nobody else ends a process with these signals, or makes it exit.
+  const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;
+  return {fault ? "fault" : "killed", absl::StrCat("the ", name, " ", exit.ToString()), {}};
+}
+
+EngineEnd DescribeFailedCall(EngineProcess& engine, const std::string& name, const char* call,
+                             const absl::Status& status) {
+  // An engine whose device has faulted fails the call first and ends itself then.
+  if (const auto exit = engine.child().Wait(kEndLimit)) return DescribeExit(engine, name, *exit);
+  return {status.code() == absl::StatusCode::kDeadlineExceeded ? "hang" : "fault",
+          absl::StrCat("the ", name, " failed to ", call, ": ", std::string(status.message())),
+          {}};
+}
+
+}  // namespace resident

@@ -1,0 +1,39 @@
+// EngineEnd: why an engine is no more, or has to go.
+//
+//   if (const auto exit = engine.child().Wait(seconds(0))) return DescribeExit(engine, name,
+//   *exit);
+#ifndef RESIDENT_RUNTIME_DEVICE_ENGINE_END_H_
+#define RESIDENT_RUNTIME_DEVICE_ENGINE_END_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/device/engine_process.h"
+#include "runtime/process/child_process.h"
+
+namespace resident {
+
+// A broken control plane: how long until the engine must be seen to have ended.
+inline constexpr std::chrono::seconds kEndLimit{1};
+
+struct EngineEnd {
+  // As in Device::Snapshot::restarts_by_cause; empty: the device shuts down.
+  std::string kind;
+  // For people, and for the tasks that it cost.
+  std::string cause;
+  // Operator slots that are to blame.
+  std::vector<uint32_t> suspects;
+};
+
+// `name`: "engine of device 0".
+EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit);
+// A call to the engine failed: because it ended, or else it has to.
+EngineEnd DescribeFailedCall(EngineProcess& engine, const std::string& name, const char* call,
+                             const absl::Status& status);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_ENGINE_END_H_

@@ -1,0 +1,178 @@
+// A device's changes of generation; supervised_device.cc is what calls the steps.
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/device/engine_end.h"
+#include "runtime/device/supervised_device.h"
+#include "runtime/device/supervised_watched.h"
+
+namespace resident {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+// Slots that hold an operator in `after` and another one, or none, in `before`.
+std::vector<uint32_t> SlotsWithOtherOperators(const Generation* before, const Generation& after) {
+  std::unordered_map<uint32_t, std::string_view> symbols;
+  if (before != nullptr) {
+    for (const GenerationOperator& op : before->operators) symbols[op.slot] = op.symbol;
+  }
+  std::vector<uint32_t> slots;
+  for (const GenerationOperator& op : after.operators) {
+    const auto found = symbols.find(op.slot);
+    if (found == symbols.end() || found->second != op.symbol) slots.push_back(op.slot);
+  }
+  return slots;
+}
+
+}  // namespace
+
+absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> generation,
+                                              milliseconds park_deadline) {
+  absl::MutexLock load_lock(&load_mu_);
+  Loading loading{.generation = std::move(generation),
+                  .operators = {},
+                  .park_deadline = park_deadline,
+                  .engine_pid = 0,
+                  .result = std::nullopt};
+  std::shared_ptr<EngineClient> client;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stop_) return StoppedError();
+    if (state_ == State::kUnhealthy) return UnhealthyError();
+    if (client_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat(
+          "device ", options_.index, " has no engine at present: ", detail_, ". Fix: try again"));
+    }
+    if (loading.generation->number <= info_.generation) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "device ", options_.index, " runs generation ", info_.generation, " already, and ",
+          loading.generation->number, " is not above it. Fix: number generations upwards"));
+    }
+    client = client_;
+    loading.engine_pid = engine_pid_;
+  }
+  // On this thread, beside the running kernel: it may take a while.
+  absl::StatusOr<std::vector<OperatorResources>> staged = client->Stage(*loading.generation);
+  absl::MutexLock lock(&mu_);
+  if (!staged.ok()) {
+    ++failed_generation_changes_;
+    return staged.status();
+  }
+  loading.operators = *std::move(staged);
+  if (stop_) return StoppedError();
+  if (engine_pid_ != loading.engine_pid) {
+    ++failed_generation_changes_;
+    return absl::UnavailableError(absl::StrCat("the ", Name(), " was replaced while generation ",
+                                               loading.generation->number,
+                                               " was staged. Fix: load it again"));
+  }
+  loading_ = &loading;  // The supervisor's until it has set the result.
+  wake_->Signal();
+  const auto settled = [&loading] { return loading.result.has_value(); };
+  mu_.Await(absl::Condition(&settled));
+  return *loading.result;
+}
+
+void SupervisedDevice::SetGeneration(std::shared_ptr<const Generation> generation) {
+  absl::MutexLock lock(&mu_);
+  generation_ = std::move(generation);
+}
+
+std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const Wants& wants) {
+  if (wants.loading == nullptr) return std::nullopt;
+  if (watched.change == nullptr) {
+    if (watched.parking == Parking::kParking) return std::nullopt;
+    if (watched.parking == Parking::kParked) return LoadWhileParked(watched, wants.loading);
+    watched.change = std::make_unique<GenerationChange>(watched.engine, queue_, ++watched.changes,
+                                                        wants.loading->generation->number,
+                                                        wants.loading->park_deadline);
+  }
+  switch (watched.change->Step()) {
+    case GenerationChange::Progress::kWaiting:
+      return std::nullopt;
+    case GenerationChange::Progress::kDone:
+      break;
+    case GenerationChange::Progress::kLost:
+      // What waits for the load is answered when the engine is retired.
+      return DescribeFailedCall(watched.engine, Name(), "change its generation",
+                                watched.change->result());
+  }
+  const absl::Status result = watched.change->result();
+  if (result.code() == absl::StatusCode::kUnavailable) {
+    // Most likely it has ended: whoever waits is told how.
+    if (const auto exit = watched.engine.child().Wait(kEndLimit)) {
+      return DescribeExit(watched.engine, Name(), *exit);
+    }
+  }
+  if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {
+    generation_pause_.Observe(static_cast<uint64_t>(pause.count()));
+    absl::MutexLock lock(&mu_);
+    last_generation_pause_ = pause;
+    last_switch_ = watched.change->times();
+  }
+  watched.change.reset();
+  watched.resident_since = Clock::now();
+  FinishLoading(wants.loading, result);
+  return std::nullopt;
+}
+
+std::optional<EngineEnd> SupervisedDevice::LoadWhileParked(Watched& watched, Loading* loading) {
+  const absl::StatusOr<SwitchTimes> times =
+      watched.engine.client()->Switch(++watched.changes, /*launch=*/false, nanoseconds(0));
+  if (!times.ok() && watched.engine.child().Wait(seconds(0))) {
+    return DescribeFailedCall(watched.engine, Name(), "change its generation", times.status());
+  }
+  FinishLoading(loading, times.status());
+  return std::nullopt;
+}
+
+void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
+  if (result.ok()) {
+    std::shared_ptr<const Generation> before;
+    {
+      absl::MutexLock lock(&mu_);
+      before = generation_;
+    }
+    // Their tasks come only once the load has been answered.
+    for (const uint32_t slot : SlotsWithOtherOperators(before.get(), *loading->generation)) {
+      queue_.ForgetEstimate(slot);
+    }
+  }
+  absl::MutexLock lock(&mu_);
+  if (result.ok()) {
+    generation_ = loading->generation;
+    info_.generation = loading->generation->number;
+    info_.operators = std::move(loading->operators);
+    ++generation_changes_;
+  } else {
+    ++failed_generation_changes_;
+  }
+  loading->result = std::move(result);
+  loading_ = nullptr;
+}
+
+void SupervisedDevice::FailLoading(const std::string& cause) {
+  absl::MutexLock lock(&mu_);
+  if (loading_ == nullptr) return;
+  ++failed_generation_changes_;
+  loading_->result = absl::UnavailableError(
+      absl::StrCat("generation ", loading_->generation->number, " was not loaded: ", cause,
+                   ". Fix: load it again once the device serves"));
+  loading_ = nullptr;
+}
+
+}  // namespace resident

@@ -1,0 +1,38 @@
+// SupervisedDevice::Watched: what the supervisor's thread knows of the engine that it
+// watches. For the sources of SupervisedDevice alone.
+#ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_WATCHED_H_
+#define RESIDENT_RUNTIME_DEVICE_SUPERVISED_WATCHED_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "runtime/device/generation_change.h"
+#include "runtime/device/heartbeat_monitor.h"
+#include "runtime/device/supervised_device.h"
+
+namespace resident {
+
+// Between looks at the heartbeat and at overdue tasks. A look costs some microseconds:
+// at 20 a second an idle device's supervision is far below a thousandth of a core.
+inline constexpr std::chrono::milliseconds kTick{50};
+
+struct SupervisedDevice::Watched {
+  EngineProcess& engine;
+  HeartbeatMonitor heart;
+  Clock::time_point next_tick;
+  Parking parking = Parking::kRunning;
+  std::unique_ptr<GenerationChange> change;  // While one is under way.
+  uint64_t changes = 0;                      // Numbers of this engine's.
+  Clock::time_point resident_since;
+  Clock::time_point park_began;
+  // Since when a park has had nothing in flight to wait for.
+  std::optional<Clock::time_point> park_idle_since;
+  // The next step of parking is due now, not at the next tick.
+  bool step_at_once = false;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_SUPERVISED_WATCHED_H_

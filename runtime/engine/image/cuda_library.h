@@ -1,0 +1,36 @@
+// OpenCudaLibrary: a library of the CUDA toolkit, opened at run time, so that the binary
+// starts on a machine without one.
+//
+// Thread safety: may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(void* library, OpenCudaLibrary("NVRTC", "libnvrtc.so.13"));
+#ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_CUDA_LIBRARY_H_
+#define RESIDENT_RUNTIME_ENGINE_IMAGE_CUDA_LIBRARY_H_
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+
+// From where the loader looks, else from where the toolkit installs itself. For dlsym;
+// stays open. UNAVAILABLE: there is none.
+inline absl::StatusOr<void*> OpenCudaLibrary(const char* name, const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    library = dlopen(("/usr/local/cuda/lib64/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot open ", name, " (", dlerror(), "). Fix: install the CUDA 13 toolkit"));
+  }
+  return library;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_IMAGE_CUDA_LIBRARY_H_

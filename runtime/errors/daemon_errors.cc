@@ -1,0 +1,83 @@
+#include "runtime/errors/daemon_errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "runtime/errors/quote.h"
+
+namespace resident::errors {
+
+using absl::StrCat;
+
+absl::Status NoSession() {
+  return absl::UnauthenticatedError(
+      "the call has no session. Fix: open one (Sessions.Open) and send its id as metadata "
+      "\"resident-session\"");
+}
+
+absl::Status UnknownSession(const std::string& id) {
+  return absl::UnauthenticatedError(StrCat("no session ", Quote(id),
+                                           ": it has ended or never was. "
+                                           "Fix: open one (Sessions.Open) and keep its stream "
+                                           "open"));
+}
+
+absl::Status TooManySessions(uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat("there are ", limit,
+                                             " sessions, the limit. Fix: end "
+                                             "one or raise --max_sessions"));
+}
+
+absl::Status TooManyPeers(uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat("there are ", limit,
+                                             " connections with work, the "
+                                             "limit. Fix: send less at once or raise "
+                                             "--max_sessions"));
+}
+
+absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("client_name of ", bytes, " bytes is over the limit of ",
+                                           limit, ". Fix: send a shorter one"));
+}
+
+absl::Status UnknownDevice(uint64_t device, size_t devices) {
+  return absl::NotFoundError(
+      StrCat("no device ", device,
+             ". Fix: ", devices == 1 ? "send 0, the only one" : StrCat("send 0 to ", devices - 1),
+             " (Admin.Status lists them)"));
+}
+
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
+  return absl::UnavailableError(StrCat("device ", device, " has no engine at the moment",
+                                       detail.empty() ? "" : StrCat(" (", detail, ")"),
+                                       ". Fix: send it again in a second; Admin.Status tells its "
+                                       "state"));
+}
+
+absl::Status NoDeviceAvailable() {
+  return absl::UnavailableError(
+      "no device has an engine at the moment. Fix: send it again in a second; Admin.Status tells "
+      "why");
+}
+
+absl::Status Draining() {
+  return absl::UnavailableError(
+      "the daemon is draining and takes no new work. Fix: send it to another daemon, or again "
+      "after the restart");
+}
+
+absl::Status Cancelled() {
+  return absl::CancelledError("the call was cancelled. Fix: none needed if that was intended");
+}
+
+absl::Status DeadlineExceeded() {
+  return absl::DeadlineExceededError(
+      "the deadline passed before the tasks reached the device. Fix: allow more time or send "
+      "smaller batches");
+}
+
+absl::Status DrainUnfinished(uint64_t remaining) {
+  return absl::DeadlineExceededError(StrCat(remaining,
+                                            " tasks are left. Fix: call Drain again, or "
+                                            "stop the daemon, which answers them UNAVAILABLE"));
+}
+
+}  // namespace resident::errors

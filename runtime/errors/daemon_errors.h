@@ -1,0 +1,28 @@
+// Errors of sessions, devices and the daemon as a whole (as argument_errors.h).
+#ifndef RESIDENT_RUNTIME_ERRORS_DAEMON_ERRORS_H_
+#define RESIDENT_RUNTIME_ERRORS_DAEMON_ERRORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace resident::errors {
+
+absl::Status NoSession();
+absl::Status UnknownSession(const std::string& id);
+absl::Status TooManySessions(uint64_t limit);
+absl::Status TooManyPeers(uint64_t limit);
+absl::Status ClientNameTooLong(size_t bytes, size_t limit);
+absl::Status UnknownDevice(uint64_t device, size_t devices);
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
+absl::Status NoDeviceAvailable();
+absl::Status Draining();
+absl::Status Cancelled();
+absl::Status DeadlineExceeded();
+absl::Status DrainUnfinished(uint64_t remaining);
+
+}  // namespace resident::errors
+
+#endif  // RESIDENT_RUNTIME_ERRORS_DAEMON_ERRORS_H_

@@ -1,0 +1,38 @@
+// What benchmarks share: percentiles, and a report of the figures as a table and as JSON.
+//
+//   BenchReport report;
+//   report.Add("lone add, p50", Percentile(us, 0.5), "us", "launch, p50", Percentile(launch, 0.5));
+//   report.Write(absl::GetFlag(FLAGS_out), {{"device", info.name}, {"detail", info.detail}});
+#ifndef RESIDENT_TESTS_SUPPORT_BENCH_REPORT_H_
+#define RESIDENT_TESTS_SUPPORT_BENCH_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace resident::testing {
+
+// Ends the benchmark with status 1. Its threads and its kernel are left as they are.
+[[noreturn]] void Fail(const std::string& why);
+
+// By rank: 0.5 is the median, 1 the largest. No values: 0.
+double Percentile(std::vector<double> values, double p);
+
+class BenchReport {
+ public:
+  // Prints the figure and, if there is a baseline, that one and our ratio to it.
+  void Add(const std::string& what, double value, const std::string& unit,
+           const std::string& baseline = "", double baseline_value = 0);
+  // The median, the 99th percentile and the longest.
+  void AddPercentiles(const std::string& what, const std::vector<double>& us);
+  // `head`: what was measured. An empty path: nothing is written.
+  void Write(const std::string& path, nlohmann::ordered_json head) const;
+
+ private:
+  nlohmann::ordered_json figures_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace resident::testing
+
+#endif  // RESIDENT_TESTS_SUPPORT_BENCH_REPORT_H_
