@@ -6,7 +6,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/engine/image/generation_objects.h"
 
 namespace resident {
 namespace {
@@ -21,9 +20,7 @@ struct Compilation {
 };
 
 CompileTarget ToCompileTarget(UnitTarget target) {
-  if (target == kCpuTarget) return {};
-  const int architecture = static_cast<int>(target);
-  return {true, FirstGenerationObjects(architecture / 10, architecture % 10).architecture};
+  return {target != kCpuTarget, static_cast<int>(target)};
 }
 
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
@@ -115,8 +112,8 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   return built;
 }
 
-absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
-    UnitTarget target, uint64_t number, const std::vector<Member>& members) const {
+absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::MakeGeneration(
+    UnitTarget target, uint64_t number, const std::vector<Member>& members) {
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const Member& member : members) {
@@ -127,12 +124,6 @@ absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
     }
     generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
   }
-  if (target == kCpuTarget || members.empty()) return generation;
-  LinkJob job{static_cast<int>(target) / 10, static_cast<int>(target) % 10, generation->operators};
-  LinkResult linked = compiler_->Link(job);
-  if (!linked.status.ok()) return linked.status;
-  generation->image = std::move(linked.image);
-  for (GenerationOperator& op : generation->operators) op.object = nullptr;
   return generation;
 }
 

@@ -1,5 +1,5 @@
 // VersionBuilder: what an install brings, compiled and inspected for every target of the
-// daemon's devices, and linked into their generations.
+// daemon's devices, and put into their generations.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_INSTALL_VERSION_BUILDER_H_
@@ -64,13 +64,13 @@ class VersionBuilder {
   // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 
-  // A generation of units in slots.
+  // A generation of units in slots. INTERNAL: one was not compiled for the target.
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;
   };
-  absl::StatusOr<std::shared_ptr<const Generation>> Link(UnitTarget target, uint64_t number,
-                                                         const std::vector<Member>& members) const;
+  static absl::StatusOr<std::shared_ptr<const Generation>> MakeGeneration(
+      UnitTarget target, uint64_t number, const std::vector<Member>& members);
 
  private:
   Compiler* const compiler_;

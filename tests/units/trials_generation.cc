@@ -2,11 +2,12 @@
 #include <cstdlib>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tests/units/trials.h"
 
 #ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/link.h"
+#include "runtime/engine/image/operator_module.h"
 #endif
 
 #define DECLARE(suffix)                                \
@@ -67,27 +68,33 @@ std::string_view Between(const char* begin, const char* end) {
 }
 
 #ifdef RESIDENT_HAVE_CUDA
-std::shared_ptr<const std::string> Link(const Generation& generation, uint32_t architecture) {
-  GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
-                                                     static_cast<int>(architecture % 10));
-  const std::string table = JumpTablePtx(generation.operators);
-  objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
-  // Each text ends with a zero byte, which is not part of it.
-  for (std::string_view ptx :
-       {Between(_binary_trials_ptx_start, _binary_trials_ptx_end),
-        Between(_binary_trials_checked_ptx_start, _binary_trials_checked_ptx_end)}) {
-    ptx.remove_suffix(1);
-    objects.inputs.push_back({"trials.ptx", ptx, /*is_ptx=*/true});
-  }
-  auto image = LinkImage(objects.inputs, objects.architecture);
-  if (!image.ok()) Die(image.status().ToString());
-  return std::make_shared<const std::string>(*std::move(image));
-}
-#else
-std::shared_ptr<const std::string> Link(const Generation&, uint32_t) {
-  Die("a build without CUDA");
+std::string Module(const std::vector<std::string>& symbols, std::string_view ptx,
+                   uint32_t architecture) {
+  ptx.remove_suffix(1);  // The zero byte that ends the text.
+  auto module = LinkOperatorModule(symbols, std::string(ptx), static_cast<int>(architecture));
+  if (!module.ok()) Die(module.status().ToString());
+  return *std::move(module);
 }
 #endif
+
+// All operators in one build, for an engine of the architecture.
+std::shared_ptr<const std::string> Object(bool checked, const std::vector<std::string>& symbols,
+                                          uint32_t architecture) {
+  if (architecture == 0) {
+    return std::make_shared<std::string>(
+        checked ? Between(_binary_trials_checked_so_start, _binary_trials_checked_so_end)
+                : Between(_binary_trials_so_start, _binary_trials_so_end));
+  }
+#ifdef RESIDENT_HAVE_CUDA
+  return std::make_shared<std::string>(
+      Module(symbols,
+             checked ? Between(_binary_trials_checked_ptx_start, _binary_trials_checked_ptx_end)
+                     : Between(_binary_trials_ptx_start, _binary_trials_ptx_end),
+             architecture));
+#else
+  Die("a build without CUDA");
+#endif
+}
 
 }  // namespace
 
@@ -103,20 +110,19 @@ uint32_t CheckedTrialSlot(const std::string& name) { return TrialSlot(name) + 1;
 std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture) {
   static std::pair<uint32_t, std::shared_ptr<const Generation>> made;
   if (made.second != nullptr && made.first == architecture) return made.second;
-  std::shared_ptr<const std::string> serving, checked;
-  if (architecture == 0) {
-    serving =
-        std::make_shared<std::string>(Between(_binary_trials_so_start, _binary_trials_so_end));
-    checked = std::make_shared<std::string>(
-        Between(_binary_trials_checked_so_start, _binary_trials_checked_so_end));
-  }
   auto generation = std::make_shared<Generation>();
   generation->number = 2;
-  for (const std::string name : kTrials) {
-    generation->operators.push_back({TrialSlot(name), "resident_op_" + name, serving});
-    generation->operators.push_back({CheckedTrialSlot(name), "resident_opc_" + name, checked});
+  for (const bool checked : {false, true}) {
+    std::vector<std::string> symbols;
+    for (const char* name : kTrials) {
+      symbols.push_back(std::string(checked ? "resident_opc_" : "resident_op_") + name);
+    }
+    const auto object = Object(checked, symbols, architecture);
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      const uint32_t slot = checked ? CheckedTrialSlot(kTrials[i]) : TrialSlot(kTrials[i]);
+      generation->operators.push_back({slot, symbols[i], object});
+    }
   }
-  if (architecture != 0) generation->image = Link(*generation, architecture);
   made = {architecture, generation};
   return generation;
 }

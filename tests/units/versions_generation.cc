@@ -1,12 +1,14 @@
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <map>
+#include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "runtime/engine/image/embedded.h"
 #include "tests/units/versions.h"
 
 #ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/link.h"
+#include "runtime/engine/image/operator_module.h"
 #endif
 
 #define DECLARE(suffix)                                     \
@@ -31,23 +33,30 @@ namespace {
 }
 
 #ifdef RESIDENT_HAVE_CUDA
-std::shared_ptr<const std::string> Link(const Generation& generation, uint32_t architecture) {
-  GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
-                                                     static_cast<int>(architecture % 10));
-  const std::string unit = VersionsUnit(architecture);
-  if (unit.empty()) Die("no unit for sm_" + std::to_string(architecture));
-  const std::string table = JumpTablePtx(generation.operators);
-  objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
-  objects.inputs.push_back({"versions.cubin", unit, /*is_ptx=*/false});
-  auto image = LinkImage(objects.inputs, objects.architecture);
-  if (!image.ok()) Die(image.status().ToString());
-  return std::make_shared<const std::string>(*std::move(image));
+std::shared_ptr<const std::string> Module(uint32_t k, uint32_t architecture) {
+  auto module = LinkOperatorModule({VersionSymbol(k)}, VersionsUnit(architecture),
+                                   static_cast<int>(architecture));
+  if (!module.ok()) Die(module.status().ToString());
+  return std::make_shared<const std::string>(*std::move(module));
 }
 #else
-std::shared_ptr<const std::string> Link(const Generation&, uint32_t) {
-  Die("a build without CUDA");
-}
+std::shared_ptr<const std::string> Module(uint32_t, uint32_t) { Die("a build without CUDA"); }
 #endif
+
+// Each is made once.
+std::shared_ptr<const std::string> Object(uint32_t k, uint32_t architecture) {
+  static absl::Mutex mu;
+  static auto* const made =
+      new std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const std::string>>;
+  absl::MutexLock lock(&mu);
+  // The shared object has all versions.
+  auto& object = (*made)[{architecture == 0 ? 0 : k, architecture}];
+  if (object == nullptr) {
+    object = architecture == 0 ? std::make_shared<const std::string>(VersionsUnit(0))
+                               : Module(k, architecture);
+  }
+  return object;
+}
 
 }  // namespace
 
@@ -79,15 +88,11 @@ std::string VersionsUnit(uint32_t architecture) {
 
 std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t architecture,
                                                      const std::map<uint32_t, uint32_t>& versions) {
-  static const auto* const shared_object =
-      new std::shared_ptr<const std::string>(std::make_shared<std::string>(VersionsUnit(0)));
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const auto& [slot, k] : versions) {
-    generation->operators.push_back(
-        {slot, VersionSymbol(k), architecture == 0 ? *shared_object : nullptr});
+    generation->operators.push_back({slot, VersionSymbol(k), Object(k, architecture)});
   }
-  if (architecture != 0) generation->image = Link(*generation, architecture);
   return generation;
 }
 

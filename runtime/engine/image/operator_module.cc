@@ -1,0 +1,33 @@
+#include "runtime/engine/image/operator_module.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/image/link.h"
+
+namespace resident {
+namespace {
+
+// The version and target of the oldest GPU that there are images for (cuda_image.bzl).
+constexpr char kPtxHeader[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
+
+bool IsPtx(const std::string& unit) {
+  return !absl::StartsWith(unit,
+                           "\x7f"
+                           "ELF");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
+                                               const std::string& unit, int architecture) {
+  std::string entries = kPtxHeader;
+  for (const std::string& symbol : symbols) {
+    absl::StrAppend(&entries, ".extern .func ", symbol,
+                    "(.param .b64 block, .param .b64 args);\n.visible .global .align 8 .u64 ",
+                    symbol, kEntrySuffix, " = ", symbol, ";\n");
+  }
+  return LinkImage({{"unit", unit, IsPtx(unit)}, {"entries", entries, /*is_ptx=*/true}},
+                   architecture);
+}
+
+}  // namespace resident
