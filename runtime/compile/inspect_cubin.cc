@@ -276,7 +276,10 @@ absl::Status CubinInspection::CheckMemory() {
         absl::StartsWith(name, ".nv.shared.")) {
       shared += section.size;
     }
-    if (absl::StartsWith(name, ".nv.constant")) constant += section.size;
+    // Bank 0 of a module is its unused kernel's.
+    if (absl::StartsWith(name, ".nv.constant") && !absl::StartsWith(name, ".nv.constant0.")) {
+      constant += section.size;
+    }
   }
   if (constant != 0) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -33,6 +33,20 @@ TEST_P(OperatorModuleTest, HoldsTheOperatorAndItsEntryAndNoKernel) {
   EXPECT_THAT(*module, HasSubstr(VersionSymbol(9) + kEntrySuffix));
 }
 
+// Divisions and the like are calls of functions in the unit.
+TEST_P(OperatorModuleTest, HoldsWhatTheOperatorCalls) {
+  const std::string unit =
+      ".version 8.0\n.target sm_80\n.address_size 64\n"
+      ".visible .func called(.param .b64 p) { .reg .b64 %p; ld.param.b64 %p, [p];\n"
+      "  st.b64 [%p], %p; ret; }\n"
+      ".visible .func resident_op_a(.param .b64 block, .param .b64 args) {\n"
+      "  .reg .b64 %b; ld.param.b64 %b, [block];\n"
+      "  { .param .b64 p; st.param.b64 [p], %b; call called, (p); }\n  ret; }\n";
+  const auto module = LinkOperatorModule({"resident_op_a"}, unit, static_cast<int>(GetParam()));
+  ASSERT_TRUE(module.ok()) << module.status();
+  EXPECT_TRUE(ReadCubin(*module)->contains("called"));
+}
+
 TEST_P(OperatorModuleTest, OperatorThatIsNotInTheUnitIsNamed) {
   const auto module = LinkOperatorModule({"resident_op_missing"}, VersionsUnit(GetParam()),
                                          static_cast<int>(GetParam()));
