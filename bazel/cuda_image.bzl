@@ -13,15 +13,6 @@ With `compress` the files are gzip'ed, and `_gz` stands before {start,end}: a fi
 size (runtime/engine/image/embedded.h unpacks them).
 
 NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
-
-With `relink`, a list of the sources that later images are linked from again, NAME also
-holds their relocatable objects:
-
-  _binary_NAME_I_smXX_cubin_{start,end}  object of source number I for architecture XX
-
-and defines RESIDENT_CUDA_OBJECTS(X) as X(80,0)X(80,2)..., the objects there are, and
-RESIDENT_CUDA_RELINKED_SOURCES as {0, 2, ...}: the numbers of those sources, as the PTX
-texts are numbered too.
 """
 
 load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
@@ -30,32 +21,27 @@ load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
 ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
 PTX_ARCHITECTURE = "80"
 
-# As kMaxRegisters in kernels/resident/kernel_parameters.h. Operators are linked with
-# the kernel, whose launch needs the largest of them.
+# As kMaxRegisters in kernels/resident/kernel_parameters.h.
 MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
 
-def cuda_image(name, srcs, hdrs, relink = [], compress = False, visibility = None):
+def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
     """See above.
 
     Args:
       name: name of the cc_library and stem of the files.
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
-      relink: those of srcs whose objects are kept for later links.
       compress: whether the files are embedded gzip'ed.
       visibility: as usual.
     """
     cubins = []
-    relinked = []
     for arch in ARCHITECTURES:
         objects = []
         for i, src in enumerate(srcs):
             out = "{}_{}_sm{}.cubin".format(name, i, arch)
             objects.append(out)
-            if src in relink:
-                relinked.append((arch, i, out))
             native.genrule(
                 name = out.replace(".", "_"),
                 srcs = [src] + hdrs,
@@ -64,7 +50,7 @@ def cuda_image(name, srcs, hdrs, relink = [], compress = False, visibility = Non
                 message = "Compiling device code",
             )
         linked = "{}_sm{}.cubin".format(name, arch)
-        cubins.append((arch, linked))
+        cubins.append(linked)
         native.genrule(
             name = linked.replace(".", "_"),
             srcs = objects,
@@ -97,7 +83,7 @@ def cuda_image(name, srcs, hdrs, relink = [], compress = False, visibility = Non
         cmd = "for f in $(SRCS); do cat $$f; printf '\\000'; done > $@",
     )
     objects = []
-    for file in [linked for _, linked in cubins] + [out for _, _, out in relinked] + [name + ".ptx"]:
+    for file in cubins + [name + ".ptx"]:
         packed = file
         if compress:
             packed = file + ".gz"
@@ -117,11 +103,6 @@ def cuda_image(name, srcs, hdrs, relink = [], compress = False, visibility = Non
             cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + packed,
         )
     defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])]
-    if relink:
-        defines += [
-            "RESIDENT_CUDA_OBJECTS(X)=" + "".join(["X({},{})".format(arch, i) for arch, i, _ in relinked]),
-            "RESIDENT_CUDA_RELINKED_SOURCES={" + ",".join([str(i) for i, src in enumerate(srcs) if src in relink]) + "}",
-        ]
     native.cc_library(
         name = name,
         srcs = objects,

@@ -40,12 +40,19 @@
 #endif
 #define RESIDENT_OPERATOR(name) RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)
 
-// A table of constants: RESIDENT_CONSTANT float kWeights[] = {0.5f, 0.25f};
+// A table of constants, outside of functions: `RESIDENT_CONSTANT(float, kWeights, {0.5f,
+// 0.25f});` is `const float kWeights[] = {0.5f, 0.25f};`. On a GPU it stands in global
+// memory: constant memory is the kernel's.
 #if RESIDENT_GPU
-#define RESIDENT_CONSTANT static __constant__ const
+#define RESIDENT_CONSTANT_MEMORY static __device__ const
 #else
-#define RESIDENT_CONSTANT static const
+#define RESIDENT_CONSTANT_MEMORY static const
 #endif
+#define RESIDENT_CONSTANT(type, name, ...)                             \
+  namespace resident_constants {                                       \
+  [[maybe_unused]] RESIDENT_CONSTANT_MEMORY type name[] = __VA_ARGS__; \
+  }                                                                    \
+  using resident_constants::name
 
 // A *unit* is one operator compiled by itself, to be linked with others whose sources have
 // the same names: with RESIDENT_UNIT, 16 hex digits of its own, and

@@ -335,7 +335,6 @@ TEST(CanaryTest, CodeThatCannotBeLoadedIsRefused) {
   auto generation = std::make_shared<Generation>(*job.generation);
   const auto garbage = std::make_shared<const std::string>("no object at all");
   for (auto& op : generation->operators) op.object = garbage;
-  if (generation->image != nullptr) generation->image = garbage;
   job.generation = generation;
   ExpectRefused(Try(job), HasSubstr("a canary cannot load it"));
 }

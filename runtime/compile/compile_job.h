@@ -1,4 +1,4 @@
-// What is compiled and linked, within which limits, and what comes back: value types that
+// What is compiled, within which limits, and what comes back: value types that
 // the Compiler and the compile process share.
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "runtime/compile/resource_use.h"
-#include "runtime/engine/generation.h"
 
 namespace resident {
 
@@ -29,7 +28,8 @@ struct CompileLimits {
 };
 
 // Limits that are not set. Those of what is sent are in runtime/limits.h.
-inline constexpr uint64_t kMaxImageBytes = 256u << 20;
+// Between front end and compile process: sources, or a unit, and what is said of it.
+inline constexpr uint64_t kMaxMessageBytes = 64u << 20;
 inline constexpr uint64_t kMaxCompilerLogBytes = 256u << 10;
 // Machine code of one unit.
 inline constexpr uint32_t kMaxUnitCodeBytes = 1u << 20;
@@ -39,7 +39,7 @@ inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
 struct CompileTarget {
   // Otherwise x86-64.
   bool cuda = false;
-  // GPU: as in 90. In a job, that of FirstGenerationObjects() for the device.
+  // GPU: as in 90. EngineInfo::architecture of the device.
   int architecture = 0;
 
   auto operator<=>(const CompileTarget&) const = default;
@@ -90,7 +90,7 @@ struct CompileResult {
   std::string log;
   // The function that the unit exports: of GenerationOperator.
   std::string symbol;
-  // A shared object, or a relocatable cubin.
+  // What an engine loads: a shared object, or a module (of GenerationOperator).
   std::shared_ptr<const std::string> object;
   ResourceUse resources;
   // From the cache: nothing was run.
@@ -98,23 +98,6 @@ struct CompileResult {
   CompileSteps steps;
 
   bool ok() const { return compiled.ok() && inspected.ok(); }
-};
-
-// The image of a generation for a GPU of compute capability major.minor.
-struct LinkJob {
-  int major = 0;
-  int minor = 0;
-  // `object` is the relocatable cubin of Compile. Null: the function is that of the unit
-  // that another operator of the job brings, and stands in this slot too.
-  std::vector<GenerationOperator> operators;
-};
-
-struct LinkResult {
-  // INVALID_ARGUMENT: the units do not go together, and why; else as `compiled` above.
-  absl::Status status;
-  std::shared_ptr<const std::string> image;
-  bool cached = false;
-  CompileSteps steps;
 };
 
 // "my.op-1" is RESIDENT_OPERATOR(my_op_1).

@@ -93,7 +93,6 @@ absl::Status AwaitOneThread() {
 absl::StatusOr<std::string> Prepare(const Role& role) {
   absl::StatusOr<std::string> tool = "";
   if (role.kind == "cuda") tool = WarmCudaTools();
-  if (role.kind == "link") tool = WarmLinkTools();
   if (!tool.ok()) return tool.status();
   if (absl::Status status = AwaitOneThread(); !status.ok()) return status;
 
@@ -115,8 +114,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
 
 internal::CompileResponse Answer(const Role& role, const internal::CompileRequest& request) {
   if (role.kind == "host") return RunHostJob(role.compiler, role.folder, request);
-  if (role.kind == "cuda") return RunCudaJob(request);
-  return RunLinkJob(request);
+  return RunCudaJob(request);
 }
 
 }  // namespace
@@ -128,7 +126,7 @@ int CompileMain(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);
   fcntl(kCompileFd, F_SETFD, FD_CLOEXEC);
   const Role role = ParseRole(argc, argv);
-  if (role.kind != "host" && role.kind != "cuda" && role.kind != "link") return 2;
+  if (role.kind != "host" && role.kind != "cuda") return 2;
 
   const absl::StatusOr<std::string> tool = Prepare(role);
   internal::CompileHello hello;
@@ -138,7 +136,7 @@ int CompileMain(int argc, char** argv) {
     return 1;
   }
   while (true) {
-    const auto message = ReadMessage(kCompileFd, kMaxImageBytes, WaitForever);
+    const auto message = ReadMessage(kCompileFd, kMaxMessageBytes, WaitForever);
     if (!message.ok()) return absl::IsOutOfRange(message.status()) ? 0 : 1;
     internal::CompileRequest request;
     if (!request.ParseFromString(*message)) return 1;

@@ -30,27 +30,14 @@ constexpr std::chrono::milliseconds kCancelPoll{20};
 // How long a process that broke its socket off may take to be seen to end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
-const char* KindName(CompileKind kind) {
-  switch (kind) {
-    case CompileKind::kHost:
-      return "host";
-    case CompileKind::kCuda:
-      return "cuda";
-    case CompileKind::kLink:
-      break;
-  }
-  return "link";
-}
+const char* KindName(CompileKind kind) { return kind == CompileKind::kHost ? "host" : "cuda"; }
 
 std::vector<std::string> Arguments(const CompileProcessOptions& options,
                                    const std::string& folder) {
-  std::vector<std::string> arguments = {"residentd", "compile",
-                                        absl::StrCat("--kind=", KindName(options.kind)),
-                                        absl::StrCat("--memory_mib=", options.limits.memory_mib)};
-  // A process for links serves as long as the daemon does.
-  if (options.kind != CompileKind::kLink) {
-    arguments.push_back(absl::StrCat("--cpu_seconds=", options.limits.cpu_time.count()));
-  }
+  std::vector<std::string> arguments = {
+      "residentd", "compile", absl::StrCat("--kind=", KindName(options.kind)),
+      absl::StrCat("--memory_mib=", options.limits.memory_mib),
+      absl::StrCat("--cpu_seconds=", options.limits.cpu_time.count())};
   if (options.kind != CompileKind::kHost) return arguments;
   arguments.push_back(absl::StrCat("--folder=", folder));
   arguments.push_back(absl::StrCat("--compiler=", options.host.path));
@@ -216,7 +203,7 @@ absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
       !status.ok()) {
     return EndOf(status);
   }
-  const auto message = ReadMessage(socket_, kMaxImageBytes, wait);
+  const auto message = ReadMessage(socket_, kMaxMessageBytes, wait);
   if (!message.ok()) return EndOf(message.status());
   internal::CompileResponse response;
   if (!response.ParseFromString(*message)) {

@@ -29,7 +29,7 @@
 
 namespace resident {
 
-enum class CompileKind { kHost, kCuda, kLink };
+enum class CompileKind { kHost, kCuda };
 
 struct CompileProcessOptions {
   CompileKind kind = CompileKind::kHost;

@@ -25,7 +25,6 @@
 #include "runtime/compile/sandbox.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
-#include "runtime/engine/image/generation_objects.h"
 #include "runtime/errors/install_errors.h"
 #include "runtime/hash/sha256.h"
 #include "runtime/limits.h"
@@ -36,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Raised when compiler options, inspection or the form of an entry change.
-constexpr char kCacheVersion[] = "1";
+constexpr char kCacheVersion[] = "2";
 // The checked build and the other are compiled at the same time.
 constexpr size_t kAhead = 2;
 
@@ -92,14 +91,6 @@ internal::CompileRequest ToRequest(const CompileJob& job) {
   return request;
 }
 
-// The objects that every image for the GPU is linked from.
-std::string HashOfObjects(int major, int minor) {
-  Sha256 hash;
-  const GenerationObjects objects = FirstGenerationObjects(major, minor);
-  for (const LinkInput& input : objects.inputs) hash.Field(input.name).Field(input.bytes);
-  return absl::StrCat(objects.architecture, " ", hash.Hex());
-}
-
 class CompilerImpl : public Compiler {
  public:
   CompilerImpl(const CompilerOptions& options, std::string work_folder, bool own_work_folder,
@@ -108,15 +99,9 @@ class CompilerImpl : public Compiler {
         work_folder_(std::move(work_folder)),
         own_work_folder_(own_work_folder),
         cache_(std::move(cache)),
-        cuda_(OptionsOf(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0),
-        link_(OptionsOf(CompileKind::kLink), 0) {
+        cuda_(OptionsOf(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0) {
     if (options.ahead_cpu) (void)Host();
     cuda_.Refill();
-    if (options.ahead_cuda) {
-      // Started ahead too; what is wrong with it is said by the first Link.
-      absl::MutexLock lock(&link_mu_);
-      if (auto started = link_.Take(); started.ok()) linker_ = *std::move(started);
-    }
   }
 
   ~CompilerImpl() override {
@@ -130,7 +115,6 @@ class CompilerImpl : public Compiler {
 
   CompileResult Compile(const CompileJob& job) override;
   CompileResult TakeObject(const ObjectJob& job) override;
-  LinkResult Link(const LinkJob& job) override;
   std::string SandboxReport() const override { return resident::SandboxReport(); }
   Counters counters() const override {
     return {hits_.load(), misses_.load(), killed_.load(), cache_ ? cache_->bytes() : 0};
@@ -158,8 +142,6 @@ class CompilerImpl : public Compiler {
   CompileResult RunInPool(ProcessPool* pool, const std::string& key,
                           const internal::CompileRequest& request,
                           const std::function<bool()>& cancelled);
-  // Runs a link in the process that is kept for them.
-  absl::StatusOr<internal::CompileResponse> RunLink(const internal::CompileRequest& request);
 
   std::optional<internal::CompileResponse> FromCache(const std::string& key);
   void IntoCache(const std::string& key, internal::CompileResponse response);
@@ -182,10 +164,6 @@ class CompilerImpl : public Compiler {
   std::shared_ptr<HostTools> host_ ABSL_GUARDED_BY(host_mu_);
 
   ProcessPool cuda_;
-  ProcessPool link_;
-  absl::Mutex link_mu_;
-  std::unique_ptr<CompileProcess> linker_ ABSL_GUARDED_BY(link_mu_);
-  std::string linker_version_ ABSL_GUARDED_BY(link_mu_);
 };
 
 absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
@@ -306,80 +284,6 @@ CompileResult CompilerImpl::TakeObject(const ObjectJob& job) {
   request.mutable_object()->set_architecture(job.target.architecture);
   request.mutable_object()->set_object(job.bytes);
   return RunInPool(&cuda_, key, request, job.cancelled);
-}
-
-absl::StatusOr<internal::CompileResponse> CompilerImpl::RunLink(
-    const internal::CompileRequest& request) {
-  absl::MutexLock lock(&link_mu_);
-  absl::StatusOr<internal::CompileResponse> response = absl::InternalError("not run");
-  // One that died before, of whatever, is no reason to fail: the second try is in a new one.
-  for (int tries = 0; tries < 2; ++tries) {
-    if (linker_ == nullptr) {
-      auto started = link_.Take();
-      if (!started.ok()) return started.status();
-      linker_ = *std::move(started);
-    }
-    response = linker_->Call(request, nullptr);
-    if (response.ok()) return response;
-    linker_.reset();
-  }
-  return response;
-}
-
-LinkResult CompilerImpl::Link(const LinkJob& job) {
-  LinkResult result;
-  {
-    absl::MutexLock lock(&link_mu_);
-    if (linker_version_.empty()) {
-      if (linker_ == nullptr) {
-        auto started = link_.Take();
-        if (!(result.status = started.status()).ok()) return result;
-        linker_ = *std::move(started);
-      }
-      const auto hello = linker_->Hello();
-      if (!hello.ok()) {
-        linker_.reset();
-        result.status = hello.status();
-        return result;
-      }
-      linker_version_ = *hello;
-    }
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  Sha256 hash;
-  {
-    absl::MutexLock lock(&link_mu_);
-    hash.Field(kCacheVersion).Field("link").Field(linker_version_);
-  }
-  hash.Field(HashOfObjects(job.major, job.minor));
-  internal::CompileRequest request;
-  internal::CompileLink* const link = request.mutable_link();
-  link->set_major(job.major);
-  link->set_minor(job.minor);
-  for (const GenerationOperator& op : job.operators) {
-    const std::string object = op.object == nullptr ? "" : *op.object;
-    hash.Field(absl::StrCat(op.slot)).Field(op.symbol).Field(object);
-    internal::LinkUnit* const unit = link->add_units();
-    unit->set_slot(op.slot);
-    unit->set_symbol(op.symbol);
-    unit->set_object(object);
-  }
-  const std::string key = hash.Hex();
-  std::optional<internal::CompileResponse> response = FromCache(key);
-  result.cached = response.has_value();
-  if (!response) {
-    auto linked = RunLink(request);
-    result.status = linked.status();
-    if (!linked.ok()) return result;
-    IntoCache(key, *linked);
-    response = *std::move(linked);
-  }
-  result.status = GetStatus(response->compiled());
-  result.steps = {{"link", std::chrono::steady_clock::now() - begin}};
-  if (result.status.ok()) {
-    result.image = std::make_shared<const std::string>(std::move(*response->mutable_object()));
-  }
-  return result;
 }
 
 }  // namespace

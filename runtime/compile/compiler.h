@@ -1,11 +1,10 @@
-// Compiler: turns sources into units, and units into images, in processes of their own.
+// Compiler: turns sources into objects that engines load, in processes of their own.
 //
 // What a compilation does to its process it does not do to the daemon: each runs in a
 // fresh `residentd compile`, under limits on time, memory and output, without a network
 // and without files but its inputs and the compiler's own (sandbox.h). It is killed with
 // all that it started when it exceeds them. A process is started ahead of each
-// compilation, so that a compilation does not wait for one. Links take units that were
-// compiled here; they share one such process, which stays.
+// compilation, so that a compilation does not wait for one.
 //
 // Results are kept on disk by content (object_cache.h): a cached one costs a file read,
 // and starts nothing.
@@ -20,7 +19,6 @@
 //   CompileResult unit = compiler->Compile(job);
 //   if (!unit.compiled.ok()) ...   // unit.log has the lines.
 //   if (!unit.inspected.ok()) ...
-//   LinkResult linked = compiler->Link({9, 0, {{slot, unit.symbol, unit.object}}});
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILER_H_
 #define RESIDENT_RUNTIME_COMPILE_COMPILER_H_
 
@@ -61,7 +59,6 @@ class Compiler {
   virtual CompileResult Compile(const CompileJob& job) = 0;
   // Inspects an object as Compile does; PTX is compiled.
   virtual CompileResult TakeObject(const ObjectJob& job) = 0;
-  virtual LinkResult Link(const LinkJob& job) = 0;
 
   // What confines compilations on this machine, for people: one line for each layer.
   virtual std::string SandboxReport() const = 0;

@@ -14,6 +14,8 @@
 namespace resident {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -50,7 +52,7 @@ class CudaCompilerTest : public ::testing::Test {
     return job;
   }
   static CompileJob Good(int architecture = 90) {
-    return Job("float twice(float x) { return 2 * x; }\nRESIDENT_CONSTANT float kT[] = {1, 2};",
+    return Job("float twice(float x) { return 2 * x; }\nRESIDENT_CONSTANT(float, kT, {1, 2});",
                "  auto x = args.tensor<const float>(0);\n"
                "  auto y = args.tensor<float>(1);\n"
                "  block.for_each(block.share(x.size()), [&](resident::i64 i) {\n"
@@ -64,34 +66,52 @@ class CudaCompilerTest : public ::testing::Test {
   std::unique_ptr<Compiler> compiler_;
 };
 
-TEST_F(CudaCompilerTest, UnitsOfTwoVersionsAndTheirChecksLinkIntoOneImage) {
+TEST_F(CudaCompilerTest, UnitsAndTheirChecksBecomeModules) {
   for (const int architecture : {80, 90, 100}) {
-    LinkJob link{architecture / 10, architecture % 10, {}};
-    for (const char version : {'a', 'b'}) {
-      for (const bool checked : {false, true}) {
-        CompileJob job = Good(architecture);
-        job.content_hash[0] = version;
-        job.checked = checked;
-        const CompileResult unit = compiler_->Compile(job);
-        ASSERT_TRUE(unit.ok()) << unit.compiled << unit.inspected << unit.log;
-        EXPECT_LE(unit.resources.registers, kMaxRegisters);
-        EXPECT_GT(unit.resources.code_bytes, 500u);
-        link.operators.push_back(
-            {kSlot + 2 * static_cast<uint32_t>(link.operators.size()), unit.symbol, unit.object});
-      }
+    for (const bool checked : {false, true}) {
+      CompileJob job = Good(architecture);
+      job.checked = checked;
+      const CompileResult unit = compiler_->Compile(job);
+      ASSERT_TRUE(unit.ok()) << unit.compiled << unit.inspected << unit.log;
+      EXPECT_LE(unit.resources.registers, kMaxRegisters);
+      EXPECT_GT(unit.resources.code_bytes, 500u);
+      const auto functions = ReadCubin(*unit.object);
+      ASSERT_TRUE(functions.ok()) << functions.status();
+      EXPECT_EQ(functions->count(unit.symbol), 1u);
+      EXPECT_EQ(functions->count(kResidentKernelName), 0u);
+      EXPECT_THAT(*unit.object, HasSubstr(unit.symbol + "_entry"));
     }
-    const LinkResult linked = compiler_->Link(link);
-    ASSERT_TRUE(linked.status.ok()) << linked.status;
-    EXPECT_FALSE(linked.cached);
-    const auto functions = ReadCubin(*linked.image);
-    ASSERT_TRUE(functions.ok());
-    for (const GenerationOperator& op : link.operators) {
-      EXPECT_EQ(functions->count(op.symbol), 1u) << op.symbol;
-    }
-    EXPECT_LE(functions->at(kResidentKernelName).registers, kMaxRegisters);
-    EXPECT_LE(functions->at(kResidentKernelName).stack_bytes, kKernelStackBytes);
-    EXPECT_TRUE(compiler_->Link(link).cached);
   }
+}
+
+// A function of a module sees the kernel's constant memory in place of its own: compilers
+// like to put the tables of switches there.
+TEST_F(CudaCompilerTest, ModulesHaveNoConstantMemory) {
+  std::string cases;
+  for (int i = 0; i < 12; ++i) {
+    absl::StrAppend(&cases, "    case ", i * 3, ": y[i] = x[i] * ", i + 1, " + sinf(x[i] + ", i,
+                    "); break;\n");
+  }
+  for (const int architecture : {80, 90, 100}) {
+    const CompileResult unit =
+        compiler_->Compile(Job("RESIDENT_CONSTANT(float, kT, {1, 2, 3});",
+                               "  auto x = args.tensor<const float>(0);\n"
+                               "  auto y = args.tensor<float>(1);\n"
+                               "  block.for_each(block.share(x.size()), [&](resident::i64 i) {\n"
+                               "    switch (static_cast<int>(x[i])) {\n" +
+                                   cases + "    default: y[i] = kT[i % 3]; }\n  });",
+                               architecture));
+    ASSERT_TRUE(unit.ok()) << unit.compiled << unit.inspected << unit.log;
+    EXPECT_THAT(*unit.object, Not(AnyOf(HasSubstr(".nv.constant2"), HasSubstr(".nv.constant3"))));
+  }
+}
+
+TEST_F(CudaCompilerTest, ConstantMemoryIsRefused) {
+  const CompileResult unit = compiler_->Compile(Job(
+      "__constant__ float kT[] = {1, 2};", "  args.tensor<float>(0)[0] = kT[block.thread() % 2];"));
+  EXPECT_EQ(unit.inspected.code(), absl::StatusCode::kInvalidArgument) << unit.inspected;
+  EXPECT_THAT(std::string(unit.inspected.message()),
+              AllOf(HasSubstr("8 bytes of constant memory"), HasSubstr("RESIDENT_CONSTANT")));
 }
 
 TEST_F(CudaCompilerTest, SecondCompilationComesFromTheCacheAlsoAfterRestart) {
@@ -246,39 +266,16 @@ class ObjectTest : public CudaCompilerTest {
   }
 };
 
-TEST_F(ObjectTest, CubinAndPtxAreTakenAndLinked) {
+TEST_F(ObjectTest, CubinAndPtxBecomeModules) {
   for (const char* name : {"object_for_test.cubin", "object_for_test.ptx"}) {
     const CompileResult unit = Take(ReadObject(name));
     ASSERT_TRUE(unit.ok()) << name << unit.compiled << unit.inspected;
     EXPECT_EQ(unit.symbol, "resident_op_00112233445566ff");
     EXPECT_GT(unit.resources.registers, 10u);
     EXPECT_GT(unit.resources.code_bytes, 100u);
-    const LinkResult linked = compiler_->Link({9, 0, {{kSlot, unit.symbol, unit.object}}});
-    ASSERT_TRUE(linked.status.ok()) << linked.status;
-    EXPECT_EQ(ReadCubin(*linked.image)->count(unit.symbol), 1u);
+    EXPECT_EQ(ReadCubin(*unit.object)->count(unit.symbol), 1u);
     EXPECT_TRUE(Take(ReadObject(name)).cached);
   }
-}
-
-TEST_F(ObjectTest, TheSameUnitTwiceDoesNotLink) {
-  const CompileResult unit = Take(ReadObject("object_for_test.cubin"));
-  ASSERT_TRUE(unit.ok());
-  const LinkResult linked = compiler_->Link(
-      {9, 0, {{kSlot, unit.symbol, unit.object}, {kSlot + 2, unit.symbol, unit.object}}});
-  EXPECT_EQ(linked.status.code(), absl::StatusCode::kInvalidArgument) << linked.status;
-  EXPECT_THAT(std::string(linked.status.message()), HasSubstr(unit.symbol));
-}
-
-TEST_F(ObjectTest, ASlotMayNameTheUnitOfAnother) {
-  const CompileResult unit = Take(ReadObject("object_for_test.cubin"));
-  ASSERT_TRUE(unit.ok());
-  const LinkResult linked = compiler_->Link(
-      {9, 0, {{kSlot, unit.symbol, unit.object}, {kSlot + 2, unit.symbol, nullptr}}});
-  ASSERT_TRUE(linked.status.ok()) << linked.status;
-  EXPECT_EQ(ReadCubin(*linked.image)->count(unit.symbol), 1u);
-  // Without the unit there is nothing to name.
-  EXPECT_EQ(compiler_->Link({9, 0, {{kSlot, unit.symbol, nullptr}}}).status.code(),
-            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ObjectTest, ObjectOfAnotherGpuIsRefused) {

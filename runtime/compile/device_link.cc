@@ -1,27 +1,16 @@
 #include "runtime/compile/device_link.h"
 
-#include <map>
-#include <memory>
+#include <algorithm>
 #include <set>
+#include <string_view>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/layout/ring_layout.h"
 #include "runtime/compile/inspect_names.h"
-#include "runtime/compile/unit.h"
-#include "runtime/engine/image/generation_objects.h"
 #include "runtime/engine/image/link.h"
+#include "runtime/engine/image/operator_module.h"
 
 namespace resident {
 namespace {
-
-constexpr uint32_t kSlotForInspection = kMaxOperatorSlots - 2;
-
-bool IsPtx(const std::string& object) {
-  return !absl::StartsWith(object,
-                           "\x7f"
-                           "ELF");
-}
 
 // Names of the functions that PTX makes visible: what stands behind ".visible .func".
 std::set<std::string> VisibleFunctions(std::string_view ptx) {
@@ -44,37 +33,16 @@ std::set<std::string> VisibleFunctions(std::string_view ptx) {
 
 }  // namespace
 
-absl::StatusOr<std::string> LinkGeneration(int major, int minor,
-                                           const std::vector<GenerationOperator>& operators) {
-  const GenerationObjects objects = FirstGenerationObjects(major, minor);
-  if (objects.inputs.empty()) {
-    return absl::UnavailableError(absl::StrCat("there is no kernel for compute capability ", major,
-                                               ".", minor, ". Fix: use --devices=cpu"));
-  }
-  const std::string table = JumpTablePtx(operators);
-  std::vector<LinkInput> inputs = objects.inputs;
-  inputs.push_back({"jump table", table, /*is_ptx=*/true});
-  std::map<std::string, uint32_t> slots;
-  for (const GenerationOperator& op : operators) {
-    if (op.object == nullptr) continue;  // Another slot's unit: the table names it.
-    const auto [other, fresh] = slots.emplace(op.symbol, op.slot);
-    if (!fresh) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the units in slots ", other->second, " and ", op.slot, " both export ",
-                       op.symbol, ". Fix: compile one of them with other digits in RESIDENT_UNIT"));
-    }
-    inputs.push_back({op.symbol, *op.object, IsPtx(*op.object)});
-  }
-  auto image = LinkImage(inputs, objects.architecture);
-  if (!image.ok() && image.status().code() == absl::StatusCode::kInternal) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the operators cannot be linked into one image: ", image.status().message(),
-                     ". Fix: see what the linker says of the names"));
-  }
-  return image;
+absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::string& unit,
+                                       int architecture) {
+  auto module = LinkOperatorModule({symbol}, unit, architecture);
+  if (module.status().code() != absl::StatusCode::kInternal) return module;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the unit cannot be linked: ", module.status().message(),
+                   ". Fix: see what the linker says of the names"));
 }
 
-absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request) {
+absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module) {
   if (request.object.find(".target") == std::string_view::npos ||
       request.object.find('\0') != std::string_view::npos) {
     return absl::InvalidArgumentError(
@@ -97,14 +65,13 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request) {
       }
     }
   }
-  auto image = LinkGeneration(
-      request.architecture / 10, request.architecture % 10,
-      {{kSlotForInspection, *symbol, std::make_shared<std::string>(request.object)}});
-  if (!image.ok()) return image.status();
-  InspectRequest linked = request;
-  linked.object = *image;
-  linked.symbol = *symbol;
-  return InspectCubin(linked, /*linked=*/true);
+  auto linked = LinkModule(*symbol, std::string(request.object), request.architecture);
+  if (!linked.ok()) return linked.status();
+  *module = *std::move(linked);
+  InspectRequest inspect = request;
+  inspect.object = *module;
+  inspect.symbol = *symbol;
+  return InspectCubin(inspect, /*linked=*/true);
 }
 
 absl::StatusOr<std::string> LinkerVersion() { return JitLinkVersion(); }

@@ -32,8 +32,8 @@ constexpr int32_t kAddressTaken = -2;
 constexpr int32_t kIndirectCalls = -3;
 constexpr int32_t kTakesAddress = -4;
 
-// Constant memory is 64 KiB for all operators together, with the jump table.
-constexpr uint64_t kMaxUnitConstantBytes = 4096;
+// The namespace that RESIDENT_CONSTANT puts a table into, as it stands in a symbol.
+constexpr char kConstants[] = "18resident_constants";
 
 class CubinInspection {
  public:
@@ -153,7 +153,10 @@ absl::Status CubinInspection::CheckVariables() const {
       const std::string name(symbol.name);
       // Tables of virtual functions are constant, and so are those of CUDA's own sinf and
       // cosf.
-      if (absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_")) continue;
+      if (absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_") ||
+          absl::StrContains(name, kConstants)) {
+        continue;
+      }
       referred.insert(Demangle(name));
     }
   }
@@ -161,7 +164,7 @@ absl::Status CubinInspection::CheckVariables() const {
   return absl::InvalidArgumentError(
       absl::StrCat("the unit has variables in device memory: ", absl::StrJoin(referred, ", "),
                    ". They would be shared by all tasks and lost with the next generation. Fix: "
-                   "for a table of constants write RESIDENT_CONSTANT float kTable[] = {...}; "
+                   "for a table of constants write RESIDENT_CONSTANT(float, kTable, {...}); "
                    "pass state as a tensor"));
 }
 
@@ -212,7 +215,6 @@ absl::Status CubinInspection::CheckStack() {
     }
   }
   for (const auto& [caller, prototype] : indirect) {
-    if (linked_ && caller == kResidentKernelName) continue;
     if (taken[prototype].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", Demangle(caller),
@@ -241,7 +243,17 @@ absl::Status CubinInspection::CheckMemory() {
         absl::StartsWith(name, ".nv.shared.")) {
       shared += section.size;
     }
-    if (name == ".nv.constant3") constant += section.size;
+    // Bank 0 of a module is its unused kernel's.
+    if (absl::StartsWith(name, ".nv.constant") && !absl::StartsWith(name, ".nv.constant0.")) {
+      constant += section.size;
+    }
+  }
+  if (constant != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the unit has ", constant,
+        " bytes of constant memory; there are 0, since the kernel was launched before. Fix: for a "
+        "table write RESIDENT_CONSTANT(float, kTable, {...}); compile objects with -Xptxas "
+        "--disable-optimizer-constants"));
   }
   if (linked_) {
     for (const ElfSymbol& symbol : elf_.symbols()) {
@@ -256,11 +268,6 @@ absl::Status CubinInspection::CheckMemory() {
         " bytes of static shared memory; there are 0, since the kernel was launched before. Fix: "
         "use block.memory<T>(), which has ",
         kBlockMemoryBytes, " bytes"));
-  }
-  if (constant > kMaxUnitConstantBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the unit has ", constant, " bytes of constants; the limit is ",
-                     kMaxUnitConstantBytes, ". Fix: pass the table as a tensor"));
   }
   return CheckCodeBytes(code);
 }

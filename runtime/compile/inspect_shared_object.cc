@@ -139,7 +139,7 @@ absl::Status CheckVariables(const ElfFile& elf) {
       "the unit has ", bytes,
       " bytes of variables that outlive a task: ", absl::StrJoin(variables, ", "),
       ". All tasks would share them, at the same time. Fix: for a table of constants write "
-      "RESIDENT_CONSTANT float kTable[] = {...}; pass state as a tensor"));
+      "RESIDENT_CONSTANT(float, kTable, {...}); pass state as a tensor"));
 }
 
 // The quoted text behind `key` of a line; empty if there is none.

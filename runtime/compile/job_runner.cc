@@ -23,6 +23,12 @@ constexpr uint32_t kMaxRegistersOfGpu = 255;
 // Eight registers: what a function call saves anyway.
 constexpr uint32_t kMaxSilentSpillBytes = 32;
 
+bool IsPtx(const std::string& object) {
+  return !absl::StartsWith(object,
+                           "\x7f"
+                           "ELF");
+}
+
 // Times the steps of a job: each from the end of the one before.
 class Steps {
  public:
@@ -99,7 +105,9 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
   source.headers.insert(job.files.begin(), job.files.end());
   // Functions without an annotation are the device's: the same source is the CPU's too.
   source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
-                    "-default-device"};
+                    "-default-device",
+                    // A function may use no constant memory: it would see the kernel's.
+                    "--ptxas-options=--disable-optimizer-constants"};
   source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());
   if (capped) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
   return source;
@@ -203,44 +211,36 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
   }
   if (!CheckSize(object, &response)) return response;
   inspect.object = object;
-  const bool is_ptx = request.has_object() && !absl::StartsWith(object,
-                                                                "\x7f"
-                                                                "ELF");
-  SetUnit(is_ptx ? InspectPtx(inspect) : InspectCubin(inspect), &response);
-  response.set_object(std::move(object));
-  steps.End(absl::StrCat("inspect sm_", inspect.architecture));
-  return response;
-}
-
-internal::CompileResponse RunLinkJob(const internal::CompileRequest& request) {
-  internal::CompileResponse response;
-  Steps steps(&response);
-  std::vector<GenerationOperator> operators;
-  for (const internal::LinkUnit& unit : request.link().units()) {
-    operators.push_back(
-        {unit.slot(), unit.symbol(),
-         unit.object().empty() ? nullptr : std::make_shared<std::string>(unit.object())});
+  const std::string name = absl::StrCat("sm_", inspect.architecture);
+  std::string module;
+  if (request.has_object() && IsPtx(object)) {
+    SetUnit(InspectPtx(inspect, &module), &response);
+    steps.End(absl::StrCat("inspect ", name));
+  } else {
+    const auto unit = InspectCubin(inspect);
+    SetUnit(unit, &response);
+    steps.End(absl::StrCat("inspect ", name));
+    if (!unit.ok()) return response;
+    auto linked = LinkModule(unit->symbol, object, inspect.architecture);
+    if (!linked.ok()) SetStatus(linked.status(), response.mutable_inspected());
+    if (linked.ok()) module = *std::move(linked);
+    steps.End(absl::StrCat("link ", name));
   }
-  auto image = LinkGeneration(request.link().major(), request.link().minor(), operators);
-  SetStatus(image.status(), response.mutable_compiled());
-  SetStatus(absl::OkStatus(), response.mutable_inspected());
-  if (image.ok()) response.set_object(*std::move(image));
-  steps.End("link");
+  response.set_object(std::move(module));
   return response;
 }
 
 absl::StatusOr<std::string> WarmCudaTools() {
-  if (absl::Status status = WarmNvrtc(); !status.ok()) return status;
-  // For PTX alone: without it, that is refused.
-  (void)LinkerVersion();
-  return NvrtcVersion();
-}
-
-absl::StatusOr<std::string> WarmLinkTools() {
-  // The first generation for any architecture: it needs all that other links do.
-  const auto image = LinkGeneration(9, 0, {});
-  if (!image.ok()) return image.status();
-  return LinkerVersion();
+  const auto unit = WarmNvrtc();
+  if (!unit.ok()) return unit.status();
+  if (const auto module = LinkModule(kWarmFunction, *unit, kWarmArchitecture); !module.ok()) {
+    return module.status();
+  }
+  const auto compiler = NvrtcVersion();
+  const auto linker = LinkerVersion();
+  if (!compiler.ok()) return compiler.status();
+  if (!linker.ok()) return linker.status();
+  return absl::StrCat(*compiler, ", ", *linker);
 }
 
 }  // namespace resident

@@ -19,12 +19,10 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
                                      const internal::CompileRequest& request);
 // Source or object for a GPU.
 internal::CompileResponse RunCudaJob(const internal::CompileRequest& request);
-internal::CompileResponse RunLinkJob(const internal::CompileRequest& request);
 
 // Opens and uses the tools once, so that nothing has to be opened later. The tool's name
 // and version.
 absl::StatusOr<std::string> WarmCudaTools();
-absl::StatusOr<std::string> WarmLinkTools();
 
 void SetStatus(const absl::Status& status, internal::CompileStatus* to);
 absl::Status GetStatus(const internal::CompileStatus& from);

@@ -11,10 +11,12 @@ absl::Status BuiltWithout() {
 
 }  // namespace
 
-absl::StatusOr<std::string> LinkGeneration(int, int, const std::vector<GenerationOperator>&) {
+absl::StatusOr<std::string> LinkModule(const std::string&, const std::string&, int) {
   return BuiltWithout();
 }
-absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest&) { return BuiltWithout(); }
+absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest&, std::string*) {
+  return BuiltWithout();
+}
 absl::StatusOr<std::string> LinkerVersion() { return BuiltWithout(); }
 
 }  // namespace resident

@@ -12,7 +12,7 @@ absl::Status BuiltWithout() {
 }  // namespace
 
 absl::StatusOr<std::string> NvrtcVersion() { return BuiltWithout(); }
-absl::Status WarmNvrtc() { return BuiltWithout(); }
+absl::StatusOr<std::string> WarmNvrtc() { return BuiltWithout(); }
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource&, std::string*) {
   return BuiltWithout();
 }

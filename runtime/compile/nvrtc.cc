@@ -59,17 +59,17 @@ absl::StatusOr<std::string> NvrtcVersion() {
   return absl::StrCat("NVRTC ", major, ".", minor);
 }
 
-absl::Status WarmNvrtc() {
+absl::StatusOr<std::string> WarmNvrtc() {
   NvrtcSource source;
   source.main_name = "warm.cc";
   // The shape of an operator: with the header, templates and a division of 64 bits.
   source.main_text =
-      "extern \"C\" __device__ void f(float* x, long long n) {\n"
+      "extern \"C\" __device__ void warm(float* x, long long n) {\n"
       "  for (long long i = threadIdx.x; i < n; i += 256) x[i] = sinf(x[i / 3]) * x[i % n];\n"
       "}\n";
-  source.options = {"-std=c++20", "-rdc=true", "-arch=sm_80"};
+  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", kWarmArchitecture)};
   std::string log;
-  return NvrtcCompile(source, &log).status();
+  return NvrtcCompile(source, &log);
 }
 
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log) {

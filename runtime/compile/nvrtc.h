@@ -19,7 +19,10 @@ namespace resident {
 absl::StatusOr<std::string> NvrtcVersion();
 
 // Compiles a trifle, so that NVRTC has opened all that it needs: it may be confined then.
-absl::Status WarmNvrtc();
+// The unit, with the function kWarmFunction.
+inline constexpr char kWarmFunction[] = "warm";
+inline constexpr int kWarmArchitecture = 80;
+absl::StatusOr<std::string> WarmNvrtc();
 
 struct NvrtcSource {
   std::string main_name;

@@ -157,11 +157,7 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
 
   auto bad = std::make_shared<Generation>(*Next(device, {{kSlot, 2}}));
   const auto garbage = std::make_shared<const std::string>(1000, 'x');
-  if (Architecture(device) == 0) {
-    bad->operators[0].object = garbage;
-  } else {
-    bad->image = garbage;
-  }
+  bad->operators[0].object = garbage;
   const absl::Status refused = device.LoadGeneration(bad, kParkDeadline);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
@@ -188,8 +184,9 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
   EXPECT_EQ(device.snapshot().failed_generation_changes, 3u);
 }
 
-// A GPU's image is loaded in the pause: what turns out there goes back to the former one.
-TEST_F(DeviceGenerationTest, ImageOfAnotherArchitectureLeavesTheFormerOneServing) {
+// A GPU's modules are loaded in the pause: what turns out there goes back to the former
+// generation.
+TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServing) {
   if (!TestOnCuda()) GTEST_SKIP() << "the CPU engine loads while it stages";
   DeviceHarness harness;
   Device& device = harness.device();

@@ -76,7 +76,7 @@ struct EngineInfo {
   std::string kind;    // "cpu" or "cuda".
   std::string name;    // "cpu", or the GPU's name.
   std::string detail;  // Driver and toolkit versions, for people.
-  // What units are compiled and images are linked for, as in 90; 0 for the CPU.
+  // What operators are compiled for, as in 90; 0 for the CPU.
   uint32_t architecture = 0;
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
@@ -108,7 +108,7 @@ class Engine {
 
   // Takes a generation in beside the running kernel, for the next Switch; replaces one
   // that was staged and not switched to. Returns what its operators need. Beside any
-  // call but Switch. Errors: INVALID_ARGUMENT (an image or object that cannot be loaded:
+  // call but Switch. Errors: INVALID_ARGUMENT (an object that cannot be loaded:
   // which, and why).
   virtual absl::StatusOr<std::vector<OperatorResources>> Stage(
       std::shared_ptr<const Generation> generation) = 0;

@@ -8,10 +8,8 @@
 //      built-in operators alone, linked at build time.
 //   2. Each slot appears once, is below kMaxOperatorSlots and above the slots of the
 //      built-in and the test operators.
-//   3. CUDA: `image` is linked from the objects of FirstGenerationObjects()
-//      (runtime/engine/image), a table by JumpTablePtx() and the units of `operators`,
-//      whose `object` is null. No image: the built-in operators alone.
-//      CPU: no image; `object` is a shared object that defines `symbol`.
+//   3. `object` defines `symbol` and can be loaded by itself. CUDA: a module that
+//      LinkOperatorModule() made (runtime/engine/image). CPU: a shared object.
 //
 // Thread safety: immutable once made; shared by pointer to const.
 //
@@ -35,14 +33,12 @@ struct GenerationOperator {
   uint32_t slot = 0;
   // The function, as the unit exports it (C linkage).
   std::string symbol;
-  // The unit as a shared object; null for a GPU, where it is linked into the image.
+  // Operators of one unit may share it.
   std::shared_ptr<const std::string> object;
 };
 
 struct Generation {
   uint64_t number = 1;
-  // The linked cubin; null for the CPU.
-  std::shared_ptr<const std::string> image;
   std::vector<GenerationOperator> operators;
 };
 

@@ -61,7 +61,7 @@ class DeviceQueue::Impl {
 
   void RemoveClient(ClientId id) {
     {
-      absl::MutexLock pump_lock(&pump_mu_);
+      SeldomLock pump_lock(this);
       absl::MutexLock lock(&mu_);
       if (!queues_.Remove(id)) return;
       tasks_.CancelOrdered(id);  // Under way, they have left the queue.
@@ -105,7 +105,7 @@ class DeviceQueue::Impl {
   }
 
   uint64_t SetRing(std::shared_ptr<HostRing> ring) {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     absl::MutexLock lock(&mu_);
     nap_control_ = ring->region().control();
     tasks_.SetRing(std::move(ring));
@@ -125,7 +125,7 @@ class DeviceQueue::Impl {
   void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects) {
     Finished finished;
     {
-      absl::MutexLock pump_lock(&pump_mu_);
+      SeldomLock pump_lock(this);
       {
         absl::MutexLock lock(&mu_);
         if (!has_ring_) return;
@@ -146,7 +146,7 @@ class DeviceQueue::Impl {
   }
 
   absl::Status BeginPark() {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to park");
     if (parked_) return absl::FailedPreconditionError("parked already");
@@ -161,7 +161,7 @@ class DeviceQueue::Impl {
   void EndPark() {
     Finished finished;
     {
-      absl::MutexLock pump_lock(&pump_mu_);
+      SeldomLock pump_lock(this);
       tasks_.EndPark();
       {
         absl::MutexLock lock(&mu_);
@@ -177,7 +177,7 @@ class DeviceQueue::Impl {
   }
 
   absl::Status Hold() {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to hold tasks back from");
     if (parked_) return absl::FailedPreconditionError("parked already");
@@ -191,7 +191,7 @@ class DeviceQueue::Impl {
     Finished finished;
     bool published = false;
     {
-      absl::MutexLock pump_lock(&pump_mu_);
+      SeldomLock pump_lock(this);
       if (tasks_.ring() == nullptr) return false;
       Pass(&finished, /*thorough=*/true);
       published = tasks_.in_flight() == 0 && tasks_.PublishPark();
@@ -211,22 +211,22 @@ class DeviceQueue::Impl {
   }
 
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit) {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     return tasks_.FindOverdue(limit);
   }
 
   std::vector<uint32_t> RunningSlots() {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     return tasks_.RunningSlots();
   }
 
   std::vector<RunningTask> RunningTasks() {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     return tasks_.RunningTasks();
   }
 
   void ForgetEstimate(uint32_t operator_slot) {
-    absl::MutexLock pump_lock(&pump_mu_);
+    SeldomLock pump_lock(this);
     tasks_.ForgetEstimate(operator_slot);
   }
 
@@ -253,6 +253,25 @@ class DeviceQueue::Impl {
     std::function<void()> call_for_resume;
   };
 
+  // pump_mu_ for those who come seldom. Pump and assistants take it again as soon as they
+  // have let it go, and under load nobody else would come by it for milliseconds: they
+  // stand back while somebody waits here.
+  class ABSL_SCOPED_LOCKABLE SeldomLock {
+   public:
+    explicit SeldomLock(Impl* impl) ABSL_EXCLUSIVE_LOCK_FUNCTION(impl->pump_mu_) : impl_(*impl) {
+      impl_.seldom_.fetch_add(1, std::memory_order_relaxed);
+      // Woken from a sleep it would come tens of microseconds later.
+      while (!impl_.pump_mu_.TryLock()) std::this_thread::yield();
+      impl_.seldom_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    ~SeldomLock() ABSL_UNLOCK_FUNCTION() { impl_.pump_mu_.Unlock(); }
+    SeldomLock(const SeldomLock&) = delete;
+    SeldomLock& operator=(const SeldomLock&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+
   void PumpLoop() {
     prctl(PR_SET_NAME, "resident-pump");
     prctl(PR_SET_TIMERSLACK, 1000);
@@ -275,6 +294,7 @@ class DeviceQueue::Impl {
       bool progress;
       // Set before the last look: what completes after it ends the nap.
       if (quiet) alarm.Set(ring);
+      while (seldom_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
       {
         absl::MutexLock pump_lock(&pump_mu_);
         progress = Pass(&finished, /*thorough=*/quiet);
@@ -344,7 +364,7 @@ class DeviceQueue::Impl {
     bool done = false;
     assistants_.fetch_add(1, std::memory_order_relaxed);
     while (!done) {
-      if (!pump_mu_.TryLock()) {
+      if (seldom_.load(std::memory_order_relaxed) > 0 || !pump_mu_.TryLock()) {
         if (Clock::now() > until) break;
         std::this_thread::yield();
         continue;
@@ -462,6 +482,8 @@ class DeviceQueue::Impl {
   // Whether there may be something to submit: spares the pump mu_ in most passes.
   std::atomic<bool> work_arrived_{false};
   std::atomic<bool> napping_{false};
+  // Callers that wait in a SeldomLock.
+  std::atomic<uint32_t> seldom_{0};
   // Callers that do the pump's work at the moment.
   std::atomic<uint32_t> assistants_{0};
   // Copies for readers without pump_mu_.

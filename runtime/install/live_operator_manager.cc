@@ -44,7 +44,8 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
           sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
                  const GenerationStager::Versions& versions) {
-            return builder_.Link(VersionBuilder::TargetOf(device), number, MembersOf(versions));
+            return VersionBuilder::MakeGeneration(VersionBuilder::TargetOf(device), number,
+                                                  MembersOf(versions));
           },
           [this](uint64_t number, const GenerationStager::Versions& staged,
                  const GenerationStager::Versions& members) {

@@ -32,7 +32,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
   void Install(const std::string& name, VersionState until) {
     InstallRequest request;
     request.name = name;
-    request.kind = InstallKind::kBytecode;
+    request.kind = OperatorKind::kBytecode;
     request.body = std::string({0x22, 0, 0, 0, 0x00});  // MUL R0, R0, R0; HALT.
     request.wait_for = until;
     const absl::Status installed = manager_.Install(
@@ -70,7 +70,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
     auto version = *registry_->Reserve(name, spec, std::nullopt, absl::InfiniteFuture());
     auto payload = std::make_shared<UnitPayload>();
     payload->symbol = "resident_op_0123456789abcdef";
-    payload->units[kCpuTarget] = {std::make_shared<const std::string>("unit"), {}};
+    payload->units[CompileTarget()] = {std::make_shared<const std::string>("unit"), {}};
     version->payload = payload;
     const uint32_t slot = version->slot;
     const Registry::Commit commit = [this](const RegistryChange& change) {

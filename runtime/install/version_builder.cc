@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/engine/image/generation_objects.h"
 
 namespace resident {
 namespace {
@@ -24,21 +23,16 @@ struct Compilation {
   std::string Name() const { return absl::StrCat(target.name(), checked ? " checked" : ""); }
 };
 
-// The target to compile for, so that the unit can be linked with the kernel's objects.
-CompileTarget JobTarget(const CompileTarget& device) {
-  if (!device.cuda) return device;
-  const int architecture = device.architecture;
-  return {true, FirstGenerationObjects(architecture / 10, architecture % 10).architecture};
 }
 
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == OperatorKind::kObject) {
     return compiler.TakeObject(
-        {JobTarget(compilation.target), request.files.at(request.main_file), request.cancelled});
+        {compilation.target, request.files.at(request.main_file), request.cancelled});
   }
   CompileJob job;
-  job.target = JobTarget(compilation.target);
+  job.target = compilation.target;
   job.files = request.files;
   job.main_file = request.main_file;
   job.function = OperatorFunctionName(request.operator_name);
@@ -60,15 +54,6 @@ void AppendLog(const Compilation& compilation, std::string* log) {
 absl::Status ForTarget(const absl::Status& status, const Compilation& compilation) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(compilation.Name(), ": ", status.message()));
-}
-
-// Versions of the same content have the same unit: it is linked once, for all their slots.
-void LinkOnce(std::vector<GenerationOperator>* operators) {
-  std::map<std::string, std::shared_ptr<const std::string>> linked;
-  for (GenerationOperator& op : *operators) {
-    const auto [first, fresh] = linked.emplace(op.symbol, op.object);
-    if (!fresh && *first->second == *op.object) op.object = nullptr;
-  }
 }
 
 }  // namespace
@@ -131,8 +116,8 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   return built;
 }
 
-absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
-    const CompileTarget& target, uint64_t number, const std::vector<Member>& members) const {
+absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::MakeGeneration(
+    const CompileTarget& target, uint64_t number, const std::vector<Member>& members) {
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const Member& member : members) {
@@ -143,13 +128,6 @@ absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::Link(
     }
     generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
   }
-  if (!target.cuda || members.empty()) return generation;
-  LinkJob job{target.architecture / 10, target.architecture % 10, generation->operators};
-  LinkOnce(&job.operators);
-  LinkResult linked = compiler_->Link(job);
-  if (!linked.status.ok()) return linked.status;
-  generation->image = std::move(linked.image);
-  for (GenerationOperator& op : generation->operators) op.object = nullptr;
   return generation;
 }
 

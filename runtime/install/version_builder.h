@@ -1,5 +1,5 @@
 // VersionBuilder: what an install brings, compiled and inspected for every target of the
-// daemon's devices, and linked into their generations.
+// daemon's devices, and put into their generations.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_INSTALL_VERSION_BUILDER_H_
@@ -68,14 +68,14 @@ class VersionBuilder {
   // CANCELLED: the request said so.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 
-  // A generation of units in slots. The same unit may stand in several.
+  // A generation of units in slots; the same may stand in several. INTERNAL: one was not compiled
+  // for the target.
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;
   };
-  absl::StatusOr<std::shared_ptr<const Generation>> Link(const CompileTarget& target,
-                                                         uint64_t number,
-                                                         const std::vector<Member>& members) const;
+  static absl::StatusOr<std::shared_ptr<const Generation>> MakeGeneration(
+      const CompileTarget& target, uint64_t number, const std::vector<Member>& members);
 
  private:
   Compiler* const compiler_;

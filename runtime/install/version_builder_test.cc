@@ -13,12 +13,10 @@
 namespace resident {
 namespace {
 
-constexpr UnitTarget kGpu = 90;
-
-std::shared_ptr<const UnitPayload> Payload(const std::string& symbol, const std::string& object) {
+std::shared_ptr<const UnitPayload> Payload(const CompileTarget& target) {
   auto payload = std::make_shared<UnitPayload>();
-  payload->symbol = symbol;
-  payload->units[kGpu] = {std::make_shared<const std::string>(object), {}};
+  payload->symbol = "resident_op_a";
+  payload->units[target] = {std::make_shared<const std::string>("code"), {}};
   return payload;
 }
 
@@ -29,37 +27,25 @@ class VersionBuilderTest : public ::testing::Test {
   const VersionBuilder builder_{&compiler_, {&device_}};
 };
 
-TEST_F(VersionBuilderTest, TheSameUnitInTwoSlotsIsLinkedOnce) {
-  const auto generation = builder_.Link(kGpu, 2,
-                                        {{40, Payload("same", "code")},
-                                         {41, Payload("other", "more")},
-                                         {42, Payload("same", "code")}});
+TEST_F(VersionBuilderTest, AUnitMayStandInTwoSlots) {
+  const CompileTarget gpu{true, 90};
+  const auto payload = Payload(gpu);
+  const auto generation = VersionBuilder::MakeGeneration(gpu, 2, {{40, payload}, {42, payload}});
   ASSERT_TRUE(generation.ok()) << generation.status();
-  ASSERT_EQ((*generation)->operators.size(), 3u);
+  ASSERT_EQ((*generation)->operators.size(), 2u);
   EXPECT_EQ((*generation)->operators[0].slot, 40u);
-  EXPECT_EQ((*generation)->operators[2].slot, 42u);
-  EXPECT_EQ((*generation)->operators[2].symbol, "same");
-  ASSERT_EQ(compiler_.links().size(), 1u);
-  const auto linked = compiler_.links()[0].operators;
-  ASSERT_EQ(linked.size(), 3u);
-  EXPECT_NE(linked[0].object, nullptr);
-  EXPECT_NE(linked[1].object, nullptr);
-  EXPECT_EQ(linked[2].object, nullptr);
-  EXPECT_EQ(linked[2].symbol, "same");
+  EXPECT_EQ((*generation)->operators[1].slot, 42u);
+  EXPECT_EQ((*generation)->operators[0].object, (*generation)->operators[1].object);
 }
 
-TEST_F(VersionBuilderTest, UnitsThatOnlyShareANameAreTheLinkersToRefuse) {
-  ASSERT_TRUE(
-      builder_.Link(kGpu, 2, {{40, Payload("same", "one")}, {42, Payload("same", "two")}}).ok());
-  const std::vector<LinkJob> links = compiler_.links();
-  ASSERT_EQ(links.size(), 1u);
-  for (const GenerationOperator& op : links[0].operators) {
-    EXPECT_NE(op.object, nullptr);
-  }
+TEST_F(VersionBuilderTest, AUnitThatWasNotCompiledForTheDeviceIsNamed) {
+  const auto generation =
+      VersionBuilder::MakeGeneration({true, 90}, 2, {{40, Payload({true, 80})}});
+  EXPECT_EQ(generation.status().code(), absl::StatusCode::kInternal) << generation.status();
 }
 
 TEST_F(VersionBuilderTest, ABuildAsksWhetherItIsWithdrawn) {
-  for (const InstallKind kind : {InstallKind::kSource, InstallKind::kObject}) {
+  for (const OperatorKind kind : {OperatorKind::kSource, OperatorKind::kObject}) {
     std::atomic<int> asked = 0;
     BuildRequest request;
     request.operator_name = "times";

@@ -5,7 +5,7 @@
 #include <utility>
 
 #ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/link.h"
+#include "runtime/engine/image/operator_module.h"
 #endif
 
 namespace resident::testing {
@@ -16,20 +16,15 @@ void Die(const std::string& why) {
 }
 
 #ifdef RESIDENT_HAVE_CUDA
-std::shared_ptr<const std::string> LinkUnits(const Generation& generation, uint32_t architecture,
-                                             const std::vector<LinkInput>& units) {
-  GenerationObjects objects = FirstGenerationObjects(static_cast<int>(architecture / 10),
-                                                     static_cast<int>(architecture % 10));
-  const std::string table = JumpTablePtx(generation.operators);
-  objects.inputs.push_back({"table.ptx", table, /*is_ptx=*/true});
-  objects.inputs.insert(objects.inputs.end(), units.begin(), units.end());
-  auto image = LinkImage(objects.inputs, objects.architecture);
-  if (!image.ok()) Die(image.status().ToString());
-  return std::make_shared<const std::string>(*std::move(image));
+std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>& symbols,
+                                            const std::string& unit, uint32_t architecture) {
+  auto module = LinkOperatorModule(symbols, unit, static_cast<int>(architecture));
+  if (!module.ok()) Die(module.status().ToString());
+  return std::make_shared<const std::string>(*std::move(module));
 }
 #else
-std::shared_ptr<const std::string> LinkUnits(const Generation&, uint32_t,
-                                             const std::vector<LinkInput>&) {
+std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>&, const std::string&,
+                                            uint32_t) {
   Die("a build without CUDA");
 }
 #endif

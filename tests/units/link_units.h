@@ -1,4 +1,4 @@
-// What the generations of this folder are linked with.
+// What the units of this folder become modules with.
 #ifndef RESIDENT_TESTS_UNITS_LINK_UNITS_H_
 #define RESIDENT_TESTS_UNITS_LINK_UNITS_H_
 
@@ -7,18 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/generation.h"
-#include "runtime/engine/image/generation_objects.h"
-
 namespace resident::testing {
 
 // Ends the test program.
 [[noreturn]] void Die(const std::string& why);
 
-// The generation's image, of the kernel and of `units`, for an architecture as in 90. Ends
-// the test program if it cannot be linked, as in a build without CUDA.
-std::shared_ptr<const std::string> LinkUnits(const Generation& generation, uint32_t architecture,
-                                             const std::vector<LinkInput>& units);
+// The module of a unit (a cubin, or PTX) that defines the operators `symbols`, for an
+// architecture as in 90. Ends the test program if it cannot be linked, as in a build
+// without CUDA.
+std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>& symbols,
+                                            const std::string& unit, uint32_t architecture);
 
 }  // namespace resident::testing
 

@@ -57,18 +57,23 @@ std::string_view Between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-std::vector<LinkInput> Units() {
-  std::vector<LinkInput> units;
-#ifdef RESIDENT_HAVE_CUDA
-  // Each text ends with a zero byte, which is not part of it.
-  for (std::string_view ptx :
-       {Between(_binary_trials_ptx_start, _binary_trials_ptx_end),
-        Between(_binary_trials_checked_ptx_start, _binary_trials_checked_ptx_end)}) {
-    ptx.remove_suffix(1);
-    units.push_back({"trials.ptx", ptx, /*is_ptx=*/true});
+// All operators in one build, for an engine of the architecture.
+std::shared_ptr<const std::string> Object(bool checked, const std::vector<std::string>& symbols,
+                                          uint32_t architecture) {
+  if (architecture == 0) {
+    return std::make_shared<std::string>(
+        checked ? Between(_binary_trials_checked_so_start, _binary_trials_checked_so_end)
+                : Between(_binary_trials_so_start, _binary_trials_so_end));
   }
+#ifdef RESIDENT_HAVE_CUDA
+  std::string_view ptx =
+      checked ? Between(_binary_trials_checked_ptx_start, _binary_trials_checked_ptx_end)
+              : Between(_binary_trials_ptx_start, _binary_trials_ptx_end);
+  ptx.remove_suffix(1);  // The zero byte that ends the text.
+  return LinkUnit(symbols, std::string(ptx), architecture);
+#else
+  Die("a build without CUDA");
 #endif
-  return units;
 }
 
 }  // namespace
@@ -85,20 +90,19 @@ uint32_t CheckedTrialSlot(const std::string& name) { return TrialSlot(name) + 1;
 std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture) {
   static std::pair<uint32_t, std::shared_ptr<const Generation>> made;
   if (made.second != nullptr && made.first == architecture) return made.second;
-  std::shared_ptr<const std::string> serving, checked;
-  if (architecture == 0) {
-    serving =
-        std::make_shared<std::string>(Between(_binary_trials_so_start, _binary_trials_so_end));
-    checked = std::make_shared<std::string>(
-        Between(_binary_trials_checked_so_start, _binary_trials_checked_so_end));
-  }
   auto generation = std::make_shared<Generation>();
   generation->number = 2;
-  for (const std::string name : kTrials) {
-    generation->operators.push_back({TrialSlot(name), "resident_op_" + name, serving});
-    generation->operators.push_back({CheckedTrialSlot(name), "resident_opc_" + name, checked});
+  for (const bool checked : {false, true}) {
+    std::vector<std::string> symbols;
+    for (const char* name : kTrials) {
+      symbols.push_back(std::string(checked ? "resident_opc_" : "resident_op_") + name);
+    }
+    const auto object = Object(checked, symbols, architecture);
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      const uint32_t slot = checked ? CheckedTrialSlot(kTrials[i]) : TrialSlot(kTrials[i]);
+      generation->operators.push_back({slot, symbols[i], object});
+    }
   }
-  if (architecture != 0) generation->image = LinkUnits(*generation, architecture, Units());
   made = {architecture, generation};
   return generation;
 }

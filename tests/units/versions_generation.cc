@@ -1,3 +1,7 @@
+#include <map>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
 #include "runtime/engine/image/embedded.h"
 #include "tests/units/link_units.h"
 #include "tests/units/versions.h"
@@ -16,6 +20,26 @@ DECLARE(sm100_cubin)
 #undef DECLARE
 
 namespace resident::testing {
+namespace {
+
+// Each is made once.
+std::shared_ptr<const std::string> Object(uint32_t k, uint32_t architecture) {
+  static absl::Mutex mu;
+  static auto* const made =
+      new std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const std::string>>;
+  absl::MutexLock lock(&mu);
+  // The shared object has all versions.
+  auto& object = (*made)[{architecture == 0 ? 0 : k, architecture}];
+  if (object == nullptr) {
+    const std::string unit = VersionsUnit(architecture);
+    if (unit.empty()) Die("no versions for sm_" + std::to_string(architecture));
+    object = architecture == 0 ? std::make_shared<const std::string>(unit)
+                               : LinkUnit({VersionSymbol(k)}, unit, architecture);
+  }
+  return object;
+}
+
+}  // namespace
 
 std::string VersionSymbol(uint32_t k) {
   return "resident_op_version_" + std::to_string(static_cast<int>(VersionAnswer(k)));
@@ -45,19 +69,11 @@ std::string VersionsUnit(uint32_t architecture) {
 
 std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t architecture,
                                                      const std::map<uint32_t, uint32_t>& versions) {
-  static const auto* const shared_object =
-      new std::shared_ptr<const std::string>(std::make_shared<std::string>(VersionsUnit(0)));
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const auto& [slot, k] : versions) {
-    generation->operators.push_back(
-        {slot, VersionSymbol(k), architecture == 0 ? *shared_object : nullptr});
+    generation->operators.push_back({slot, VersionSymbol(k), Object(k, architecture)});
   }
-  if (architecture == 0) return generation;
-  const std::string unit = VersionsUnit(architecture);
-  if (unit.empty()) Die("no versions for sm_" + std::to_string(architecture));
-  generation->image =
-      LinkUnits(*generation, architecture, {{"versions.cubin", unit, /*is_ptx=*/false}});
   return generation;
 }
 

@@ -13,7 +13,7 @@
 #include "kernels/ops/builtin.h"
 #include "runtime/engine/image/cubin.h"
 #include "runtime/engine/image/first_generation.h"
-#include "runtime/engine/image/generation_objects.h"
+#include "runtime/engine/image/operator_module.h"
 #include "runtime/ring/switch_signals.h"
 
 namespace resident {
@@ -26,12 +26,18 @@ constexpr auto kParkSpin = std::chrono::milliseconds(1);
 // front end is at the point of parking.
 constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkNap = std::chrono::microseconds(100);
+// Registers are given to threads in eights.
+constexpr uint32_t kRegisterUnit = 8;
 
 // Symbols of the first generation's operators, in the order of their slots.
 #define SYMBOL(symbol, name, summary, signature, split) "resident_operator_" #symbol,
 constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
                                                 RESIDENT_TEST_OPERATORS(SYMBOL)};
 #undef SYMBOL
+
+OperatorResources ResourcesOf(uint32_t slot, const FunctionResources& function) {
+  return {slot, function.registers, function.stack_bytes, 0, function.code_bytes};
+}
 
 #define RETURN_IF_CUDA_ERROR(call_name, ...)                                          \
   do {                                                                                \
@@ -49,15 +55,18 @@ constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
 absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
   region_ = &region;
   RETURN_IF_ERROR(OpenDevice());
-  RETURN_IF_ERROR(LoadFirstImage());
+  RETURN_IF_ERROR(LoadKernel());
   RETURN_IF_ERROR(ChooseLaunch());
+  auto first = Inspect(options_.generation != nullptr ? *options_.generation : Generation());
+  RETURN_IF_ERROR(first.status());
+  info_.operators = first->resources;
+  RETURN_IF_ERROR(Load(*std::move(first)));
   RETURN_IF_ERROR(AllocateMemory(region));
   region.control()->worker_count = blocks_;
   if (!options_.start_parked) RETURN_IF_ERROR(Launch());
   info_.kind = "cuda";
   info_.layout_hash = LayoutHash();
-  info_.generation = image_.number;
-  info_.operators = image_.operators;
+  info_.generation = number_;
   info_.workers = blocks_;
   info_.threads_per_block = kThreadsPerBlock;
   return info_;
@@ -92,105 +101,155 @@ absl::StatusOr<int> CudaEngine::Attribute(CUdevice_attribute attribute) const {
   return value;
 }
 
-absl::Status CudaEngine::LoadFirstImage() {
+absl::Status CudaEngine::LoadKernel() {
   const auto major = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   const auto minor = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   RETURN_IF_ERROR(major.status());
   RETURN_IF_ERROR(minor.status());
-  info_.architecture = static_cast<uint32_t>(FirstGenerationObjects(*major, *minor).architecture);
-  Generation generation;
-  if (options_.generation != nullptr) generation = *options_.generation;
-  if (generation.image == nullptr && generation.operators.empty()) {
-    const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
-    auto image = FirstGenerationImage(*major, *minor, from_ptx);
-    RETURN_IF_ERROR(image.status());
-    generation.image = std::make_shared<const std::string>(*std::move(image));
-  }
-  auto image = Inspect(generation);
+  info_.architecture = static_cast<uint32_t>(UnitArchitecture(*major, *minor));
+  const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
+  const auto image = FirstGenerationImage(*major, *minor, from_ptx);
   RETURN_IF_ERROR(image.status());
-  image_ = *std::move(image);
-  return Load(&image_);
-}
-
-absl::StatusOr<CudaEngine::Image> CudaEngine::Inspect(const Generation& generation) const {
-  RETURN_IF_ERROR(CheckGeneration(generation));
-  if (generation.image == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("generation ", generation.number,
-                                                   " has no image. Fix: link one for this GPU"));
-  }
-  const auto functions = ReadCubin(*generation.image);
+  const auto functions = ReadCubin(*image);
   RETURN_IF_ERROR(functions.status());
-  const auto kernel = functions->find(kResidentKernelName);
-  if (kernel == functions->end()) {
-    return absl::InvalidArgumentError(absl::StrCat("the image of generation ", generation.number,
-                                                   " has no ", kResidentKernelName,
-                                                   ". Fix: link it with the kernel's objects"));
-  }
-  // More would not fit the blocks that are launched.
-  if (kernel->second.registers > kMaxRegisters) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the kernel of generation ", generation.number, " needs ",
-                     kernel->second.registers, " registers a thread; the limit is ", kMaxRegisters,
-                     ". Fix: compile the operators for at most ", kMaxRegisters));
-  }
-  Image image;
-  image.number = generation.number;
-  image.bytes = generation.image;
-  const auto add = [&](uint32_t slot, const std::string& symbol) {
-    const auto found = functions->find(symbol);
-    if (found == functions->end()) return false;
-    const FunctionResources& used = found->second;
-    image.operators.push_back({slot, used.registers, used.stack_bytes, 0, used.code_bytes});
-    return true;
-  };
   uint32_t slot = 0;
   for (const char* symbol : kOperatorSymbols) {
-    add(slot, symbol);
+    if (const auto found = functions->find(symbol); found != functions->end()) {
+      builtin_.push_back(ResourcesOf(slot, found->second));
+    }
     slot += 2;
   }
-  for (const GenerationOperator& added : generation.operators) {
-    if (!add(added.slot, added.symbol)) {
-      return absl::InvalidArgumentError(absl::StrCat("the image of generation ", generation.number,
-                                                     " does not define ", added.symbol, " of slot ",
-                                                     added.slot, ". Fix: link its unit into it"));
+  CUmodule module = nullptr;
+  RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
+  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
+  int registers = 0;
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
+  registers_ =
+      (static_cast<uint32_t>(registers) + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  size_t table_bytes = 0;
+  RETURN_IF_CUDA_ERROR(cuModuleGetGlobal, &table_, &table_bytes, module, kJumpTableName);
+  if (table_bytes != kMaxOperatorSlots * sizeof(uint64_t)) {
+    return absl::InternalError(
+        absl::StrCat("the kernel's jump table has ", table_bytes, " bytes. Fix: build it again"));
+  }
+  builtin_table_.resize(kMaxOperatorSlots);
+  RETURN_IF_CUDA_ERROR(cuMemcpyDtoH, builtin_table_.data(), table_, table_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generation) const {
+  RETURN_IF_ERROR(CheckGeneration(generation));
+  Staged staged{generation, builtin_};
+  // Operators of one object: it is read once.
+  std::map<const std::string*, std::map<std::string, FunctionResources>> read;
+  for (GenerationOperator& added : staged.generation.operators) {
+    const auto bad = [&](absl::string_view why, absl::string_view fix) {
+      return absl::InvalidArgumentError(absl::StrCat("generation ", generation.number, ": ",
+                                                     added.symbol, " of slot ", added.slot, " ",
+                                                     why, ". Fix: ", fix));
+    };
+    if (added.object == nullptr) return bad("has no module", "link its unit");
+    auto& functions = read[added.object.get()];
+    if (functions.empty()) {
+      auto found = ReadCubin(*added.object);
+      if (!found.ok()) return bad(found.status().message(), "link its unit again");
+      functions = *std::move(found);
+    }
+    const auto function = functions.find(added.symbol);
+    if (function == functions.end()) {
+      return bad("is not defined by its module", "link the unit that defines it");
+    }
+    // The kernel was launched with so many, and its blocks would not fit with more.
+    for (const auto& [name, used] : functions) {
+      if (used.registers <= registers_) continue;
+      return bad(absl::StrCat("needs ", used.registers, " registers a thread in ", name,
+                              "; the kernel has ", registers_),
+                 "compile it for at most as many");
+    }
+    staged.resources.push_back(ResourcesOf(added.slot, function->second));
+    for (const auto& [object, module] : modules_) {
+      if (*object == *added.object) added.object = module.object;
     }
   }
-  return image;
+  return staged;
 }
 
-absl::Status CudaEngine::Load(Image* image) {
-  const auto load = [&]() -> absl::Status {
-    RETURN_IF_CUDA_ERROR(cuModuleLoadData, &image->module, image->bytes->data());
-    RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &image->kernel, image->module, kResidentKernelName);
-    if (carveout_ != 0) {
-      RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, image->kernel,
-                           CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout_);
-    }
-    return absl::OkStatus();
-  };
-  const absl::Status status = load();
-  if (status.ok()) return status;
-  // What is half loaded goes at the next park.
-  if (image->module != nullptr) retired_ = std::exchange(image->module, nullptr);
-  return absl::InvalidArgumentError(absl::StrCat("the image of generation ", image->number,
-                                                 " cannot be loaded: ", status.message(),
-                                                 ". Fix: link it for this GPU"));
+absl::StatusOr<uint64_t> CudaEngine::ReadEntry(Module* module, const std::string& symbol) {
+  const auto known = module->entries.find(symbol);
+  if (known != module->entries.end()) return known->second;
+  CUdeviceptr address = 0;
+  size_t bytes = 0;
+  uint64_t entry = 0;
+  RETURN_IF_CUDA_ERROR(cuModuleGetGlobal, &address, &bytes, module->module,
+                       absl::StrCat(symbol, kEntrySuffix).c_str());
+  if (bytes != sizeof(entry)) return absl::InternalError("the module's entry is no address");
+  RETURN_IF_CUDA_ERROR(cuMemcpyDtoH, &entry, address, bytes);
+  module->entries.emplace(symbol, entry);
+  return entry;
 }
 
-absl::Status CudaEngine::UnloadRetired() {
-  if (retired_ == nullptr) return absl::OkStatus();
-  RETURN_IF_CUDA_ERROR(cuModuleUnload, std::exchange(retired_, nullptr));
+absl::Status CudaEngine::LoadModules(const Generation& generation, Modules* added) {
+  for (const GenerationOperator& op : generation.operators) {
+    const std::string* const object = op.object.get();
+    if (modules_.contains(object) || added->contains(object)) continue;
+    CUmodule module = nullptr;
+    RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, object->data());
+    added->emplace(object, Module{op.object, module, {}});
+  }
   return absl::OkStatus();
+}
+
+absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added) {
+  std::vector<uint64_t> table = builtin_table_;
+  for (const GenerationOperator& op : generation.operators) {
+    const auto present = modules_.find(op.object.get());
+    Module& module = present != modules_.end() ? present->second : added->at(op.object.get());
+    const auto entry = ReadEntry(&module, op.symbol);
+    RETURN_IF_ERROR(entry.status());
+    table[op.slot] = *entry;
+  }
+  RETURN_IF_CUDA_ERROR(cuMemcpyHtoD, table_, table.data(), table.size() * sizeof(uint64_t));
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Unload(const Modules& modules) {
+  for (const auto& [object, loaded] : modules) {
+    RETURN_IF_CUDA_ERROR(cuModuleUnload, loaded.module);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Load(Staged staged) {
+  const Generation& next = staged.generation;
+  Modules added;
+  absl::Status status = LoadModules(next, &added);
+  if (status.ok()) status = WriteTable(next, &added);
+  if (!status.ok()) {
+    RETURN_IF_ERROR(Unload(added));
+    return absl::InvalidArgumentError(absl::StrCat("generation ", next.number,
+                                                   " cannot be loaded: ", status.message(),
+                                                   ". Fix: compile its operators for this GPU"));
+  }
+  modules_.merge(added);
+  Modules unused;
+  for (auto at = modules_.begin(); at != modules_.end();) {
+    const bool used =
+        std::any_of(next.operators.begin(), next.operators.end(),
+                    [&](const GenerationOperator& op) { return op.object.get() == at->first; });
+    const auto here = at++;
+    if (!used) unused.insert(modules_.extract(here));
+  }
+  number_ = next.number;
+  return Unload(unused);
 }
 
 absl::Status CudaEngine::ChooseLaunch() {
   int fit = 0;
-  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, image_.kernel,
-                       kThreadsPerBlock, 0);
+  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock,
+                       0);
   int registers = 0, shared = 0;
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, image_.kernel);
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
-                       image_.kernel);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
   const auto sms = Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   const auto threads = Attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   const auto sm_registers = Attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
@@ -217,9 +276,8 @@ absl::Status CudaEngine::ChooseLaunch() {
   // loads in flight need.
   const int carveout =
       static_cast<int>((uint64_t{per_sm} * (shared + 1024) * 100 + *sm_shared - 1) / *sm_shared);
-  carveout_ = std::min(carveout, 100);
-  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, image_.kernel,
-                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout_);
+  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
+                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, std::min(carveout, 100));
   RETURN_IF_ERROR(CreateStream(*sms));
   const uint32_t most = std::min<uint32_t>(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
   blocks_ = std::min(blocks_ * per_sm, most);
@@ -326,8 +384,8 @@ absl::Status CudaEngine::Launch() {
   parameters_.first_sequence = region_->control()->resume_sequence;
   void* arguments[] = {&parameters_};
   absl::MutexLock lock(&mappings_mu_);
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, image_.kernel, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0,
-                       stream_, arguments, nullptr);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0, stream_,
+                       arguments, nullptr);
   resident_ = true;
   return absl::OkStatus();
 }
@@ -363,7 +421,6 @@ void CudaEngine::NoteParked() {
 absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds most) {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   RETURN_IF_ERROR(AwaitStream(most, kParkSpin, nullptr, nullptr));
-  RETURN_IF_ERROR(UnloadRetired());
   absl::MutexLock lock(&mappings_mu_);
   resident_ = false;
   return UnmapDeferred();
@@ -380,12 +437,12 @@ absl::Status CudaEngine::Resume() {
 
 absl::StatusOr<std::vector<OperatorResources>> CudaEngine::Stage(
     std::shared_ptr<const Generation> generation) {
-  auto image = Inspect(*generation);
-  RETURN_IF_ERROR(image.status());
-  std::vector<OperatorResources> operators = image->operators;
+  auto staged = Inspect(*generation);
+  RETURN_IF_ERROR(staged.status());
+  std::vector<OperatorResources> resources = staged->resources;
   absl::MutexLock lock(&staged_mu_);
-  staged_ = *std::move(image);
-  return operators;
+  staged_ = *std::move(staged);
+  return resources;
 }
 
 absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
@@ -418,31 +475,20 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
   }
   const auto parked = Clock::now();
   times.park = parked - held;
-  Image next;
+  std::optional<Staged> next;
   {
     absl::MutexLock lock(&staged_mu_);
-    next = *std::exchange(staged_, std::nullopt);
+    next = std::exchange(staged_, std::nullopt);
   }
   // Memory that a client has let go stays for the next park: it may be large, and this is
   // the pause.
-  RETURN_IF_ERROR(UnloadRetired());
-  absl::Status status = Load(&next);
+  const absl::Status status = Load(*std::move(next));
   const auto loaded = Clock::now();
   times.load = loaded - parked;
-  if (status.ok()) std::swap(image_, next);
-  if (resident || launch) {
-    absl::Status launched = Launch();
-    if (!launched.ok() && status.ok()) {
-      std::swap(image_, next);
-      status = std::move(launched);
-      launched = resident ? Launch() : absl::OkStatus();
-    }
-    // Neither runs: the device is lost, and no end is signalled.
-    if (!launched.ok()) return launched;
-  }
+  // Without a launch the device is lost, and no end is signalled.
+  if (resident || launch) RETURN_IF_ERROR(Launch());
   times.launch = Clock::now() - loaded;
-  signals.End(change, image_.number);
-  if (next.module != nullptr) retired_ = next.module;
+  signals.End(change, number_);
   if (!status.ok()) return status;
   return times;
 }

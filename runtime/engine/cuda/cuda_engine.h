@@ -1,9 +1,13 @@
 // CudaEngine: the resident kernel on a GPU.
 //
+// The kernel's image, with the built-in operators, is loaded once. Each installed operator
+// is a module of its own, which the kernel calls through its jump table; a change of
+// generation loads the modules that are new, writes the table, and unloads those that no
+// slot names any more. What it costs depends on what changes, not on what there is.
+//
 // After Start() nothing here calls what waits for a resident kernel (module loading and
-// unloading, freeing, unregistering: docs/gpu_facts.md); such work is put off until the
-// kernel is parked. The module of a former generation stays loaded until the next park, so
-// that a change that fails has something to go back to.
+// unloading, copies, freeing, unregistering: docs/gpu_facts.md); such work is put off until
+// the kernel is parked.
 //
 // Thread safety: as Engine. What a call beside the others shares with them is guarded by
 // staged_mu_ and by mappings_mu_; the latter is held while the kernel is launched, so that
@@ -17,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,23 +51,32 @@ class CudaEngine : public Engine {
   absl::Status Health() override;
 
  private:
-  // An image, loaded or to be.
-  struct Image {
-    uint64_t number = 1;
-    // Null: the first generation's, which is part of this program.
-    std::shared_ptr<const std::string> bytes;
-    std::vector<OperatorResources> operators;
+  // An object on the device.
+  struct Module {
+    std::shared_ptr<const std::string> object;
     CUmodule module = nullptr;
-    CUfunction kernel = nullptr;
+    std::map<std::string, uint64_t> entries;  // Addresses of operators, by symbol.
+  };
+  // By object.
+  using Modules = std::map<const std::string*, Module>;
+  // A generation that has been looked at. Operators whose object is on the device have that
+  // very object.
+  struct Staged {
+    Generation generation;
+    std::vector<OperatorResources> resources;  // The built-in operators' first.
   };
 
   absl::Status OpenDevice();
-  absl::Status LoadFirstImage();
-  // Reads what the generation's functions need, and refuses what would not run.
-  absl::StatusOr<Image> Inspect(const Generation& generation) const;
-  // Loads the image and prepares its kernel. REQUIRES: no kernel on the device.
-  absl::Status Load(Image* image);
-  absl::Status UnloadRetired();
+  absl::Status LoadKernel();
+  // Reads what the generation's operators need, and refuses what would not run.
+  absl::StatusOr<Staged> Inspect(const Generation& generation) const;
+  // Loads what is new, and has the table name the generation's operators. If it fails, the
+  // former generation is as it was. REQUIRES: no kernel on the device.
+  absl::Status Load(Staged staged);
+  absl::Status LoadModules(const Generation& generation, Modules* added);
+  absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
+  absl::Status WriteTable(const Generation& generation, Modules* added);
+  absl::Status Unload(const Modules& modules);
   // How many blocks to launch, and the stream to launch them on.
   absl::Status ChooseLaunch();
   absl::Status CreateStream(uint32_t sms);
@@ -88,14 +102,18 @@ class CudaEngine : public Engine {
   const SharedRegion* region_ = nullptr;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
-  Image image_;                 // On the device.
-  CUmodule retired_ = nullptr;  // To be unloaded at the next park.
-  int carveout_ = 0;            // Percent of an SM's memory that is shared memory.
+  CUfunction kernel_ = nullptr;
+  CUdeviceptr table_ = 0;                   // The kernel's jump table.
+  std::vector<uint64_t> builtin_table_;     // What it is without installed operators.
+  std::vector<OperatorResources> builtin_;  // What the built-in operators need.
+  uint32_t registers_ = 0;                  // Of a thread: what an operator may use.
+  uint64_t number_ = 0;                     // Of the generation on the device.
+  Modules modules_;                         // Its modules.
   CUstream stream_ = nullptr;
   uint32_t blocks_ = 0;
   KernelParameters parameters_{};
   absl::Mutex staged_mu_;
-  std::optional<Image> staged_ ABSL_GUARDED_BY(staged_mu_);
+  std::optional<Staged> staged_ ABSL_GUARDED_BY(staged_mu_);
   absl::Mutex mappings_mu_;
   bool resident_ ABSL_GUARDED_BY(mappings_mu_) = false;
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.

@@ -47,7 +47,10 @@ namespace resident {
   /* Only while no kernel is resident: */        \
   X(cuModuleLoadData)                            \
   X(cuModuleGetFunction)                         \
+  X(cuModuleGetGlobal)                           \
   X(cuModuleUnload)                              \
+  X(cuMemcpyDtoH)                                \
+  X(cuMemcpyHtoD)                                \
   X(cuMemsetD8)                                  \
   X(cuMemHostUnregister)
 

@@ -31,6 +31,18 @@ struct Image {
 const Image kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
 #undef IMAGE
 
+// The image for the GPU, or for an earlier minor of the same major; null: there is none.
+const Image* FindImage(int major, int minor) {
+  const Image* best = nullptr;
+  for (const Image& image : kImages) {
+    if (image.architecture / 10 == major && image.architecture <= major * 10 + minor &&
+        (best == nullptr || image.architecture > best->architecture)) {
+      best = &image;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<int> ImageArchitectures() {
@@ -39,16 +51,14 @@ std::vector<int> ImageArchitectures() {
   return architectures;
 }
 
+int UnitArchitecture(int major, int minor) {
+  const Image* const image = FindImage(major, minor);
+  return image != nullptr ? image->architecture : major * 10 + minor;
+}
+
 absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from_ptx) {
-  const int architecture = major * 10 + minor;
-  const Image* best = nullptr;
-  for (const Image& image : kImages) {
-    if (image.architecture / 10 == major && image.architecture <= architecture &&
-        (best == nullptr || image.architecture > best->architecture)) {
-      best = &image;
-    }
-  }
-  if (best != nullptr && !from_ptx) return UnpackEmbedded(best->begin, best->end);
+  const Image* const image = FindImage(major, minor);
+  if (image != nullptr && !from_ptx) return UnpackEmbedded(image->begin, image->end);
   const std::string texts =
       UnpackEmbedded(_binary_first_generation_ptx_gz_start, _binary_first_generation_ptx_gz_end);
   std::vector<LinkInput> ptx;
@@ -56,7 +66,7 @@ absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from
     ptx.push_back({absl::StrCat("source ", ptx.size()), std::string_view(texts.c_str() + at),
                    /*is_ptx=*/true});
   }
-  return LinkImage(ptx, architecture);
+  return LinkImage(ptx, major * 10 + minor);
 }
 
 }  // namespace resident

@@ -1,5 +1,5 @@
-// The image of the first generation: the kernel with the built-in operators, linked at
-// build time (kernels/resident).
+// The image of the kernel with the built-in operators, linked at build time
+// (kernels/resident): the first generation, and the ground that later ones stand on.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
 
@@ -12,6 +12,10 @@ namespace resident {
 
 // Architectures with an image in this build, e.g. 80, 90.
 std::vector<int> ImageArchitectures();
+
+// What operators are compiled for on a GPU of compute capability major.minor: the
+// architecture of its image; without one, its own.
+int UnitArchitecture(int major, int minor);
 
 // The image for a GPU of compute capability major.minor: the one that was linked for
 // it, or for an earlier minor of the same major; else one linked from PTX now.

@@ -75,7 +75,8 @@ absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int 
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
   const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
   // The cache would open the driver, and that starts a thread.
-  const char* options[] = {arch.c_str(), registers.c_str(), "-no-cache"};
+  const char* options[] = {arch.c_str(), registers.c_str(), "-Xptxas=--disable-optimizer-constants",
+                           "-no-cache"};
   nvJitLinkHandle handle = nullptr;
   nvJitLinkResult result = link.create(&handle, static_cast<uint32_t>(std::size(options)), options);
   for (size_t i = 0; i < inputs.size() && result == NVJITLINK_SUCCESS; ++i) {

@@ -1,4 +1,4 @@
-// Links relocatable device code into an image with nvJitLink, opened at run time.
+// Links relocatable device code into a cubin with nvJitLink, opened at run time.
 //
 // Needs no GPU and no context. In a build without CUDA there is no such library target.
 //
@@ -7,14 +7,22 @@
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_LINK_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/engine/image/generation_objects.h"
 
 namespace resident {
 
-// The image (a cubin) for an architecture, as in 90. UNAVAILABLE: there is no nvJitLink.
+struct LinkInput {
+  std::string name;
+  // A relocatable cubin, or PTX; of PTX, bytes.data()[bytes.size()] is a zero.
+  std::string_view bytes;
+  bool is_ptx = false;
+};
+
+// The cubin for an architecture, as in 90. PTX is compiled as operators are: within the
+// kernel's registers and without constant memory. UNAVAILABLE: there is no nvJitLink.
 // INTERNAL: it failed; with its log.
 absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture);
 

@@ -34,26 +34,21 @@ absl::Status Append(int fd, const std::string& bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadPart(int fd, uint64_t offset, uint64_t size) {
-  std::string part(size, '\0');
+absl::StatusOr<std::string> ReadObject(int fd, uint64_t offset, uint64_t size) {
+  std::string object(size, '\0');
   for (uint64_t at = 0; at < size;) {
-    const ssize_t more = pread(fd, part.data() + at, size - at, static_cast<off_t>(offset + at));
+    const ssize_t more = pread(fd, object.data() + at, size - at, static_cast<off_t>(offset + at));
     if (more < 0 && errno == EINTR) continue;
     if (more <= 0) return absl::InternalError(absl::StrCat("reading it: ", strerror(errno)));
     at += static_cast<uint64_t>(more);
   }
-  return part;
+  return object;
 }
 
 }  // namespace
 
 absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Generation* message) {
-  std::vector<const std::string*> parts;
   message->set_number(generation.number);
-  if (generation.image != nullptr) {
-    message->set_image_bytes(generation.image->size());
-    parts.push_back(generation.image.get());
-  }
   std::vector<const std::string*> objects;
   for (const GenerationOperator& added : generation.operators) {
     internal::Generation::Operator* const sent = message->add_operators();
@@ -66,8 +61,7 @@ absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Gener
     objects.push_back(added.object.get());
     message->add_object_bytes(added.object->size());
   }
-  parts.insert(parts.end(), objects.begin(), objects.end());
-  if (parts.empty()) return -1;
+  if (objects.empty()) return -1;
 
   const int fd = memfd_create("residentd-generation", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
@@ -76,8 +70,8 @@ absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Gener
                      ". Fix: raise the limit on open files of the service"));
   }
   absl::Cleanup close_fd = [fd] { close(fd); };
-  for (const std::string* part : parts) {
-    if (absl::Status status = Append(fd, *part); !status.ok()) return status;
+  for (const std::string* object : objects) {
+    if (absl::Status status = Append(fd, *object); !status.ok()) return status;
   }
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
     return absl::InternalError(absl::StrCat("sealing a generation: ", strerror(errno)));
@@ -91,30 +85,20 @@ absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
   uint64_t size = 0;
   if (struct stat info; fd >= 0 && fstat(fd, &info) == 0)
     size = static_cast<uint64_t>(info.st_size);
-  uint64_t told = message.image_bytes();
+  uint64_t told = 0;
   for (const uint64_t bytes : message.object_bytes()) told += bytes;
   if (size != told) {
     return absl::InvalidArgumentError(absl::StrCat("generation ", message.number(), " has ", told,
                                                    " bytes by its message, and ", size, " came"));
   }
-  uint64_t at = 0;
-  const auto next = [&](uint64_t bytes) -> absl::StatusOr<std::shared_ptr<const std::string>> {
-    auto part = ReadPart(fd, std::exchange(at, at + bytes), bytes);
-    if (!part.ok()) return part.status();
-    return std::make_shared<const std::string>(*std::move(part));
-  };
   auto generation = std::make_shared<Generation>();
   generation->number = message.number();
-  if (message.image_bytes() > 0) {
-    auto image = next(message.image_bytes());
-    if (!image.ok()) return image.status();
-    generation->image = *std::move(image);
-  }
   std::vector<std::shared_ptr<const std::string>> objects;
+  uint64_t at = 0;
   for (const uint64_t bytes : message.object_bytes()) {
-    auto object = next(bytes);
+    auto object = ReadObject(fd, std::exchange(at, at + bytes), bytes);
     if (!object.ok()) return object.status();
-    objects.push_back(*std::move(object));
+    objects.push_back(std::make_shared<const std::string>(*std::move(object)));
   }
   for (const internal::Generation::Operator& sent : message.operators()) {
     if (sent.object() > objects.size()) {

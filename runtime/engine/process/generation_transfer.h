@@ -1,5 +1,5 @@
-// A generation on its way to an engine process: what it says in a message, its bytes
-// (tens of MiB, perhaps) in a sealed memory object whose descriptor is passed beside the
+// A generation on its way to an engine process: what it says in a message, its objects
+// (some MiB, perhaps) in a sealed memory object whose descriptor is passed beside the
 // call. Operators that share an object share it on the other side too.
 //
 // Thread safety: pure functions.

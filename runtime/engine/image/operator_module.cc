@@ -1,0 +1,42 @@
+#include "runtime/engine/image/operator_module.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/image/link.h"
+
+namespace resident {
+namespace {
+
+// The version and target of the oldest GPU that there are images for (cuda_image.bzl).
+constexpr char kPtxHeader[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
+
+bool IsPtx(const std::string& unit) {
+  return !absl::StartsWith(unit,
+                           "\x7f"
+                           "ELF");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
+                                               const std::string& unit, int architecture) {
+  std::string entries = kPtxHeader;
+  // The linker keeps what a kernel reaches. Of a function that is reached through a variable
+  // alone it drops what that function calls, and leaves calls of address 0. So there is a
+  // kernel, which nobody launches.
+  std::string kernel = absl::StrCat(".visible .entry resident_reaches(.param .b64 x) {\n",
+                                    "  .reg .b64 %x;\n  ld.param.b64 %x, [x];\n");
+  for (const std::string& symbol : symbols) {
+    absl::StrAppend(&entries, ".extern .func ", symbol,
+                    "(.param .b64 block, .param .b64 args);\n.visible .global .align 8 .u64 ",
+                    symbol, kEntrySuffix, " = ", symbol, ";\n");
+    absl::StrAppend(&kernel, "  { .param .b64 block; .param .b64 args;\n",
+                    "  st.param.b64 [block], %x; st.param.b64 [args], %x;\n", "  call ", symbol,
+                    ", (block, args); }\n");
+  }
+  absl::StrAppend(&entries, kernel, "  ret;\n}\n");
+  return LinkImage({{"unit", unit, IsPtx(unit)}, {"entries", entries, /*is_ptx=*/true}},
+                   architecture);
+}
+
+}  // namespace resident
