@@ -1,6 +1,7 @@
 #include "runtime/errors/argument_errors.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/errors/quote.h"
 
 namespace resident::errors {
 

@@ -42,9 +42,9 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       devices_(std::move(devices)),
       build_(std::move(build)),
       loaded_(std::move(loaded)),
-      on_(devices_.size()),
       // The built-in operators' generation has number 1.
       number_(std::max<uint64_t>(1, options.last_number)),
+      on_(devices_.size()),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {

@@ -37,7 +37,7 @@ class GenerationStagerTest : public ::testing::Test {
           }
           return absl::StatusOr<std::shared_ptr<const Generation>>(std::move(generation));
         },
-        [](uint64_t, const GenerationStager::Versions&) {});
+        [](uint64_t, const GenerationStager::Versions&, const GenerationStager::Versions&) {});
   }
 
   ScriptedDevice& device(size_t i = 0) { return *devices_[i]; }

@@ -23,8 +23,6 @@ struct Compilation {
   std::string Name() const { return absl::StrCat(target.name(), checked ? " checked" : ""); }
 };
 
-}
-
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == OperatorKind::kObject) {

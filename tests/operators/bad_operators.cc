@@ -173,8 +173,8 @@ std::vector<BadOperator> MakeTable() {
 
   // --- Does what it must not ----------------------------------------------------------
   add(Row("infinite_loop", Stage::kCanary, "has not returned within its time limit of 2000 ms",
-          "  volatile int forever = 1;\n"
-          "  while (forever) {\n  }\n"));
+          "  volatile float* const forever = out.data();\n"
+          "  while (true) *forever = 1;\n"));
   add(WithSecondExample(Row("infinite_loop_on_one_input", Stage::kCanary, "example 2",
                             "  volatile float thirteen = 13;\n"
                             "  while (x[0] == thirteen) {\n  }\n" +

@@ -39,6 +39,10 @@ std::string TimesSource(const std::string& name, int factor, const std::string& 
                       twist, "\n    out[i] = ", factor, ".0f * x[i];\n  });\n}\n");
 }
 
+// A twist that never returns, and that no compiler takes away.
+constexpr char kForever[] =
+    "volatile float* const forever = out.data(); while (true) *forever = 1;";
+
 Installation Times(const std::string& name, int factor, const std::string& twist = "") {
   Installation installation =
       Installation::Source(name, "times.cc", {{"times.cc", TimesSource(name, factor, twist)}});
@@ -379,7 +383,7 @@ class HangingCanaryTest : public LifecycleTest {
 };
 
 TEST_F(HangingCanaryTest, ADaemonThatIsToStopDoesNotWaitForACanary) {
-  Installation hangs = Times("hangs", 1, "volatile int forever = 1; while (forever) {}");
+  Installation hangs = Times("hangs", 1, kForever);
   const auto installed = operators_->Install(hangs, [&](const v1::InstallResponse& progress) {
     if (progress.state() == v1::VERSION_STATE_INSPECTED) daemon_.Kill(SIGTERM);
     return true;
@@ -432,7 +436,7 @@ TEST_F(ProductionFaultTest, AVersionThatStoresToABadAddressIsQuarantined) {
 }
 
 TEST_F(ProductionFaultTest, AVersionThatNeverReturnsIsQuarantined) {
-  InstallGoodAndBad("volatile int forever = 1; while (forever) {}");
+  InstallGoodAndBad(kForever);
   ExpectQuarantined();
 }
 
