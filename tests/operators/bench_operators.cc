@@ -27,6 +27,7 @@
 #include "client/operators.h"
 #include "tests/faults/daemon.h"
 #include "tests/support/bench_report.h"
+#include "tests/support/temp_folder.h"
 
 ABSL_FLAG(std::string, out, "bench_operators.json", "where the figures go");
 ABSL_FLAG(int, operators, 64, "operators installed");
@@ -72,7 +73,7 @@ Installation Times(const std::string& name, int factor, int nonce) {
 class Bench {
  public:
   Bench()
-      : daemon_({"--park_after=0", "--max_installs=8"}),
+      : daemon_({"--park_after=0", "--max_installs=8", "--state_dir=" + state_.path()}),
         client_(Must(client::Client::Connect(daemon_.address()), "connect")),
         operators_(*client_) {}
 
@@ -268,6 +269,7 @@ class Bench {
                                              {"generation", device.generation()}});
   }
 
+  const TempFolder state_{"bench_operators"};
   Daemon daemon_;
   std::unique_ptr<client::Client> client_;
   client::Operators operators_;
