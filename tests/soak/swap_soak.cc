@@ -47,8 +47,8 @@ namespace {
 constexpr uint64_t kMemoryGrowthBytes = 96u << 20;
 constexpr int kMostRounds = 100'000;
 
-// Compile processes that wait when nothing is compiled: two, and for a GPU one that links.
-size_t CompilersKept() { return testing::OnGpu() ? 3 : 2; }
+// Compile processes that wait when nothing is compiled.
+constexpr size_t kCompilersKept = 2;
 
 struct Usage {
   size_t descriptors = 0;
@@ -205,7 +205,7 @@ int Main() {
   // Once through everything, so that what is made once is there.
   soak.Run(/*rounds=*/1, 0, /*kills=*/1, absl::GetFlag(FLAGS_faults));
   if (!testing::Eventually(
-          [&] { return daemon.Compilers() == CompilersKept() && daemon.LeftOver().empty(); })) {
+          [&] { return daemon.Compilers() == kCompilersKept && daemon.LeftOver().empty(); })) {
     soak.findings.Violation(absl::StrCat("the daemon keeps ", daemon.Compilers(),
                                          " compile processes; left over: ", daemon.LeftOver()));
   }

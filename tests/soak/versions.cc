@@ -39,7 +39,7 @@ std::string FaultText(Fault fault) {
     case Fault::kFaultsInCanary:
       return "raw = nullptr; *raw = 1;";
     case Fault::kHangsInCanary:
-      return "while (raw != nullptr) {}";
+      return "while (true) *const_cast<volatile float*>(raw) = 1;";
     case Fault::kWrongResult:
       return "block.for_each(block.share(x.size()), [&](resident::i64 i) { out[i] = -7; });\n"
              "  if (raw != nullptr) return;";
@@ -48,7 +48,7 @@ std::string FaultText(Fault fault) {
     case Fault::kFaultsInProduction:
       return poisoned + "{ raw = nullptr; *raw = 1; }";
     case Fault::kHangsInProduction:
-      return poisoned + "while (raw != nullptr) {}";
+      return poisoned + "while (true) *const_cast<volatile float*>(raw) = 1;";
   }
   return "";
 }
