@@ -84,8 +84,8 @@ size_t CountEntries(const std::string& folder) {
   return count;
 }
 
-// Compile processes that a daemon keeps ready: two of each kind, and one that links.
-constexpr size_t kMostWaitingCompilers = 5;
+// Compile processes that a daemon keeps ready: two of each kind.
+constexpr size_t kMostWaitingCompilers = 4;
 
 std::vector<pid_t> ChildrenOf(pid_t pid) {
   std::vector<pid_t> children;
