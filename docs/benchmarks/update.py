@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Puts the figures of the JSON files beside this one into the tables of the documents.
 
-  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved bench_resident.json
-                                         and bench_daemon.json; they are copied here first
+  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved its JSON files (one
+                                         of each benchmark); they are copied here first
   docs/benchmarks/update.py --check      changes nothing; exit status 1 if a table is out of date
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end -->`.
@@ -17,6 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
+GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 
 
 def without_raw(value):
@@ -80,9 +81,9 @@ SUSTAINED = "sustained adds of 1,024, distinct buffers"
 WIDE = "wide add of 256 Mi, chunks of 32768"
 
 
-def kernel():
+def figures(name):
     rows = []
-    for f in load(KERNEL)["figures"]:
+    for f in load(name)["figures"]:
         baseline = "baseline" in f
         rows.append([
             f["what"], quantity(f["value"], f["unit"]), f["baseline"] if baseline else "",
@@ -90,6 +91,33 @@ def kernel():
             "{:.2f}".format(f["ratio"]) if baseline else ""
         ])
     return table(["what", "residentd", "baseline", "its figure", "ratio"], rows)
+
+
+def kernel():
+    return figures(KERNEL)
+
+
+def generation():
+    return figures(GENERATION)
+
+
+def operators():
+    return figures(OPERATORS)
+
+
+def soak():
+    summary = load(SOAK)
+    rows = [["generations", "{:,}".format(summary["generations"])],
+            ["the daemon before", summary["before"]], ["the daemon after", summary["after"]]]
+    rows += [[what, "{:,}".format(count)] for what, count in summary["counts"].items()]
+    return table(["what", "count"], rows + [["violations", str(summary["violations"])]])
+
+
+def named(name, what):
+    found = [f for f in load(name)["figures"] if f["what"] == what]
+    if not found:
+        sys.exit("update: {} has no figure '{}'".format(name, what))
+    return found[0]
 
 
 def daemon_rows(name):
@@ -162,6 +190,21 @@ def short():
          "{:.2f}".format(bench["lone_run_device"]["p50_ratio"])],
         ["`serve` to ready", "{:.2f} s".format(load(DAEMON)["serve_to_ready_s"]["median"]), "", ""],
     ]
+    gap = "longest gap between answers, a client of lone tasks, p99"
+    quiet = "the same client, 5 ms without a change, p99"
+    paused, idle = (named(GENERATION, what)["value"] for what in (gap, quiet))
+    rate = named(OPERATORS, "tasks of 64 elements, one change of generation a second")
+    rows += [
+        ["a new operator beside 64: longest gap between answers, p99", quantity(paused, "us"),
+         "the same client without: " + quantity(idle, "us"), "{:.2f}".format(paused / idle)],
+        ["gRPC `Submit` with a new operator each second", quantity(rate["value"] * 1e6, "tasks/s"),
+         "without: " + quantity(rate["baseline_value"] * 1e6, "tasks/s"),
+         "{:.2f}".format(rate["ratio"])],
+        ["install of a small operator until it is staged, p50",
+         quantity(named(OPERATORS, "install to STAGED, not cached, p50")["value"], "ms"),
+         "from the cache: " +
+         quantity(named(OPERATORS, "install to STAGED, cached, p50")["value"], "ms"), ""],
+    ]
     return table(["what", "residentd", "baseline in the same run", "ratio"], rows)
 
 
@@ -186,13 +229,13 @@ def life():
 
 
 TABLES = {"kernel": kernel, "daemon": daemon, "daemon_cpu": daemon_cpu, "short": short,
-          "life": life}
+          "life": life, "generation": generation, "operators": operators, "soak": soak}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
-        for name in (KERNEL, DAEMON):
+        for name in (KERNEL, DAEMON, GENERATION, OPERATORS, SOAK):
             data = without_raw(json.loads(pathlib.Path(sys.argv[1], name).read_text()))
             if name == DAEMON:
                 text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
