@@ -23,7 +23,7 @@
 #define RESIDENT_CHECKED 0
 #endif
 
-// The two builds of an operator may be linked into one image: what differs between them
+// The two builds of an operator may stand in one generation: what differs between them
 // has different names.
 #if RESIDENT_CHECKED
 #define RESIDENT_SDK_BEGIN inline namespace checked {

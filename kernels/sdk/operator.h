@@ -54,7 +54,7 @@
   }                                                                    \
   using resident_constants::name
 
-// A *unit* is one operator compiled by itself, to be linked with others whose sources have
+// A *unit* is one operator compiled by itself, to be loaded beside others whose sources have
 // the same names: with RESIDENT_UNIT, 16 hex digits of its own, and
 // resident_operator_NAME as a macro that is resident_op_<the digits>. Its object says by
 // the name of a function which SDK it was compiled with.

@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Raised when compiler options, inspection or the form of an entry change.
-constexpr char kCacheVersion[] = "2";
+constexpr char kCacheVersion[] = "3";
 // The checked build and the other are compiled at the same time.
 constexpr size_t kAhead = 2;
 

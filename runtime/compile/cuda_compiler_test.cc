@@ -278,6 +278,21 @@ TEST_F(ObjectTest, CubinAndPtxBecomeModules) {
   }
 }
 
+// What the text does not show is found in what the linker makes of it.
+TEST_F(ObjectTest, SharedMemoryOfPtxIsRefusedHoweverItIsWritten) {
+  std::string ptx = ReadObject("object_for_test.ptx");
+  const size_t function = ptx.find(".visible .func resident_op_");
+  ASSERT_NE(function, std::string::npos);
+  const size_t body = ptx.find('{', function);
+  ASSERT_NE(body, std::string::npos);
+  ptx.insert(body + 1,
+             ".shared\t.align 4 .b8 hidden[64]; .reg .b32 %hidden; mov.u32 %hidden, 1;\n"
+             "st.volatile.shared.u32 [hidden], %hidden;\n");
+  const CompileResult unit = Take(ptx);
+  EXPECT_EQ(unit.inspected.code(), absl::StatusCode::kInvalidArgument) << unit.inspected;
+  EXPECT_THAT(std::string(unit.inspected.message()), HasSubstr("shared memory"));
+}
+
 TEST_F(ObjectTest, ObjectOfAnotherGpuIsRefused) {
   const CompileResult unit = Take(ReadObject("object_for_test.cubin"), 80);
   EXPECT_THAT(std::string(unit.inspected.message()), HasSubstr("is for sm_90"));

@@ -132,7 +132,6 @@ absl::Status CubinInspection::CheckNames() {
 // Variables that code refers to: those that it does not are constants whose values stand
 // in the code, and are emitted all the same.
 absl::Status CubinInspection::CheckVariables() const {
-  if (linked_) return absl::OkStatus();
   std::set<std::string> referred;
   for (const ElfSection& section : elf_.sections()) {
     if (!absl::StartsWith(absl::string_view(section.name.data(), section.name.size()),
@@ -240,7 +239,7 @@ absl::Status CubinInspection::CheckMemory() {
     const absl::string_view name(section.name.data(), section.name.size());
     if (absl::StartsWith(name, ".text.")) code += section.size;
     if (name == ".nv_debug.shared" || name == ".nv.shared" ||
-        absl::StartsWith(name, ".nv.shared.")) {
+        (absl::StartsWith(name, ".nv.shared.") && !absl::StartsWith(name, ".nv.shared.reserved"))) {
       shared += section.size;
     }
     // Bank 0 of a module is its unused kernel's.
@@ -259,9 +258,9 @@ absl::Status CubinInspection::CheckMemory() {
     for (const ElfSymbol& symbol : elf_.symbols()) {
       if (symbol.name == unit_.symbol) unit_.resources.code_bytes = symbol.size;
     }
-    return absl::OkStatus();
+  } else {
+    unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
   }
-  unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
   if (shared != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the unit has ", shared,

@@ -231,11 +231,18 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
 }
 
 absl::StatusOr<std::string> WarmCudaTools() {
+  // What fails here fails for every unit: it is the tools' fault.
+  const auto broken = [](const absl::Status& status) {
+    return absl::UnavailableError(
+        absl::StrCat("the CUDA toolkit does not work: ", status.message(),
+                     ". Fix: install NVRTC and nvJitLink of one release of CUDA 13"));
+  };
   const auto unit = WarmNvrtc();
-  if (!unit.ok()) return unit.status();
-  if (const auto module = LinkModule(kWarmFunction, *unit, kWarmArchitecture); !module.ok()) {
-    return module.status();
-  }
+  if (absl::IsUnavailable(unit.status())) return unit.status();
+  if (!unit.ok()) return broken(unit.status());
+  const auto module = LinkModule(kWarmFunction, *unit, kWarmArchitecture);
+  if (absl::IsUnavailable(module.status())) return module.status();
+  if (!module.ok()) return broken(module.status());
   const auto compiler = NvrtcVersion();
   const auto linker = LinkerVersion();
   if (!compiler.ok()) return compiler.status();

@@ -1,8 +1,8 @@
 // Units: what a compiler is given for one version of an operator.
 //
 // The sources that were sent stay as they are; a generated main file includes the SDK and
-// then the version's main file inside a namespace of the unit's own. So two versions with
-// equal names in them can be linked into one image, and a compiler names the files and
+// then the version's main file inside a namespace of the unit's own. So equal names in two
+// versions do not meet, and a compiler names the files and
 // lines that were sent. Exported are (kernels/sdk/operator.h):
 //
 //   resident_op_<id>           the operator; resident_opc_<id> of the checked build

@@ -29,6 +29,9 @@ BakeWatcher::~BakeWatcher() {
 void BakeWatcher::Watch(const std::string& name, uint32_t version, uint64_t revision,
                         const BakeOptions& options, uint64_t before_p99_ns, Counters counters) {
   absl::MutexLock lock(&mu_);
+  // A later change may have come here first.
+  const auto before = watched_.find(name);
+  if (before != watched_.end() && before->second.revision > revision) return;
   watched_.erase(name);
   if (options.action == BakeAction::kOff) return;
   watched_.emplace(name, Watched{version, revision,

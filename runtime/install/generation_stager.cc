@@ -193,7 +193,8 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     PutBack(plans);
     return status;
   }
-  loaded_(number, staged, plans.front().members);
+  // A device may have needed a higher one.
+  loaded_(number_.load(), staged, plans.front().members);
   return absl::OkStatus();
 }
 

@@ -106,7 +106,6 @@ class GenerationStager {
 
   // Whether the version's code is in the kernels of all devices.
   bool Contains(const OperatorVersion& version) const;
-  uint64_t generation() const { return number_.load(std::memory_order_relaxed); }
 
  private:
   struct Waiting {

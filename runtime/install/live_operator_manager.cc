@@ -64,11 +64,12 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
   absl::StatusOr<GenerationStager::Kept> kept;
   if (request.force) kept = BringBack(request);
   if (request.force && !kept.ok()) return kept.status();
-  absl::StatusOr<RegistryChange> change =
+  const auto began = std::chrono::steady_clock::now();
+  const absl::StatusOr<RegistryChange> change =
       sources_.registry->Activate(request.name, request.version, request.expected_revision,
                                   request.force, CommitAs(request.actor));
   if (change.ok()) StartBake(*change, request.bake);
-  return Finish(std::move(change));
+  return Finish(began, change);
 }
 
 absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
@@ -94,11 +95,12 @@ absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& request) {
-  absl::StatusOr<RegistryChange> change =
+  const auto began = std::chrono::steady_clock::now();
+  const absl::StatusOr<RegistryChange> change =
       sources_.registry->Rollback(request.name, request.expected_revision, CommitAs(request.actor));
   // One that is refused has decided nothing of what is watched.
   if (change.ok()) bakes_.Forget(request.name, change->revision);
-  return Finish(std::move(change));
+  return Finish(began, change);
 }
 
 absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& request) {
@@ -126,12 +128,13 @@ absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
   return removal;
 }
 
-absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(absl::StatusOr<RegistryChange> change) {
+absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(
+    std::chrono::steady_clock::time_point began, const absl::StatusOr<RegistryChange>& change) {
   if (!change.ok()) return change.status();
   const absl::Status kept = sources_.state->Sync();
   if (!kept.ok()) return kept;
   return SwitchResult{change->active_version, change->previous_version, change->revision,
-                      change->switch_time};
+                      change->switched_at - began};
 }
 
 Registry::Commit LiveOperatorManager::CommitAs(const std::string& actor,
@@ -280,11 +283,12 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
       absl::StrAppend(&reason, "; its arguments: ", ArgumentsText(task));
       break;
     }
-    bakes_.Forget(version->op->name());
     // It fails if the version was removed, or quarantined by another device's fault.
     const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,
                                                       CommitAs(kDaemon, reason));
-    if (change.ok() && !change->commit_status.ok()) {
+    if (!change.ok()) continue;
+    bakes_.Forget(version->op->name());
+    if (!change->commit_status.ok()) {
       fprintf(stderr,
               "residentd: error: version %u of %s is quarantined, but a restart now would bring it "
               "back, until this is written down with the next change: %s\n",

@@ -105,13 +105,14 @@ class LiveOperatorManager final : public OperatorManager {
 
   // Appends the change to the journal, in the name of `actor`.
   Registry::Commit CommitAs(const std::string& actor, const std::string& message = "");
-  absl::StatusOr<SwitchResult> Finish(absl::StatusOr<RegistryChange> change);
+  absl::StatusOr<SwitchResult> Finish(std::chrono::steady_clock::time_point began,
+                                      const absl::StatusOr<RegistryChange>& change);
   void StartBake(const RegistryChange& change, const BakeOptions& options);
   BakeCounters CountersOf(const std::string& name, uint32_t version) const;
   void OnRegression(const BakeWatcher::Regression& regression);
   // Appends an event that changes nothing.
   void Note(OperatorEvent event);
-  // A version as the journal has it. Null: its unit cannot be had, and `why`.
+  // A version as the journal has it. Nothing: its unit cannot be had, and `why`.
   std::optional<Registry::RestoredVersion> RestoreVersion(const std::string& name,
                                                           const StoredVersion& stored,
                                                           std::string* why);

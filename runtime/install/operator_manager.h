@@ -103,6 +103,8 @@ struct SwitchResult {
   uint32_t version = 0;           // Serves now.
   uint32_t previous_version = 0;  // Served before; 0: none did.
   uint64_t revision = 0;
+  // From the call until whoever asked next got the other version; its record was written by
+  // then, and is on disk when the call returns.
   std::chrono::nanoseconds switch_time{0};
 };
 

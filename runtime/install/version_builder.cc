@@ -94,10 +94,8 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   built.cached = true;
   for (Compilation& compilation : compilations) {
     CompileResult& result = compilation.result;
-    // The checked build is not what will serve: only whether it compiles counts.
-    if (!compilation.checked) {
-      if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
-    }
+    // The checked build too: without it there is no canary.
+    if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {
       auto& steps = absl::StartsWith(step, "inspect") ? built.inspect_steps : built.compile_steps;

@@ -104,8 +104,8 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
   }
   if (subject_.active != nullptr) {
     auto payload = std::dynamic_pointer_cast<const UnitPayload>(subject_.active->payload);
-    // A version with the same content has the same symbol, and is the same.
-    if (payload != nullptr && payload->symbol != built.payload->symbol) {
+    // A version with the same content is the same.
+    if (payload != nullptr && subject_.active->spec.content_hash != subject_.content_hash) {
       members.push_back({kActiveSlot, std::move(payload)});
       job.active_slot = kActiveSlot;
     }

@@ -14,7 +14,7 @@
 
 namespace resident {
 
-// A change, as `commit` gets it (then without revision and switch_time) and the call
+// A change, as `commit` gets it (then without revision and switched_at) and the call
 // returns it.
 struct RegistryChange {
   EventKind kind = EventKind::kInstalled;
@@ -30,7 +30,8 @@ struct RegistryChange {
   // Taken out of their slots by it.
   std::vector<uint32_t> retired;
   uint64_t revision = 0;
-  std::chrono::nanoseconds switch_time{0};
+  // Whoever asked after that saw it.
+  std::chrono::steady_clock::time_point switched_at;
 
   // What a journal needs beside, valid during `commit`: of kInstalled the spec and slot,
   // of kPromoted the shares, of kQuarantined the reason.

@@ -195,10 +195,9 @@ void Registry::NoteRetired(Entry& entry, const OperatorVersion& version, Version
 
 void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChange& change) {
   const Serving* const to = next.get();
-  const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<const Serving> before(
       entry.serving.exchange(next.release(), std::memory_order_seq_cst));
-  change.switch_time = std::chrono::steady_clock::now() - start;
+  change.switched_at = std::chrono::steady_clock::now();
 
   // Nobody who loaded `before` is left once the writer's lock was had.
   absl::WriterMutexLock lock(&mu_);
@@ -441,12 +440,11 @@ absl::StatusOr<RegistryChange> Registry::Remove(
     if (version == nullptr) continue;
     version->state.store(VersionState::kRetired, std::memory_order_relaxed);
   }
-  const auto start = std::chrono::steady_clock::now();
   absl::WriterMutexLock lock(&mu_);
   const auto found = operators_.find(name);
   removed = std::move(found->second);
   operators_.erase(found);
-  change.switch_time = std::chrono::steady_clock::now() - start;
+  change.switched_at = std::chrono::steady_clock::now();
   return change;
 }
 

@@ -41,6 +41,13 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
                      RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
   {
     absl::MutexLock lock(&mu_);
+    absl::Status refused = identity_.status();
+    if (core_.gate->draining()) refused = errors::Draining();
+    if (number_ > kMaxWatchers) refused = errors::TooManyWatchers(kMaxWatchers);
+    if (!refused.ok()) {
+      Conclude(refused);
+      return;
+    }
     after_ = after_revision == 0 ? core_.operators->revision() : after_revision;
   }
   subscription_ = core_.operators->Subscribe([weak = weak_from_this()] {
@@ -50,18 +57,6 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
     self->Advance();
   });
   absl::MutexLock lock(&mu_);
-  if (number_ > kMaxWatchers) {
-    Conclude(errors::TooManyWatchers(kMaxWatchers));
-    return;
-  }
-  if (core_.gate->draining()) {
-    Conclude(errors::Draining());
-    return;
-  }
-  if (!identity_.ok()) {
-    Conclude(identity_.status());
-    return;
-  }
   // So that a client knows that it sees everything from here on.
   StartSendInitialMetadata();
   Advance();
