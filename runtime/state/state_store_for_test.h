@@ -1,0 +1,56 @@
+// What the tests of the state store share: a folder of their own, and the script run in it.
+#ifndef RESIDENT_RUNTIME_STATE_STATE_STORE_FOR_TEST_H_
+#define RESIDENT_RUNTIME_STATE_STATE_STORE_FOR_TEST_H_
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/state/script_for_test.h"
+#include "runtime/state/state_store.h"
+
+namespace resident {
+
+class StateStoreTest : public testing::Test {
+ protected:
+  StateStoreTest() { folder_ = MakeTemp(); }
+  ~StateStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  // In memory where there is such a folder: what is asked is what is there after a kill,
+  // and that does not depend on the disk, which only makes it slow.
+  static std::string MakeTemp() {
+    std::string folder =
+        (access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir()) + "/state_test.XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    return folder;
+  }
+  std::unique_ptr<StateStore> Open() { return Open({.directory = folder_}); }
+  static std::unique_ptr<StateStore> Open(const StateStore::Options& options) {
+    auto store = StateStore::Open(options);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  // The first `steps` of the script.
+  void RunScript(StateStore& store, size_t steps = SIZE_MAX) {
+    const std::vector<ScriptStep> script = MakeScript();
+    for (size_t i = 0; i < std::min(steps, script.size()); ++i) {
+      const absl::Status done = script[i](store);
+      ASSERT_TRUE(done.ok()) << done << " in step " << i;
+    }
+  }
+  std::string JournalPath() const { return folder_ + "/journal"; }
+
+  std::string folder_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_STATE_STATE_STORE_FOR_TEST_H_
