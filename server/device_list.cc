@@ -18,6 +18,7 @@ DeviceOptions OptionsOf(const DeviceChoice& choice, uint32_t index, const ServeO
   device.cuda = choice.cuda;
   device.engine.ordinal = choice.ordinal;
   device.engine.memory_bytes = options.device_limits.device_memory_mib << 20;
+  device.engine.threads_per_block = options.threads_per_block;
   device.engine.blocks_per_sm = options.blocks_per_sm;
   device.engine.sms_free = options.sms_free;
   device.engine.cpu_workers = options.cpu_workers;

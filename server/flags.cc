@@ -39,8 +39,11 @@ ABSL_FLAG(uint64_t, window_mib, resident::DeviceLimits().window_mib,
           "pinned host memory of a device for what batches carry inline, uploads and downloads");
 ABSL_FLAG(uint64_t, device_memory_mib, resident::DeviceLimits().device_memory_mib,
           "memory of a device for buffers; 0: a quarter of a GPU's free memory, 1 GiB for the CPU");
-ABSL_FLAG(uint32_t, blocks_per_sm, 0,
-          "blocks of the resident kernel on each SM; 0: as many as fit, at most 2");
+ABSL_FLAG(uint32_t, threads_per_block, 0,
+          "GPU threads of a block that run operators: a multiple of 32 up to 256; 0: 256");
+ABSL_FLAG(
+    uint32_t, blocks_per_sm, 0,
+    "blocks of the resident kernel on each SM; 0: as many as fit, at most 512 threads' worth");
 ABSL_FLAG(uint32_t, sms_free, 0, "SMs left to other programs");
 ABSL_FLAG(uint32_t, cpu_workers, 0,
           "threads of the CPU engine; 0: one for each processor, at most 16");
@@ -110,6 +113,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   if (!limit.ok()) return limit.status();
   options.task_time_limit = *limit;
 
+  options.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
   options.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
   options.sms_free = absl::GetFlag(FLAGS_sms_free);
   options.cpu_workers = absl::GetFlag(FLAGS_cpu_workers);

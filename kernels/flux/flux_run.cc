@@ -5,7 +5,7 @@
 // CPU. A group takes as many runs as it has lanes, loads their initial registers and
 // stores their results together, so that neighbouring lanes touch neighbouring words.
 //
-// Where things stand (T threads in a block; 256 on a GPU):
+// Where things stand (T = Block::kMaxThreads; a block of fewer leaves places empty):
 //
 //   block.memory()   registers [16][T], then decoded words, as many as fit (2,048)
 //   block.scratch()  stacks [256][T], then one part of staged bytes and four of
@@ -14,7 +14,7 @@
 // Programs reach the interpreter in one of these ways (Placement):
 //   kChunk*  All programs of the chunk are staged and decoded once. One program over
 //            many inputs, and small programs.
-//   kRound   T runs at a time: the programs of a round are staged, each in a slot as
+//   kRound   A run for each thread at a time: the programs of a round are staged, each in a slot as
 //            wide as the largest.
 //   kRaw     Read where they are, decoded as they run: programs too large to stage.
 #include "kernels/flux/interpreter.h"
@@ -24,7 +24,7 @@
 namespace resident::flux {
 namespace {
 
-constexpr u32 kThreads = Block::kThreads;
+constexpr u32 kThreads = Block::kMaxThreads;
 constexpr u32 kLanes = kThreads < 32 ? kThreads : 32;
 
 constexpr u32 kRegisterBytes = kRegisters * kThreads * 4;
@@ -49,9 +49,11 @@ using Stacks = Stack<kThreads>;
 struct LaneGroup {
   u32 lane;
   u32 group;
+  u32 groups;
   RESIDENT_HOST_DEVICE explicit LaneGroup(const Block& block)
-      : lane(block.thread() % kLanes), group(block.thread() / kLanes) {}
-  static constexpr RESIDENT_HOST_DEVICE u32 groups() { return kThreads / kLanes; }
+      : lane(block.thread() % kLanes),
+        group(block.thread() / kLanes),
+        groups(block.threads() / kLanes) {}
   // What a lane wrote before is visible to the others after.
   RESIDENT_HOST_DEVICE void sync() const {
 #if defined(__CUDA_ARCH__)
@@ -229,7 +231,7 @@ RESIDENT_HOST_DEVICE bool StageChunk(const Block& block, const Programs& program
   const LaneGroup group(block);
   const bool alone = last - first == 1;  // Then the whole block decodes it.
   const u32 skew = programs.Misalignment(whole.begin);
-  for (i64 p = first + (alone ? 0 : group.group); p < last; p += alone ? 1 : LaneGroup::groups()) {
+  for (i64 p = first + (alone ? 0 : group.group); p < last; p += alone ? 1 : group.groups) {
     Text text;
     programs.TextOf(block, p, &text);
     const u32 at = static_cast<u32>(text.begin - whole.begin);
@@ -279,7 +281,7 @@ RESIDENT_HOST_DEVICE bool PlaceChunk(const Block& block, const Programs& program
 // Stages the programs of a first part of the range. (collective)
 RESIDENT_HOST_DEVICE void PlaceRound(const Block& block, const Programs& programs, Range range,
                                      bool unknown_nop, Placement* placement) {
-  u32 n = static_cast<u32>(range.size() < kThreads ? range.size() : kThreads);
+  u32 n = static_cast<u32>(range.size() < block.threads() ? range.size() : block.threads());
   Text text = {0, 0};
   if (block.thread() < n) {
     i64 program;
@@ -308,12 +310,12 @@ RESIDENT_HOST_DEVICE void PlaceRound(const Block& block, const Programs& program
   u32* staged = block.scratch<u32>(kStagedAt);
   const DeviceWords words(block.scratch<u32>(kDecodedAt));
   const LaneGroup group(block);
-  for (u32 s = group.group; s < n; s += LaneGroup::groups()) {
+  for (u32 s = group.group; s < n; s += group.groups) {
     programs.Stage({slot_begin.load(s), slot_length.load(s)}, staged + s * staged_stride,
                    group.lane, kLanes);
   }
   block.barrier();
-  for (u32 s = group.group; s < n; s += LaneGroup::groups()) {
+  for (u32 s = group.group; s < n; s += group.groups) {
     DecodeStaged(staged + s * staged_stride, programs.Misalignment(slot_begin.load(s)),
                  slot_length.load(s), unknown_nop, words + s * stride, group.lane, kLanes);
   }
@@ -396,7 +398,8 @@ RESIDENT_OPERATOR(flux_run)(resident::Block& block, const resident::Args& args) 
     if (!PlaceChunk(block, Programs(args), range, unknown_nop, &placement)) {
       PlaceRound(block, Programs(args), range, unknown_nop, &placement);
     }
-    for (i64 begin = range.begin + group.group * kLanes; begin < placement.end; begin += kThreads) {
+    for (i64 begin = range.begin + group.group * kLanes; begin < placement.end;
+         begin += block.threads()) {
       const i64 rest = placement.end - begin;
       const u32 n = rest < kLanes ? static_cast<u32>(rest) : kLanes;
       LoadInitial(args, group, registers, begin, n);

@@ -23,16 +23,19 @@ RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
   if (((reinterpret_cast<u64>(from) | reinterpret_cast<u64>(to)) & 15) == 0) {
     // Host memory is far away: 8 loads in flight for each thread.
     constexpr int kInFlight = 8;
-    constexpr i64 kStep = i64{Block::kThreads} * 16;
-    for (; done + kInFlight * kStep <= range.end; done += kInFlight * kStep) {
+    // A warp's are next to one another.
+    constexpr i64 kWarpBytes = 32 * 16;
+    const i64 tile = i64{16} * kInFlight * block.threads();
+    const i64 mine = block.thread() / 32 * (kInFlight * kWarpBytes) + block.thread() % 32 * i64{16};
+    for (; done + tile <= range.end; done += tile) {
       uint4 loaded[kInFlight];
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        loaded[k] = *reinterpret_cast<const uint4*>(from + done + k * kStep + 16 * block.thread());
+        loaded[k] = *reinterpret_cast<const uint4*>(from + done + mine + k * kWarpBytes);
       }
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        *reinterpret_cast<uint4*>(to + done + k * kStep + 16 * block.thread()) = loaded[k];
+        *reinterpret_cast<uint4*>(to + done + mine + k * kWarpBytes) = loaded[k];
       }
     }
     const i64 rest = (range.end - done) / 16;

@@ -9,17 +9,16 @@
 namespace resident {
 
 inline constexpr char kResidentKernelName[] = "resident_kernel";
-// Threads of a block: those that run operators (256 on a GPU), and a control warp.
-inline constexpr u32 kComputeThreads = 256;
-inline constexpr u32 kControlThreads = 32;
-inline constexpr u32 kThreadsPerBlock = kComputeThreads + kControlThreads;
-// Blocks on an SM, and the most registers that a thread of the kernel, and so an
-// operator, may use, so that they fit. bazel/cuda_image.bzl compiles with the same
-// number. With three blocks and 72 registers, the loads of a wide add no longer fit in
-// registers together, and it reaches 0.66 of a copy's bandwidth in place of 0.9
-// (docs/benchmarks).
-inline constexpr u32 kMaxBlocksPerSm = 2;
+// Threads of a block that run operators; it has a control warp beside them. The most is
+// Block::kMaxThreads, in units compiled for a GPU.
+inline constexpr u32 kMinComputeThreads = 32;
+inline constexpr u32 kMaxComputeThreads = 256;
+// The most registers that a thread of the kernel, and so an operator, may use, so that two
+// of the largest blocks fit on an SM. bazel/cuda_image.bzl compiles with the same number.
+// With three blocks and 72 registers, the loads of a wide add no longer fit in registers
+// together, and it reaches 0.66 of a copy's bandwidth in place of 0.9 (docs/benchmarks).
 inline constexpr u32 kMaxRegisters = 96;
+inline constexpr u32 kLargestBlocksPerSm = 2;
 // Stack of a thread, and what of it an operator with all that it calls may use: the kernel
 // calls operators through pointers, so no compiler adds up the two.
 inline constexpr u32 kThreadStackBytes = 2048;

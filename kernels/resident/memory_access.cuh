@@ -85,17 +85,18 @@ __device__ __forceinline__ u64 NanosecondClock() {
   return ns;
 }
 
-// Named barriers of a block. 1 is Block::barrier().
+// Named barriers of a block, of all its threads. (1 is Block::barrier(), of those that run
+// operators.)
 inline constexpr int kHandOverBarrier = 2;
 inline constexpr int kFinishedBarrier = 3;
 
 template <int kBarrier>
-__device__ __forceinline__ void BarrierSync(u32 threads) {
-  asm volatile("barrier.sync %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
+__device__ __forceinline__ void BarrierSync() {
+  asm volatile("barrier.sync %0;" ::"n"(kBarrier) : "memory");
 }
 template <int kBarrier>
-__device__ __forceinline__ void BarrierArrive(u32 threads) {
-  asm volatile("barrier.arrive %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
+__device__ __forceinline__ void BarrierArrive() {
+  asm volatile("barrier.arrive %0, %1;" ::"n"(kBarrier), "r"(blockDim.x) : "memory");
 }
 
 }  // namespace resident

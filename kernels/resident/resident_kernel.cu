@@ -7,11 +7,11 @@
 //                             ▼
 //                          block 0's own compute warps
 //
-// Every block has eight compute warps, which run operators, and a control warp, which
-// finds the next task. Only one warp reads host memory for tasks: idle readers queue
-// behind one another there (docs/gpu_facts.md). The poller gives a task that comes
-// alone to its own block, through shared memory; as soon as a second one is ready
-// behind it, tasks go through the device ring.
+// Every block has compute warps (eight, unless set otherwise), which run operators, and a
+// control warp, which finds the next task. Only one warp reads host memory for tasks: idle readers
+// queue behind one another there (docs/gpu_facts.md). The poller gives a task that comes alone to
+// its own block, through shared memory; as soon as a second one is ready behind it, tasks go
+// through the device ring.
 //
 // The device ring: a worker takes a ticket, then waits for its own slot, so that
 // claiming a task costs nothing once it is there. Slots carry stamps as the host's do.
@@ -60,7 +60,7 @@ constexpr u32 kQuarterSlots = kDeviceRingSlots / kDeviceRingQuarters;
 // A device-ring slot with these flags tells its worker to leave.
 constexpr u32 kLeave = kTaskPark;
 
-static_assert(Block::kThreads == kComputeThreads, "");
+static_assert(Block::kMaxThreads == kMaxComputeThreads, "");
 static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
 
 // What the compute warps of block 0 are at.
@@ -186,7 +186,7 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
   const Args args(&block_state);
   if (threadIdx.x == 0) block_state.barrier_arrivals = 0;
   while (true) {
-    BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
+    BarrierSync<kHandOverBarrier>();
     if (handover.leave) return;
     const u32 slot = block_state.descriptor.operator_slot;
     const OperatorFunction function = slot < kMaxOperatorSlots ? kJumpTable[slot] : nullptr;
@@ -206,7 +206,7 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
         __syncwarp();  // The state is read: it may be filled in again.
       }
     }
-    if (!is_poller) BarrierArrive<kFinishedBarrier>(kThreadsPerBlock);
+    if (!is_poller) BarrierArrive<kFinishedBarrier>();
   }
 }
 
@@ -258,11 +258,11 @@ __device__ void RunWideTask(const KernelParameters& p) {
       handover.wide = 1;
     }
     __syncwarp();
-    BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
+    BarrierSync<kHandOverBarrier>();
     // The next chunk is claimed while this one is worked on.
     if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
     chunk = __shfl_sync(kEverybody, chunk, 0);
-    BarrierSync<kFinishedBarrier>(kThreadsPerBlock);
+    BarrierSync<kFinishedBarrier>();
   }
   u32 done = 0;
   if (LaneId() == 0) {
@@ -315,12 +315,12 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
       handover.start_ns = NanosecondClock();
     }
     __syncwarp();
-    BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
-    BarrierSync<kFinishedBarrier>(kThreadsPerBlock);
+    BarrierSync<kHandOverBarrier>();
+    BarrierSync<kFinishedBarrier>();
   }
   if (lane == 0) handover.leave = 1;
   __syncwarp();
-  BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
+  BarrierSync<kHandOverBarrier>();
 }
 
 // ---------------------------------------------------- control warp of block 0: poller ----
@@ -405,7 +405,7 @@ class Poller {
       FenceSystem();
     }
     __syncwarp();
-    BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
+    BarrierSync<kHandOverBarrier>();
   }
 
  private:
@@ -452,7 +452,7 @@ class Poller {
     const bool may_fault = !(flags & kTaskDeviceOutputs);
     if (may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     __syncwarp();
-    BarrierSync<kHandOverBarrier>(kThreadsPerBlock);
+    BarrierSync<kHandOverBarrier>();
     if (!may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
     return true;
@@ -552,7 +552,9 @@ class Poller {
 
 // The second bound keeps the kernel within resident::kMaxRegisters: -maxrregcount does not
 // hold where there are launch bounds.
-extern "C" __global__ void __launch_bounds__(resident::kThreadsPerBlock, resident::kMaxBlocksPerSm)
+extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
+                                                 resident::kControlThreads,
+                                             resident::kLargestBlocksPerSm)
     resident_kernel(const __grid_constant__ resident::KernelParameters parameters) {
   using namespace resident;
   if (threadIdx.x == 0) {
@@ -561,7 +563,7 @@ extern "C" __global__ void __launch_bounds__(resident::kThreadsPerBlock, residen
   }
   if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
   __syncthreads();
-  if (threadIdx.x < kComputeThreads) {
+  if (threadIdx.x < blockDim.x - kControlThreads) {
     RunOperators(parameters, blockIdx.x == 0);
   } else if (blockIdx.x == 0) {
     Poller(parameters).Run();

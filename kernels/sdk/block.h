@@ -2,7 +2,7 @@
 //
 // An operator is called by every thread of one block (a *block task*), or, for a
 // wide task, once for each of its chunks, by whichever blocks claim them. On a GPU
-// a block is kThreads threads; on the CPU engine it is one, so loops written as
+// a block is some warps of threads; on the CPU engine it is one, so loops written as
 //
 //   for (i64 i = block.thread(); i < n; i += block.threads()) ...
 //
@@ -24,6 +24,8 @@
 
 namespace resident {
 
+// Threads of a GPU's block that run no operator: the last ones, which find its tasks.
+inline constexpr u32 kControlThreads = 32;
 // Bytes of fast memory (a GPU's shared memory) that an operator may use.
 inline constexpr u32 kBlockMemoryBytes = 24 * 1024;
 // Bytes of device memory that each block has for scratch use. Contents do not
@@ -68,16 +70,17 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
 
 class Block {
  public:
+  // The most threads that a block may have: for what must have a size when it is compiled.
 #if RESIDENT_GPU
-  // Threads that run an operator; the kernel has a control warp beside them.
-  static constexpr u32 kThreads = 256;
+  static constexpr u32 kMaxThreads = 256;
 #else
-  static constexpr u32 kThreads = 1;
+  static constexpr u32 kMaxThreads = 1;
 #endif
 
   RESIDENT_HOST_DEVICE explicit Block(BlockState* state) : state_(state) {}
 
-  // Index of the calling thread, and the number of threads.
+  // Index of the calling thread, and the number of threads: a multiple of 32 on a GPU, set
+  // when the daemon is started (--threads_per_block).
   RESIDENT_HOST_DEVICE u32 thread() const {
 #if defined(__CUDA_ARCH__)
     return threadIdx.x;
@@ -85,7 +88,13 @@ class Block {
     return 0;
 #endif
   }
-  static constexpr RESIDENT_HOST_DEVICE u32 threads() { return kThreads; }
+  RESIDENT_HOST_DEVICE u32 threads() const {
+#if defined(__CUDA_ARCH__)
+    return blockDim.x - kControlThreads;
+#else
+    return kMaxThreads;
+#endif
+  }
 
   // Index of this chunk of a wide task, and their number: 0 and 1 for a block task.
   RESIDENT_HOST_DEVICE i64 chunk() const { return static_cast<i64>(state()->chunk); }
@@ -113,14 +122,14 @@ class Block {
   // (collective) Waits for all threads of the block.
   RESIDENT_HOST_DEVICE void barrier() const {
 #if defined(__CUDA_ARCH__) && RESIDENT_CHECKED
-    CheckedBarrier(state_, kThreads);
+    CheckedBarrier(state_, threads());
 #elif defined(__CUDA_ARCH__)
-    asm volatile("barrier.sync 1, %0;" ::"n"(kThreads) : "memory");
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads()) : "memory");
 #endif
   }
 
   // (collective) Combines one value of each thread; every thread gets the result.
-  // The order is fixed: the same inputs give the same bits.
+  // The order is fixed: the same inputs, on as many threads, give the same bits.
   template <typename T>
   RESIDENT_HOST_DEVICE T reduce_sum(T value) const {
     return reduce(value, [](T a, T b) { return a + b; });
@@ -139,12 +148,14 @@ class Block {
     }
     T* partial = reinterpret_cast<T*>(state()->reduce);
     const u32 warp = threadIdx.x / 32;
-    constexpr u32 kWarps = kThreads / 32;
     barrier();  // The previous reduction's reads are over.
     if (threadIdx.x % 32 == 0) partial[warp] = value;
     barrier();
     T total = partial[0];
-    for (u32 i = 1; i < kWarps; ++i) total = combine(total, partial[i]);
+#pragma unroll
+    for (u32 i = 1; i < kMaxThreads / 32; ++i) {
+      if (32 * i < threads()) total = combine(total, partial[i]);
+    }
     return total;
 #else
     return value;

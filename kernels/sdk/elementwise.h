@@ -220,10 +220,10 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
         const float* in[kOperands];
         for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
         float* const out = ElementAt<float>(addresses[kInputs], 0);
-        const i64 mine = i64{4} * block.thread();
-        constexpr i64 kTile = kInFlight * kMapStep;
+        const i64 mine = PlaceInTile<kInFlight>(block);
+        const i64 tile = TileSize<kInFlight>(block);
         RESIDENT_UNROLL(1)
-        for (; range.begin + kTile <= range.end; range.begin += kTile) {
+        for (; range.begin + tile <= range.end; range.begin += tile) {
           MapTile<kInFlight, kInputs>(out, in, range.begin + mine, f);
         }
       }

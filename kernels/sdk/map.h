@@ -13,12 +13,29 @@
 namespace resident {
 RESIDENT_SDK_BEGIN
 
-// Elements that a share starts at a multiple of: one 16-byte access of each thread.
-inline constexpr i64 kMapStep = i64{Block::kThreads} * 4;
+// Elements that a share starts at a multiple of: one 16-byte access of each thread of the
+// largest block.
+inline constexpr i64 kMapStep = i64{Block::kMaxThreads} * 4;
 
 #if RESIDENT_GPU
 
-// A tile of kQuads 16-byte accesses of each thread: all loads before the first use.
+// Elements of one 16-byte access of each thread of a warp.
+inline constexpr i64 kWarpQuads = 32 * 4;
+
+// A block's tile has kQuads such accesses of each of its warps, a warp's next to one another:
+// how far they are apart does not depend on the block's size.
+template <i32 kQuads>
+RESIDENT_DEVICE i64 TileSize(const Block& block) {
+  return i64{4} * kQuads * block.threads();
+}
+// The calling thread's place in a tile.
+template <i32 kQuads>
+RESIDENT_DEVICE i64 PlaceInTile(const Block& block) {
+  return block.thread() / 32 * (kQuads * kWarpQuads) + block.thread() % 32 * 4;
+}
+
+// The calling thread's part of a tile, from its place in it on: all loads before the first
+// use.
 template <i32 kQuads, i32 kInputs, typename F>
 RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
   float4 loaded[kInputs + 1][kQuads];
@@ -26,7 +43,7 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
   for (i32 q = 0; q < kQuads; ++q) {
 #pragma unroll
     for (i32 p = 0; p < kInputs; ++p) {
-      loaded[p][q] = reinterpret_cast<const float4*>(in[p] + at)[q * (kMapStep / 4)];
+      loaded[p][q] = reinterpret_cast<const float4*>(in[p] + at)[q * (kWarpQuads / 4)];
     }
   }
   __syncwarp();  // Nothing is used before all loads are on their way.
@@ -40,7 +57,7 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
       v[2][p] = loaded[p][q].z;
       v[3][p] = loaded[p][q].w;
     }
-    *reinterpret_cast<float4*>(out + at + q * kMapStep) =
+    *reinterpret_cast<float4*>(out + at + q * kWarpQuads) =
         make_float4(f(v[0]), f(v[1]), f(v[2]), f(v[3]));
   }
 }
@@ -50,12 +67,12 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
 template <i32 kQuads, i32 kInputs, typename F>
 RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const float* const* in,
                              F& f) {
-  i64 done = range.begin;
-  const i64 mine = i64{4} * block.thread();
-  for (; done + kQuads * kMapStep <= range.end; done += kQuads * kMapStep) {
-    MapTile<kQuads, kInputs>(out, in, done + mine, f);
+  const i64 mine = PlaceInTile<kQuads>(block);
+  const i64 tile = TileSize<kQuads>(block);
+  for (; range.begin + tile <= range.end; range.begin += tile) {
+    MapTile<kQuads, kInputs>(out, in, range.begin + mine, f);
   }
-  return done;
+  return range.begin;
 }
 
 #endif

@@ -43,6 +43,7 @@ DeviceOptions EngineProcessOptions(const CanaryOptions& options) {
   device.index = static_cast<uint32_t>(options.ordinal);
   device.engine_program = options.engine_program;
   device.engine.ordinal = options.ordinal;
+  device.engine.threads_per_block = options.threads_per_block;
   device.engine.max_blocks = kMaxBlocks;
   device.engine.start_parked = true;
   device.limits.ring_slots = kRingSlots;

@@ -54,6 +54,8 @@ struct CanaryOptions {
   // The device that the version is for.
   bool cuda = false;
   int ordinal = 0;
+  // Threads of a GPU's block, as the device has them (EngineOptions).
+  uint32_t threads_per_block = 0;
   // The engine may take this long to come up.
   std::chrono::milliseconds start_limit{30'000};
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).

@@ -40,8 +40,9 @@ struct EngineOptions {
   int ordinal = 0;
   // Memory for buffers, bytes; 0: the engine's default (DeviceLimits).
   uint64_t memory_bytes = 0;
-  // GPU: blocks of the resident kernel on each SM; 0: as many as fit, at most 2.
-  // CPU: ignored.
+  // GPU: threads of a block that run operators, and blocks of the resident kernel on each SM;
+  // 0: as launch_shape.h says. CPU: ignored.
+  uint32_t threads_per_block = 0;
   uint32_t blocks_per_sm = 0;
   // GPU: SMs left to others.
   uint32_t sms_free = 0;
@@ -84,8 +85,9 @@ struct EngineInfo {
   uint64_t region_address = 0;
   uint64_t memory_address = 0;
   uint64_t memory_bytes = 0;
-  uint32_t workers = 0;            // Blocks, or threads.
-  uint32_t threads_per_block = 0;  // 1 for the CPU.
+  uint32_t workers = 0;  // Blocks, or threads.
+  // Threads of a block that run operators; 1 for the CPU.
+  uint32_t threads_per_block = 0;
   std::vector<OperatorResources> operators;
 };
 

@@ -67,11 +67,13 @@ VersionCanary::VersionCanary(const Setup& setup, Subject subject)
   for (const CompileTarget& target : setup_.builder->targets()) {
     for (const Device* device : setup_.devices) {
       if (VersionBuilder::TargetOf(*device) != target) continue;
-      std::string key = VerdictKey(subject_, device->snapshot().info);
+      const EngineInfo engine = device->snapshot().info;
+      std::string key = VerdictKey(subject_, engine);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
                            CanaryEngine::Start({.cuda = target.cuda,
                                                 .ordinal = setup_.ordinals[device->index()],
+                                                .threads_per_block = engine.threads_per_block,
                                                 .engine_program = setup_.engine_program})});
       }
       break;  // One device of each kind.

@@ -36,10 +36,12 @@ std::string DaemonProgram() {
   return std::string(sources) + "/" + workspace + "/server/residentd";
 }
 
-std::string Devices() {
-  const char* devices = std::getenv("RESIDENT_TEST_DEVICES");
-  return devices == nullptr ? "cpu" : devices;
+std::string FromEnvironment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
 }
+
+std::string Devices() { return FromEnvironment("RESIDENT_TEST_DEVICES", "cpu"); }
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -56,17 +58,19 @@ std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string
       open((folder + "/output").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   ChildOptions options;
   options.program = "/usr/bin/env";
-  options.arguments = {"env",
-                       "TMPDIR=" + folder,
-                       DaemonProgram(),
-                       "serve",
-                       "--address=" + address,
-                       "--metrics_address=127.0.0.1:0",
-                       "--port_file=" + folder + "/ports",
-                       "--devices=" + Devices(),
-                       "--device_memory_mib=64",
-                       "--window_mib=16",
-                       "--test_operators"};
+  options.arguments = {
+      "env",
+      "TMPDIR=" + folder,
+      DaemonProgram(),
+      "serve",
+      "--address=" + address,
+      "--metrics_address=127.0.0.1:0",
+      "--port_file=" + folder + "/ports",
+      "--devices=" + Devices(),
+      "--threads_per_block=" + FromEnvironment("RESIDENT_TEST_THREADS_PER_BLOCK", "0"),
+      "--device_memory_mib=64",
+      "--window_mib=16",
+      "--test_operators"};
   options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
   options.fds = {{output, STDOUT_FILENO}, {output, STDERR_FILENO}};
   auto child = ChildProcess::Spawn(options);

@@ -1,8 +1,9 @@
 // The real daemon as a child process, and a client of it, for tests that break things.
 //
 // RESIDENTD names the binary (default: the one Bazel built), RESIDENT_TEST_DEVICES the
-// value of --devices (default: cpu), so that the same tests run on a GPU machine. With
-// several devices the tests of one work with the first; devices_test.cc is about the others.
+// value of --devices (default: cpu), so that the same tests run on a GPU machine, and
+// RESIDENT_TEST_THREADS_PER_BLOCK that of --threads_per_block (default: 0). With several
+// devices the tests of one work with the first; devices_test.cc is about the others.
 //
 // Thread safety: Daemon and Client as gRPC's stubs: calls from any thread.
 //

@@ -29,7 +29,8 @@
 #include "tests/support/engine_harness.h"
 
 ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
-ABSL_FLAG(int, blocks_per_sm, 0, "as of the daemon");
+ABSL_FLAG(uint32_t, threads_per_block, 0, "as of the daemon");
+ABSL_FLAG(uint32_t, blocks_per_sm, 0, "as of the daemon");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, sides, wide, flux; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
@@ -403,7 +404,8 @@ int Main() {
   EngineHarness::Options options;
   options.ring_slots = 8192;
   options.window_bytes = uint64_t{64} << 20;
-  options.engine.blocks_per_sm = static_cast<uint32_t>(absl::GetFlag(FLAGS_blocks_per_sm));
+  options.engine.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
+  options.engine.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
   options.engine.memory_bytes = uint64_t{8} << 30;
   EngineHarness harness(options);
   std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());

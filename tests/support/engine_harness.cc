@@ -32,6 +32,9 @@ EngineHarness::EngineHarness(Options options) {
   if (!region.ok()) Die(region.status().ToString());
   region_ = std::move(*region);
   options.engine.test_operators = true;
+  if (const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK")) {
+    options.engine.threads_per_block = static_cast<uint32_t>(std::atoi(threads));
+  }
   if (TestEngineKind() == "cuda") {
     auto engine = CreateCudaEngine(options.engine);
     if (!engine.ok()) Die(engine.status().ToString());

@@ -2,7 +2,7 @@
 // benchmarks of everything below the processes.
 //
 // RESIDENT_TEST_ENGINE=cpu|cuda chooses the engine (default cpu), so that the same
-// tests run on a GPU.
+// tests run on a GPU; RESIDENT_TEST_THREADS_PER_BLOCK is as the daemon's flag.
 //
 // Thread safety: as the objects it holds.
 #ifndef RESIDENT_TESTS_SUPPORT_ENGINE_HARNESS_H_

@@ -72,7 +72,7 @@ TRIAL(axpy)(Block& block, const Args& args) {
 TRIAL(row_sums)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);
-  float* const partial = block.memory<float>(0, Block::kThreads);
+  float* const partial = block.memory<float>(0, Block::kMaxThreads);
   const Range rows = block.share(x.shape(0));
   for (i64 row = rows.begin; row < rows.end; ++row) {
     float sum = 0;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
+#include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/engine/image/cubin.h"
 #include "runtime/engine/image/first_generation.h"
 #include "runtime/engine/image/operator_module.h"
@@ -68,7 +69,7 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
   info_.layout_hash = LayoutHash();
   info_.generation = number_;
   info_.workers = blocks_;
-  info_.threads_per_block = kThreadsPerBlock;
+  info_.threads_per_block = compute_threads_;
   return info_;
 }
 
@@ -245,62 +246,56 @@ absl::Status CudaEngine::Load(Staged staged) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<SmResources> CudaEngine::ReadSmResources() const {
+  SmResources sm;
+  for (const auto& [attribute, to] :
+       {std::pair{CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &sm.threads},
+        std::pair{CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &sm.registers},
+        std::pair{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &sm.shared_bytes},
+        std::pair{CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &sm.blocks}}) {
+    const auto value = Attribute(attribute);
+    RETURN_IF_ERROR(value.status());
+    *to = static_cast<uint32_t>(*value);
+  }
+  return sm;
+}
+
 absl::Status CudaEngine::ChooseLaunch() {
-  int fit = 0;
-  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_, kThreadsPerBlock,
-                       0);
-  int registers = 0, shared = 0;
+  const auto threads = ComputeThreads(options_.threads_per_block);
+  RETURN_IF_ERROR(threads.status());
+  compute_threads_ = *threads;
+  int registers = 0, shared = 0, fit = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
+  const BlockFootprint block = {compute_threads_ + kControlThreads,
+                                static_cast<uint32_t>(registers), static_cast<uint32_t>(shared)};
+  RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_,
+                       static_cast<int>(block.threads), 0);
+  const auto sm = ReadSmResources();
+  RETURN_IF_ERROR(sm.status());
   const auto sms = Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  const auto threads = Attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-  const auto sm_registers = Attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
-  const auto sm_shared = Attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-  for (const auto& status :
-       {sms.status(), threads.status(), sm_registers.status(), sm_shared.status()}) {
-    RETURN_IF_ERROR(status);
-  }
-  const uint32_t wanted = options_.blocks_per_sm;
-  if (fit < 1 || wanted > static_cast<uint32_t>(fit)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--blocks_per_sm=", wanted, " does not fit: a block takes ", kThreadsPerBlock, " threads, ",
-        registers, " registers a thread and ", shared, " bytes of shared memory; an SM has ",
-        *threads, " threads, ", *sm_registers, " registers and ", *sm_shared, " bytes, which is ",
-        fit, " blocks. Fix: set --blocks_per_sm to at most ", fit));
-  }
-  const uint32_t per_sm = wanted != 0 ? wanted : std::min<uint32_t>(fit, kMaxBlocksPerSm);
-  if (options_.sms_free >= static_cast<uint32_t>(*sms)) {
-    return absl::InvalidArgumentError(absl::StrCat("--sms_free=", options_.sms_free,
-                                                   " leaves none of the ", *sms,
-                                                   " SMs. Fix: leave fewer free"));
-  }
-  // Shared memory for these blocks and no more: what is left is L1, which a wide task's
-  // loads in flight need.
-  const int carveout =
-      static_cast<int>((uint64_t{per_sm} * (shared + 1024) * 100 + *sm_shared - 1) / *sm_shared);
+  RETURN_IF_ERROR(sms.status());
+  const auto per_sm = BlocksPerSm(options_.blocks_per_sm, static_cast<uint32_t>(fit), block, *sm);
+  RETURN_IF_ERROR(per_sm.status());
+  RETURN_IF_ERROR(CheckSmsFree(options_.sms_free, static_cast<uint32_t>(*sms)));
   RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
-                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, std::min(carveout, 100));
-  RETURN_IF_ERROR(CreateStream(*sms));
-  const uint32_t most = std::min<uint32_t>(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
-  blocks_ = std::min(blocks_ * per_sm, most);
-  if (options_.max_blocks != 0) blocks_ = std::min(blocks_, options_.max_blocks);
-  if (blocks_ < 2) {
-    return absl::InvalidArgumentError(
-        "the kernel needs two blocks: one that polls and one that works. Fix: raise "
-        "--blocks_per_sm "
-        "or lower --sms_free");
-  }
-  info_.detail =
-      absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", kThreadsPerBlock, " threads, ",
-                   registers, " registers, ", shared, " bytes of shared memory");
+                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                       static_cast<int>(SharedMemoryPercent(*per_sm, block, *sm)));
+  const auto ours = CreateStream(static_cast<uint32_t>(*sms));
+  RETURN_IF_ERROR(ours.status());
+  const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
+  RETURN_IF_ERROR(blocks.status());
+  blocks_ = *blocks;
+  info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", compute_threads_, " + ",
+                              kControlThreads, " threads, ", registers, " registers, ", shared,
+                              " bytes of shared memory");
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::CreateStream(uint32_t sms) {
-  blocks_ = sms;
+absl::StatusOr<uint32_t> CudaEngine::CreateStream(uint32_t sms) {
   if (options_.sms_free == 0) {
     RETURN_IF_CUDA_ERROR(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
-    return absl::OkStatus();
+    return sms;
   }
   // A green context holds the kernel on a part of the SMs.
   CUdevResource all{}, ours{}, rest{};
@@ -322,8 +317,7 @@ absl::Status CudaEngine::CreateStream(uint32_t sms) {
   RETURN_IF_CUDA_ERROR(cuDevResourceGenerateDesc, &description, &ours, 1);
   RETURN_IF_CUDA_ERROR(cuGreenCtxCreate, &green, description, device_, CU_GREEN_CTX_DEFAULT_STREAM);
   RETURN_IF_CUDA_ERROR(cuGreenCtxStreamCreate, &stream_, green, CU_STREAM_NON_BLOCKING, 0);
-  blocks_ = ours.sm.smCount;
-  return absl::OkStatus();
+  return ours.sm.smCount;
 }
 
 absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* what) {
@@ -386,8 +380,8 @@ absl::Status CudaEngine::Launch() {
   parameters_.first_sequence = region_->control()->resume_sequence;
   void* arguments[] = {&parameters_};
   absl::MutexLock lock(&mappings_mu_);
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, kThreadsPerBlock, 1, 1, 0, stream_,
-                       arguments, nullptr);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, compute_threads_ + kControlThreads,
+                       1, 1, 0, stream_, arguments, nullptr);
   resident_ = true;
   return absl::OkStatus();
 }

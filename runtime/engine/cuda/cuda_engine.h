@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/engine/cuda/driver.h"
+#include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/engine/engine.h"
 
 namespace resident {
@@ -77,9 +78,11 @@ class CudaEngine : public Engine {
   absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
   absl::Status WriteTable(const Generation& generation, Modules* added);
   absl::Status Unload(const Modules& modules);
-  // How many blocks to launch, and the stream to launch them on.
+  // How many blocks of how many threads to launch, and the stream to launch them on.
   absl::Status ChooseLaunch();
-  absl::Status CreateStream(uint32_t sms);
+  absl::StatusOr<SmResources> ReadSmResources() const;
+  // Returns how many of the device's SMs it has.
+  absl::StatusOr<uint32_t> CreateStream(uint32_t sms);
   absl::Status AllocateMemory(const SharedRegion& region);
   absl::Status Launch() ABSL_LOCKS_EXCLUDED(mappings_mu_);
   // Waits until the stream is empty, spinning for `spin` of it. OK, DEADLINE_EXCEEDED, or
@@ -111,6 +114,7 @@ class CudaEngine : public Engine {
   Modules modules_;                         // Its modules.
   CUstream stream_ = nullptr;
   uint32_t blocks_ = 0;
+  uint32_t compute_threads_ = 0;  // Of a block, beside its control warp.
   KernelParameters parameters_{};
   absl::Mutex staged_mu_;
   std::optional<Staged> staged_ ABSL_GUARDED_BY(staged_mu_);

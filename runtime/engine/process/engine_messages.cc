@@ -10,6 +10,7 @@ internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
   message.set_kind(cuda ? internal::StartRequest::KIND_CUDA : internal::StartRequest::KIND_CPU);
   message.set_ordinal(options.ordinal);
   message.set_memory_bytes(options.memory_bytes);
+  message.set_threads_per_block(options.threads_per_block);
   message.set_blocks_per_sm(options.blocks_per_sm);
   message.set_sms_free(options.sms_free);
   message.set_cpu_workers(options.cpu_workers);
@@ -23,6 +24,7 @@ EngineOptions FromMessage(const internal::StartRequest& message) {
   EngineOptions options;
   options.ordinal = message.ordinal();
   options.memory_bytes = message.memory_bytes();
+  options.threads_per_block = message.threads_per_block();
   options.blocks_per_sm = message.blocks_per_sm();
   options.sms_free = message.sms_free();
   options.cpu_workers = message.cpu_workers();

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes the script that tries an image from within one of its containers.
+
+buildah inspect --type image NAME | container_script.py > SCRIPT
+
+The script starts what the image starts, waits until the image's own health check is content,
+has work done, and ends the daemon with the image's stop signal, which must end it well.
+"""
+
+import json
+import shlex
+import sys
+
+SCRIPT = """set -eu
+test "$(id -u):$(id -g)" = {user}
+{start} &
+daemon=$!
+trap 'kill -KILL $daemon' EXIT
+until {healthy}; do
+  kill -0 $daemon
+  sleep 0.2
+done
+residentctl run add x=1,2,3 y=10,20,30 >/tmp/sum
+cat /tmp/sum
+grep -q 33 /tmp/sum
+test -n "$(ls -A /var/lib/residentd)"
+trap - EXIT
+kill -{stop} $daemon
+wait $daemon
+"""
+
+
+def main():
+    config = json.load(sys.stdin)["Docker"]["config"]
+    health = config["Healthcheck"]["Test"]
+    if health[0] != "CMD":
+        sys.exit("the image's health check is no command: {}".format(health))
+    if config["User"].startswith(("0", "root")) or not config["User"]:
+        sys.exit("the image's user is root")
+    print(SCRIPT.format(user=config["User"], stop=config["StopSignal"].replace("SIG", ""),
+                        start=shlex.join(config["Entrypoint"] + config["Cmd"]),
+                        healthy=shlex.join(health[1:])), end="")
+
+
+main()
