@@ -86,13 +86,14 @@ __device__ __forceinline__ u64 NanosecondClock() {
 }
 
 // Named barriers of a block, of all its threads. (1 is Block::barrier(), of those that run
-// operators.)
+// operators.) The number is given to both instructions: a GPU takes one that names it and one
+// that leaves it out for a mismatch (an illegal instruction).
 inline constexpr int kHandOverBarrier = 2;
 inline constexpr int kFinishedBarrier = 3;
 
 template <int kBarrier>
 __device__ __forceinline__ void BarrierSync() {
-  asm volatile("barrier.sync %0;" ::"n"(kBarrier) : "memory");
+  asm volatile("barrier.sync %0, %1;" ::"n"(kBarrier), "r"(blockDim.x) : "memory");
 }
 template <int kBarrier>
 __device__ __forceinline__ void BarrierArrive() {
