@@ -224,7 +224,7 @@ std::vector<BadOperator> MakeTable() {
                            "  volatile int zero = 0;\n"
                            "  out[0] = static_cast<float>(static_cast<int>(x.size()) / zero);\n")));
   add(OnOnly(On::kGpu,
-             Row("divergent_barrier", Stage::kCanary, "came to a barrier with 128 of 256 threads",
+             Row("divergent_barrier", Stage::kCanary, "it came to a barrier with",
                  std::string(kTwice) + "  if (block.thread() % 2 == 0) block.barrier();\n")));
   add(Row("signature_disagrees_about_a_type", Stage::kCanary,
           "took 'x' as elements of 8 bytes, and it is f32, of 4",
