@@ -6,6 +6,7 @@
 #               tests/gpu/checks
 #   lib/        every shared library that they need, glibc's own excepted
 #   deploy/     the demo
+#   docs/       the operators that the documents show
 #   tests/      tests/gpu/run and what it reads, the checks written in Python among it
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
@@ -52,7 +53,8 @@ for script in "${scripts[@]}"; do
   mkdir -p "$dist/$folder"
   install -m 755 "$folder"/*.py "$dist/$folder/"
 done
-mkdir -p "$dist/deploy" "$dist/tests/flux"
+mkdir -p "$dist/deploy" "$dist/tests/flux" "$dist/docs/examples"
+install -m 644 docs/examples/*.cc "$dist/docs/examples/"
 install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"

@@ -13,7 +13,7 @@
 //
 // Memory ordering: what any thread wrote before barrier() is visible to all threads
 // of the block after it. Chunks of one wide task are not ordered among themselves;
-// use atomics. What a task wrote is visible to tasks submitted after its completion.
+// use atomics (atomic.h). What a task wrote is visible to tasks submitted after its completion.
 #ifndef RESIDENT_KERNELS_SDK_BLOCK_H_
 #define RESIDENT_KERNELS_SDK_BLOCK_H_
 
@@ -140,7 +140,7 @@ class Block {
   }
   // (collective) The same with any associative, commutative function. sizeof(T) <= 8.
   template <typename T, typename F>
-  RESIDENT_HOST_DEVICE T reduce(T value, F combine) const {
+  RESIDENT_HOST_DEVICE T reduce(T value, [[maybe_unused]] F combine) const {
     static_assert(sizeof(T) <= 8, "reduce takes values of at most 8 bytes");
 #if defined(__CUDA_ARCH__)
     for (int delta = 16; delta > 0; delta /= 2) {

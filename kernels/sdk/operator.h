@@ -22,6 +22,7 @@
 #ifndef RESIDENT_KERNELS_SDK_OPERATOR_H_
 #define RESIDENT_KERNELS_SDK_OPERATOR_H_
 
+#include "kernels/sdk/atomic.h"
 #include "kernels/sdk/block.h"
 #include "kernels/sdk/element.h"
 #include "kernels/sdk/elementwise.h"
@@ -29,7 +30,7 @@
 #include "kernels/sdk/math.h"
 
 // Raised when a change of the SDK makes compiled operators invalid.
-#define RESIDENT_SDK_VERSION 1
+#define RESIDENT_SDK_VERSION 2
 
 // Names the function of operator `name`. Has C linkage: the jump table finds it.
 #define RESIDENT_OPERATOR_SYMBOL(name) resident_operator_##name

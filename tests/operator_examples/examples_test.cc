@@ -1,21 +1,25 @@
 // The examples of docs/operators.md: they stand there as they are here, compile in both
-// builds, and do what they say.
+// builds, and do what they say. The signatures of docs/operator_library.md are such.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <random>
+#include <regex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/registry/signature.h"
 #include "tests/support/host_unit.h"
 
 namespace resident::testing {
 namespace {
 
-constexpr const char* kExamples[] = {"hinge", "scaled_gelu", "softmax_rows", "outer",
-                                     "reverse_rows"};
+constexpr const char* kExamples[] = {"hinge",        "scaled_gelu", "softmax_rows", "outer",
+                                     "reverse_rows", "layernorm",   "scatter_add",  "matmul_bf16"};
 
 std::string ReadFile(const std::string& path) {
   std::ostringstream text;
@@ -136,6 +140,119 @@ TEST_P(ExamplesTest, ReverseRows) {
   std::vector<float> row(kScratchBytes / sizeof(float) + 1, 1);
   too_long.Tensor(0, row.data(), DType::kF32, {1, static_cast<int64_t>(row.size())});
   EXPECT_FALSE(too_long.Run(function_));
+}
+
+TEST_P(ExamplesTest, Layernorm) {
+  ASSERT_NO_FATAL_FAILURE(Load("layernorm"));
+  constexpr int kRows = 5, kColumns = 70;
+  const std::vector<float> x = Random(kRows * kColumns), w = Random(kColumns), b = Random(kColumns);
+  for (const bool with_b : {true, false}) {
+    std::vector<float> out(x.size(), NAN);
+    HostCall call(5);
+    call.Tensor(0, x.data(), DType::kF32, {kRows, kColumns});
+    call.Tensor(1, w.data(), DType::kF32, {kColumns});
+    call.Tensor(2, b.data(), DType::kF32, {with_b ? kColumns : 0});
+    call.Tensor(3, out.data(), DType::kF32, {kRows, kColumns});
+    call.Scalar(4, 1e-5f);
+    ASSERT_TRUE(call.Run(function_, /*chunks=*/2));
+    for (int r = 0; r < kRows; ++r) {
+      double mean = 0, variance = 0;
+      for (int c = 0; c < kColumns; ++c) mean += x[r * kColumns + c] / double{kColumns};
+      for (int c = 0; c < kColumns; ++c) {
+        variance += std::pow(x[r * kColumns + c] - mean, 2) / kColumns;
+      }
+      for (int c = 0; c < kColumns; ++c) {
+        const double want =
+            (x[r * kColumns + c] - mean) / std::sqrt(variance + 1e-5) * w[c] + (with_b ? b[c] : 0);
+        EXPECT_NEAR(out[r * kColumns + c], want, 1e-5 * (1 + std::fabs(want)));
+      }
+    }
+  }
+  HostCall wrong(5);
+  std::vector<float> out(4, 0);
+  wrong.Tensor(0, x.data(), DType::kF32, {1, 4});
+  wrong.Tensor(1, w.data(), DType::kF32, {4});
+  wrong.Tensor(2, b.data(), DType::kF32, {3});
+  wrong.Tensor(3, out.data(), DType::kF32, {1, 4});
+  wrong.Scalar(4, 1e-5f);
+  EXPECT_FALSE(wrong.Run(function_));
+}
+
+TEST_P(ExamplesTest, ScatterAdd) {
+  ASSERT_NO_FATAL_FAILURE(Load("scatter_add"));
+  constexpr int kRows = 6, kColumns = 9, kUpdates = 200;
+  std::vector<float> dst = Random(kRows * kColumns);
+  const std::vector<float> src = Random(kUpdates * kColumns);
+  std::vector<double> want(dst.begin(), dst.end());
+  std::vector<i64> index;
+  for (int n = 0; n < kUpdates; ++n) {
+    index.push_back(n * 7 % (kRows - 1));  // All but the last row, many times.
+    for (int c = 0; c < kColumns; ++c) want[index[n] * kColumns + c] += src[n * kColumns + c];
+  }
+  HostCall call(3);
+  call.Tensor(0, dst.data(), DType::kF32, {kRows, kColumns});
+  call.Tensor(1, index.data(), DType::kI64, {kUpdates});
+  call.Tensor(2, src.data(), DType::kF32, {kUpdates, kColumns});
+  ASSERT_TRUE(call.Run(function_, /*chunks=*/4));
+  for (size_t i = 0; i < dst.size(); ++i) EXPECT_NEAR(dst[i], want[i], 1e-3) << i;
+  for (const i64 outside : {i64{-1}, i64{kRows}}) {
+    index[0] = outside;
+    HostCall refused(3);
+    refused.Tensor(0, dst.data(), DType::kF32, {kRows, kColumns});
+    refused.Tensor(1, index.data(), DType::kI64, {1});
+    refused.Tensor(2, src.data(), DType::kF32, {1, kColumns});
+    EXPECT_FALSE(refused.Run(function_));
+  }
+}
+
+TEST_P(ExamplesTest, MatmulBf16) {
+  ASSERT_NO_FATAL_FAILURE(Load("matmul_bf16"));
+  constexpr int kM = 37, kK = 50, kN = 21;
+  std::vector<u16> a, b;
+  for (const float v : Random(kM * kK)) a.push_back(BFloat16::Narrow(v));
+  for (const float v : Random(kK * kN)) b.push_back(BFloat16::Narrow(v));
+  std::vector<float> out(kM * kN, NAN);
+  HostCall call(3);
+  call.Tensor(0, a.data(), DType::kBF16, {kM, kK});
+  call.Tensor(1, b.data(), DType::kBF16, {kK, kN});
+  call.Tensor(2, out.data(), DType::kF32, {kM, kN});
+  ASSERT_TRUE(call.Run(function_, /*chunks=*/3));
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) {
+      double want = 0;
+      for (int k = 0; k < kK; ++k) {
+        want += double{BFloat16::Widen(a[m * kK + k])} * BFloat16::Widen(b[k * kN + n]);
+      }
+      EXPECT_NEAR(out[m * kN + n], want, 1e-3);
+    }
+  }
+}
+
+// What stands in place of dtypes in docs/operator_library.md.
+constexpr std::pair<const char*, const char*> kDTypeWords[] = {
+    {"float", "f32|f16|bf16"},
+    {"number", "f32|f16|bf16|i32|f64"},
+    {"index", "i64|i32"},
+    {"byte", "u8|i8"},
+    {"any", "f32|f16|bf16|f64|i32|i64|u8|i8|u32"}};
+
+// Each code span of the tables that has a parameter in it.
+TEST(OperatorLibrary, SignaturesParse) {
+  const std::string page = ReadFile("docs/operator_library.md");
+  const std::regex span("\\| `([a-z_0-9]+: [^`]+)` \\|");
+  size_t count = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), span), end; at != end; ++at, ++count) {
+    std::string text = (*at)[1];
+    for (const auto& [word, dtypes] : kDTypeWords) {
+      text = std::regex_replace(text, std::regex(std::string("\\b") + word + "\\["),
+                                std::string(dtypes) + "[");
+    }
+    const auto signature = Signature::Parse(text);
+    EXPECT_TRUE(signature.ok()) << text << ": " << signature.status();
+  }
+  const auto rows = std::count(page.begin(), page.end(), '`') / 2;
+  EXPECT_GT(count, 30u);
+  EXPECT_LT(count, static_cast<size_t>(rows));
 }
 
 }  // namespace

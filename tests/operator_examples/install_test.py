@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""The examples of docs/operators.md, installed in a real daemon as a reader would do it.
+
+Each comes with values computed here in float64, against which its canary holds it: what is
+installed has been right on the daemon's engine. The last line is `N passed, N failed`.
+"""
+
+import json
+import math
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE.parent / "cli"), str(HERE.parent)]
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402
+
+SOURCES = HERE.parent.parent / "docs" / "examples"
+# docs/operators.md says so of these.
+NEED_SPILLS = {"scaled_gelu", "matmul_bf16"}
+
+RANDOM = random.Random()
+
+
+def matrix(rows, columns, step=None):
+    """Normal values; multiples of `step` if it is given, which 16 bits hold."""
+
+    def value():
+        x = RANDOM.gauss(0, 1)
+        return round(x / step) * step if step else x
+
+    return [[value() for _ in range(columns)] for _ in range(rows)]
+
+
+def vector(n):
+    return matrix(1, n)[0]
+
+
+def in_bf16(rows):
+    return {"shape": [len(rows), len(rows[0])], "dtype": "bf16", "data": sum(rows, [])}
+
+
+def hinge():
+    x, y, margin = vector(1000), vector(1000), 1.5
+    return {"inputs": {"x": x, "y": y, "margin": margin},
+            "outputs": {"out": [max(0.0, margin - a * b) for a, b in zip(x, y)]}}
+
+
+def scaled_gelu():
+    x, y, a = matrix(7, 33), matrix(7, 1), 2.0
+    gelu = lambda v: v / 2 * math.erfc(-v / math.sqrt(2))  # noqa: E731
+    return {"inputs": {"x": x, "y": y, "a": a},
+            "outputs": {"out": [[a * gelu(v) + s[0] for v in row] for row, s in zip(x, y)]}}
+
+
+def softmax_rows():
+    x = matrix(9, 700)
+    rows = [[math.exp(v) for v in row] for row in x]
+    return {"inputs": {"x": x}, "outputs": {"out": [[v / sum(row) for v in row] for row in rows]}}
+
+
+def outer():
+    x, y = vector(70), vector(300)
+    return {"inputs": {"x": x, "y": y}, "outputs": {"out": [[a * b for b in y] for a in x]}}
+
+
+def reverse_rows():
+    x = matrix(6, 777)
+    return {"inputs": {"x": x}, "outputs": {"x": [row[::-1] for row in x]}}
+
+
+def layernorm():
+    x, w, b, eps = matrix(5, 300), vector(300), RANDOM.choice([[], vector(300)]), 1e-5
+    out = []
+    for row in x:
+        mean = sum(row) / len(row)
+        deviation = math.sqrt(sum((v - mean) ** 2 for v in row) / len(row) + eps)
+        out.append([(v - mean) / deviation * w[c] + (b[c] if b else 0)
+                    for c, v in enumerate(row)])
+    return {"inputs": {"x": x, "w": w, "b": b, "eps": eps}, "outputs": {"out": out}}
+
+
+def scatter_add():
+    dst, src = matrix(40, 50), matrix(600, 50)
+    index = [RANDOM.randrange(39) for _ in src]  # Each many times; never the last.
+    want = [list(row) for row in dst]
+    for row, values in zip(index, src):
+        want[row] = [a + b for a, b in zip(want[row], values)]
+    return {"inputs": {"dst": dst, "index": index, "src": src}, "outputs": {"dst": want}}
+
+
+def matmul_bf16():
+    a, b = matrix(50, 37, step=1 / 16), matrix(37, 91, step=1 / 16)
+    out = [[sum(v * b[k][n] for k, v in enumerate(row)) for n in range(91)] for row in a]
+    return {"inputs": {"a": in_bf16(a), "b": in_bf16(b)}, "outputs": {"out": out}}
+
+
+EXAMPLES = [hinge, scaled_gelu, softmax_rows, outer, reverse_rows, layernorm, scatter_add,
+            matmul_bf16]
+
+
+class ExamplesTest(unittest.TestCase):
+    """One daemon for all."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="residentd-examples-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.daemon = daemons.Daemon()
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def install(self, name, example):
+        path = self.folder / (name + ".json")
+        path.write_text(json.dumps(dict(example, relative_tolerance=1e-4,
+                                        absolute_tolerance=1e-4)))
+        spills = ["--allow_spills"] if name in NEED_SPILLS else []
+        return self.daemon.ctl("ops", "install", name, str(SOURCES / (name + ".cc")),
+                               "--example=%s" % path, "--wait=active", *spills)
+
+    def test_none_is_left_out(self):
+        self.assertEqual(sorted(path.stem for path in SOURCES.glob("*.cc")),
+                         sorted(example.__name__ for example in EXAMPLES))
+
+    def test_a_wrong_value_is_refused(self):
+        example = outer()
+        example["outputs"]["out"][69][299] += 1
+        self.assertIn("example 1", self.install("outer", example).err)
+
+
+def test_of(example):
+    def test(self):
+        result = self.install(example.__name__, example())
+        self.assertEqual(result.code, 0, result)
+
+    return test
+
+
+for made in EXAMPLES:
+    setattr(ExamplesTest, "test_" + made.__name__, test_of(made))
+
+
+if __name__ == "__main__":
+    unittest_main.main()
