@@ -57,7 +57,9 @@ class Daemon {
   const std::string& metrics_address() const { return metrics_address_; }
   pid_t pid() const { return child_->pid(); }
   void Kill(int signal) { child_->Kill(signal); }
-  std::optional<ChildExit> Wait() { return child_->Wait(std::chrono::seconds(60)); }
+  std::optional<ChildExit> Wait(std::chrono::seconds most = std::chrono::seconds(60)) {
+    return child_->Wait(most);
+  }
   std::string Output() const;
 
   // A connection of its own.
