@@ -36,7 +36,8 @@ constexpr std::array<std::pair<Device::State, const char*>, 6> kStateNames = {{
 }};
 
 // Reasons that the supervisor counts (device.h); reported at zero before the first.
-constexpr std::array<const char*, 4> kRestartCauses = {"fault", "hang", "heartbeat", "killed"};
+constexpr std::array<const char*, 5> kRestartCauses = {"fault", "hang", "heartbeat", "killed",
+                                                       "start"};
 
 MetricFamily Family(std::string name, MetricType type, std::string help) {
   MetricFamily family;
