@@ -112,8 +112,9 @@ TEST(MetricsCollectorTest, EveryCauseOfARestartIsThereBeforeItsFirst) {
   fake.device.figures.restarts_by_cause.clear();
   const std::string page = Page(fake);
   for (const char* cause : {"fault", "hang", "heartbeat", "killed", "start"}) {
-    EXPECT_THAT(page, HasSubstr(std::string(R"(resident_engine_restarts_total{device="0",cause=")") +
-                                cause + "\"} 0\n"));
+    EXPECT_THAT(page,
+                HasSubstr(std::string(R"(resident_engine_restarts_total{device="0",cause=")") +
+                          cause + "\"} 0\n"));
   }
 }
 
