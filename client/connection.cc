@@ -32,10 +32,22 @@ bool IsTransportMessage(const std::string& message) {
   return false;
 }
 
+// gRPC's text about a message over the limit says neither whose limit it is nor its name.
+bool IsMessageTooLarge(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+         status.error_message().find("message larger than max") != std::string::npos;
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  if (IsMessageTooLarge(status)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        status.error_message(),
+        ". Fix: send less at once or put it into buffers; or raise the daemon's --max_message_mib, "
+        "and a program's own Options::max_message_mib"));
+  }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
       IsTransportMessage(status.error_message())) {
     return Unreachable(status.error_message());
@@ -67,6 +79,7 @@ Connection::Connection(std::string address, Options options)
   buffers = v1::Buffers::NewStub(channel_);
   operators = v1::Operators::NewStub(channel_);
   admin = v1::Admin::NewStub(channel_);
+  health = grpc::health::v1::Health::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);
 }
 

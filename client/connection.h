@@ -31,6 +31,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/residentd_client.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "resident/v1/admin.grpc.pb.h"
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/executor.grpc.pb.h"
@@ -70,6 +71,7 @@ class Connection {
   std::unique_ptr<v1::Buffers::Stub> buffers;
   std::unique_ptr<v1::Operators::Stub> operators;
   std::unique_ptr<v1::Admin::Stub> admin;
+  std::unique_ptr<grpc::health::v1::Health::Stub> health;
 
  private:
   enum class SessionState { kNone, kOpening, kOpen, kEnded };

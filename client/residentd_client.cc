@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/connection.h"
 
 namespace resident::client {
@@ -139,6 +140,22 @@ absl::StatusOr<v1::StatusResponse> Client::Status() {
   }
   if (!status.ok()) return status;
   return response;
+}
+
+absl::StatusOr<bool> Client::IsServing(const std::string& service) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  if (status.ok()) status = FromGrpc(connection_->health->Check(&context, request, &response));
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(absl::StrCat("the daemon has no service '", service,
+                                            "'. Fix: a full name, as in resident.v1.Executor, or "
+                                            "none for all of them"));
+  }
+  if (!status.ok()) return status;
+  return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }
 
 absl::Status Client::Park(uint32_t device) {

@@ -86,7 +86,7 @@ url = "http://{}/metrics".format(address)
 print("   " + url)
 page = urllib.request.urlopen(url, timeout=10).read().decode()
 for line in page.splitlines():
-    if re.match(r"resident_(build_info|tasks_total|kernel_\w+_total)\{", line):
+    if re.match(r"resident_(build_info|tasks_total|(?:parks|resumes)_total)\{", line):
         if not line.endswith(" 0"):
             print("   " + line)
 END

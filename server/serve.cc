@@ -450,8 +450,8 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigset_t heard = signals;
-  // Without anything to read anew it ends the process, as it does by default.
-  if (options.access.credentials()) sigaddset(&heard, SIGHUP);
+  // Always, or `systemctl reload` would end a daemon without TLS and policy.
+  sigaddset(&heard, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &heard, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // A malformed message is its sender's affair, who is told; it does not fill the log.
@@ -465,7 +465,13 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   fflush(stdout);
 
   int signal_number = 0;
-  while (sigwait(&heard, &signal_number) == 0 && signal_number == SIGHUP) daemon.ReloadAccess();
+  while (sigwait(&heard, &signal_number) == 0 && signal_number == SIGHUP) {
+    if (options.access.credentials()) {
+      daemon.ReloadAccess();
+    } else {
+      fprintf(stderr, "residentd: SIGHUP: nothing to read anew without --tls_cert or --policy\n");
+    }
+  }
   daemon.Stop(signals);
   return absl::OkStatus();
 }

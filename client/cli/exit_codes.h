@@ -5,7 +5,8 @@
 namespace resident::cli {
 
 inline constexpr int kExitOk = 0;
-// A check found a difference, or a task or program ended with an error.
+// A check found a difference, a task or program ended with an error, or the daemon does not
+// serve (health).
 inline constexpr int kExitFailed = 1;
 // The command line, or a file it names, is wrong. Nothing was sent.
 inline constexpr int kExitUsage = 2;
@@ -13,6 +14,8 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitUnreachable = 3;
 // The server refused the request, or did not answer it in time.
 inline constexpr int kExitRefused = 4;
+// The work was done, but what it gave could not be written on this machine.
+inline constexpr int kExitNotWritten = 5;
 
 }  // namespace resident::cli
 

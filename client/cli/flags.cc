@@ -1,5 +1,6 @@
 #include "client/cli/flags.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/flags/reflection.h"
@@ -16,7 +17,8 @@ ABSL_FLAG(std::string, tls_cert, "",
           "PEM file with the client's certificate; without it $RESIDENTD_TLS_CERT");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with its key; without it $RESIDENTD_TLS_KEY");
 ABSL_FLAG(std::string, tls_server_name, "",
-          "name in the daemon's certificate, where it is not the host in --server");
+          "name in the daemon's certificate, where it is not the host in --server; without it "
+          "$RESIDENTD_TLS_SERVER_NAME");
 ABSL_FLAG(std::string, token_file, "",
           "file with the token that says who calls; without it $RESIDENTD_TOKEN_FILE");
 ABSL_FLAG(bool, json, false, "print JSON, also for errors");
@@ -91,6 +93,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
           names.emplace_back(known.data(), known.size());
         }
       }
+      std::ranges::sort(names);  // Of two as near, always the same one.
       const std::string nearest = Nearest(name, names);
       return absl::InvalidArgumentError(absl::StrCat(
           "unknown flag --", View(name), ". Fix: ",

@@ -69,6 +69,19 @@ int TaskError(const absl::Status& status) {
   return kExitFailed;
 }
 
+int WriteError(const absl::Status& status) {
+  PrintError(status.code(), Message(status),
+             "the work itself was done; only writing its result failed");
+  return kExitNotWritten;
+}
+
+int FinishOutput(int code) {
+  const std::string why = std::fflush(stdout) == 0 ? "a write failed" : std::strerror(errno);
+  if (std::ferror(stdout) == 0) return code;
+  PrintError(absl::StatusCode::kUnavailable, absl::StrCat("cannot write to stdout: ", why), "");
+  return code == kExitOk ? kExitNotWritten : code;
+}
+
 std::string HintFor(const absl::Status& status, std::string_view address) {
   const absl::string_view where(address.data(), address.size());
   if (client::IsUnreachable(status)) {
@@ -96,6 +109,24 @@ std::string HintFor(const absl::Status& status, std::string_view address) {
     default:
       return "";
   }
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const auto refuse = [&](std::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write ", path, ": ", absl::string_view(why.data(), why.size()),
+                     ". Fix: name a file in a folder that is there and may be written to"));
+  };
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    if (S_ISDIR(info.st_mode)) return refuse("it is a folder");
+    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : refuse(std::strerror(errno));
+  }
+  // A file is made beside it and renamed into place.
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : refuse(std::strerror(errno));
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view contents) {

@@ -27,10 +27,18 @@ int UsageError(const absl::Status& status);
 int CallError(const absl::Status& status);
 // A task or program failed: kExitFailed.
 int TaskError(const absl::Status& status);
+// What the work gave could not be written here: kExitNotWritten.
+int WriteError(const absl::Status& status);
+
+// Writes out what was printed. `code`, or kExitNotWritten if stdout did not take it all.
+int FinishOutput(int code);
 
 // What to do about a failed call; empty when the message says it all.
 std::string HintFor(const absl::Status& status, std::string_view address);
 
+// Whether WriteFile can be expected to work: asked before work whose result goes there. An
+// empty path is: nothing will be written.
+absl::Status CheckWritable(const std::string& path);
 // Writes --out: a file, never half of one (it is renamed into place).
 absl::Status WriteFile(const std::string& path, std::string_view contents);
 // "-" is stdin.

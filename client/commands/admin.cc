@@ -44,6 +44,10 @@ int RunAdmin(const std::vector<std::string>& words) {
                                 : std::string("admin drain takes no words"),
                       kUsage);
   }
+  const absl::Duration drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  if (drain_timeout < absl::ZeroDuration() || drain_timeout > absl::Hours(24)) {
+    return UsageError("--drain_timeout must be 0s to 24h", "as in --drain_timeout=30s");
+  }
   uint32_t device = 0;
   if (on_device) {
     absl::StatusOr<uint32_t> parsed = ParseDevice(words[1]);

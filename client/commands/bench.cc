@@ -33,6 +33,7 @@ namespace {
 
 constexpr uint32_t kLoneElements = 1024;
 constexpr uint64_t kProgressSteps = 1000;
+constexpr absl::Duration kLongestPart = absl::Hours(24);
 
 // Told the part done of one measurement, draws it.
 class Part {
@@ -267,19 +268,20 @@ int Measure(client::Client& daemon, const Settings& settings) {
                     add("submit", Tasks(settings)) && add("flux", Flux(daemon, settings));
   if (!done) return CallError(failed);
   summary["wrong"] = wrong;
-  const std::string out = absl::GetFlag(FLAGS_out);
-  if (!out.empty()) {
-    Json file = summary;
-    file["raw"] = raw;
-    if (absl::Status written = WriteFile(out, file.dump() + "\n"); !written.ok()) {
-      return UsageError(written);
-    }
-  }
   if (json) {
     PrintJson(summary);
   } else {
     Print(wrong == 0 ? "every result was checked and right\n"
                      : absl::StrCat(FormatExact(wrong), " results are wrong\n"));
+  }
+  // Last: what was measured is printed, whatever becomes of the file.
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (!out.empty()) {
+    Json file = summary;
+    file["raw"] = raw;
+    if (absl::Status written = WriteFile(out, file.dump() + "\n"); !written.ok()) {
+      return WriteError(written);
+    }
   }
   return wrong == 0 ? kExitOk : kExitFailed;
 }
@@ -298,11 +300,17 @@ int RunBench(const std::vector<std::string>& words) {
       .streams = absl::GetFlag(FLAGS_streams),
       .flux_runs = quick ? 4096u : 65536u,
   };
-  if (settings.duration <= absl::ZeroDuration() || settings.batch == 0 || settings.elements == 0 ||
-      settings.in_flight == 0 || settings.streams == 0 || settings.streams > 256) {
+  // As a duration, NaN is infinite too.
+  if (settings.duration <= absl::ZeroDuration() || settings.duration > kLongestPart ||
+      settings.batch == 0 || settings.elements == 0 || settings.in_flight == 0 ||
+      settings.streams == 0 || settings.streams > 256) {
     return UsageError(
-        "--seconds, --batch, --elements and --in_flight must be more than zero, --streams 1 to 256",
+        "--seconds, --batch, --elements and --in_flight must be more than zero, --seconds at most "
+        "86400, --streams 1 to 256",
         "residentctl help bench lists the defaults");
+  }
+  if (absl::Status status = CheckWritable(absl::GetFlag(FLAGS_out)); !status.ok()) {
+    return UsageError(status);
   }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());

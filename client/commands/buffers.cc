@@ -23,6 +23,7 @@ constexpr std::string_view kUsage =
     "residentctl buffers [list | alloc SHAPE | upload ID FILE | download ID FILE | free ID... | "
     "persist ID]";
 constexpr uint64_t kUploadPieceBytes = 8u << 20;
+constexpr std::string_view kStdout = "-";
 
 absl::StatusOr<uint64_t> ParseId(const std::string& word) {
   uint64_t id;
@@ -106,12 +107,15 @@ int Upload(client::Client& client, uint64_t id, const std::string& path) {
   std::string data;
   if (absl::Status status = ReadFile(path, &data); !status.ok()) return UsageError(status);
   Progress progress("uploading", data.size());
-  for (uint64_t done = 0; done < data.size(); done += kUploadPieceBytes) {
+  // At least one piece: that the buffer is there is for the daemon to say.
+  uint64_t done = 0;
+  do {
     const std::string_view piece = std::string_view(data).substr(done, kUploadPieceBytes);
     absl::Status status = client.UploadBytes(id, done, piece);
     if (!status.ok()) return CallError(status);
-    progress.Advance(piece.size());
-  }
+    done += piece.size();
+    progress.Set(done);
+  } while (done < data.size());
   if (absl::GetFlag(FLAGS_json)) {
     PrintJson({{"id", id}, {"written_bytes", data.size()}});
   } else {
@@ -120,17 +124,37 @@ int Upload(client::Client& client, uint64_t id, const std::string& path) {
   return kExitOk;
 }
 
+// For the progress bar; 0: not known.
+uint64_t SizeOf(client::Client& client, uint64_t id) {
+  const absl::StatusOr<std::vector<v1::BufferInfo>> buffers = client.ListBuffers();
+  if (!buffers.ok()) return 0;
+  for (const v1::BufferInfo& buffer : *buffers) {
+    if (buffer.id() == id) return buffer.size_bytes();
+  }
+  return 0;
+}
+
 int Download(client::Client& client, uint64_t id, const std::string& path) {
-  const bool to_stdout = path == "-";
+  const bool to_stdout = path == kStdout;
   std::string data;
-  absl::Status status = client.DownloadBytes(id, 0, 0, [&](std::string_view piece) {
-    if (to_stdout) return std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size();
-    data.append(piece);
-    return true;
-  });
+  bool printed = true;
+  absl::Status status;
+  {
+    Progress progress("downloading", SizeOf(client, id));
+    status = client.DownloadBytes(id, 0, 0, [&](std::string_view piece) {
+      progress.Advance(piece.size());
+      if (!to_stdout) {
+        data.append(piece);
+      } else {
+        printed = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size();
+      }
+      return printed;
+    });
+  }
+  if (!printed) return kExitNotWritten;  // FinishOutput says why.
   if (!status.ok()) return CallError(status);
   if (to_stdout) return kExitOk;
-  if (status = WriteFile(path, data); !status.ok()) return UsageError(status);
+  if (status = WriteFile(path, data); !status.ok()) return WriteError(status);
   if (absl::GetFlag(FLAGS_json)) {
     PrintJson({{"id", id}, {"read_bytes", data.size()}});
   } else {
@@ -174,6 +198,14 @@ int RunBuffers(const std::vector<std::string>& words) {
       absl::StatusOr<uint64_t> id = ParseId(words[i]);
       if (!id.ok()) return UsageError(id.status());
       ids.push_back(*id);
+    }
+  }
+  if (action == "download") {
+    if (words[2] != kStdout) {
+      if (absl::Status status = CheckWritable(words[2]); !status.ok()) return UsageError(status);
+    } else if (absl::GetFlag(FLAGS_json)) {
+      return UsageError("--json and the buffer's elements cannot both go to stdout",
+                        "name a file in place of -, or leave --json out");
     }
   }
   NewBuffer wanted;

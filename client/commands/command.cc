@@ -9,6 +9,12 @@
 #include "runtime/text/nearest.h"
 
 namespace resident::cli {
+namespace {
+
+// The most that gRPC can be told.
+constexpr uint32_t kMostMessageMib = 2047;
+
+}  // namespace
 
 const Command* FindCommand(std::string_view name) {
   for (const Command& command : Commands()) {
@@ -23,12 +29,15 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   options.call_timeout = absl::GetFlag(FLAGS_timeout);
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
+  // The daemon's --max_message_mib is the limit, and no other.
+  options.max_message_mib = kMostMessageMib;
   absl::StatusOr<client::Credentials> credentials = client::LoadCredentials(
       {.tls = absl::GetFlag(FLAGS_tls),
        .tls_ca = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_ca), "RESIDENTD_TLS_CA"),
        .tls_cert = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_cert), "RESIDENTD_TLS_CERT"),
        .tls_key = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_key), "RESIDENTD_TLS_KEY"),
-       .tls_server_name = absl::GetFlag(FLAGS_tls_server_name),
+       .tls_server_name =
+           FlagOrEnvironment(absl::GetFlag(FLAGS_tls_server_name), "RESIDENTD_TLS_SERVER_NAME"),
        .token_file = FlagOrEnvironment(absl::GetFlag(FLAGS_token_file), "RESIDENTD_TOKEN_FILE")});
   if (!credentials.ok()) return credentials.status();
   options.credentials = *std::move(credentials);
@@ -71,7 +80,7 @@ int Main(std::span<const std::string> arguments) {
     return UsageError(status);
   }
   line->words.erase(line->words.begin());
-  return command->run(line->words);
+  return FinishOutput(command->run(line->words));
 }
 
 }  // namespace resident::cli

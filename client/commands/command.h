@@ -43,6 +43,7 @@ absl::StatusOr<uint32_t> ParseDevice(const std::string& word);
 
 int RunState(const std::vector<std::string>& words);
 int RunStatus(const std::vector<std::string>& words);
+int RunHealth(const std::vector<std::string>& words);
 int RunOps(const std::vector<std::string>& words);
 int RunBuffers(const std::vector<std::string>& words);
 int RunRun(const std::vector<std::string>& words);

@@ -6,6 +6,17 @@ namespace resident::cli {
 std::span<const Command> Commands() {
   static const std::vector<Command>* const kCommands = new std::vector<Command>{
       {"status", "", "devices, queues and clients of the daemon", "", {}, RunStatus},
+      {"health",
+       "[SERVICE]",
+       "whether the daemon takes work, as gRPC's health service says",
+       "Prints SERVING, or NOT_SERVING while the daemon drains or has given up every device. Exit\n"
+       "status 0 only if it is SERVING, so that a container's health check can be this command.\n"
+       "SERVICE is a gRPC service's full name; without it, all of them. Where the daemon has TLS\n"
+       "the connection needs what others need; a token it does not need.\n"
+       "  residentctl health --timeout=2s\n"
+       "  residentctl health resident.v1.Executor\n",
+       {},
+       RunHealth},
       {"ops",
        "[list | show NAME | install NAME FILE... | activate NAME [VERSION] | rollback NAME |\n"
        "       remove NAME | promote NAME [VERSION] | watch [NAME] | audit [NAME]]",
@@ -60,7 +71,8 @@ std::span<const Command> Commands() {
        "device memory",
        "list shows the durable buffers (a session's own end with it, so residentctl has none\n"
        "of its own afterwards). alloc makes a durable buffer and prints its id; SHAPE is as in\n"
-       "2x3. upload and download copy raw elements; FILE may be - for stdin or stdout.\n",
+       "2x3. upload and download copy raw elements; FILE may be - for stdin or (without --json)\n"
+       "stdout.\n",
        {"dtype", "name", "device"},
        RunBuffers},
       {"run",
@@ -94,9 +106,9 @@ std::span<const Command> Commands() {
       {"bench",
        "",
        "latency and throughput through gRPC, against a bare gRPC echo",
-       "Measures, in one run: a lone Run beside the same call to a bare gRPC echo server in\n"
-       "this process (alternating, so that both see the same machine); a stream of batches of\n"
-       "small tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n",
+       "Measures, in one run: a lone Run beside the same call to a bare gRPC echo server in a\n"
+       "process of its own (alternating, so that both see the same machine); a stream of batches\n"
+       "of small tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n",
        {"quick", "seconds", "batch", "elements", "in_flight", "streams", "out", "device"},
        RunBench},
       {"demo",

@@ -133,7 +133,7 @@ int Demonstrate(client::Client& client) {
   const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     absl::Status written = WriteFile(out, summary.dump() + "\n");
-    if (!written.ok()) return UsageError(written);
+    if (!written.ok()) return WriteError(written);
   }
   return wrong == 0 ? kExitOk : kExitFailed;
 }
@@ -142,6 +142,9 @@ int Demonstrate(client::Client& client) {
 
 int RunDemo(const std::vector<std::string>& words) {
   if (!words.empty()) return UsageError("demo takes no words");
+  if (absl::Status status = CheckWritable(absl::GetFlag(FLAGS_out)); !status.ok()) {
+    return UsageError(status);
+  }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
   return Demonstrate(**client);

@@ -13,10 +13,12 @@ namespace {
 constexpr std::string_view kExitCodes =
     "Exit status\n"
     "  0  done\n"
-    "  1  a check found a difference, or a task or program ended with an error\n"
+    "  1  a check found a difference, a task or program ended with an error, or the daemon\n"
+    "     does not serve (health)\n"
     "  2  the command line, or a file it names, is wrong; nothing was sent\n"
     "  3  no server answered\n"
-    "  4  the server refused the request, or did not answer within --timeout\n";
+    "  4  the server refused the request, or did not answer within --timeout\n"
+    "  5  the work was done, but what it gave could not be written on this machine\n";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 

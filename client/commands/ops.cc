@@ -120,7 +120,12 @@ absl::StatusOr<client::ChangeOptions> ReadChangeOptions() {
   options.bake.set_time_ms(static_cast<uint64_t>(
       absl::ToInt64Milliseconds(std::min(absl::GetFlag(FLAGS_bake), absl::Hours(24 * 365)))));
   options.bake.set_max_error_rate(absl::GetFlag(FLAGS_max_error_rate).value);
-  options.bake.set_max_latency_ratio(absl::GetFlag(FLAGS_max_latency_ratio));
+  const double latency_ratio = absl::GetFlag(FLAGS_max_latency_ratio);
+  if (!std::isfinite(latency_ratio) || latency_ratio < 0) {
+    return absl::InvalidArgumentError(
+        "--max_latency_ratio is a number of 0 or more. Fix: as in --max_latency_ratio=2");
+  }
+  options.bake.set_max_latency_ratio(latency_ratio);
   options.bake.set_max_mismatch_rate(absl::GetFlag(FLAGS_max_mismatch_rate).value);
   options.bake.set_min_tasks(absl::GetFlag(FLAGS_min_tasks));
   return options;

@@ -44,7 +44,8 @@ class TaskBuilder {
     if (const auto device = absl::GetFlag(FLAGS_device).index) batch_.set_device(*device);
   }
 
-  // INVALID_ARGUMENT: the words do not fit the signature. Others: a call failed.
+  // Checks the words and builds what can be built without a call. INVALID_ARGUMENT: they do
+  // not fit the signature, or a file that they name is not there.
   absl::Status Build(const std::vector<RunArgument>& arguments) {
     if (absl::Status status = CheckNames(arguments); !status.ok()) return status;
     for (int i = 0; i < op_.parameters_size(); ++i) {
@@ -73,10 +74,39 @@ class TaskBuilder {
     return absl::OkStatus();
   }
 
+  // Places on the device what is read and written in place; REQUIRES: Build() was OK. Any
+  // error is a call's.
+  absl::Status Place() {
+    client::BufferOptions options;
+    options.device = absl::GetFlag(FLAGS_device).index;
+    for (const InPlace& in_place : in_place_) {
+      Output& output = outputs_[in_place.output];
+      absl::StatusOr<client::BufferHandle> buffer =
+          client_.AllocateAs(output.dtype, output.shape, options);
+      if (!buffer.ok()) return buffer.status();
+      absl::Status status = client_.UploadBytes(buffer->id(), 0, in_place.bytes);
+      if (!status.ok()) return status;
+      batch_.message()
+          .mutable_tasks()
+          ->mutable_arguments(in_place.argument)
+          ->mutable_buffer()
+          ->add_buffer_ids(buffer->id());
+      output.buffer = *std::move(buffer);
+    }
+    return absl::OkStatus();
+  }
+
   client::TaskBatch& batch() { return batch_; }
   std::vector<Output>& outputs() { return outputs_; }
 
  private:
+  // Elements to be on the device before the task, as an argument and an output of it.
+  struct InPlace {
+    int argument;
+    size_t output;
+    std::string bytes;
+  };
+
   static const RunArgument* Find(const std::vector<RunArgument>& arguments,
                                  const std::string& name) {
     for (const RunArgument& argument : arguments) {
@@ -167,23 +197,13 @@ class TaskBuilder {
     }
     if (!first_shape_.has_value()) first_shape_ = shape;
     if (parameter.kind() == v1::Parameter::KIND_IN_OUT) {
-      return AddInOut(argument, dtype, shape, bytes);
+      in_place_.push_back(
+          {batch_.message().tasks().arguments_size(), outputs_.size(), std::move(bytes)});
+      batch_.message().mutable_tasks()->add_arguments();
+      outputs_.push_back({argument.name, dtype, shape, -1, {}, "", ""});
+      return absl::OkStatus();
     }
     batch_.InputBytes(dtype, bytes.data(), bytes.size(), shape);
-    return absl::OkStatus();
-  }
-
-  // What is read and written in place has to be on the device.
-  absl::Status AddInOut(const RunArgument& argument, v1::DType dtype,
-                        const std::vector<uint64_t>& shape, const std::string& bytes) {
-    client::BufferOptions options;
-    options.device = absl::GetFlag(FLAGS_device).index;
-    absl::StatusOr<client::BufferHandle> buffer = client_.AllocateAs(dtype, shape, options);
-    if (!buffer.ok()) return buffer.status();
-    absl::Status status = client_.UploadBytes(buffer->id(), 0, bytes);
-    if (!status.ok()) return status;
-    batch_.Use(*buffer);
-    outputs_.push_back({argument.name, dtype, shape, -1, *std::move(buffer), "", ""});
     return absl::OkStatus();
   }
 
@@ -240,6 +260,7 @@ class TaskBuilder {
   const v1::Operator& op_;
   client::TaskBatch batch_;
   std::vector<Output> outputs_;
+  std::vector<InPlace> in_place_;
   int returned_ = 0;
   // Of the first input with a shape that is known here.
   std::optional<std::vector<uint64_t>> first_shape_;
@@ -317,24 +338,28 @@ int RunRun(const std::vector<std::string>& words) {
                       absl::StrCat("residentctl flux run --operator=", op->name()));
   }
   TaskBuilder builder(**client, *op);
-  if (absl::Status status = builder.Build(arguments); !status.ok()) {
-    const bool ours = absl::IsInvalidArgument(status);
-    return ours ? UsageError(status) : CallError(status);
+  absl::Status usable = builder.Build(arguments);
+  for (const Output& output : builder.outputs()) {
+    if (usable.ok()) usable = CheckWritable(output.file);
   }
+  if (!usable.ok()) return UsageError(usable);
+  if (absl::Status status = builder.Place(); !status.ok()) return CallError(status);
   absl::StatusOr<client::Result> result = (*client)->Run(builder.batch());
   if (!result.ok()) return CallError(result.status());
   if (!result->ok()) return TaskError(result->status());
+  absl::Status written;
   for (Output& output : builder.outputs()) {
     if (absl::Status status = Collect(**client, *result, output); !status.ok()) {
       return CallError(status);
     }
     if (output.file.empty()) continue;
-    if (absl::Status status = WriteFile(output.file, output.bytes); !status.ok()) {
-      return UsageError(status);
-    }
+    absl::Status status = WriteFile(output.file, output.bytes);
+    if (status.ok()) continue;
+    output.file.clear();  // Printed instead: the task is not to have been in vain.
+    written.Update(status);
   }
   PrintResult(*op, *result, builder.outputs());
-  return kExitOk;
+  return written.ok() ? kExitOk : WriteError(written);
 }
 
 }  // namespace resident::cli

@@ -36,8 +36,8 @@ Json Rates(const v1::StatusResponse& before, const v1::StatusResponse& now, doub
 int RunTop(const std::vector<std::string>& words) {
   if (!words.empty()) return UsageError("top takes no words");
   const absl::Duration interval = absl::GetFlag(FLAGS_interval);
-  if (interval < absl::Milliseconds(10)) {
-    return UsageError("--interval must be at least 10ms", "as in --interval=2s");
+  if (interval < absl::Milliseconds(10) || interval > absl::Hours(24)) {
+    return UsageError("--interval must be 10ms to 24h", "as in --interval=2s");
   }
   const bool json = absl::GetFlag(FLAGS_json);
   const bool once = absl::GetFlag(FLAGS_once);

@@ -36,7 +36,8 @@ constexpr std::array<std::pair<Device::State, const char*>, 6> kStateNames = {{
 }};
 
 // Reasons that the supervisor counts (device.h); reported at zero before the first.
-constexpr std::array<const char*, 4> kRestartCauses = {"fault", "hang", "heartbeat", "killed"};
+constexpr std::array<const char*, 5> kRestartCauses = {"fault", "hang", "heartbeat", "killed",
+                                                       "start"};
 
 MetricFamily Family(std::string name, MetricType type, std::string help) {
   MetricFamily family;
@@ -225,12 +226,14 @@ class DeviceFamilies {
 };
 
 void CollectRpc(const RpcTotals& rpc, std::vector<MetricFamily>& families) {
-  families.push_back(Single("resident_rpc_received_bytes_total", MetricType::Counter,
-                            "Bytes of request messages taken over gRPC.",
-                            static_cast<double>(rpc.received_bytes)));
-  families.push_back(Single("resident_rpc_sent_bytes_total", MetricType::Counter,
-                            "Bytes of response messages sent over gRPC.",
-                            static_cast<double>(rpc.sent_bytes)));
+  families.push_back(
+      Single("resident_rpc_received_bytes_total", MetricType::Counter,
+             "Bytes of requests that carry work: Run, Submit, Install, and data of Upload.",
+             static_cast<double>(rpc.received_bytes)));
+  families.push_back(
+      Single("resident_rpc_sent_bytes_total", MetricType::Counter,
+             "Bytes of responses to Run, Submit, Install and Watch, and data of Download.",
+             static_cast<double>(rpc.sent_bytes)));
   families.push_back(Single("resident_batches_total", MetricType::Counter,
                             "Batches that clients sent, refused ones included.",
                             static_cast<double>(rpc.batches)));

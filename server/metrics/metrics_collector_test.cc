@@ -106,6 +106,18 @@ TEST(MetricsCollectorTest, RestartsOfACauseNobodyForesawAreReportedToo) {
   EXPECT_THAT(page, HasSubstr(R"(cause="killed"} 0)"));
 }
 
+// A counter that appears with its first event looks to increase() as if there had been none.
+TEST(MetricsCollectorTest, EveryCauseOfARestartIsThereBeforeItsFirst) {
+  FakeSources fake;
+  fake.device.figures.restarts_by_cause.clear();
+  const std::string page = Page(fake);
+  for (const char* cause : {"fault", "hang", "heartbeat", "killed", "start"}) {
+    EXPECT_THAT(page,
+                HasSubstr(std::string(R"(resident_engine_restarts_total{device="0",cause=")") +
+                          cause + "\"} 0\n"));
+  }
+}
+
 TEST(MetricsCollectorTest, DeviceWithoutAnEngineHasNoProcessFigures) {
   FakeSources fake;
   fake.device.figures.engine_pid = 0;

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
 import signal
 import socket
@@ -24,7 +25,7 @@ import daemon as daemons  # noqa: E402
 
 VECTORS = pathlib.Path(os.environ.get("FLUX_VECTORS") or "tests/flux/vectors.jsonl").resolve()
 
-OK, FAILED, USAGE, UNREACHABLE, REFUSED = range(5)
+OK, FAILED, USAGE, UNREACHABLE, REFUSED, NOT_WRITTEN = range(6)
 
 SQUARES = """        MOV   R1, R0
         MOVI  R0, 0
@@ -63,7 +64,8 @@ class WithoutDaemon(unittest.TestCase):
     def test_help_lists_commands_and_exit_codes(self):
         out = self.check(self.ctl("help"), OK).out
         for word in ("status", "ops", "buffers", "run", "flux", "bench", "top", "admin", "version",
-                     "--server", "--json", "--timeout", "no server answered"):
+                     "health", "--server", "--json", "--timeout", "no server answered",
+                     "could not be written"):
             self.assertIn(word, out)
 
     def test_state_check_and_repair(self):
@@ -115,6 +117,7 @@ class WithoutDaemon(unittest.TestCase):
             (("status", "--nonsense"), "unknown flag --nonsense"),
             (("status", "word"), "takes no words"),
             (("status", "--timeout=0s"), "--timeout"),
+            (("health", "a", "b"), "at most one service"),
             (("run",), "run needs an operator"),
             (("run", "add", "x"), "is no argument"),
             (("run", "add", "x:2y=1"), "neither an element type nor a shape"),
@@ -126,6 +129,8 @@ class WithoutDaemon(unittest.TestCase):
             (("buffers", "free"), "wrong number of words"),
             (("buffers", "free", "one"), "'one' is no buffer"),
             (("buffers", "alloc", "2by3"), "is no shape"),
+            (("buffers", "download", "1", "/nonexistent/x"), "cannot write /nonexistent/x"),
+            (("buffers", "download", "1", "/"), "it is a folder"),
             (("ops", "eat", "it"), "ops cannot 'eat'"),
             (("ops", "list", "all"), "takes no words"),
             (("ops", "install"), "needs a NAME"),
@@ -138,6 +143,10 @@ class WithoutDaemon(unittest.TestCase):
             (("ops", "activate", "swish", "--on_regression=cry"), "--on_regression"),
             (("ops", "activate", "swish", "--on_regression=rollback"), "warn or roll_back"),
             (("ops", "activate", "swish", "--max_error_rate=5"), "0% to 100%, or 0 to 1"),
+            (("ops", "activate", "swish", "--max_latency_ratio=nan"), "--max_latency_ratio"),
+            (("ops", "activate", "swish", "--max_latency_ratio=inf"), "--max_latency_ratio"),
+            (("ops", "activate", "swish", "--max_error_rate=nan"), "0% to 100%, or 0 to 1"),
+            (("ops", "promote", "swish", "--shadow=nan"), "a percentage is 0% to 100%"),
             (("ops", "rollback", "swish", "2"), "takes one NAME"),
             (("ops", "promote", "swish", "--shadow=120%"), "a percentage is 0% to 100%"),
             (("ops", "watch", "a", "b"), "at most one NAME"),
@@ -145,8 +154,16 @@ class WithoutDaemon(unittest.TestCase):
             (("admin",), "admin needs an action"),
             (("admin", "park", "gpu"), "'gpu' is no device"),
             (("admin", "drain", "now"), "takes no words"),
+            (("admin", "drain", "--drain_timeout=-1s"), "--drain_timeout"),
+            (("admin", "drain", "--drain_timeout=inf"), "--drain_timeout"),
             (("top", "--interval=1ms"), "--interval"),
+            (("top", "--interval=inf"), "--interval"),
             (("bench", "--batch=0"), "more than zero"),
+            (("bench", "--seconds=nan"), "--seconds"),
+            (("bench", "--seconds=inf"), "--seconds"),
+            (("bench", "--seconds=-1"), "--seconds"),
+            (("bench", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
+            (("demo", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
             (("help", "nothing"), "there is no command"),
         ):
             with self.subTest(words=words):
@@ -158,7 +175,8 @@ class WithoutDaemon(unittest.TestCase):
 
     def test_no_server_is_three_and_says_how_to_start_one(self):
         address = "127.0.0.1:{}".format(free_port())
-        for words in (("status",), ("ops",), ("buffers",), ("run", "add", "x=1", "y=1"),
+        for words in (("status",), ("health",), ("ops",), ("buffers",),
+                      ("run", "add", "x=1", "y=1"),
                       ("bench", "--quick"), ("top", "--once"), ("admin", "park", "0"), ("demo",)):
             with self.subTest(words=words):
                 result = self.check(daemons.ctl(*words, server=address), UNREACHABLE)
@@ -253,6 +271,14 @@ class WithDaemon(unittest.TestCase):
         self.assertIsInstance(device["completed_tasks"], int)
         self.assertGreater(device["ring"]["slots"], 0)
 
+    def test_health(self):
+        self.assertEqual(self.ctl("health").out, "SERVING\n")
+        self.assertEqual(self.ctl("health", "--json").json, {"service": "", "status": "SERVING"})
+        self.assertEqual(self.ctl("health", "resident.v1.Executor").out, "SERVING\n")
+        result = self.ctl("health", "resident.v1.Nothing", "--json", code=REFUSED)
+        self.assertEqual(result.error["code"], "NOT_FOUND")
+        self.assertIn("resident.v1.Executor", result.error["message"])
+
     def test_the_metrics_address_of_status_answers(self):
         address = self.ctl("status", "--json").json["metrics_address"]
         connection = http.client.HTTPConnection(address, timeout=10)
@@ -309,6 +335,45 @@ class WithDaemon(unittest.TestCase):
             top.send_signal(signal.SIGINT)
             top.communicate(timeout=30)
 
+    def on_a_terminal(self, words, stream, until=None):
+        """What residentctl writes to `stream` when that is a terminal; ends it once it has
+        written what `until` matches, else waits for its end."""
+        terminal, its = pty.openpty()
+        other = "stderr" if stream == "stdout" else "stdout"
+        process = subprocess.Popen(
+            [str(daemons.RESIDENTCTL), *words, "--server=" + self.daemon.address],
+            **{stream: its, other: subprocess.DEVNULL})
+        os.close(its)
+        said = b""
+        try:
+            while until is None or not re.search(until, said):
+                try:
+                    piece = os.read(terminal, 4096)
+                except OSError:  # The other end was closed.
+                    break
+                if not piece:
+                    break
+                said += piece
+        finally:
+            if until is not None:
+                process.send_signal(signal.SIGINT)
+            process.wait(60)
+            os.close(terminal)
+        return said
+
+    def test_top_redraws_on_a_terminal(self):
+        clear = b"\x1b[H\x1b[2J"
+        said = self.on_a_terminal(["top", "--interval=50ms"], "stdout",
+                                  until=rb"(?s)Ctrl-C ends.*\x1b\[H\x1b\[2J.*Ctrl-C ends")
+        self.assertTrue(said.startswith(clear), said)
+        self.assertGreaterEqual(said.count(clear), 2, said)
+        self.assertIn(b"TASKS", said.split(clear)[2])
+
+    def test_a_progress_bar_is_drawn_on_a_terminal_and_erased(self):
+        said = self.on_a_terminal(["bench", "--seconds=0.8"], "stderr")
+        self.assertRegex(said, rb"lone Run, data on the device  \[[#.]{40}\] +\d+%")
+        self.assertTrue(said.endswith(b"\r\x1b[K"), said[-200:])
+
     # --- run ---
 
     def test_run_fills_in_what_is_left_out(self):
@@ -361,6 +426,33 @@ class WithDaemon(unittest.TestCase):
             with self.subTest(words=words):
                 self.assertIn(expected, self.ctl("run", *words, code=USAGE).err)
 
+    def completed_tasks(self):
+        return self.ctl("status", "--json").json["devices"][0]["completed_tasks"]
+
+    def test_a_file_that_cannot_be_written_is_told_before_the_work(self):
+        before = self.completed_tasks()
+        result = self.ctl("run", "add", "x=1", "y=2", "out=@/nonexistent/x", code=USAGE)
+        self.assertIn("cannot write /nonexistent/x", result.err)
+        self.assertIn("Fix:", result.err)
+        self.assertEqual(self.completed_tasks(), before)
+
+    def test_what_could_not_be_written_is_printed_and_has_its_own_exit_status(self):
+        # A disk that is full says so only when it is written to.
+        result = self.ctl("run", "add", "x=1,2", "y=2,2", "out=@/dev/full", code=NOT_WRITTEN)
+        self.assertRegex(result.out, r"out +f32 +2 +3 4")
+        self.assertIn("cannot write /dev/full", result.err)
+        result = self.ctl("run", "add", "x=1,2", "y=2,2", "out=@/dev/full", "--json",
+                          code=NOT_WRITTEN)
+        self.assertEqual(result.json["outputs"]["out"]["values"], [3, 4])
+        self.assertIn("/dev/full", result.error["message"])
+
+    def test_a_stdout_that_is_full(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([str(daemons.RESIDENTCTL), "ops", "--server", self.daemon.address],
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, NOT_WRITTEN, done)
+        self.assertIn("cannot write to stdout", done.stderr)
+
     def test_run_refused_by_the_server(self):
         result = self.ctl("run", "add", "x=1,2,3", "y=1,2", code=REFUSED)
         self.assertIn("Fix:", result.err)
@@ -398,8 +490,26 @@ class WithDaemon(unittest.TestCase):
             self.ctl("buffers", "free", buffer)
         self.ctl("buffers", "free", buffer, code=REFUSED)
 
+    def test_download_says_where_it_cannot_write(self):
+        buffer = str(self.ctl("buffers", "alloc", "4", "--json").json["id"])
+        try:
+            self.assertIn("cannot write /nonexistent/x", self.ctl(
+                "buffers", "download", buffer, "/nonexistent/x", code=USAGE).err)
+            self.assertIn("cannot write /dev/full", self.ctl(
+                "buffers", "download", buffer, "/dev/full", code=NOT_WRITTEN).err)
+            # Raw elements are no JSON.
+            result = self.ctl("buffers", "download", buffer, "-", "--json", code=USAGE)
+            self.assertEqual(result.out, "")
+            self.assertIn("--json", result.error["message"])
+            self.ctl("buffers", "upload", buffer, "-", stdin="sixteen letters.")
+            self.assertEqual(self.ctl("buffers", "download", buffer, "-").out, "sixteen letters.")
+        finally:
+            self.ctl("buffers", "free", buffer)
+
     def test_a_buffer_that_is_not_there(self):
-        for words in (("free", "987654"), ("persist", "987654"), ("download", "987654", "-")):
+        for words in (("free", "987654"), ("persist", "987654"),
+                      ("upload", "987654", "/dev/null"), ("upload", "987654", VECTORS),
+                      ("download", "987654", "/dev/null")):
             result = self.ctl("buffers", *words, "--json", code=REFUSED)
             self.assertEqual(result.error["code"], "NOT_FOUND", result)
 
@@ -491,6 +601,11 @@ class WithDaemon(unittest.TestCase):
                              saved["lone_run_device"]["echo"]["samples"])
             self.assertEqual(saved["setup"]["server"], self.daemon.address)
 
+    def test_bench_prints_what_it_could_not_save(self):
+        result = self.ctl("bench", "--quick", "--json", "--out=/dev/full", code=NOT_WRITTEN)
+        self.assertEqual(result.json["wrong"], 0)
+        self.assertIn("/dev/full", result.error["message"])
+
     def test_bench_for_people(self):
         out = self.ctl("bench", "--quick", "--streams=2").out
         for words in ("bare gRPC echo", "difference", "ratio", "tasks/s", "instructions/s",
@@ -534,8 +649,55 @@ class Draining(unittest.TestCase):
             self.assertEqual(refused.code, REFUSED, refused)
             self.assertEqual(refused.error["code"], "UNAVAILABLE")
             self.assertTrue(daemon.ctl("status", "--json").json["draining"])
+            # It answers, but is no longer somebody to send work to.
+            health = daemon.ctl("health", "--json")
+            self.assertEqual(health.code, FAILED, health)
+            self.assertEqual(health.json, {"service": "", "status": "NOT_SERVING"})
+            self.assertEqual(daemon.ctl("health").out, "NOT_SERVING\n")
         finally:
             daemon.stop()
+
+
+class WithLimits(unittest.TestCase):
+    """Daemons with settings of their own."""
+
+    def test_a_message_over_the_limit_names_its_flag(self):
+        daemon = daemons.Daemon("--max_message_mib=1")
+        try:
+            result = daemon.ctl("run", "add", "x=1*300000", "y=1*300000")
+            self.assertEqual(result.code, REFUSED, result)
+            self.assertIn("--max_message_mib", result.err)
+            self.assertNotIn("see what is in use", result.err)
+            self.assertEqual(daemon.ctl("run", "add", "x=1", "y=1").code, OK)
+        finally:
+            daemon.stop()
+
+    def test_run_in_place(self):
+        daemon = daemons.Daemon("--test_operators")
+        try:
+            done = daemon.ctl("run", "test.count", "out=41,5", "--json")
+            self.assertEqual(done.code, OK, done)
+            self.assertEqual(done.json["outputs"]["out"]["values"], [42, 5])
+            # What the daemon refuses is no usage error: something was sent.
+            refused = daemon.ctl("run", "test.count", "out:1x1x1x1x1x1x1x1x1=1", "--json")
+            self.assertEqual(refused.code, REFUSED, refused)
+            self.assertEqual(refused.error["code"], "INVALID_ARGUMENT")
+            wrong = daemon.ctl("run", "test.count", "out=1,x")
+            self.assertEqual(wrong.code, USAGE, wrong)
+        finally:
+            daemon.stop()
+
+    def test_health_needs_no_token(self):
+        with tempfile.TemporaryDirectory() as folder:
+            policy = pathlib.Path(folder, "policy.json")
+            policy.write_text('{"identities": {"ranking": {"roles": ["submit"]}}}')
+            daemon = daemons.Daemon("--policy={}".format(policy))
+            try:
+                self.assertEqual(daemon.ctl("status").code, REFUSED)
+                health = daemon.ctl("health")
+                self.assertEqual((health.code, health.out), (OK, "SERVING\n"), health)
+            finally:
+                daemon.stop()
 
 
 class Programs(unittest.TestCase):

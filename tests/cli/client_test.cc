@@ -364,7 +364,9 @@ TEST_F(ClientTest, SharedMemoryIsReadAndWrittenInPlace) {
 }
 
 TEST_F(ClientTest, StatusNamesTheClient) {
-  auto named = Client::Connect(daemon_->address(), {.client_name = "somebody"});
+  Options options;
+  options.client_name = "somebody";
+  auto named = Client::Connect(daemon_->address(), options);
   ASSERT_TRUE(named.ok()) << named.status();
   ASSERT_TRUE((*named)->SessionId().ok());
   auto status = client_->Status();

@@ -66,132 +66,155 @@ std::unique_ptr<v1::ClientStatus> Find(const Daemon& daemon, const std::string& 
 
 TEST(ClientFaultsTest, VanishesMidStream) {
   Daemon daemon;
-  const Client other(daemon, "other");
-  const Counters counters(other, 1000);
-  EXPECT_TRUE(other.Run(counters.Batch(0, 10)).all_ok());
+  const Baseline before(daemon);
+  {
+    CountingClient others(daemon);
+    const Client other(daemon, "other");
+    const Counters counters(other, 1000);
+    EXPECT_TRUE(other.Run(counters.Batch(0, 10)).all_ok());
 
-  int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  ChildOptions options;
-  options.program = "/proc/self/exe";
-  options.arguments = {"client_faults_test", "--vanishing_client", daemon.address()};
-  options.fds = {{ready[1], 3}};
-  auto vanishing = ChildProcess::Spawn(options);
-  ASSERT_TRUE(vanishing.ok()) << vanishing.status();
-  close(ready[1]);
-  char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the client failed";
-  close(ready[0]);
-  ASSERT_TRUE(Eventually([&] {
-    const auto client = Find(daemon, "vanishing");
-    return client != nullptr && client->queued_tasks() > 0 && client->buffers() == 1;
-  }));
-  const uint64_t used = daemon.Device().memory_used_bytes();
-  EXPECT_GE(used, uint64_t{4} << 20);
-  // Another client's task does not stand behind all that.
-  EXPECT_TRUE(other.Run(counters.Batch(10, 10)).all_ok());
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    ChildOptions options;
+    options.program = "/proc/self/exe";
+    options.arguments = {"client_faults_test", "--vanishing_client", daemon.address()};
+    options.fds = {{ready[1], 3}};
+    auto vanishing = ChildProcess::Spawn(options);
+    ASSERT_TRUE(vanishing.ok()) << vanishing.status();
+    close(ready[1]);
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the client failed";
+    close(ready[0]);
+    ASSERT_TRUE(Eventually([&] {
+      const auto client = Find(daemon, "vanishing");
+      return client != nullptr && client->queued_tasks() > 0 && client->buffers() == 1;
+    }));
+    const uint64_t used = daemon.Device().memory_used_bytes();
+    EXPECT_GE(used, uint64_t{4} << 20);
+    // Another client's task does not stand behind all that.
+    EXPECT_TRUE(other.Run(counters.Batch(10, 10)).all_ok());
 
-  (*vanishing)->Kill(SIGKILL);
-  EXPECT_TRUE(Eventually([&] { return Find(daemon, "vanishing") == nullptr; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
-  EXPECT_TRUE(other.Run(counters.Batch(20, 10)).all_ok());
-  for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+    (*vanishing)->Kill(SIGKILL);
+    EXPECT_TRUE(Eventually([&] { return Find(daemon, "vanishing") == nullptr; }));
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
+    EXPECT_TRUE(other.Run(counters.Batch(20, 10)).all_ok());
+    for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+    EXPECT_TRUE(others.GoesOn());
+    EXPECT_EQ(others.interruptions(), 0u);
+  }
   EXPECT_EQ(daemon.Device().restarts(), 0u);
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(ClientFaultsTest, NeverReadsItsResults) {
   Daemon daemon({"--max_stream_batches=8"});
-  const Client other(daemon, "other");
-  const Counters counters(other, 1000);
-  const Client deaf(daemon, "deaf");
-  const auto context = deaf.Context();
-  const auto stream = deaf.executor().Submit(context.get());
-  std::atomic<uint64_t> written{0};
-  std::atomic<bool> ended{false};
-  std::thread writer([&] {
-    v1::SubmitRequest request;
-    v1::OperatorTasks* const tasks = request.mutable_batch()->mutable_tasks();
-    tasks->set_operator_("fill");
-    tasks->set_count(1);
-    v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
-    out->set_dtype(v1::DTYPE_F32);
-    out->add_shape(64 << 10);  // 256 KiB come back.
-    tasks->add_arguments()->mutable_scalar()->add_f64(1);
-    while (stream->Write(request)) ++written;
-    ended = true;
-  });
-  // It is not read from any more once its results have nowhere to go; what gRPC
-  // itself holds on the way is some hundred of these small requests, not for ever.
-  uint64_t last = 0;
-  auto since = std::chrono::steady_clock::now();
-  EXPECT_TRUE(Eventually([&] {
-    if (const uint64_t now = written; now != last) {
-      last = now;
-      since = std::chrono::steady_clock::now();
-    }
-    return last > 0 && std::chrono::steady_clock::now() - since > seconds(1);
-  })) << written
-      << " batches were taken from a client that reads nothing";
-  EXPECT_FALSE(ended);
-  for (uint32_t i = 0; i < 10; ++i) {
-    EXPECT_TRUE(other.Run(counters.Batch(100 * i, 100)).all_ok());
+  const Baseline before(daemon);
+  {
+    CountingClient others(daemon);
+    const Client deaf(daemon, "deaf");
+    const auto context = deaf.Context();
+    const auto stream = deaf.executor().Submit(context.get());
+    std::atomic<uint64_t> written{0};
+    std::atomic<bool> ended{false};
+    std::thread writer([&] {
+      v1::SubmitRequest request;
+      v1::OperatorTasks* const tasks = request.mutable_batch()->mutable_tasks();
+      tasks->set_operator_("fill");
+      tasks->set_count(1);
+      v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
+      out->set_dtype(v1::DTYPE_F32);
+      out->add_shape(64 << 10);  // 256 KiB come back.
+      tasks->add_arguments()->mutable_scalar()->add_f64(1);
+      while (stream->Write(request)) ++written;
+      ended = true;
+    });
+    // It is not read from any more once its results have nowhere to go; what gRPC
+    // itself holds on the way is some hundred of these small requests, not for ever.
+    uint64_t last = 0;
+    auto since = std::chrono::steady_clock::now();
+    EXPECT_TRUE(Eventually([&] {
+      if (const uint64_t now = written; now != last) {
+        last = now;
+        since = std::chrono::steady_clock::now();
+      }
+      return last > 0 && std::chrono::steady_clock::now() - since > seconds(1);
+    })) << written
+        << " batches were taken from a client that reads nothing";
+    EXPECT_FALSE(ended);
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(others.GoesOn());
+    EXPECT_EQ(others.interruptions(), 0u);
+    context->TryCancel();
+    writer.join();
+    stream->Finish();
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
   }
-  for (uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(counters.value(i), 1.0f);
-  context->TryCancel();
-  writer.join();
-  stream->Finish();
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(ClientFaultsTest, QueueIsFull) {
   Daemon daemon({"--max_queued_tasks=1000"});
-  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  const Baseline before(daemon);
   const auto park = [&] {
     grpc::ClientContext context;
     v1::ParkResponse response;
-    return admin->Park(&context, v1::ParkRequest(), &response);
+    return v1::Admin::NewStub(daemon.Connect())->Park(&context, v1::ParkRequest(), &response);
   };
   const auto resume = [&] {
     grpc::ClientContext context;
     v1::ResumeResponse response;
-    return admin->Resume(&context, v1::ResumeRequest(), &response);
+    return v1::Admin::NewStub(daemon.Connect())->Resume(&context, v1::ResumeRequest(), &response);
   };
-  ASSERT_TRUE(park().ok());
-  const Client client(daemon, "eager"), other(daemon, "other");
-  const Counters counters(client, 4000), others(other, 100);
-  RunOutcome waiting;
-  std::thread waiter([&] { waiting = client.Run(counters.Batch(0, 900)); });
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 900; }));
-  const RunOutcome refused = client.Run(counters.Batch(900, 200));
-  EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.message(), HasSubstr("--max_queued_tasks"));
-  // The limit is each client's own.
-  RunOutcome another;
-  std::thread another_waiter([&] { another = other.Run(others.Batch(0, 100)); });
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1000; }));
-  EXPECT_TRUE(resume().ok());
-  waiter.join();
-  another_waiter.join();
-  EXPECT_TRUE(waiting.all_ok()) << waiting.message();
-  EXPECT_TRUE(another.all_ok()) << another.message();
-  EXPECT_TRUE(client.Run(counters.Batch(900, 200)).all_ok());
-  for (uint32_t i = 0; i < 1100; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+  const auto queued = [&](const std::string& name) {
+    const auto client = Find(daemon, name);
+    return client == nullptr ? 0 : client->queued_tasks();
+  };
+  {
+    CountingClient others(daemon);
+    ASSERT_TRUE(park().ok());
+    const Client client(daemon, "eager"), other(daemon, "other");
+    const Counters counters(client, 4000), of_other(other, 100);
+    RunOutcome waiting;
+    std::thread waiter([&] { waiting = client.Run(counters.Batch(0, 900)); });
+    EXPECT_TRUE(Eventually([&] { return queued("eager") == 900; }));
+    const RunOutcome refused = client.Run(counters.Batch(900, 200));
+    EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.message(), HasSubstr("--max_queued_tasks"));
+    // The limit is each client's own.
+    RunOutcome another;
+    std::thread another_waiter([&] { another = other.Run(of_other.Batch(0, 100)); });
+    EXPECT_TRUE(Eventually([&] { return queued("other") == 100; }));
+    EXPECT_TRUE(resume().ok());
+    waiter.join();
+    another_waiter.join();
+    EXPECT_TRUE(waiting.all_ok()) << waiting.message();
+    EXPECT_TRUE(another.all_ok()) << another.message();
+    EXPECT_TRUE(client.Run(counters.Batch(900, 200)).all_ok());
+    for (uint32_t i = 0; i < 1100; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+    // Who was in nobody's way waited for the device, and for nothing else.
+    EXPECT_TRUE(others.GoesOn());
+    EXPECT_EQ(others.interruptions(), 0u);
+  }
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(ClientFaultsTest, DeviceMemoryIsExhausted) {
   Daemon daemon;  // 64 MiB.
+  const Baseline before(daemon);
   uint64_t id = 0;
   {
+    CountingClient others(daemon);
     const Client greedy(daemon, "greedy");
     for (int i = 0; i < 15; ++i) ASSERT_TRUE(greedy.Allocate(1 << 20, &id).ok()) << i;
     const grpc::Status refused = greedy.Allocate(16 << 20, &id);
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(refused.error_message(), HasSubstr("--device_memory_mib"));
     EXPECT_TRUE(greedy.Allocate(1 << 10, &id).ok());
+    EXPECT_TRUE(others.GoesOn());
+    EXPECT_EQ(others.interruptions(), 0u);
   }
   // All of it comes back when the client leaves.
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (1u << 20); }));
+  ExpectNothingLeft(daemon, before);
   const Client next(daemon, "next");
   EXPECT_TRUE(next.Allocate(15 << 20, &id).ok());
 }

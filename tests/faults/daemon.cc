@@ -21,9 +21,16 @@
 namespace resident::testing {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr char kEngineName[] = "resident-engine";
+constexpr uint64_t kWindowMib = 16;
+// Tasks of a batch of a CountingClient, and those that one session counts.
+constexpr uint32_t kCountedBatch = 50;
+constexpr uint32_t kCounted = 1 << 16;
+// How long a figure stands still before it is what an idle daemon has.
+constexpr milliseconds kStill(300);
 
 std::string DaemonProgram() {
   if (const char* program = std::getenv("RESIDENTD")) return program;
@@ -69,7 +76,7 @@ std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string
       "--devices=" + Devices(),
       "--threads_per_block=" + FromEnvironment("RESIDENT_TEST_THREADS_PER_BLOCK", "0"),
       "--device_memory_mib=64",
-      "--window_mib=16",
+      "--window_mib=" + std::to_string(kWindowMib),
       "--test_operators"};
   options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
   options.fds = {{output, STDOUT_FILENO}, {output, STDERR_FILENO}};
@@ -107,12 +114,86 @@ std::string NameOf(pid_t pid) {
   return name.substr(0, name.find('\n'));
 }
 
+// The last --window_mib among the flags counts.
+uint64_t WindowMib(const std::vector<std::string>& flags) {
+  constexpr std::string_view kFlag = "--window_mib=";
+  uint64_t mib = kWindowMib;
+  for (const std::string& flag : flags) {
+    if (flag.starts_with(kFlag)) mib = std::stoull(flag.substr(kFlag.size()));
+  }
+  return mib;
+}
+
+// As gRPC names its threads, cut to what Linux keeps of it.
+bool IsOfGrpc(const std::string& thread) {
+  for (const char* beginning : {"grpc", "default-exec", "resolver-exec", "event_engine",
+                                "nexting_thread", "timer_manager"}) {
+    if (thread.starts_with(beginning)) return true;
+  }
+  return false;
+}
+
+bool IsIdle(const v1::StatusResponse& status) {
+  if (status.clients_size() != 0) return false;
+  for (const v1::DeviceStatus& device : status.devices()) {
+    if (device.queued_tasks() != 0 || device.ring().in_flight() != 0) return false;
+  }
+  return true;
+}
+
+uint64_t Buffers(const v1::StatusResponse& status) {
+  uint64_t buffers = 0;
+  for (const v1::DeviceStatus& device : status.devices()) buffers += device.buffers();
+  return buffers;
+}
+
+uint64_t MemoryUsed(const v1::StatusResponse& status) {
+  uint64_t bytes = 0;
+  for (const v1::DeviceStatus& device : status.devices()) bytes += device.memory_used_bytes();
+  return bytes;
+}
+
+// Waits until the figure has stood still for a while; what it is then.
+template <typename Figure>
+size_t Settled(const Figure& figure) {
+  size_t value = figure();
+  auto since = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Eventually([&] {
+    if (const size_t now = figure(); now != value) {
+      value = now;
+      since = std::chrono::steady_clock::now();
+    }
+    return std::chrono::steady_clock::now() - since > kStill;
+  }));
+  return value;
+}
+
+// The daemon does not say how much of the window is taken. But a batch may have more than half
+// of it only while nothing else has any.
+void ExpectWholeWindow(const Daemon& daemon) {
+  const Client client(daemon, "window");
+  v1::Batch batch;
+  v1::OperatorTasks* const tasks = batch.mutable_tasks();
+  tasks->set_operator_("fill");
+  tasks->set_count(1);
+  v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
+  out->set_dtype(v1::DTYPE_F32);
+  out->add_shape((daemon.window_mib() << 20) / sizeof(float) / 8 * 5);
+  tasks->add_arguments()->mutable_scalar()->add_f64(1);
+  batch.mutable_options()->set_device(0);
+  RunOutcome outcome;
+  EXPECT_TRUE(Eventually([&] {
+    outcome = client.Run(batch);
+    return outcome.all_ok();
+  })) << outcome.message();
+}
+
 }  // namespace
 
 bool OnGpu() { return Devices().rfind("cpu", 0) != 0; }
 
 Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address)
-    : child_(Spawn(folder_.path(), address, flags)) {
+    : window_mib_(WindowMib(flags)), child_(Spawn(folder_.path(), address, flags)) {
   const std::string ports = folder_.path() + "/ports";
   Eventually(
       [&] { return std::filesystem::exists(ports) || child_->Wait(seconds(0)).has_value(); });
@@ -173,6 +254,16 @@ size_t Daemon::Descriptors() const {
 }
 
 size_t Daemon::Threads() const { return CountEntries("/proc/" + std::to_string(pid()) + "/task"); }
+
+size_t Daemon::OwnThreads() const {
+  size_t count = 0;
+  const std::filesystem::path tasks = "/proc/" + std::to_string(pid()) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    const std::string name = ReadFile(task.path() / "comm");
+    count += !name.empty() && !IsOfGrpc(name);
+  }
+  return count;
+}
 
 size_t Daemon::Engines() const {
   size_t count = 0;
@@ -280,7 +371,8 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
   return batch;
 }
 
-Counters::Counters(const Client& client, uint32_t count, uint32_t device) : count_(count) {
+Counters::Counters(const Client& client, uint32_t count, uint32_t device, grpc::Status* imported)
+    : count_(count) {
   static std::atomic<int> number{0};
   name_ = "/resident-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++);
   const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -300,13 +392,100 @@ Counters::Counters(const Client& client, uint32_t count, uint32_t device) : coun
   v1::ImportSharedResponse response;
   const grpc::Status status =
       client.buffers().ImportShared(client.Context().get(), request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  if (imported != nullptr) {
+    *imported = status;
+  } else {
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
   buffer_ = response.buffer().id();
 }
 
 Counters::~Counters() {
   munmap(const_cast<float*>(values_), size_t{count_} * sizeof(float));
   shm_unlink(name_.c_str());
+}
+
+CountingClient::CountingClient(const Daemon& daemon)
+    : daemon_(daemon), thread_([this] { Count(); }) {
+  EXPECT_TRUE(Eventually([&] { return batches_ > 0; }));
+}
+
+bool CountingClient::GoesOn() const {
+  const uint64_t before = batches_;
+  return Eventually([&] { return batches_ >= before + 2; });
+}
+
+void CountingClient::Stop() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void CountingClient::Count() {
+  while (!stop_) CountInOneSession();
+}
+
+void CountingClient::CountInOneSession() {
+  const Client client(daemon_, "counting");
+  grpc::Status imported;
+  const Counters counters(client, kCounted, 0, &imported);
+  if (!imported.ok()) {  // The engine is being replaced.
+    ++interruptions_;
+    return;
+  }
+  for (uint32_t first = 0; first + kCountedBatch <= kCounted && !stop_; first += kCountedBatch) {
+    const RunOutcome outcome = client.Run(counters.Batch(first, kCountedBatch));
+    for (uint32_t i = 0; i < kCountedBatch; ++i) {
+      if (outcome.status(static_cast<int>(i)) == v1::TASK_STATUS_OK) {
+        EXPECT_EQ(counters.value(first + i), 1.0f) << "task " << i;
+      } else {
+        EXPECT_LE(counters.value(first + i), 1.0f) << "task " << i;
+      }
+    }
+    if (!outcome.all_ok()) {
+      EXPECT_NE(outcome.message().find("Fix: "), std::string::npos) << outcome.message();
+      ++interruptions_;
+      return;
+    }
+    ++batches_;
+  }
+}
+
+Baseline::Baseline(const Daemon& daemon) {
+  ExpectServes(daemon);
+  ExpectWholeWindow(daemon);
+  EXPECT_TRUE(Eventually([&] { return IsIdle(daemon.Status()); }));
+  threads = Settled([&] { return daemon.OwnThreads(); });
+  descriptors = Settled([&] { return daemon.Descriptors(); });
+  const v1::StatusResponse status = daemon.Status();
+  buffers = Buffers(status);
+  memory_used_bytes = MemoryUsed(status);
+}
+
+void ExpectNothingLeft(const Daemon& daemon, const Baseline& before) {
+  ExpectWholeWindow(daemon);
+  v1::StatusResponse status;
+  EXPECT_TRUE(Eventually([&] {
+    status = daemon.Status();
+    return IsIdle(status);
+  })) << status.DebugString();
+  EXPECT_TRUE(Eventually([&] { return Buffers(daemon.Status()) <= before.buffers; }));
+  EXPECT_TRUE(Eventually([&] { return MemoryUsed(daemon.Status()) <= before.memory_used_bytes; }))
+      << MemoryUsed(daemon.Status()) << " bytes, " << before.memory_used_bytes << " before";
+  std::string left;
+  EXPECT_TRUE(Eventually([&] { return (left = daemon.LeftOver()).empty(); })) << left;
+  EXPECT_TRUE(Eventually([&] { return daemon.OwnThreads() <= before.threads; }))
+      << daemon.OwnThreads() << " threads, " << before.threads << " before";
+  EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= before.descriptors; }))
+      << daemon.Descriptors() << " descriptors, " << before.descriptors << " before";
+}
+
+void ExpectServes(const Daemon& daemon) {
+  constexpr uint32_t kTasks = 500;
+  const Client client(daemon);
+  const Counters counters(client, kTasks);
+  const RunOutcome outcome = client.Run(counters.Batch(0, kTasks));
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  for (uint32_t i = 0; i < kTasks; ++i) EXPECT_EQ(counters.value(i), 1.0f);
 }
 
 }  // namespace resident::testing

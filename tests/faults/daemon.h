@@ -11,6 +11,16 @@
 //   Client client(daemon);
 //   Counters counters(client, 1000);
 //   RunOutcome outcome = client.Run(counters.Batch(0, 1000));
+//
+// What a fault must leave behind, and whom it must not disturb:
+//
+//   const Baseline before(daemon);
+//   {
+//     CountingClient others(daemon);
+//     ... something goes wrong ...
+//     EXPECT_TRUE(others.GoesOn());
+//   }
+//   ExpectNothingLeft(daemon, before);
 #ifndef RESIDENT_TESTS_FAULTS_DAEMON_H_
 #define RESIDENT_TESTS_FAULTS_DAEMON_H_
 
@@ -18,11 +28,13 @@
 #include <grpcpp/client_context.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "resident/v1/admin.grpc.pb.h"
@@ -57,7 +69,9 @@ class Daemon {
   const std::string& metrics_address() const { return metrics_address_; }
   pid_t pid() const { return child_->pid(); }
   void Kill(int signal) { child_->Kill(signal); }
-  std::optional<ChildExit> Wait() { return child_->Wait(std::chrono::seconds(60)); }
+  std::optional<ChildExit> Wait(std::chrono::seconds most = std::chrono::seconds(60)) {
+    return child_->Wait(most);
+  }
   std::string Output() const;
 
   // A connection of its own.
@@ -72,6 +86,8 @@ class Daemon {
   // Of the daemon's process.
   size_t Descriptors() const;
   size_t Threads() const;
+  // Those that gRPC does not own: its pools grow with the load and never shrink.
+  size_t OwnThreads() const;
   // Engine processes, those of canaries among them; compilers are kept ahead.
   size_t Engines() const;
   // Compile processes, those that are kept ready among them.
@@ -79,6 +95,8 @@ class Daemon {
   // Processes of the daemon that should be gone: engines that serve no device, and whatever
   // compilers have started; compile processes beyond those that are kept ready. Empty: none.
   std::string LeftOver() const;
+  // As --window_mib says.
+  uint64_t window_mib() const { return window_mib_; }
 
  private:
   static constexpr char kFolderName[] = "resident-faults";
@@ -86,6 +104,7 @@ class Daemon {
   const TempFolder folder_{kFolderName};
   std::string address_;
   std::string metrics_address_;
+  uint64_t window_mib_ = 0;
   std::unique_ptr<ChildProcess> child_;
 };
 
@@ -136,7 +155,10 @@ v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t
 // seen whatever becomes of daemon and engine.
 class Counters {
  public:
-  Counters(const Client& client, uint32_t count, uint32_t device = 0);
+  // `imported` gets the status of the call that shares the memory, which is expected to be OK
+  // if there is nobody to get it.
+  Counters(const Client& client, uint32_t count, uint32_t device = 0,
+           grpc::Status* imported = nullptr);
   ~Counters();
   Counters(const Counters&) = delete;
   Counters& operator=(const Counters&) = delete;
@@ -154,6 +176,55 @@ class Counters {
   volatile float* values_ = nullptr;
   uint64_t buffer_ = 0;
 };
+
+// A client that counts all the time, in a thread of its own, and checks each batch: a task
+// that is OK has run exactly once, each other one at most once. What is not OK counts as an
+// interruption, after which it begins anew with another session.
+class CountingClient {
+ public:
+  // Returns once it has been served.
+  explicit CountingClient(const Daemon& daemon);
+  ~CountingClient() { Stop(); }
+  CountingClient(const CountingClient&) = delete;
+  CountingClient& operator=(const CountingClient&) = delete;
+
+  // Waits until two more batches were OK: the second began after this call.
+  bool GoesOn() const;
+  // Idempotent.
+  void Stop();
+  // Batches that were not OK.
+  uint64_t interruptions() const { return interruptions_; }
+
+ private:
+  void Count();
+  // Counts until it is interrupted or stopped.
+  void CountInOneSession();
+
+  const Daemon& daemon_;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> batches_{0};
+  std::atomic<uint64_t> interruptions_{0};
+  std::thread thread_;
+};
+
+// What an idle daemon without clients holds.
+struct Baseline {
+  // Has some work done, so that what is made at its first use is there, and waits until the
+  // daemon is idle. REQUIRES: no client is left.
+  explicit Baseline(const Daemon& daemon);
+
+  size_t threads = 0;
+  size_t descriptors = 0;
+  uint64_t buffers = 0;
+  uint64_t memory_used_bytes = 0;
+};
+
+// Waits until the daemon is idle again and holds no more than then: threads, descriptors,
+// processes, buffers, and no window memory at all. REQUIRES: no client is left.
+void ExpectNothingLeft(const Daemon& daemon, const Baseline& before);
+
+// A batch of tasks on the first device is run, each task once.
+void ExpectServes(const Daemon& daemon);
 
 }  // namespace resident::testing
 

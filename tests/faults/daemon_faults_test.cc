@@ -110,6 +110,26 @@ TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {
   EXPECT_EQ(exit->status, 0) << exit->ToString();
 }
 
+// What `systemctl reload` sends, whatever the daemon was started with.
+TEST(DaemonFaultsTest, HangupWithoutCredentialsIsSurvived) {
+  Daemon daemon;
+  const pid_t engine = daemon.engine_pid();
+  const std::string said = "SIGHUP: nothing to read anew";
+  daemon.Kill(SIGHUP);
+  ASSERT_TRUE(Eventually([&] {
+    return daemon.Output().find(said) != std::string::npos || daemon.Wait(seconds(0)).has_value();
+  }));
+  EXPECT_THAT(daemon.Output(), HasSubstr(said));
+  const Client client(daemon);
+  const Counters counters(client, kBatch);
+  EXPECT_TRUE(client.Run(counters.Batch(0, kBatch)).all_ok());
+  EXPECT_EQ(daemon.engine_pid(), engine);
+  daemon.Kill(SIGTERM);  // It still ends when it is told to.
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
+}
+
 TEST(DaemonFaultsTest, TwoDaemonsOnOnePort) {
   const Daemon first;
   const Daemon::Failure second = Daemon::StartInVain({"--address=" + first.address()});

@@ -84,6 +84,34 @@ TEST(FluxHazards, EndOfCodeAtTheLimitIsNoError) {
   EXPECT_EQ(RunText("NOP\nNOP", {.max_cycles = 2}).error, 0u);
 }
 
+TEST(FluxHazards, LimitComesBeforeAnInstructionThatDoesNotFit) {
+  const Bytecode code = {0x01, 0x20, 0, 0};  // NOP, and the beginning of ADD.
+  const RunResult at_the_limit = RunBytes(code, {.max_cycles = 1});
+  EXPECT_EQ(at_the_limit.error, 5u);
+  EXPECT_EQ(at_the_limit.cycles, 1u);
+  const RunResult beyond = RunBytes(code, {.max_cycles = 2});
+  EXPECT_EQ(beyond.error, 6u);
+  EXPECT_EQ(beyond.cycles, 1u);
+}
+
+TEST(FluxHazards, BranchOutOfBoundsIsReportedAlsoAtTheLimit) {
+  for (const char* text : {"NOP\nJMP +100", "NOP\nJMP -100", "NOP\nLOOP R0, 100"}) {
+    const RunResult result = RunText(text, {.initial = {5}, .max_cycles = 2});
+    EXPECT_EQ(result.error, 6u) << text;
+    EXPECT_EQ(result.cycles, 2u) << text;
+  }
+}
+
+TEST(FluxHazards, BranchThatIsNotTakenMayPointAnywhere) {
+  for (const char* text : {"JZ R0, +100", "JZ R0, -100", "JNZ R1, +100", "JLT R0, -100"}) {
+    const RunResult result = RunText(text, {.initial = {5}});
+    EXPECT_EQ(result.error, 0u) << text;
+    EXPECT_EQ(result.cycles, 1u) << text;
+  }
+  // LOOP goes back unless the count has come to its end.
+  EXPECT_EQ(RunText("LOOP R0, 100", {.initial = {1}}).error, 0u);
+}
+
 TEST(FluxHazards, UnknownOpcodesHaveTheirLengthAsNoOps) {
   for (int opcode = 0; opcode < 256; ++opcode) {
     const bool known = opcode <= 0x02 || (opcode >= 0x08 && opcode <= 0x0d) || opcode == 0x17 ||

@@ -33,7 +33,7 @@ class LaunchSettingsTest : public ::testing::Test {
 };
 
 // Tasks that come alone, in batches, and in chunks.
-void ExpectServes(const Daemon& daemon) {
+void ExpectServesLoneAndMany(const Daemon& daemon) {
   constexpr uint32_t kTasks = 2'000;
   const Client client(daemon);
   const Counters counters(client, kTasks);
@@ -57,7 +57,7 @@ TEST_F(LaunchSettingsTest, TheKernelHasTheBlocksAndThreadsThatWereAskedFor) {
     const v1::DeviceStatus device = daemon.Device();
     EXPECT_EQ(device.threads_per_block(), settings.threads_per_block);
     EXPECT_EQ(device.blocks(), sms * settings.blocks_per_sm);
-    ExpectServes(daemon);
+    ExpectServesLoneAndMany(daemon);
   }
 }
 
@@ -65,7 +65,7 @@ TEST_F(LaunchSettingsTest, SmallBlocksAreAsManyAsFit) {
   const Daemon whole;
   const Daemon halves({"--threads_per_block=128"});
   EXPECT_EQ(halves.Device().blocks(), 2 * whole.Device().blocks());
-  ExpectServes(halves);
+  ExpectServesLoneAndMany(halves);
 }
 
 TEST_F(LaunchSettingsTest, SmsAreLeftFree) {
@@ -74,7 +74,7 @@ TEST_F(LaunchSettingsTest, SmsAreLeftFree) {
   // The driver splits SMs in groups: at least as many are free as were asked for.
   EXPECT_LE(daemon.Device().blocks(), all - 16);
   EXPECT_GE(daemon.Device().blocks(), all / 2);
-  ExpectServes(daemon);
+  ExpectServesLoneAndMany(daemon);
 }
 
 TEST_F(LaunchSettingsTest, WhatDoesNotFitIsRefusedWithTheNumbers) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "resident/v1/operators.grpc.pb.h"
@@ -14,6 +15,8 @@ namespace resident::testing {
 namespace {
 
 using grpc::StatusCode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Calls a unary or streaming method by name; the first response's bytes.
 grpc::Status CallByName(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
@@ -57,7 +60,19 @@ int Health(const Daemon& daemon, const std::string& service) {
   return response.size() == 2 ? response[1] : 0;
 }
 
-class AdminTest : public DaemonTest {};
+class AdminTest : public DaemonTest {
+ protected:
+  static grpc::Status Park() {
+    grpc::ClientContext context;
+    v1::ParkResponse response;
+    return v1::Admin::NewStub(daemon_->Connect())->Park(&context, v1::ParkRequest(), &response);
+  }
+  static grpc::Status Resume() {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    return v1::Admin::NewStub(daemon_->Connect())->Resume(&context, v1::ResumeRequest(), &response);
+  }
+};
 
 TEST_F(AdminTest, StatusDescribesDaemonDevicesAndClients) {
   ExpectServes();
@@ -143,20 +158,67 @@ TEST_F(AdminTest, ParkedTasksWaitUntilResume) {
   EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_RESIDENT);
 }
 
+// Both by Run and by Submit: what the daemon says of a batch whose time passes while the
+// device is parked. It did not run.
 TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
-  const auto admin = v1::Admin::NewStub(daemon_->Connect());
-  grpc::ClientContext park;
-  v1::ParkResponse parked;
-  ASSERT_TRUE(admin->Park(&park, v1::ParkRequest(), &parked).ok());
-  v1::Batch batch = SmallAdd();
-  batch.mutable_options()->set_timeout_us(20'000);
-  const RunOutcome outcome = client_.Run(batch);
+  const Counters counters(client_, 20);
+  ASSERT_TRUE(Park().ok());
+  const auto batch = [&](uint32_t first) {
+    v1::Batch late = counters.Batch(first, 10);
+    late.mutable_options()->set_timeout_us(20'000);
+    return late;
+  };
+  const auto expect_late = [](const v1::BatchResult& result) {
+    ASSERT_EQ(result.status_size(), 10);
+    for (const int status : result.status()) {
+      EXPECT_EQ(status, v1::TASK_STATUS_DEADLINE_EXCEEDED);
+    }
+    ASSERT_GE(result.errors_size(), 1);
+    EXPECT_THAT(result.errors(0).message(),
+                AllOf(HasSubstr("the deadline passed before the task reached the device"),
+                      HasSubstr("it did not run"), HasSubstr("Fix: allow more time")));
+  };
+  const RunOutcome outcome = client_.Run(batch(0));
   ASSERT_TRUE(outcome.call.ok()) << outcome.message();
-  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_DEADLINE_EXCEEDED);
-  grpc::ClientContext resume;
-  v1::ResumeResponse resumed;
-  ASSERT_TRUE(admin->Resume(&resume, v1::ResumeRequest(), &resumed).ok());
+  expect_late(outcome.result);
+
+  const auto context = client_.Context();
+  const auto stream = client_.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = batch(10);
+  request.mutable_batch()->set_id(7);
+  ASSERT_TRUE(stream->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.result().id(), 7u);
+  expect_late(response.result());
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+
+  EXPECT_EQ(daemon_->Device().queued_tasks(), 0u);
+  ASSERT_TRUE(Resume().ok());
   ExpectServes();
+  for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(counters.value(i), 0.0f);
+}
+
+// The call's own deadline: gRPC answers the client, and the daemon drops the tasks.
+TEST_F(AdminTest, CallWhoseDeadlinePassesWhileParkedLeavesTheQueue) {
+  const Counters counters(client_, 10);
+  ASSERT_TRUE(Park().ok());
+  const auto context = client_.Context();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::RunRequest request;
+  *request.mutable_batch() = counters.Batch(0, 10);
+  v1::RunResponse response;
+  auto status = std::async(std::launch::async, [&] {
+    return client_.executor().Run(context.get(), request, &response);
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 10; }));
+  EXPECT_EQ(status.get().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 0; }));
+  ASSERT_TRUE(Resume().ok());
+  ExpectServes();
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(counters.value(i), 0.0f);
 }
 
 TEST_F(AdminTest, CancelledRunLeavesTheQueue) {

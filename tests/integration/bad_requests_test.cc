@@ -5,15 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "google/protobuf/descriptor.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "gtest/gtest.h"
+#include "resident/v1/admin.grpc.pb.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/operators.grpc.pb.h"
 #include "tests/integration/messages.h"
 
 namespace resident::testing {
 namespace {
 
 using grpc::StatusCode;
+
+constexpr char kOpen[] = "/resident.v1.Sessions/Open";
+constexpr char kWatch[] = "/resident.v1.Operators/Watch";
+constexpr char kDrain[] = "/resident.v1.Admin/Drain";
 
 class BadRequestsTest : public DaemonTest {
  protected:
@@ -398,7 +406,7 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
     call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
     queue.Next(&tag, &ok);
   }
-  if (method == "/resident.v1.Sessions/Open") context.TryCancel();  // It would last.
+  if (method == kOpen || method == kWatch) context.TryCancel();  // They would last.
   grpc::ByteBuffer response;
   do {
     call->Read(&response, nullptr);
@@ -410,29 +418,46 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
   return status;
 }
 
+// The methods of the daemon's services, as its protos list them, so that none is left out.
+std::vector<std::string> EveryMethod() {
+  std::vector<std::string> methods;
+  for (const google::protobuf::Descriptor* message :
+       {v1::RunRequest::descriptor(), v1::AllocateRequest::descriptor(),
+        v1::ListOperatorsRequest::descriptor(), v1::StatusRequest::descriptor()}) {
+    const google::protobuf::FileDescriptor* const file = message->file();
+    for (int s = 0; s < file->service_count(); ++s) {
+      const google::protobuf::ServiceDescriptor* const service = file->service(s);
+      for (int m = 0; m < service->method_count(); ++m) {
+        methods.push_back("/" + service->full_name() + "/" + service->method(m)->name());
+      }
+    }
+  }
+  return methods;
+}
+
+// Bytes without meaning; in odd rounds close to a batch: a message with some bytes changed.
+std::string RandomBytes(std::mt19937& random, int round) {
+  std::string bytes(random() % 200, '\0');
+  for (char& c : bytes) c = static_cast<char>(random());
+  if (round % 2 == 0) return bytes;
+  const std::string valid = SmallAdd().SerializeAsString();
+  bytes = std::string("\x0a") + static_cast<char>(valid.size()) + valid;
+  for (int i = 0; i < 3; ++i) bytes[random() % bytes.size()] = static_cast<char>(random());
+  return bytes;
+}
+
 TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
-  const char* const kMethods[] = {
-      "/resident.v1.Executor/Run",       "/resident.v1.Executor/Submit",
-      "/resident.v1.Sessions/Open",      "/resident.v1.Buffers/Allocate",
-      "/resident.v1.Buffers/Upload",     "/resident.v1.Buffers/Download",
-      "/resident.v1.Buffers/Free",       "/resident.v1.Buffers/List",
-      "/resident.v1.Buffers/Persist",    "/resident.v1.Buffers/ImportShared",
-      "/resident.v1.Operators/List",     "/resident.v1.Operators/Describe",
-      "/resident.v1.Admin/Status",       "/resident.v1.Admin/Park",
-      "/resident.v1.Admin/NoSuchMethod",
-  };
+  std::vector<std::string> methods = EveryMethod();
+  // Drain, understood by chance, would end the work of the other tests' daemon.
+  ASSERT_EQ(std::erase(methods, kDrain), 1u);
+  ASSERT_GE(methods.size(), 22u);
+  methods.push_back("/resident.v1.Admin/NoSuchMethod");
   const auto channel = daemon_->Connect();
   std::mt19937 random(3);
-  const std::string valid = SmallAdd().SerializeAsString();
   for (int round = 0; round < 30; ++round) {
-    for (const char* method : kMethods) {
-      std::string bytes(random() % 200, '\0');
-      for (char& c : bytes) c = static_cast<char>(random());
-      if (round % 2 == 1) {  // Close to a batch: a message with some bytes changed.
-        bytes = std::string("\x0a") + static_cast<char>(valid.size()) + valid;
-        for (int i = 0; i < 3; ++i) bytes[random() % bytes.size()] = static_cast<char>(random());
-      }
-      const grpc::Status status = CallWithBytes(channel, method, client_.session(), bytes);
+    for (const std::string& method : methods) {
+      const grpc::Status status =
+          CallWithBytes(channel, method, client_.session(), RandomBytes(random, round));
       EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << method;
     }
     // Park is among them, and may have been asked for in earnest.
@@ -442,6 +467,29 @@ TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
     (void)admin->Resume(&context, v1::ResumeRequest(), &response);
     ExpectServes();
   }
+  EXPECT_EQ(daemon_->Device().restarts(), 0u);
+}
+
+TEST(BadRequestsToDrainTest, RandomBytesDrainTheDaemonOrAreRefused) {
+  const Daemon daemon;
+  const Client client(daemon);
+  const auto channel = daemon.Connect();
+  std::mt19937 random(5);
+  for (int round = 0; round < 30; ++round) {
+    const grpc::Status status =
+        CallWithBytes(channel, kDrain, client.session(), RandomBytes(random, round));
+    EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+    // It has drained, or it serves; either way it is there and says so.
+    const bool draining = daemon.Status().draining();
+    EXPECT_TRUE(draining || !status.ok());
+    const RunOutcome outcome = client.Run(SmallAdd());
+    if (draining) {
+      ExpectRefused(outcome.call, StatusCode::UNAVAILABLE, {"draining"});
+    } else {
+      EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+    }
+  }
+  EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
 TEST_F(BadRequestsTest, TruncatedMessagesAreNoWork) {

@@ -36,93 +36,105 @@ grpc::Status ControlResume(const Daemon& daemon) {
 
 TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
   const Daemon daemon;
-  const Client greedy(daemon);
-  const Client modest(daemon);
-  constexpr uint32_t kTasks = 200'000;
-  // About two seconds of work, however many workers there are.
-  const int64_t ns = int64_t{10'000} * daemon.Device().blocks();
-  auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, ns)); });
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > kTasks / 2; }));
-  for (int i = 0; i < 20; ++i) {
-    const RunOutcome outcome = modest.Run(SmallAdd());
-    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  const Baseline before(daemon);
+  {
+    const Client greedy(daemon);
+    const Client modest(daemon);
+    constexpr uint32_t kTasks = 200'000;
+    // About two seconds of work, however many workers there are.
+    const int64_t ns = int64_t{10'000} * daemon.Device().blocks();
+    auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, ns)); });
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > kTasks / 2; }));
+    for (int i = 0; i < 20; ++i) {
+      const RunOutcome outcome = modest.Run(SmallAdd());
+      ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+    }
+    // All of the modest client's tasks are done while most of the other's still wait.
+    EXPECT_GT(daemon.Device().queued_tasks(), kTasks / 4);
+    EXPECT_TRUE(flood.get().all_ok());
   }
-  // All of the modest client's tasks are done while most of the other's still wait.
-  EXPECT_GT(daemon.Device().queued_tasks(), kTasks / 4);
-  EXPECT_TRUE(flood.get().all_ok());
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
   const Daemon daemon({"--window_mib=4"});
-  const Client greedy(daemon);
-  const Client modest(daemon);
-  ASSERT_TRUE(ControlPark(daemon).ok());
-  const auto context = greedy.Context();
-  const auto stream = greedy.executor().Submit(context.get());
-  constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
-  std::thread writer([&] {
-    for (int i = 0; i < kBatches; ++i) {
-      v1::SubmitRequest request;
-      v1::Batch& batch = *request.mutable_batch();
-      batch = Tasks("fill", 1);
-      batch.set_id(i);
-      batch.mutable_options()->set_device(0);
-      Returned(batch, {1 << 18});
-      Scalar(batch, {1});
-      ASSERT_TRUE(stream->Write(request));
+  const Baseline before(daemon);
+  {
+    const Client greedy(daemon);
+    const Client modest(daemon);
+    ASSERT_TRUE(ControlPark(daemon).ok());
+    const auto context = greedy.Context();
+    const auto stream = greedy.executor().Submit(context.get());
+    constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
+    std::thread writer([&] {
+      for (int i = 0; i < kBatches; ++i) {
+        v1::SubmitRequest request;
+        v1::Batch& batch = *request.mutable_batch();
+        batch = Tasks("fill", 1);
+        batch.set_id(i);
+        batch.mutable_options()->set_device(0);
+        Returned(batch, {1 << 18});
+        Scalar(batch, {1});
+        ASSERT_TRUE(stream->Write(request));
+      }
+      stream->WritesDone();
+    });
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() >= 1; }));
+    v1::Batch small = SmallAdd();
+    small.mutable_options()->set_device(0);  // Others are not parked.
+    auto lone = std::async(std::launch::async, [&] { return modest.Run(small); });
+    ASSERT_TRUE(Eventually([&] {
+      const v1::StatusResponse status = daemon.Status();
+      for (const auto& client : status.clients()) {
+        // Shown by the first characters of its id.
+        if (client.queued_tasks() == 1 && modest.session().rfind(client.id(), 0) == 0) return true;
+      }
+      return false;
+    }));
+    ASSERT_TRUE(ControlResume(daemon).ok());
+    EXPECT_TRUE(lone.get().all_ok());
+    int answered = 0;
+    v1::SubmitResponse response;
+    while (stream->Read(&response)) {
+      EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+      ++answered;
     }
-    stream->WritesDone();
-  });
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() >= 1; }));
-  v1::Batch small = SmallAdd();
-  small.mutable_options()->set_device(0);  // Others are not parked.
-  auto lone = std::async(std::launch::async, [&] { return modest.Run(small); });
-  ASSERT_TRUE(Eventually([&] {
-    const v1::StatusResponse status = daemon.Status();
-    for (const auto& client : status.clients()) {
-      // Shown by the first characters of its id.
-      if (client.queued_tasks() == 1 && modest.session().rfind(client.id(), 0) == 0) return true;
-    }
-    return false;
-  }));
-  ASSERT_TRUE(ControlResume(daemon).ok());
-  EXPECT_TRUE(lone.get().all_ok());
-  int answered = 0;
-  v1::SubmitResponse response;
-  while (stream->Read(&response)) {
-    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
-    ++answered;
+    writer.join();
+    EXPECT_EQ(answered, kBatches);
+    EXPECT_TRUE(stream->Finish().ok());
   }
-  writer.join();
-  EXPECT_EQ(answered, kBatches);
-  EXPECT_TRUE(stream->Finish().ok());
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
   const Daemon daemon({"--max_queued_tasks=1000"});
-  const Client client(daemon);
-  const auto context = client.Context();
-  const auto stream = client.executor().Submit(context.get());
-  constexpr int kBatches = 100;
-  std::thread writer([&] {
-    for (int i = 0; i < kBatches; ++i) {
-      v1::SubmitRequest request;
-      *request.mutable_batch() = Spin(400, 1000);
-      request.mutable_batch()->set_id(i);
-      ASSERT_TRUE(stream->Write(request));
+  const Baseline before(daemon);
+  {
+    const Client client(daemon);
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    constexpr int kBatches = 100;
+    std::thread writer([&] {
+      for (int i = 0; i < kBatches; ++i) {
+        v1::SubmitRequest request;
+        *request.mutable_batch() = Spin(400, 1000);
+        request.mutable_batch()->set_id(i);
+        ASSERT_TRUE(stream->Write(request));
+      }
+      stream->WritesDone();
+    });
+    std::vector<bool> answered(kBatches);
+    v1::SubmitResponse response;
+    while (stream->Read(&response)) {
+      EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+      EXPECT_FALSE(answered[response.result().id()]);
+      answered[response.result().id()] = true;
     }
-    stream->WritesDone();
-  });
-  std::vector<bool> answered(kBatches);
-  v1::SubmitResponse response;
-  while (stream->Read(&response)) {
-    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
-    EXPECT_FALSE(answered[response.result().id()]);
-    answered[response.result().id()] = true;
+    writer.join();
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_EQ(std::count(answered.begin(), answered.end(), true), kBatches);
   }
-  writer.join();
-  EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(std::count(answered.begin(), answered.end(), true), kBatches);
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(FlowControlTest, TwoStreamsOfOneClientShareItsQueueWithoutStarving) {
@@ -157,86 +169,99 @@ TEST(FlowControlTest, TwoStreamsOfOneClientShareItsQueueWithoutStarving) {
 
 TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
   const Daemon daemon;
-  const Client client(daemon);
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  const Baseline before(daemon);
   {
-    const auto context = client.Context();
-    const auto stream = client.executor().Submit(context.get());
-    for (int i = 0; i < 10; ++i) {
-      v1::SubmitRequest request;
-      *request.mutable_batch() = Spin(1000, 1'000'000'000);
-      request.mutable_batch()->mutable_options()->set_device(0);
-      ASSERT_TRUE(stream->Write(request));
+    const Client client(daemon);
+    ASSERT_TRUE(ControlPark(daemon).ok());
+    {
+      const auto context = client.Context();
+      const auto stream = client.executor().Submit(context.get());
+      for (int i = 0; i < 10; ++i) {
+        v1::SubmitRequest request;
+        *request.mutable_batch() = Spin(1000, 1'000'000'000);
+        request.mutable_batch()->mutable_options()->set_device(0);
+        ASSERT_TRUE(stream->Write(request));
+      }
+      ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 10'000; }));
+      context->TryCancel();
+      EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
     }
-    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 10'000; }));
-    context->TryCancel();
-    EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+    ASSERT_TRUE(ControlResume(daemon).ok());
+    EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
   }
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
-  ASSERT_TRUE(ControlResume(daemon).ok());
-  EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(FlowControlTest, ClientThatNeverReadsIsNoLongerReadFrom) {
   const Daemon daemon({"--max_stream_batches=4"});
-  const Client client(daemon);
-  const auto context = client.Context();
-  const auto stream = client.executor().Submit(context.get());
-  std::atomic<int> written{0};
-  std::thread writer([&] {
-    for (int i = 0; i < 200; ++i) {
-      v1::SubmitRequest request;
-      v1::Batch& batch = *request.mutable_batch();
-      batch = Tasks("copy", 1);
-      Inline(batch, {1 << 16}, std::vector<float>(1 << 16, 1.0f));
-      Returned(batch, {1 << 16});
-      if (!stream->Write(request)) return;
-      ++written;
-    }
-    stream->WritesDone();
-  });
-  // The flow stops when the answers fill the connection: nothing is written for as long
-  // as another client takes to be served a thousand times.
-  const Client other(daemon);
-  int before = -1;
-  ASSERT_TRUE(Eventually([&] {
-    const int now = written;
-    const bool still = now == before;
-    before = now;
-    for (int i = 0; i < 1000; ++i) {
-      if (!other.Run(SmallAdd()).all_ok()) return false;
-    }
-    return still;
-  }));
-  EXPECT_LT(written, 200);
-  int answered = 0;
-  v1::SubmitResponse response;
-  while (stream->Read(&response)) ++answered;
-  writer.join();
-  EXPECT_EQ(answered, 200);
-  EXPECT_TRUE(stream->Finish().ok());
+  const Baseline before(daemon);
+  {
+    const Client client(daemon);
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    std::atomic<int> written{0};
+    std::thread writer([&] {
+      for (int i = 0; i < 200; ++i) {
+        v1::SubmitRequest request;
+        v1::Batch& batch = *request.mutable_batch();
+        batch = Tasks("copy", 1);
+        Inline(batch, {1 << 16}, std::vector<float>(1 << 16, 1.0f));
+        Returned(batch, {1 << 16});
+        if (!stream->Write(request)) return;
+        ++written;
+      }
+      stream->WritesDone();
+    });
+    // The flow stops when the answers fill the connection: nothing is written for as long
+    // as another client takes to be served a thousand times.
+    const Client other(daemon);
+    int last = -1;
+    ASSERT_TRUE(Eventually([&] {
+      const int now = written;
+      const bool still = now == last;
+      last = now;
+      for (int i = 0; i < 1000; ++i) {
+        if (!other.Run(SmallAdd()).all_ok()) return false;
+      }
+      return still;
+    }));
+    EXPECT_LT(written, 200);
+    int answered = 0;
+    v1::SubmitResponse response;
+    while (stream->Read(&response)) ++answered;
+    writer.join();
+    EXPECT_EQ(answered, 200);
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  ExpectNothingLeft(daemon, before);
 }
 
 TEST(FlowControlTest, SessionThatEndsDropsWhatItHasQueued) {
   const Daemon daemon;
-  ASSERT_TRUE(ControlPark(daemon).ok());
-  std::future<RunOutcome> outcome;
+  const Baseline before(daemon);
   {
-    auto client = std::make_unique<Client>(daemon);
-    const auto stub = v1::Executor::NewStub(daemon.Connect());
-    auto context = std::make_shared<grpc::ClientContext>();
-    context->AddMetadata("resident-session", client->session());
-    auto call = std::async(std::launch::async, [&stub, context] {
-      v1::RunRequest request;
-      *request.mutable_batch() = SmallAdd();
-      v1::RunResponse response;
-      return stub->Run(context.get(), request, &response);
-    });
-    ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
-    client.reset();  // Ends the session; the call itself is not cancelled.
-    EXPECT_EQ(call.get().error_code(), StatusCode::CANCELLED);
+    ASSERT_TRUE(ControlPark(daemon).ok());
+    std::future<RunOutcome> outcome;
+    {
+      auto client = std::make_unique<Client>(daemon);
+      const auto stub = v1::Executor::NewStub(daemon.Connect());
+      auto context = std::make_shared<grpc::ClientContext>();
+      context->AddMetadata("resident-session", client->session());
+      auto call = std::async(std::launch::async, [&stub, context] {
+        v1::RunRequest request;
+        *request.mutable_batch() = SmallAdd();
+        v1::RunResponse response;
+        return stub->Run(context.get(), request, &response);
+      });
+      ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+      client.reset();  // Ends the session; the call itself is not cancelled.
+      EXPECT_EQ(call.get().error_code(), StatusCode::CANCELLED);
+    }
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
   }
-  EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  ExpectNothingLeft(daemon, before);
 }
 
 }  // namespace
