@@ -112,6 +112,8 @@ class Daemon {
   absl::Status StartMetrics();
   absl::Status StartServer();
   void RestoreBuffers(Device& device, EngineSession& session);
+  // The gate has been closed.
+  void OnDraining();
 
   const ServeOptions options_;
   const OperatorOptions operator_options_;
@@ -275,7 +277,7 @@ void Daemon::ConnectCore() {
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
   core_.gpu_unavailable_reason = gpu_unavailable_reason_;
-  core_.on_draining = [this] { health_->Update(); };
+  core_.on_draining = [this] { OnDraining(); };
   for (Device* device : core_.devices) {
     device->OnRestart([this, device](const std::shared_ptr<EngineSession>& session) {
       RestoreBuffers(*device, *session);
@@ -408,10 +410,16 @@ absl::Status Daemon::WritePortFile() const {
   return absl::OkStatus();
 }
 
+void Daemon::OnDraining() {
+  health_->Update();
+  // Batches that wait for staging memory are refused now, and not when some is free.
+  for (const ServingDevice& device : core_.serving) device.window->WakeAll();
+}
+
 void Daemon::Stop(const sigset_t& signals) {
   access_files_.Stop();
   gate_.Close();
-  health_->Update();
+  OnDraining();
   streams_.EndAtDrain(errors::Draining());
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
   uint64_t left = 0;

@@ -60,15 +60,31 @@ void SubmitStream::Admit() {
     absl::Status end;
     {
       absl::MutexLock lock(&mu_);
-      if (cancelled_ || finished_) return;
+      if (cancelled_ || finished_) {
+        WindowGate::Leave(*this);
+        return;
+      }
       end = end_;
     }
     if (!end.ok()) {
       // The stream is being ended: this is refused, and nothing more is read.
+      WindowGate::Leave(*this);
       Refuse(request_.batch().id(), end);
       return;
     }
-    const absl::Status status = TryAdmit();
+    bool waits = false;
+    const absl::Status status = TryAdmit(&waits);
+    if (waits) {
+      bool ends = false;
+      {
+        absl::MutexLock lock(&mu_);
+        ends = cancelled_ || finished_ || !end_.ok();
+      }
+      // What ended the stream did not find it in line.
+      if (ends && LeaveLine()) continue;
+      return;
+    }
+    WindowGate::Leave(*this);
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       // It fits once something of the client's has ended. If nothing of it is under way,
       // that may have ended just now; otherwise waiting would not help.
@@ -82,10 +98,22 @@ void SubmitStream::Admit() {
   }
 }
 
-absl::Status SubmitStream::TryAdmit() {
+std::function<void()> SubmitStream::WindowWake() {
+  return [self = shared_from_this()] { self->core_.runner->Post([self] { self->Admit(); }); };
+}
+
+bool SubmitStream::LeaveLine() {
+  for (const ServingDevice& device : core_.serving) {
+    if (device.window->Withdraw(*this)) return true;
+  }
+  return false;
+}
+
+absl::Status SubmitStream::TryAdmit(bool* waits) {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
-  auto batch = core_.runner->Prepare(request_.batch(), client_, deadline_,
-                                     [alive](RequestBatch& done) { alive->Answer(done); });
+  auto batch = core_.runner->Prepare(
+      request_.batch(), client_, deadline_, [alive](RequestBatch& done) { alive->Answer(done); },
+      this, waits);
   if (!batch.ok()) return batch.status();
   bool lone = false;
   {
@@ -193,13 +221,19 @@ void SubmitStream::OnCancel() {
     cancelled_ = true;
     Advance();
   }
+  if (LeaveLine()) Admit();
   CancelRunning();
 }
 
 void SubmitStream::End(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (finished_ || !end_.ok()) return;
+    end_ = status;
+  }
+  // What waits in line is refused first.
+  if (LeaveLine()) return Admit();
   absl::MutexLock lock(&mu_);
-  if (finished_ || !end_.ok()) return;
-  end_ = status;
   Advance();
 }
 

@@ -4,13 +4,14 @@
 //            ▼                                             │
 //   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
 //      │ ▲
-//      ▼ │ an answer was written / a batch of the client's completed
+//      ▼ │ an answer was written / a batch of the client's completed /
+//        │ staging memory was given back
 //   paused, stalled
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
-// not written back (paused), nor while a batch does not fit the client's queue or its
-// share of staging memory (stalled: the batch is kept and tried again when one of the
-// client's completes).
+// not written back (paused), nor while a batch does not fit the client's queue (stalled:
+// the batch is kept and tried again when one of the client's completes) or staging
+// memory (the same, when its turn in the line for that has come).
 //
 // Thread safety: gRPC and the runner call its members from any thread. One thread at
 // a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
@@ -19,6 +20,7 @@
 #define RESIDENT_SERVER_SERVICES_SUBMIT_STREAM_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -34,6 +36,7 @@ namespace resident {
 
 class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>,
                            public LiveStream,
+                           public WindowWaiter,
                            public std::enable_shared_from_this<SubmitStream> {
  public:
   // Owns itself until gRPC is done with it and its last batch is answered.
@@ -52,7 +55,11 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
 
   // (reader's turn) Admits request_, answers its refusal, or stalls.
   void Admit();
-  absl::Status TryAdmit();
+  // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
+  absl::Status TryAdmit(bool* waits);
+  std::function<void()> WindowWake() override;
+  // Takes the turn from the line for staging memory, if it is there.
+  bool LeaveLine();
   // (reader's turn) Gives the turn back: reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);

@@ -98,6 +98,167 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+// One task that returns `floats` floats, on the first device.
+v1::Batch Fill(uint64_t id, uint64_t floats) {
+  v1::Batch batch = Tasks("fill", 1);
+  batch.set_id(id);
+  batch.mutable_options()->set_device(0);
+  Returned(batch, {floats});
+  Scalar(batch, {1});
+  return batch;
+}
+
+TEST(FlowControlTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
+  const Daemon daemon({"--window_mib=4"});
+  const Client holder(daemon);
+  const Client waiting(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  // Three of four MiB.
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  stream->WritesDone();
+  // One that is cancelled in line does not hold it up, and one that can never fit is refused.
+  const auto cancelled = waiting.Context();
+  const auto another = waiting.executor().Submit(cancelled.get());
+  ASSERT_TRUE(another->Write(request));
+  const auto hopeless_context = waiting.Context();
+  const auto hopeless = waiting.executor().Submit(hopeless_context.get());
+  *request.mutable_batch() = Fill(2, 5 << 18);
+  ASSERT_TRUE(hopeless->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(hopeless->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
+  hopeless->WritesDone();
+  EXPECT_TRUE(hopeless->Finish().ok());
+  cancelled->TryCancel();
+  EXPECT_EQ(another->Finish().error_code(), StatusCode::CANCELLED);
+
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  EXPECT_EQ(Floats(response.result()).size(), size_t{1} << 19);
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, DrainRefusesWhatWaitsForStagingMemory) {
+  const Daemon daemon({"--window_mib=4"});
+  const Client holder(daemon);
+  const Client waiting(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  // Parked: the memory is not given back, so that only the drain can answer it.
+  v1::DrainResponse drained;
+  grpc::ClientContext drain_context;
+  v1::DrainRequest drain;
+  drain.set_timeout_ms(1);
+  (void)v1::Admin::NewStub(daemon.Connect())->Drain(&drain_context, drain, &drained);
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A buffer of `bytes` bytes, and a download of it of which nothing is read.
+struct UnreadDownload {
+  UnreadDownload(const Client& client, uint64_t floats) : context(client.Context()) {
+    uint64_t id = 0;
+    EXPECT_TRUE(client.Allocate(floats, &id).ok());
+    v1::DownloadRequest request;
+    request.set_buffer_id(id);
+    stream = client.buffers().Download(context.get(), request);
+  }
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> stream;
+};
+
+TEST(FlowControlTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
+  const Daemon daemon({"--window_mib=4"});
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<UnreadDownload> downloads;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon));
+    downloads.emplace_back(*clients.back(), 2 << 20);  // 8 MiB.
+  }
+  // Each has been copied from as far as it goes: its copies are tasks.
+  const Client other(daemon);
+  for (auto& download : downloads) download.stream->WaitForInitialMetadata();
+  for (int i = 0; i < 200; ++i) {
+    const RunOutcome outcome = other.Run(Fill(i, 1 << 18));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  }
+  for (auto& download : downloads) {
+    v1::DownloadResponse piece;
+    size_t bytes = 0;
+    while (download.stream->Read(&piece)) bytes += piece.data().size();
+    EXPECT_EQ(bytes, size_t{8} << 20);
+    EXPECT_TRUE(download.stream->Finish().ok());
+  }
+}
+
+TEST(FlowControlTest, ManyTransfersShareALittleStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  constexpr int kClients = 24;
+  constexpr uint64_t kFloats = 1 << 19;  // 2 MiB.
+  std::vector<std::future<std::string>> transfers;
+  for (int i = 0; i < kClients; ++i) {
+    transfers.push_back(std::async(std::launch::async, [&daemon, i]() -> std::string {
+      const Client client(daemon);
+      uint64_t id = 0;
+      grpc::Status status = client.Allocate(kFloats, &id);
+      const std::string bytes(kFloats * sizeof(float), static_cast<char>(i + 1));
+      if (status.ok()) status = Upload(client, id, bytes);
+      std::string got;
+      if (status.ok()) status = Download(client, id, &got);
+      if (!status.ok()) return status.error_message();
+      return got == bytes ? "" : "other bytes";
+    }));
+  }
+  for (auto& transfer : transfers) EXPECT_EQ(transfer.get(), "");
+}
+
+TEST(FlowControlTest, CancelledUploadLeavesTheLineForStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  const Client holder(daemon);
+  const Client client(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 1 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  {
+    const auto context = client.Context();
+    v1::UploadResponse response;
+    const auto writer = client.buffers().Upload(context.get(), &response);
+    v1::UploadRequest request;
+    request.set_buffer_id(id);
+    request.set_data(std::string(1 << 20, 'a'));
+    ASSERT_TRUE(writer->Write(request));
+    context->TryCancel();
+    EXPECT_EQ(writer->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
+}
+
 TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
   const Daemon daemon({"--max_queued_tasks=1000"});
   const Client client(daemon);
