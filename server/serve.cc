@@ -129,6 +129,8 @@ class Daemon {
   std::unique_ptr<ClientTable> clients_;
   DrainGate gate_;
   RpcCounters counters_;
+  HostMemory messages_{options_.limits.max_client_host_mib << 20,
+                       options_.limits.max_host_mib << 20};
   LiveStreams streams_;
   Access access_;
   ServerCredentials credentials_;
@@ -268,6 +270,7 @@ void Daemon::ConnectCore() {
   core_.access = &access_;
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
+  core_.messages = &messages_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();
@@ -331,6 +334,8 @@ absl::Status Daemon::StartServer() {
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.limits.max_message_mib) << 20);
   builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(options_.limits.max_connection_streams));
   // A second daemon on the same port would share its connections by chance.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A client that vanished without a word is noticed, and its session ended.

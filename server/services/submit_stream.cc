@@ -25,7 +25,10 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
   return stream.get();  // gRPC destroys nothing before this handler has returned.
 }
 
-SubmitStream::~SubmitStream() { core_.streams->Remove(this); }
+SubmitStream::~SubmitStream() {
+  core_.messages->Withdraw(this);
+  core_.streams->Remove(this);
+}
 
 void SubmitStream::Open(const grpc::CallbackServerContext& context) {
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
@@ -45,7 +48,9 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
 void SubmitStream::OnReadDone(bool ok) {
   if (ok) {
     core_.counters->CountBatch();
-    core_.counters->Received(request_.ByteSizeLong());
+    const uint64_t bytes = request_.ByteSizeLong();
+    core_.counters->Received(bytes);
+    request_charge_ = core_.messages->Count(client_->message_use(), bytes);
     Admit();
     return;
   }
@@ -62,6 +67,7 @@ void SubmitStream::Admit() {
       absl::MutexLock lock(&mu_);
       if (cancelled_ || finished_) {
         WindowGate::Leave(*this);
+        request_charge_.Clear();
         return;
       }
       end = end_;
@@ -69,6 +75,7 @@ void SubmitStream::Admit() {
     if (!end.ok()) {
       // The stream is being ended: this is refused, and nothing more is read.
       WindowGate::Leave(*this);
+      request_charge_.Clear();
       Refuse(request_.batch().id(), end);
       return;
     }
@@ -91,6 +98,7 @@ void SubmitStream::Admit() {
       if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
       if (again) continue;
     }
+    request_charge_.Clear();
     if (!status.ok()) Refuse(request_.batch().id(), status);
     absl::MutexLock lock(&mu_);
     ReadOn();
@@ -133,13 +141,23 @@ absl::Status SubmitStream::TryAdmit(bool* waits) {
   return taken;
 }
 
+bool SubmitStream::HostFull() {
+  if (!core_.messages->Full(*client_->message_use())) return false;
+  return core_.messages->WaitIfFull(client_->message_use(), this,
+                                    [runner = core_.runner, stream = weak_from_this()] {
+                                      runner->Post([stream] {
+                                        const std::shared_ptr<SubmitStream> self = stream.lock();
+                                        if (self == nullptr) return;
+                                        absl::MutexLock lock(&self->mu_);
+                                        if (self->paused_) self->ReadOn();
+                                      });
+                                    });
+}
+
 void SubmitStream::ReadOn() {
   if (finished_) return;
-  if (unanswered_ >= core_.limits.max_stream_batches) {
-    paused_ = true;
-  } else {
-    StartRead(&request_);
-  }
+  paused_ = unanswered_ >= core_.limits.max_stream_batches || HostFull();
+  if (!paused_) StartRead(&request_);
 }
 
 void SubmitStream::Answer(RequestBatch& batch) {
@@ -164,9 +182,11 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
 }
 
 void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
-  core_.counters->Sent(response->ByteSizeLong());
+  const uint64_t bytes = response->ByteSizeLong();
+  core_.counters->Sent(bytes);
   absl::MutexLock lock(&mu_);
-  responses_.push_back(std::move(response));
+  if (finished_) return;
+  responses_.push_back({std::move(response), core_.messages->Count(client_->message_use(), bytes)});
   Advance();
 }
 
@@ -176,10 +196,7 @@ void SubmitStream::OnWriteDone(bool ok) {
   responses_.pop_front();
   --unanswered_;
   if (!ok) cancelled_ = true;  // The client is gone; OnCancel follows or has come.
-  if (paused_ && !finished_ && unanswered_ < core_.limits.max_stream_batches) {
-    paused_ = false;
-    StartRead(&request_);
-  }
+  if (paused_) ReadOn();
   Advance();
 }
 
@@ -190,13 +207,14 @@ void SubmitStream::Advance() {
     if (writing_) return;
     // The batches still under way keep the object, not the call.
     finished_ = true;
+    responses_.clear();
     Finish(ToGrpc(errors::Cancelled()));
     return;
   }
   if (!responses_.empty()) {
     if (!writing_) {
       writing_ = true;
-      StartWrite(responses_.front().get());
+      StartWrite(responses_.front().response.get());
     }
     return;
   }

@@ -5,13 +5,15 @@
 //   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
 //      │ ▲
 //      ▼ │ an answer was written / a batch of the client's completed /
-//        │ staging memory was given back
+//        │ staging memory was given back / the client read an answer
 //   paused, stalled
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
 // not written back (paused), nor while a batch does not fit the client's queue (stalled:
 // the batch is kept and tried again when one of the client's completes) or staging
-// memory (the same, when its turn in the line for that has come).
+// memory (the same, when its turn in the line for that has come). Batches that wait and
+// answers that are not written count as the client's host memory; while that is full
+// (runtime/memory/host_memory.h), none of its streams is read from (paused).
 //
 // Thread safety: gRPC and the runner call its members from any thread. One thread at
 // a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
@@ -60,6 +62,8 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   std::function<void()> WindowWake() override;
   // Takes the turn from the line for staging memory, if it is there.
   bool LeaveLine();
+  // The client's host memory is full, and the stream is woken when it is not.
+  bool HostFull();
   // (reader's turn) Gives the turn back: reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);
@@ -73,7 +77,9 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 
-  v1::SubmitRequest request_;  // The reader's.
+  // The reader's.
+  v1::SubmitRequest request_;
+  HostMemory::Charge request_charge_;
 
   absl::Mutex mu_;
   // Admitted or refused, and not yet written.
@@ -84,7 +90,11 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
-  std::deque<std::unique_ptr<v1::SubmitResponse>> responses_ ABSL_GUARDED_BY(mu_);
+  struct Unwritten {
+    std::unique_ptr<v1::SubmitResponse> response;
+    HostMemory::Charge charge;
+  };
+  std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -259,6 +259,152 @@ TEST(FlowControlTest, CancelledUploadLeavesTheLineForStagingMemory) {
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
 }
 
+// Tasks of the client that have an outcome.
+uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
+  const v1::StatusResponse status = daemon.Status();
+  for (const auto& shown : status.clients()) {
+    if (client.session().rfind(shown.id(), 0) == 0) return shown.completed_tasks();
+  }
+  return 0;
+}
+
+TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
+  const Daemon daemon({"--max_client_host_mib=16", "--window_mib=32"});
+  const Client client(daemon);
+  constexpr int kBatches = 64;
+  constexpr uint64_t kFloats = 1 << 20;  // 4 MiB.
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < kBatches; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = Fill(i, kFloats);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  // It stops: nothing more completes while another client is served a hundred times.
+  const Client other(daemon);
+  uint64_t before = 0;
+  ASSERT_TRUE(Eventually([&] {
+    const uint64_t now = CompletedOf(daemon, client);
+    const bool still = now != 0 && now == before;
+    before = now;
+    for (int i = 0; i < 100; ++i) {
+      if (!other.Run(SmallAdd()).all_ok()) return false;
+    }
+    return still;
+  }));
+  // What one client may have unread, what was in the window then, and what gRPC holds.
+  EXPECT_LE(before, (16 + 32) / 4 + 4);
+  // A second stream of the client goes on once the first is read.
+  const auto second_context = client.Context();
+  const auto second = client.executor().Submit(second_context.get());
+  std::thread writer([&] {
+    for (int i = 0; i < 4; ++i) {
+      v1::SubmitRequest request;
+      *request.mutable_batch() = SmallAdd(i);
+      ASSERT_TRUE(second->Write(request));
+    }
+    second->WritesDone();
+  });
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  EXPECT_EQ(answered, kBatches);
+  EXPECT_TRUE(stream->Finish().ok());
+  answered = 0;
+  while (second->Read(&response)) ++answered;
+  writer.join();
+  EXPECT_EQ(answered, 4);
+  EXPECT_TRUE(second->Finish().ok());
+}
+
+TEST(FlowControlTest, CancelledStreamGivesBackWhatItHadNotRead) {
+  const Daemon daemon({"--max_client_host_mib=1"});
+  const Client client(daemon);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < 8; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = Fill(i, 1 << 20);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  ASSERT_TRUE(Eventually([&] { return CompletedOf(daemon, client) >= 1; }));
+  const auto next_context = client.Context();
+  const auto next = client.executor().Submit(next_context.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = SmallAdd(i);
+    ASSERT_TRUE(next->Write(request));
+  }
+  next->WritesDone();
+  context->TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (next->Read(&response)) ++answered;
+  EXPECT_EQ(answered, 3);
+  EXPECT_TRUE(next->Finish().ok());
+}
+
+TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
+  const Daemon daemon({"--max_client_host_mib=1"});
+  const Client client(daemon);
+  // Less than 1 MiB, and twice as much of them is more.
+  constexpr uint32_t kTasks = 12'000;
+  v1::Batch batch = Spin(kTasks, 1);
+  batch.mutable_options()->set_device(0);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto queued = std::async(std::launch::async, [&] { return client.Run(batch); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == kTasks; }));
+  const RunOutcome refused = client.Run(batch);
+  ExpectRefused(refused.call, StatusCode::RESOURCE_EXHAUSTED, {"--max_client_host_mib"});
+  // A stream waits instead.
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = batch;
+    ASSERT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(queued.get().all_ok());
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  EXPECT_EQ(answered, 3);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
+  const Daemon daemon({"--max_connection_streams=2"});
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  // One connection, without a session, which would be a call too.
+  const auto stub = v1::Executor::NewStub(daemon.Connect());
+  v1::RunRequest request;
+  *request.mutable_batch() = SmallAdd();
+  request.mutable_batch()->mutable_options()->set_device(0);
+  std::vector<std::future<grpc::Status>> calls;
+  for (int i = 0; i < 6; ++i) {
+    calls.push_back(std::async(std::launch::async, [&] {
+      grpc::ClientContext context;
+      v1::RunResponse response;
+      return stub->Run(&context, request, &response);
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 2; }));
+  // No more come while another connection is served.
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(daemon.Device().queued_tasks(), 2u);
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  for (auto& call : calls) EXPECT_TRUE(call.get().ok());
+}
+
 TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
   const Daemon daemon({"--max_queued_tasks=1000"});
   const Client client(daemon);
