@@ -21,11 +21,11 @@ std::string OperatorOf(const v1::Batch& message) {
 
 absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
     const v1::Batch& message, const std::shared_ptr<Client>& client, Clock::time_point deadline,
-    Answer answer) {
+    Answer answer, WindowWaiter* waiter, bool* waits) {
   if (gate_->draining()) return errors::Draining();
   const absl::Status may = client->account().MaySubmit(OperatorOf(message));
   if (!may.ok()) return may;
-  const Caller caller{client->id(), &client->window_use(), deadline};
+  const Caller caller{client->id(), &client->window_use(), deadline, waiter, waits};
   absl::StatusOr<std::shared_ptr<RequestBatch>> batch = translator_->Translate(message, caller);
   if (!batch.ok()) return batch.status();
   (*batch)->done = [this, client, answer = std::move(answer)](Batch& finished) {

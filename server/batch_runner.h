@@ -40,10 +40,13 @@ class BatchRunner {
         answers_(answers),
         shadow_(shadow) {}
 
-  // Errors: as Executor.Run documents.
+  // Errors: as Executor.Run documents. `waiter` waits if there is no window memory now;
+  // `*waits` says whether it does (WindowGate::Allocate).
   absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
                                                         const std::shared_ptr<Client>& client,
-                                                        Clock::time_point deadline, Answer answer);
+                                                        Clock::time_point deadline, Answer answer,
+                                                        WindowWaiter* waiter = nullptr,
+                                                        bool* waits = nullptr);
 
   // Errors: RESOURCE_EXHAUSTED (the client's queue is full, or its quota used), UNAVAILABLE,
   // UNAUTHENTICATED (the session has ended). Then `answer` is not called.

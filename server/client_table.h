@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "runtime/buffers/buffer_table.h"
 #include "runtime/limits.h"
+#include "runtime/memory/host_memory.h"
 #include "server/auth/account.h"
 #include "server/translation/batch_translator.h"
 
@@ -48,6 +49,8 @@ class Client {
   // Whose rights and quotas hold.
   Account& account() const { return *account_; }
   const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
+  // What its messages take of the daemon's memory.
+  const std::shared_ptr<HostUse>& message_use() const { return message_use_; }
 
   // A batch is on its way; Completed follows when it is answered.
   void Begin();
@@ -66,6 +69,7 @@ class Client {
   const std::string peer_;
   const std::shared_ptr<Account> account_;
   std::vector<std::shared_ptr<WindowUse>> window_use_;
+  const std::shared_ptr<HostUse> message_use_ = std::make_shared<HostUse>();
 
   absl::Mutex mu_;
   uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;

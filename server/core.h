@@ -17,6 +17,7 @@
 #include "runtime/device/device.h"
 #include "runtime/install/operator_manager.h"
 #include "runtime/limits.h"
+#include "runtime/memory/host_memory.h"
 #include "runtime/registry/registry.h"
 #include "server/auth/access.h"
 #include "server/batch_runner.h"
@@ -42,6 +43,8 @@ struct Core {
   // Whether calls have credentials that say who calls; else everybody is anybody.
   bool credentials = false;
   RpcCounters* counters = nullptr;
+  // Of messages that wait to be admitted, and of answers that are not read.
+  HostMemory* messages = nullptr;
   LiveStreams* streams = nullptr;
   std::atomic<uint32_t> watchers{0};  // Open Operators.Watch streams.
   // For calls that block on a device (park, resume, drain, mapping).

@@ -25,6 +25,8 @@ DeviceOptions OptionsOf(const DeviceChoice& choice, uint32_t index, const ServeO
   device.engine.test_operators = options.test_operators;
   device.limits = options.device_limits;
   device.queue.max_queued_tasks = options.limits.max_queued_tasks;
+  const uint64_t host_bytes = options.limits.max_client_host_mib << 20;
+  device.queue.max_queued_bytes = host_bytes == 0 ? UINT64_MAX : host_bytes;
   device.park_after = options.park_after;
   device.task_time_limit = options.task_time_limit;
   return device;

@@ -1,5 +1,7 @@
 #include "server/flags.h"
 
+#include <utility>
+
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -60,6 +62,14 @@ ABSL_FLAG(uint32_t, max_buffers, resident::Limits().max_buffers,
           "buffers of one session, and of all durable ones");
 ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_mib,
           "device memory that one session's buffers may take; 0: as much as there is");
+ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
+          "memory of the daemon for one client's messages, likewise for what it has queued on a "
+          "device, likewise for copies of one session's durable buffers; 0: as much as there is");
+ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
+          "memory of the daemon for all clients' messages, likewise for copies of all durable "
+          "buffers; 0: as much as there is");
+ABSL_FLAG(uint32_t, max_connection_streams, resident::Limits().max_connection_streams,
+          "calls under way on one connection; more wait at the client");
 ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
           "most instructions that one FLUX run may be allowed");
 ABSL_FLAG(uint32_t, max_installs, resident::Limits().max_installs,
@@ -74,6 +84,8 @@ namespace resident {
 namespace {
 
 constexpr uint32_t kMostInstalls = 256;
+constexpr uint32_t kMostStreams = 1u << 20;
+constexpr uint64_t kMostMib = uint64_t{1} << 40;
 
 absl::Status BadFlag(const std::string& flag, const std::string& what, const std::string& fix) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what, ". Fix: ", fix));
@@ -145,6 +157,19 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   limits.max_sessions = absl::GetFlag(FLAGS_max_sessions);
   limits.max_buffers = absl::GetFlag(FLAGS_max_buffers);
   limits.max_client_memory_mib = absl::GetFlag(FLAGS_max_client_memory_mib);
+  limits.max_client_host_mib = absl::GetFlag(FLAGS_max_client_host_mib);
+  limits.max_host_mib = absl::GetFlag(FLAGS_max_host_mib);
+  for (const auto& [flag, mib] : {std::pair("max_client_host_mib", limits.max_client_host_mib),
+                                  std::pair("max_host_mib", limits.max_host_mib)}) {
+    if (mib > kMostMib) {
+      return BadFlag(flag, absl::StrCat(mib, " MiB"), absl::StrCat("give 0 to ", kMostMib));
+    }
+  }
+  limits.max_connection_streams = absl::GetFlag(FLAGS_max_connection_streams);
+  if (limits.max_connection_streams > kMostStreams) {
+    return BadFlag("max_connection_streams", absl::StrCat(limits.max_connection_streams, " calls"),
+                   absl::StrCat("give 1 to ", kMostStreams));
+  }
   limits.flux_max_cycles = absl::GetFlag(FLAGS_flux_max_cycles);
   limits.max_install_upload_ms = absl::GetFlag(FLAGS_max_install_upload_ms);
   limits.max_installs = absl::GetFlag(FLAGS_max_installs);
@@ -154,7 +179,8 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   }
   if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
       limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
-      limits.max_installs == 0 || limits.max_install_upload_ms == 0) {
+      limits.max_installs == 0 || limits.max_connection_streams == 0 ||
+      limits.max_install_upload_ms == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

@@ -112,6 +112,8 @@ class Daemon {
   absl::Status StartMetrics();
   absl::Status StartServer();
   void RestoreBuffers(Device& device, EngineSession& session);
+  // The gate has been closed.
+  void OnDraining();
 
   const ServeOptions options_;
   const OperatorOptions operator_options_;
@@ -127,6 +129,8 @@ class Daemon {
   std::unique_ptr<ClientTable> clients_;
   DrainGate gate_;
   RpcCounters counters_;
+  HostMemory messages_{options_.limits.max_client_host_mib << 20,
+                       options_.limits.max_host_mib << 20};
   LiveStreams streams_;
   Access access_;
   ServerCredentials credentials_;
@@ -266,6 +270,7 @@ void Daemon::ConnectCore() {
   core_.access = &access_;
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
+  core_.messages = &messages_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();
@@ -275,7 +280,7 @@ void Daemon::ConnectCore() {
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
   core_.gpu_unavailable_reason = gpu_unavailable_reason_;
-  core_.on_draining = [this] { health_->Update(); };
+  core_.on_draining = [this] { OnDraining(); };
   for (Device* device : core_.devices) {
     device->OnRestart([this, device](const std::shared_ptr<EngineSession>& session) {
       RestoreBuffers(*device, *session);
@@ -329,6 +334,8 @@ absl::Status Daemon::StartServer() {
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.limits.max_message_mib) << 20);
   builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(options_.limits.max_connection_streams));
   // A second daemon on the same port would share its connections by chance.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A client that vanished without a word is noticed, and its session ended.
@@ -408,10 +415,16 @@ absl::Status Daemon::WritePortFile() const {
   return absl::OkStatus();
 }
 
+void Daemon::OnDraining() {
+  health_->Update();
+  // Batches that wait for staging memory are refused now, and not when some is free.
+  for (const ServingDevice& device : core_.serving) device.window->WakeAll();
+}
+
 void Daemon::Stop(const sigset_t& signals) {
   access_files_.Stop();
   gate_.Close();
-  health_->Update();
+  OnDraining();
   streams_.EndAtDrain(errors::Draining());
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
   uint64_t left = 0;

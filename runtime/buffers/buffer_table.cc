@@ -22,15 +22,38 @@ StoredBuffer ToStored(const Buffer& buffer) {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Make(std::shared_ptr<HostMemory> host,
+                                                               std::shared_ptr<HostUse> own,
+                                                               uint64_t bytes) {
+  absl::StatusOr<HostMemory::Charge> charge = host->Hold(std::move(own), bytes);
+  if (!charge.ok()) return charge.status();
+  return MakeCharged(std::move(host), *std::move(charge), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Restore(std::shared_ptr<HostMemory> host,
+                                                                  uint64_t bytes) {
+  HostMemory::Charge charge = host->Count(std::make_shared<HostUse>(), bytes);
+  return MakeCharged(std::move(host), std::move(charge), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::MakeCharged(
+    std::shared_ptr<HostMemory> host, HostMemory::Charge charge, uint64_t bytes) {
+  // Of the system's zeros: writing them here would take the memory, and the caller's time.
+  Bytes zeros(static_cast<uint8_t*>(calloc(bytes, 1)));
+  if (zeros == nullptr) return errors::NoHostMemory(bytes);
+  return std::shared_ptr<DurableCopy>(
+      new DurableCopy(std::move(host), std::move(charge), std::move(zeros), bytes));
+}
+
 void DurableCopy::Write(uint64_t offset, absl::Span<const uint8_t> data) {
   absl::MutexLock lock(&mu_);
-  if (offset > bytes_.size() || data.size() > bytes_.size() - offset) return;
-  std::memcpy(bytes_.data() + offset, data.data(), data.size());
+  if (offset > size_ || data.size() > size_ - offset) return;
+  std::memcpy(bytes_.get() + offset, data.data(), data.size());
 }
 
 void DurableCopy::Read(const std::function<void(absl::Span<const uint8_t>)>& use) const {
   absl::ReaderMutexLock lock(&mu_);
-  use(bytes_);
+  use({bytes_.get(), size_});
 }
 
 void BufferTable::AddOwner(ClientId owner) {
@@ -72,11 +95,12 @@ absl::Status BufferTable::CheckSpec(const BufferSpec& spec, uint64_t* bytes) con
   return absl::OkStatus();
 }
 
-absl::Status BufferTable::Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes) {
+absl::Status BufferTable::Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes,
+                                  std::shared_ptr<HostUse>* copies) {
   absl::MutexLock lock(&mu_);
   const auto found = owners_.find(owner);
   if (found == owners_.end()) return errors::NoSession();
-  Usage& usage = found->second;
+  Usage& usage = found->second.usage;
   if (usage.buffers >= limits_.max_buffers) {
     return errors::TooManyBuffers(limits_.max_buffers, /*durable=*/false);
   }
@@ -90,6 +114,7 @@ absl::Status BufferTable::Reserve(const BufferSpec& spec, ClientId owner, uint64
   ++usage.buffers;
   usage.bytes += bytes;
   if (spec.durable) ++durable_;
+  *copies = found->second.copies;
   return absl::OkStatus();
 }
 
@@ -97,8 +122,8 @@ void BufferTable::Unreserve(ClientId owner, uint64_t bytes, bool durable) {
   if (durable) --durable_;
   const auto found = owners_.find(owner);
   if (found == owners_.end()) return;
-  --found->second.buffers;
-  found->second.bytes -= bytes;
+  --found->second.usage.buffers;
+  found->second.usage.bytes -= bytes;
 }
 
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_ptr<Buffer> buffer) {
@@ -122,13 +147,17 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
                                                                     EngineSession& session) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
-  if (status.ok()) status = Reserve(spec, owner, bytes);
+  std::shared_ptr<HostUse> copies;
+  if (status.ok()) status = Reserve(spec, owner, bytes, &copies);
   if (!status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = session.AllocateMemory(bytes);
-  if (!memory.ok()) {
+  absl::StatusOr<std::shared_ptr<DurableCopy>> copy(nullptr);
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory(nullptr);
+  if (spec.durable) copy = DurableCopy::Make(copies_, std::move(copies), bytes);
+  if (copy.ok()) memory = session.AllocateMemory(bytes);
+  if (!copy.ok() || !memory.ok()) {
     absl::MutexLock lock(&mu_);
     Unreserve(owner, bytes, spec.durable);
-    return memory.status();
+    return copy.ok() ? memory.status() : copy.status();
   }
   auto buffer = std::make_shared<Buffer>();
   buffer->device = spec.device;
@@ -141,7 +170,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
   buffer->quota = spec.quota;
   buffer->memory = *std::move(memory);
   buffer->epoch = session.epoch();
-  if (spec.durable) buffer->host_copy = std::make_shared<DurableCopy>(bytes);
+  buffer->host_copy = *std::move(copy);
   absl::StatusOr<std::shared_ptr<const Buffer>> inserted = Insert(std::move(buffer));
   if (!inserted.ok() || !spec.durable || !on_disk()) return inserted;
   // It has not been written yet, which takes no space on disk.
@@ -180,6 +209,12 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
                                       " is not restored: ", contents.status().message()));
       continue;
     }
+    auto copy = DurableCopy::Restore(copies_, stored.size_bytes);
+    if (!copy.ok()) {
+      warnings.push_back(absl::StrCat("durable buffer ", stored.id,
+                                      " is not restored: ", copy.status().message()));
+      continue;
+    }
     auto buffer = std::make_shared<Buffer>();
     buffer->id = stored.id;
     buffer->device = stored.device;
@@ -189,7 +224,7 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
     buffer->durable = true;
     buffer->name = stored.name;
     buffer->lost_cause = "the daemon was restarted, and the device has not been there since";
-    buffer->host_copy = std::make_shared<DurableCopy>(stored.size_bytes);
+    buffer->host_copy = *std::move(copy);
     // Empty: it was never written.
     buffer->host_copy->Write(
         0, {reinterpret_cast<const uint8_t*>(contents->data()), contents->size()});
@@ -202,13 +237,20 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
   return warnings;
 }
 
-absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(
-    const BufferSpec& spec, ClientId owner, std::shared_ptr<const DeviceMemory> memory,
-    uint64_t epoch) {
+absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpec& spec,
+                                                                 ClientId owner, const Map& map,
+                                                                 uint64_t epoch) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
-  if (status.ok()) status = Reserve(spec, owner, bytes);
+  std::shared_ptr<HostUse> copies;
+  if (status.ok()) status = Reserve(spec, owner, bytes, &copies);
   if (!status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = map(bytes);
+  if (!memory.ok()) {
+    absl::MutexLock lock(&mu_);
+    Unreserve(owner, bytes, spec.durable);
+    return memory.status();
+  }
   auto buffer = std::make_shared<Buffer>();
   buffer->device = spec.device;
   buffer->owner = owner;
@@ -218,7 +260,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(
   buffer->shared = true;
   buffer->name = spec.name;
   buffer->quota = spec.quota;
-  buffer->memory = std::move(memory);
+  buffer->memory = *std::move(memory);
   buffer->epoch = epoch;
   return Insert(std::move(buffer));
 }
@@ -293,7 +335,7 @@ std::vector<std::shared_ptr<const Buffer>> BufferTable::List(ClientId client) co
 BufferTable::Usage BufferTable::usage(ClientId owner) const {
   absl::ReaderMutexLock lock(&mu_);
   const auto found = owners_.find(owner);
-  return found == owners_.end() ? Usage() : found->second;
+  return found == owners_.end() ? Usage() : found->second.usage;
 }
 
 uint64_t BufferTable::CountOn(uint32_t device) const {

@@ -26,10 +26,13 @@
 #ifndef RESIDENT_RUNTIME_BUFFERS_BUFFER_TABLE_H_
 #define RESIDENT_RUNTIME_BUFFERS_BUFFER_TABLE_H_
 
+#include <stdlib.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -40,25 +43,48 @@
 #include "absl/types/span.h"
 #include "runtime/device/device.h"
 #include "runtime/limits.h"
+#include "runtime/memory/host_memory.h"
 #include "runtime/registry/signature.h"
 #include "runtime/state/state_store.h"
 
 namespace resident {
 
-// The host's copy of a durable buffer.
+// The host's copy of a durable buffer; zeros where nothing was written. Takes its memory
+// as it is written.
 //
 // Thread safety: all members may be called from any thread.
 class DurableCopy {
  public:
-  explicit DurableCopy(uint64_t bytes) : bytes_(bytes, 0) {}
+  // RESOURCE_EXHAUSTED: over a limit of `host`, or the system has no more.
+  static absl::StatusOr<std::shared_ptr<DurableCopy>> Make(std::shared_ptr<HostMemory> host,
+                                                           std::shared_ptr<HostUse> own,
+                                                           uint64_t bytes);
+  // One that was accepted before the daemon was restarted: no limit refuses it.
+  static absl::StatusOr<std::shared_ptr<DurableCopy>> Restore(std::shared_ptr<HostMemory> host,
+                                                              uint64_t bytes);
 
   void Write(uint64_t offset, absl::Span<const uint8_t> data);
   // Calls `use` with the contents; writers wait.
   void Read(const std::function<void(absl::Span<const uint8_t>)>& use) const;
 
  private:
+  struct FreeBytes {
+    void operator()(uint8_t* bytes) const { free(bytes); }
+  };
+  using Bytes = std::unique_ptr<uint8_t[], FreeBytes>;
+
+  static absl::StatusOr<std::shared_ptr<DurableCopy>> MakeCharged(std::shared_ptr<HostMemory> host,
+                                                                  HostMemory::Charge charge,
+                                                                  uint64_t bytes);
+  DurableCopy(std::shared_ptr<HostMemory> host, HostMemory::Charge charge, Bytes bytes,
+              uint64_t size)
+      : host_(std::move(host)), charge_(std::move(charge)), size_(size), bytes_(std::move(bytes)) {}
+
+  const std::shared_ptr<HostMemory> host_;  // Outlives the charge.
+  const HostMemory::Charge charge_;
+  const uint64_t size_;
   mutable absl::Mutex mu_;
-  std::vector<uint8_t> bytes_ ABSL_GUARDED_BY(mu_);
+  const Bytes bytes_ ABSL_PT_GUARDED_BY(mu_);
 };
 
 // What is asked for.
@@ -98,7 +124,10 @@ class BufferTable {
     uint64_t bytes = 0;
   };
 
-  explicit BufferTable(const Limits& limits) : limits_(limits) {}
+  explicit BufferTable(const Limits& limits)
+      : limits_(limits),
+        copies_(std::make_shared<HostMemory>(limits.max_client_host_mib << 20,
+                                             limits.max_host_mib << 20)) {}
 
   // Keeps durable buffers in the state folder from now on, and takes those that are there.
   // They have no memory until OnRestart has been called for their device. Once, before
@@ -115,15 +144,17 @@ class BufferTable {
   void RemoveOwner(ClientId owner);
 
   // Errors: INVALID_ARGUMENT (dtype, shape, name), RESOURCE_EXHAUSTED (device memory,
-  // the owner's share, the number of buffers), UNAUTHENTICATED (the owner is gone),
+  // the owner's share, the number of buffers, host memory for a durable one's copy),
+  // UNAUTHENTICATED (the owner is gone),
   // UNAVAILABLE (the engine was replaced meanwhile, or the state folder cannot be
   // written).
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
-  // The same for memory that is there already (a client's shared memory).
+  // The same for memory that is there already (a client's shared memory). `map` makes so
+  // many bytes of it reachable, once they are counted.
+  using Map = std::function<absl::StatusOr<std::shared_ptr<const DeviceMemory>>(uint64_t bytes)>;
   absl::StatusOr<std::shared_ptr<const Buffer>> Adopt(const BufferSpec& spec, ClientId owner,
-                                                      std::shared_ptr<const DeviceMemory> memory,
-                                                      uint64_t epoch);
+                                                      const Map& map, uint64_t epoch);
 
   // NOT_FOUND: no such buffer, or another owner's. A lost buffer is found.
   absl::StatusOr<std::shared_ptr<const Buffer>> Find(ClientId client, uint64_t id) const;
@@ -150,7 +181,9 @@ class BufferTable {
 
  private:
   absl::Status CheckSpec(const BufferSpec& spec, uint64_t* bytes) const;
-  absl::Status Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes);
+  // `copies`: whose durable copies the buffer's is counted with.
+  absl::Status Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes,
+                       std::shared_ptr<HostUse>* copies);
   void Unreserve(ClientId owner, uint64_t bytes, bool durable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<const Buffer>> Insert(std::shared_ptr<Buffer> buffer);
   static bool Visible(const Buffer& buffer, ClientId client) {
@@ -166,14 +199,21 @@ class BufferTable {
     std::string cause;
   };
 
+  // What the table knows of an owner.
+  struct Owner {
+    Usage usage;
+    std::shared_ptr<HostUse> copies = std::make_shared<HostUse>();
+  };
+
   const Limits limits_;
-  StateStore* state_ = nullptr;  // Set by Load.
+  const std::shared_ptr<HostMemory> copies_;  // Of durable buffers.
+  StateStore* state_ = nullptr;               // Set by Load.
   // Held while something of a durable buffer is written, so that one that is freed is not
   // written again. Taken before mu_.
   absl::Mutex save_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Buffer>> buffers_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<ClientId, Usage> owners_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ClientId, Owner> owners_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint32_t, Restarted> restarted_ ABSL_GUARDED_BY(mu_);
   uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;

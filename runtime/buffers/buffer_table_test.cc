@@ -118,6 +118,55 @@ TEST_F(BufferTableTest, ClientMemoryLimitCountsAllBuffersOfTheClient) {
   EXPECT_NE(status.message().find("--max_client_memory_mib"), std::string::npos);
 }
 
+TEST_F(BufferTableTest, CopiesOfDurableBuffersAreLimitedByClientAndInAll) {
+  limits_.max_client_host_mib = 1;
+  limits_.max_host_mib = 2;
+  limits_.max_buffers = 16;
+  BufferTable table(limits_);
+  FakeSession big(1, 64 << 20, 0);
+  table.AddOwner(kAlice);
+  table.AddOwner(kBob);
+  const BufferSpec spec{.shape = {200'000}, .durable = true};
+  const auto held = table.Allocate(spec, kAlice, big);
+  ASSERT_TRUE(held.ok());
+  const absl::Status own = table.Allocate(spec, kAlice, big).status();
+  EXPECT_EQ(own.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(own.message().find("--max_client_host_mib"), std::string::npos) << own;
+  EXPECT_EQ(table.usage(kAlice).buffers, 1u);
+  EXPECT_TRUE(table.Allocate({.shape = {200'000}}, kAlice, big).ok());  // Has no copy.
+  EXPECT_TRUE(table.Allocate(spec, kBob, big).ok());
+  // Copies outlive their session; they count for all then.
+  table.RemoveOwner(kAlice);
+  table.RemoveOwner(kBob);
+  table.AddOwner(kAlice);
+  const absl::Status all = table.Allocate(spec, kAlice, big).status();
+  EXPECT_NE(all.message().find("--max_host_mib"), std::string::npos) << all;
+  ASSERT_TRUE(table.Free(kAlice, (*held)->id).ok());
+  EXPECT_FALSE(table.Allocate(spec, kAlice, big).ok());  // A batch still has it.
+}
+
+TEST_F(BufferTableTest, SharedMemoryIsMappedOnlyWithinTheLimitAndOnlyWhatIsCounted) {
+  limits_.max_client_memory_mib = 1;
+  BufferTable table(limits_);
+  table.AddOwner(kAlice);
+  uint64_t mapped = 0;
+  const auto map = [&](uint64_t bytes) {
+    mapped += bytes;
+    return std::make_shared<const DeviceMemory>();
+  };
+  EXPECT_EQ(table.Adopt({.shape = {300'000}}, kAlice, map, 1).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(mapped, 0u);
+  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, map, 1).ok());
+  EXPECT_EQ(mapped, table.usage(kAlice).bytes);
+  const auto fails = [](uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
+    return absl::UnavailableError("gone");
+  };
+  EXPECT_EQ(table.Adopt({.shape = {1}}, kAlice, fails, 1).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(table.usage(kAlice).buffers, 1u);
+}
+
 TEST_F(BufferTableTest, AllocationForASessionThatEndedLeaksNothing) {
   table_->RemoveOwner(kAlice);
   EXPECT_EQ(AllocateCode({.shape = {16}}), absl::StatusCode::kUnauthenticated);
@@ -183,8 +232,8 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
   // What a client does when it is told so.
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
   // Shared memory that was mapped into the old engine.
-  auto memory = std::make_shared<const DeviceMemory>();
-  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, memory, 1).status().code(),
+  const auto map = [](uint64_t) { return std::make_shared<const DeviceMemory>(); };
+  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, map, 1).status().code(),
             absl::StatusCode::kUnavailable);
 }
 

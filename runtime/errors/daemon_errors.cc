@@ -26,6 +26,20 @@ absl::Status TooManySessions(uint64_t limit) {
                                              "one or raise --max_sessions"));
 }
 
+absl::Status NoHostMemory(uint64_t bytes) {
+  return absl::ResourceExhaustedError(StrCat(
+      "the system gives the daemon no ", bytes,
+      " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
+}
+
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+  return absl::ResourceExhaustedError(
+      StrCat(bytes, " bytes of the daemon's memory, with ", used,
+             client ? " taken by this client" : " taken by all clients", ", are over the limit of ",
+             limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
+}
+
 absl::Status TooManyPeers(uint64_t limit) {
   return absl::ResourceExhaustedError(StrCat("there are ", limit,
                                              " connections with work, the "

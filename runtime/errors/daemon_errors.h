@@ -14,6 +14,8 @@ absl::Status NoSession();
 absl::Status UnknownSession(const std::string& id);
 absl::Status TooManySessions(uint64_t limit);
 absl::Status TooManyPeers(uint64_t limit);
+absl::Status NoHostMemory(uint64_t bytes);
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
 absl::Status UnknownDevice(uint64_t device, size_t devices);
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);

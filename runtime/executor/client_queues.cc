@@ -5,6 +5,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace resident {
+namespace {
+
+uint64_t BytesOf(const Batch& batch) {
+  return batch.tasks.size() * sizeof(TaskDescriptor) + batch.arguments.size() * sizeof(Argument);
+}
+
+}  // namespace
 
 void ClientQueues::Add(ClientId client) {
   clients_.try_emplace(client, std::make_shared<Client>());
@@ -19,7 +26,7 @@ bool ClientQueues::Remove(ClientId client) {
 }
 
 absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
-                                uint64_t max_queued_tasks) {
+                                uint64_t max_queued_tasks, uint64_t max_queued_bytes) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return absl::NotFoundError(
@@ -33,6 +40,14 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
                      " more would pass the limit of ", max_queued_tasks,
                      ". Fix: wait for results, or raise --max_queued_tasks"));
   }
+  const uint64_t bytes = BytesOf(*batch);
+  if (client.queued_bytes != 0 && client.queued_bytes + bytes > max_queued_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the client has tasks queued with ", client.queued_bytes,
+                     " bytes of arguments; ", bytes, " more would pass the limit of ",
+                     max_queued_bytes, ". Fix: wait for results, or raise --max_client_host_mib"));
+  }
+  client.queued_bytes += bytes;
   client.queued_tasks += count;
   queued_tasks_ += count;
   client.queue.push_back(std::move(batch));
@@ -56,8 +71,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     if (!ring_tasks->HasRoom()) break;  // The turn ends with what it got.
     if (batch->submitted == 0) ObserveQueued(*batch);
     if (batch->in_order) {
-      std::shared_ptr<Batch> ordered = std::move(batch);
-      client->queue.pop_front();
+      std::shared_ptr<Batch> ordered = Pop(*client, 0);
       Dequeued(*client, ordered->tasks.size());
       published |= ring_tasks->StartOrdered(std::move(ordered), finished);
       --quantum;
@@ -67,7 +81,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     quantum -= given;
     published |= given > 0;
     Dequeued(*client, given);
-    if (batch->submitted == batch->tasks.size()) client->queue.pop_front();
+    if (batch->submitted == batch->tasks.size()) Pop(*client, 0);
   }
   if (client->queue.empty()) {
     client->in_turn = false;
@@ -99,10 +113,16 @@ void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, Finished
 
 void ClientQueues::Skip(Client& client, size_t position, TaskStatus status,
                         const std::string& cause, FinishedBatches* finished) {
-  std::shared_ptr<Batch> batch = std::move(client.queue[position]);
-  client.queue.erase(client.queue.begin() + position);
+  std::shared_ptr<Batch> batch = Pop(client, position);
   Dequeued(client, batch->tasks.size() - batch->submitted);
   SkipRest(batch, status, cause, finished);
+}
+
+std::shared_ptr<Batch> ClientQueues::Pop(Client& client, size_t position) {
+  std::shared_ptr<Batch> batch = std::move(client.queue[position]);
+  client.queue.erase(client.queue.begin() + position);
+  client.queued_bytes -= BytesOf(*batch);
+  return batch;
 }
 
 void ClientQueues::Dequeued(Client& client, uint64_t tasks) {

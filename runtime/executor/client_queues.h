@@ -11,7 +11,7 @@
 //      a removed client stays there until its queue is empty.
 //   2. queued_tasks() is the sum of the clients' queued tasks: those not yet in the ring.
 //
-//   absl::Status taken = queues.Push(client, batch, max_queued_tasks);
+//   absl::Status taken = queues.Push(client, batch, max_queued_tasks, max_queued_bytes);
 //   while (!queues.empty() && ring_tasks.HasRoom()) {
 //     published |= queues.ServeNext(quantum, &ring_tasks, &finished);
 //   }
@@ -39,8 +39,10 @@ class ClientQueues {
   bool Remove(ClientId client);
 
   // Queues a batch. NOT_FOUND: no such client. RESOURCE_EXHAUSTED: it would have more
-  // than `max_queued_tasks` queued, and has some.
-  absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks);
+  // than `max_queued_tasks` queued, or than `max_queued_bytes` of descriptors and
+  // arguments, and has some.
+  absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks,
+                    uint64_t max_queued_bytes);
 
   // Whether nothing is queued.
   bool empty() const { return turn_.empty(); }
@@ -63,6 +65,7 @@ class ClientQueues {
   struct Client {
     std::deque<std::shared_ptr<Batch>> queue;
     uint64_t queued_tasks = 0;
+    uint64_t queued_bytes = 0;  // Of batches that are in `queue`.
     uint64_t completed_tasks = 0;
     bool in_turn = false;
   };
@@ -71,6 +74,8 @@ class ClientQueues {
   void Skip(Client& client, size_t position, TaskStatus status, const std::string& cause,
             FinishedBatches* finished);
   void Dequeued(Client& client, uint64_t tasks);
+  // Takes the batch number `position` out of the client's queue.
+  static std::shared_ptr<Batch> Pop(Client& client, size_t position);
 
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_;
   // Clients with something queued, in the order of their turns.

@@ -87,7 +87,8 @@ class DeviceQueue::Impl {
                       : "the device has no engine at present",
             loss_.empty() ? "" : absl::StrCat(" (", loss_, ")"), ". Fix: send the batch again"));
       }
-      const absl::Status queued = queues_.Push(id, std::move(batch), options_.max_queued_tasks);
+      const absl::Status queued =
+          queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes);
       if (!queued.ok()) return queued;
       idle_since_ = Clock::time_point::max();
       work_arrived_.store(true, std::memory_order_seq_cst);

@@ -71,6 +71,8 @@ class DeviceQueue {
   struct Options {
     // Tasks that one client may have queued; see Limits::max_queued_tasks.
     uint64_t max_queued_tasks = 8u << 20;
+    // Bytes of their descriptors and arguments; see Limits::max_client_host_mib.
+    uint64_t max_queued_bytes = uint64_t{2} << 30;
     // Tasks that a client may submit before the next one's turn.
     uint32_t quantum_tasks = 256;
     // How long the pump looks for completions without a pause before it sleeps in

@@ -210,10 +210,10 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   const absl::StatusOr<int> fd = OpenSharedMemory(request.name(), request.size_bytes());
   if (!fd.ok()) return fd.status();
   const absl::Cleanup close_fd = [&] { close(*fd); };
-  auto memory = place->session->MapShared(*fd, request.size_bytes());
-  if (!memory.ok()) return memory.status();
-  const auto buffer =
-      core_.buffers->Adopt(spec, client.id(), *std::move(memory), place->session->epoch());
+  // As much of it as is counted: the shape's bytes, and not the object's.
+  const auto buffer = core_.buffers->Adopt(
+      spec, client.id(), [&](uint64_t bytes) { return place->session->MapShared(*fd, bytes); },
+      place->session->epoch());
   if (!buffer.ok()) return buffer.status();
   Describe(**buffer, response.mutable_buffer());
   return absl::OkStatus();

@@ -8,21 +8,16 @@
 #include "server/services/buffer_access.h"
 
 namespace resident {
-namespace {
-
-constexpr size_t kPiecesAhead = 4;
-
-}  // namespace
+void DeviceReader::Post() {
+  core_.runner->Post([self = shared_from_this()] { self->Advance(); });
+}
 
 void DeviceReader::Next() {
   {
     absl::MutexLock lock(&mu_);
-    if (handed_over_) {
-      handed_over_ = false;
-      pieces_.pop_front();
-    }
+    --handed_over_;
   }
-  core_.runner->Post([self = shared_from_this()] { self->Advance(); });
+  Post();
 }
 
 void DeviceReader::Cancel() {
@@ -30,7 +25,19 @@ void DeviceReader::Cancel() {
     absl::MutexLock lock(&mu_);
     if (status_.ok()) status_ = errors::Cancelled();
   }
-  core_.runner->Post([self = shared_from_this()] { self->Advance(); });
+  Post();
+}
+
+std::function<void()> DeviceReader::WindowWake() {
+  return [self = shared_from_this()] {
+    self->core_.runner->Post([self] {
+      {
+        absl::MutexLock lock(&self->mu_);
+        self->waiting_ = false;
+      }
+      self->Advance();
+    });
+  };
 }
 
 absl::Status DeviceReader::Request() {
@@ -38,7 +45,9 @@ absl::Status DeviceReader::Request() {
   if (!engine.ok()) return engine.status();
   auto piece = std::make_shared<Piece>();
   piece->bytes = std::min(piece_bytes_, end_offset_ - next_offset_);
-  auto window = (*engine)->AllocateWindow(piece->bytes);
+  auto window = window_.Allocate(**engine, client_->window_use()[buffer_->device], piece->bytes,
+                                 this, &waiting_);
+  if (waiting_) return absl::OkStatus();
   if (!window.ok()) return window.status();
   piece->window = *std::move(window);
 
@@ -51,6 +60,7 @@ absl::Status DeviceReader::Request() {
   batch->done = [self = shared_from_this(), piece](Batch& ended) {
     const absl::Status status =
         ended.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the download", ended);
+    ended.keep_alive.clear();
     self->core_.runner->Post([self, piece, status] { self->OnPieceDone(*piece, status); });
   };
   const absl::Status taken =
@@ -74,35 +84,45 @@ void DeviceReader::OnPieceDone(Piece& piece, const absl::Status& status) {
 }
 
 void DeviceReader::Advance() {
-  std::shared_ptr<Piece> ready;
   absl::Status outcome;
-  {
-    absl::MutexLock lock(&mu_);
-    if (ended_) return;
-    while (status_.ok() && next_offset_ < end_offset_ && pieces_.size() < kPiecesAhead) {
-      const absl::Status requested = Request();
-      // Staging memory that is full may be this reader's own: taking a piece retries.
-      if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) break;
-      if (!requested.ok()) status_ = requested;
-    }
-    if (handed_over_) return;
-    if (status_.ok()) {
-      if (!pieces_.empty()) {
-        if (!pieces_.front()->done) return;
-        handed_over_ = true;
-        ready = pieces_.front();
+  while (true) {
+    std::shared_ptr<Piece> ready;
+    {
+      absl::MutexLock lock(&mu_);
+      if (ended_) return;
+      while (status_.ok() && !waiting_ && next_offset_ < end_offset_ &&
+             pieces_.size() + handed_over_ < kPiecesAhead) {
+        const absl::Status requested = Request();
+        // A queue that is full may be so of this reader's own: its next piece retries.
+        if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) break;
+        if (!requested.ok()) status_ = requested;
+      }
+      if (taking_) return;
+      if (status_.ok() && !pieces_.empty() && pieces_.front()->done) {
+        ready = std::move(pieces_.front());
+        pieces_.pop_front();
+        taking_ = true;
+        ++handed_over_;
+      } else {
+        if (handed_over_ > 0) return;
+        if (status_.ok() && (!pieces_.empty() || next_offset_ < end_offset_)) return;
+        if (waiting_) {
+          // Woken already: it ends when that has come.
+          if (!window_.Withdraw(*this)) return;
+          waiting_ = false;
+        }
+        WindowGate::Leave(*this);
+        ended_ = true;
+        outcome = status_;
+        break;
       }
     }
-    if (ready == nullptr) {
-      ended_ = true;
-      outcome = status_;
-    }
-  }
-  if (ready != nullptr) {
     take_({ready->window->host, ready->bytes});
-  } else {
-    end_(outcome);
+    ready->window.reset();
+    absl::MutexLock lock(&mu_);
+    taking_ = false;
   }
+  end_(outcome);
 }
 
 }  // namespace resident

@@ -1,14 +1,16 @@
 // DeviceReader: reads a range of a buffer, piece by piece, in order.
 //
-// Up to four pieces are under way or waiting to be taken. Each is handed over on a
-// thread of the answers' pool, one at a time; the next one only after Next().
+// Each piece is handed over on a thread of the answers' pool, one at a time; its window
+// memory is given back when `take` returns, so that a receiver who is slow holds none of
+// it. At most kPiecesAhead pieces are under way or handed over and not given back by
+// Next(). Where window memory is full, the reader waits for it.
 //
 //   auto reader = DeviceReader::Start(core, client, buffer, offset, size, piece,
-//       /*take=*/[](absl::Span<const uint8_t> data) {...; later: reader->Next(); },
+//       /*take=*/[](absl::Span<const uint8_t> data) {... copies; later: reader->Next(); },
 //       /*end=*/[](const absl::Status& status) {...});
 //
-// `end` is called once: after the last piece, or when something fails; never while a
-// piece is handed over. Neither callback comes after it.
+// `end` is called once: when something failed or every piece was handed over, and all
+// that were are given back. Neither callback comes after it.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_SERVICES_DEVICE_READER_H_
@@ -27,8 +29,10 @@
 
 namespace resident {
 
-class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
+class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<DeviceReader> {
  public:
+  static constexpr size_t kPiecesAhead = 4;
+
   using Take = std::function<void(absl::Span<const uint8_t> data)>;
   using End = std::function<void(const absl::Status& status)>;
 
@@ -43,14 +47,15 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
       : core_(core),
         client_(std::move(client)),
         buffer_(std::move(buffer)),
-        piece_bytes_(range.piece_bytes),
+        window_(*core.serving[buffer_->device].window),
+        piece_bytes_(window_.PieceBytes(range.piece_bytes)),
         take_(std::move(take)),
         end_(std::move(end)),
         next_offset_(range.offset),
         end_offset_(range.offset + range.size) {}
 
-  void Start() { Next(); }
-  // The piece handed over last is not needed any more.
+  void Start() { Post(); }
+  // One of the pieces handed over is not needed any more.
   void Next();
   // Ends with CANCELLED.
   void Cancel();
@@ -62,7 +67,10 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
     bool done = false;
   };
 
+  std::function<void()> WindowWake() override;
   absl::Status Request() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Advance(), on the pool.
+  void Post();
   void OnPieceDone(Piece& piece, const absl::Status& status);
   // Requests, hands over and ends, whichever is due. Runs on the pool.
   void Advance();
@@ -70,6 +78,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   Core& core_;
   const std::shared_ptr<Client> client_;
   const std::shared_ptr<const Buffer> buffer_;
+  WindowGate& window_;
   const uint64_t piece_bytes_;
   const Take take_;
   const End end_;
@@ -78,8 +87,9 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   uint64_t next_offset_ ABSL_GUARDED_BY(mu_);
   const uint64_t end_offset_;
   std::deque<std::shared_ptr<Piece>> pieces_ ABSL_GUARDED_BY(mu_);
-  // The front piece is the receiver's until Next().
-  bool handed_over_ ABSL_GUARDED_BY(mu_) = false;
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.
+  bool taking_ ABSL_GUARDED_BY(mu_) = false;   // `take` is being called.
+  size_t handed_over_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };

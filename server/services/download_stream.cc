@@ -50,16 +50,30 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
 }
 
 void DownloadStream::Take(absl::Span<const uint8_t> data) {
-  response_.mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
+  std::unique_ptr<v1::DownloadResponse> response;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!spare_.empty()) {
+      response = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  if (response == nullptr) response = std::make_unique<v1::DownloadResponse>();
+  response->mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
   core_.counters->Sent(data.size());
-  // The reader ends the call only once this piece is given back, in OnWriteDone.
-  StartWrite(&response_);
+  absl::MutexLock lock(&mu_);
+  responses_.push_back(std::move(response));
+  // The reader ends the call only once every piece is given back, in OnWriteDone.
+  if (responses_.size() == 1) StartWrite(responses_.front().get());
 }
 
 void DownloadStream::OnWriteDone(bool ok) {
   std::shared_ptr<DeviceReader> reader;
   {
     absl::MutexLock lock(&mu_);
+    spare_.push_back(std::move(responses_.front()));
+    responses_.pop_front();
+    if (!responses_.empty()) StartWrite(responses_.front().get());
     reader = reader_;
   }
   if (reader == nullptr) return;

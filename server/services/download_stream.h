@@ -1,11 +1,16 @@
 // DownloadStream: one Buffers.Download.
 //
+// Pieces are copied into messages as they come, so that a client who does not read holds
+// DeviceReader::kPiecesAhead messages of host memory, and no window memory.
+//
 // Thread safety: gRPC and the reader call its members from any thread; mu_ orders
 // them.
 #ifndef RESIDENT_SERVER_SERVICES_DOWNLOAD_STREAM_H_
 #define RESIDENT_SERVER_SERVICES_DOWNLOAD_STREAM_H_
 
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -38,9 +43,12 @@ class DownloadStream final : public grpc::ServerWriteReactor<v1::DownloadRespons
   Core& core_;
   std::shared_ptr<DownloadStream> self_;  // Until OnDone.
   bool entered_ = false;                  // Counted by the gate.
-  v1::DownloadResponse response_;         // gRPC's while it is written.
 
   absl::Mutex mu_;
+  // The first is being written.
+  std::deque<std::unique_ptr<v1::DownloadResponse>> responses_ ABSL_GUARDED_BY(mu_);
+  // Written; their memory is used again.
+  std::vector<std::unique_ptr<v1::DownloadResponse>> spare_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<DeviceReader> reader_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -25,7 +25,10 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
   return stream.get();  // gRPC destroys nothing before this handler has returned.
 }
 
-SubmitStream::~SubmitStream() { core_.streams->Remove(this); }
+SubmitStream::~SubmitStream() {
+  core_.messages->Withdraw(this);
+  core_.streams->Remove(this);
+}
 
 void SubmitStream::Open(const grpc::CallbackServerContext& context) {
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
@@ -45,7 +48,9 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
 void SubmitStream::OnReadDone(bool ok) {
   if (ok) {
     core_.counters->CountBatch();
-    core_.counters->Received(request_.ByteSizeLong());
+    const uint64_t bytes = request_.ByteSizeLong();
+    core_.counters->Received(bytes);
+    request_charge_ = core_.messages->Count(client_->message_use(), bytes);
     Admit();
     return;
   }
@@ -60,21 +65,40 @@ void SubmitStream::Admit() {
     absl::Status end;
     {
       absl::MutexLock lock(&mu_);
-      if (cancelled_ || finished_) return;
+      if (cancelled_ || finished_) {
+        WindowGate::Leave(*this);
+        request_charge_.Clear();
+        return;
+      }
       end = end_;
     }
     if (!end.ok()) {
       // The stream is being ended: this is refused, and nothing more is read.
+      WindowGate::Leave(*this);
+      request_charge_.Clear();
       Refuse(request_.batch().id(), end);
       return;
     }
-    const absl::Status status = TryAdmit();
+    bool waits = false;
+    const absl::Status status = TryAdmit(&waits);
+    if (waits) {
+      bool ends = false;
+      {
+        absl::MutexLock lock(&mu_);
+        ends = cancelled_ || finished_ || !end_.ok();
+      }
+      // What ended the stream did not find it in line.
+      if (ends && LeaveLine()) continue;
+      return;
+    }
+    WindowGate::Leave(*this);
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       // It fits once something of the client's has ended. If nothing of it is under way,
       // that may have ended just now; otherwise waiting would not help.
       if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
       if (again) continue;
     }
+    request_charge_.Clear();
     if (!status.ok()) Refuse(request_.batch().id(), status);
     absl::MutexLock lock(&mu_);
     ReadOn();
@@ -82,10 +106,22 @@ void SubmitStream::Admit() {
   }
 }
 
-absl::Status SubmitStream::TryAdmit() {
+std::function<void()> SubmitStream::WindowWake() {
+  return [self = shared_from_this()] { self->core_.runner->Post([self] { self->Admit(); }); };
+}
+
+bool SubmitStream::LeaveLine() {
+  for (const ServingDevice& device : core_.serving) {
+    if (device.window->Withdraw(*this)) return true;
+  }
+  return false;
+}
+
+absl::Status SubmitStream::TryAdmit(bool* waits) {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
-  auto batch = core_.runner->Prepare(request_.batch(), client_, deadline_,
-                                     [alive](RequestBatch& done) { alive->Answer(done); });
+  auto batch = core_.runner->Prepare(
+      request_.batch(), client_, deadline_, [alive](RequestBatch& done) { alive->Answer(done); },
+      this, waits);
   if (!batch.ok()) return batch.status();
   bool lone = false;
   {
@@ -105,13 +141,23 @@ absl::Status SubmitStream::TryAdmit() {
   return taken;
 }
 
+bool SubmitStream::HostFull() {
+  if (!core_.messages->Full(*client_->message_use())) return false;
+  return core_.messages->WaitIfFull(client_->message_use(), this,
+                                    [runner = core_.runner, stream = weak_from_this()] {
+                                      runner->Post([stream] {
+                                        const std::shared_ptr<SubmitStream> self = stream.lock();
+                                        if (self == nullptr) return;
+                                        absl::MutexLock lock(&self->mu_);
+                                        if (self->paused_) self->ReadOn();
+                                      });
+                                    });
+}
+
 void SubmitStream::ReadOn() {
   if (finished_) return;
-  if (unanswered_ >= core_.limits.max_stream_batches) {
-    paused_ = true;
-  } else {
-    StartRead(&request_);
-  }
+  paused_ = unanswered_ >= core_.limits.max_stream_batches || HostFull();
+  if (!paused_) StartRead(&request_);
 }
 
 void SubmitStream::Answer(RequestBatch& batch) {
@@ -136,9 +182,11 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
 }
 
 void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
-  core_.counters->Sent(response->ByteSizeLong());
+  const uint64_t bytes = response->ByteSizeLong();
+  core_.counters->Sent(bytes);
   absl::MutexLock lock(&mu_);
-  responses_.push_back(std::move(response));
+  if (finished_) return;
+  responses_.push_back({std::move(response), core_.messages->Count(client_->message_use(), bytes)});
   Advance();
 }
 
@@ -148,10 +196,7 @@ void SubmitStream::OnWriteDone(bool ok) {
   responses_.pop_front();
   --unanswered_;
   if (!ok) cancelled_ = true;  // The client is gone; OnCancel follows or has come.
-  if (paused_ && !finished_ && unanswered_ < core_.limits.max_stream_batches) {
-    paused_ = false;
-    StartRead(&request_);
-  }
+  if (paused_) ReadOn();
   Advance();
 }
 
@@ -162,13 +207,14 @@ void SubmitStream::Advance() {
     if (writing_) return;
     // The batches still under way keep the object, not the call.
     finished_ = true;
+    responses_.clear();
     Finish(ToGrpc(errors::Cancelled()));
     return;
   }
   if (!responses_.empty()) {
     if (!writing_) {
       writing_ = true;
-      StartWrite(responses_.front().get());
+      StartWrite(responses_.front().response.get());
     }
     return;
   }
@@ -193,13 +239,19 @@ void SubmitStream::OnCancel() {
     cancelled_ = true;
     Advance();
   }
+  if (LeaveLine()) Admit();
   CancelRunning();
 }
 
 void SubmitStream::End(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (finished_ || !end_.ok()) return;
+    end_ = status;
+  }
+  // What waits in line is refused first.
+  if (LeaveLine()) return Admit();
   absl::MutexLock lock(&mu_);
-  if (finished_ || !end_.ok()) return;
-  end_ = status;
   Advance();
 }
 

@@ -4,13 +4,16 @@
 //            ▼                                             │
 //   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
 //      │ ▲
-//      ▼ │ an answer was written / a batch of the client's completed
+//      ▼ │ an answer was written / a batch of the client's completed /
+//        │ staging memory was given back / the client read an answer
 //   paused, stalled
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
-// not written back (paused), nor while a batch does not fit the client's queue or its
-// share of staging memory (stalled: the batch is kept and tried again when one of the
-// client's completes).
+// not written back (paused), nor while a batch does not fit the client's queue (stalled:
+// the batch is kept and tried again when one of the client's completes) or staging
+// memory (the same, when its turn in the line for that has come). Batches that wait and
+// answers that are not written count as the client's host memory; while that is full
+// (runtime/memory/host_memory.h), none of its streams is read from (paused).
 //
 // Thread safety: gRPC and the runner call its members from any thread. One thread at
 // a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
@@ -19,6 +22,7 @@
 #define RESIDENT_SERVER_SERVICES_SUBMIT_STREAM_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -34,6 +38,7 @@ namespace resident {
 
 class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>,
                            public LiveStream,
+                           public WindowWaiter,
                            public std::enable_shared_from_this<SubmitStream> {
  public:
   // Owns itself until gRPC is done with it and its last batch is answered.
@@ -52,7 +57,13 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
 
   // (reader's turn) Admits request_, answers its refusal, or stalls.
   void Admit();
-  absl::Status TryAdmit();
+  // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
+  absl::Status TryAdmit(bool* waits);
+  std::function<void()> WindowWake() override;
+  // Takes the turn from the line for staging memory, if it is there.
+  bool LeaveLine();
+  // The client's host memory is full, and the stream is woken when it is not.
+  bool HostFull();
   // (reader's turn) Gives the turn back: reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);
@@ -66,7 +77,9 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 
-  v1::SubmitRequest request_;  // The reader's.
+  // The reader's.
+  v1::SubmitRequest request_;
+  HostMemory::Charge request_charge_;
 
   absl::Mutex mu_;
   // Admitted or refused, and not yet written.
@@ -77,7 +90,11 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
-  std::deque<std::unique_ptr<v1::SubmitResponse>> responses_ ABSL_GUARDED_BY(mu_);
+  struct Unwritten {
+    std::unique_ptr<v1::SubmitResponse> response;
+    HostMemory::Charge charge;
+  };
+  std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);
 };
 

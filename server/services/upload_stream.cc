@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/buffers/copy_task.h"
 #include "runtime/errors/buffer_errors.h"
@@ -75,8 +76,12 @@ absl::Status UploadStream::Accept() {
 absl::Status UploadStream::SendPiece() {
   const auto engine = EngineOf(core_, *buffer_);
   if (!engine.ok()) return engine.status();
-  const uint64_t bytes = std::min<uint64_t>(kCopyPieceBytes, message_.data().size() - position_);
-  auto window = (*engine)->AllocateWindow(bytes);
+  WindowGate& gate = *core_.serving[buffer_->device].window;
+  const uint64_t bytes =
+      std::min<uint64_t>(gate.PieceBytes(kCopyPieceBytes), message_.data().size() - position_);
+  auto window =
+      gate.Allocate(**engine, client_->window_use()[buffer_->device], bytes, this, &waiting_);
+  if (waiting_) return absl::OkStatus();
   if (!window.ok()) return window.status();
   std::memcpy((*window)->host, message_.data().data() + position_, bytes);
 
@@ -91,9 +96,10 @@ absl::Status UploadStream::SendPiece() {
     // the window memory, so it is kept until then.
     const absl::Status outcome =
         piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
-    self->core_.runner->Post([self, offset, bytes, host, outcome, keep = piece.keep_alive] {
-      self->OnPieceDone(outcome, offset, bytes, host);
-    });
+    self->core_.runner->Post(
+        [self, offset, bytes, host, outcome, keep = std::exchange(piece.keep_alive, {})] {
+          self->OnPieceDone(outcome, offset, bytes, host);
+        });
   };
   const absl::Status taken =
       core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
@@ -128,16 +134,26 @@ void UploadStream::OnCancel() {
   Advance();
 }
 
+std::function<void()> UploadStream::WindowWake() {
+  return [self = shared_from_this()] {
+    self->core_.runner->Post([self] {
+      absl::MutexLock lock(&self->mu_);
+      self->waiting_ = false;
+      self->Advance();
+    });
+  };
+}
+
 void UploadStream::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
 void UploadStream::Advance() {
   if (finished_) return;
-  while (status_.ok() && buffer_ != nullptr && !reading_ && !reads_ended_ &&
+  while (status_.ok() && !waiting_ && buffer_ != nullptr && !reading_ && !reads_ended_ &&
          position_ < message_.data().size() && under_way_ < kPiecesUnderWay) {
     const absl::Status sent = SendPiece();
-    // Staging memory that is full may be this upload's own: its next piece retries.
+    // A queue that is full may be so of this upload's own: its next piece retries.
     if (sent.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) return;
     Fail(sent);
   }
@@ -150,6 +166,12 @@ void UploadStream::Advance() {
     return;
   }
   if (under_way_ > 0) return;
+  if (waiting_) {
+    // Woken already: it ends when that has come.
+    if (!core_.serving[buffer_->device].window->Withdraw(*this)) return;
+    waiting_ = false;
+  }
+  WindowGate::Leave(*this);
   finished_ = true;
   response_.set_written_bytes(written_);
   if (status_.ok() && buffer_ != nullptr && buffer_->durable && core_.buffers->on_disk()) {

@@ -3,13 +3,14 @@
 // Each message is cut into pieces, which go through the window to the buffer, two of
 // them under way at a time: one is copied into the window while the device copies
 // the other out of it. The next message is read once the last piece of the one before
-// is under way.
+// is under way. Where window memory is full, the upload waits for it.
 //
 // Thread safety: gRPC and the copies' answers call its members from any thread; mu_
 // guards everything.
 #ifndef RESIDENT_SERVER_SERVICES_UPLOAD_STREAM_H_
 #define RESIDENT_SERVER_SERVICES_UPLOAD_STREAM_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +23,7 @@
 namespace resident {
 
 class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
+                           public WindowWaiter,
                            public std::enable_shared_from_this<UploadStream> {
  public:
   // Owns itself until gRPC is done with it and its last copy has ended.
@@ -40,6 +42,7 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
   absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
                    const uint8_t* host);
+  std::function<void()> WindowWake() override;
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -60,6 +63,7 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;                   // Of position_, in the buffer.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.
 };
 
 }  // namespace resident

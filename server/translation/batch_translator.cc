@@ -36,7 +36,8 @@ absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevi
                                                                const Caller& caller, uint64_t bytes,
                                                                RequestBatch& batch) {
   if (bytes == 0) return std::shared_ptr<const WindowMemory>();
-  auto window = device.window->Allocate(session, (*caller.window_use)[batch.device], bytes);
+  auto window = device.window->Allocate(session, (*caller.window_use)[batch.device], bytes,
+                                        caller.waiter, caller.waits);
   if (!window.ok()) return window.status();
   batch.keep_alive.push_back(*window);
   batch.window_address = (*window)->address;

@@ -41,6 +41,9 @@ struct Caller {
   const std::vector<std::shared_ptr<WindowUse>>* window_use = nullptr;
   // The call's own deadline.
   Clock::time_point deadline = Clock::time_point::max();
+  // Who waits if there is no window memory now, and whether it does; null: nobody.
+  WindowWaiter* waiter = nullptr;
+  bool* waits = nullptr;
 };
 
 class BatchTranslator {

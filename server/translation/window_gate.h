@@ -1,23 +1,40 @@
 // WindowGate: shares a device's window memory among clients.
 //
-// Batches that carry tensors inline hold window memory until they are answered. A
-// client may hold at most as much as is left free after it (so n greedy clients get
-// 1/(n+1) each, and 1/(n+1) stays free for the next one), except that a window
-// nobody uses takes anything that fits.
+// Batches that carry tensors inline hold window memory until they are answered,
+// transfers until a piece is copied. A client may hold at most as much as is left free
+// after it (so n greedy clients get 1/(n+1) each, and 1/(n+1) stays free for the next
+// one), except that a window nobody uses takes anything that fits.
 //
-// Thread safety: all members may be called from any thread. Counters are relaxed
-// atomics: two clients that allocate at once may both be let in by the same free
-// bytes; the allocator itself decides what there is.
+// Who can wait stands in line (WindowWaiter), and is woken, in the order of arrival,
+// once what it asked for fits. Who holds nothing and waits goes before those who hold
+// something already; after kMostPasses newcomers have passed it, before everybody.
+//
+//   not in line ──Allocate: full──▶ in line ──memory given back, WakeAll──▶ woken
+//        ▲  ▲                          │                                      │
+//        │  └────────Withdraw──────────┘     Allocate, or Leave               │
+//        └────────────────────────────────────────────────────────────────────┘
+//
+// Thread safety: all members may be called from any thread; of one waiter, Allocate and
+// Leave by one at a time, and not while it is in line.
+//
+// Memory ordering: `given_back` is counted before `in_line` is read, and a waiter is
+// counted in `in_line` before it looks at `given_back` again: one of the two sees the
+// other, so that nobody is left in line by memory that was given back meanwhile. Without
+// anybody in line no lock is taken.
 #ifndef RESIDENT_SERVER_TRANSLATION_WINDOW_GATE_H_
 #define RESIDENT_SERVER_TRANSLATION_WINDOW_GATE_H_
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/device/device.h"
-#include "runtime/errors/batch_errors.h"
 
 namespace resident {
 
@@ -32,48 +49,97 @@ class WindowUse {
   std::atomic<uint64_t> bytes_{0};
 };
 
-class WindowGate {
+// Somebody who can wait for window memory: a stream, or a transfer. Waits in one line at
+// a time, for one piece of memory.
+class WindowWaiter {
  public:
-  explicit WindowGate(uint64_t window_bytes)
-      : window_bytes_(window_bytes), all_(std::make_shared<WindowUse>()) {}
+  virtual ~WindowWaiter() = default;
 
-  // Memory that counts as `own` until the last reference goes. RESOURCE_EXHAUSTED:
-  // over the client's share, or nothing free in one piece.
-  absl::StatusOr<std::shared_ptr<const WindowMemory>> Allocate(
-      EngineSession& session, const std::shared_ptr<WindowUse>& own, uint64_t bytes) {
-    const uint64_t used = all_->bytes();
-    if (bytes > window_bytes_) return errors::WindowFull(bytes, window_bytes_, false);
-    if (used != 0 && own->bytes() + 2 * bytes + used > window_bytes_) {
-      return errors::WindowFull(bytes, window_bytes_, true);
-    }
-    absl::StatusOr<std::shared_ptr<const WindowMemory>> memory = session.AllocateWindow(bytes);
-    if (!memory.ok()) return memory.status();
-    auto held = std::make_shared<Held>(*std::move(memory), all_, own);
-    const WindowMemory* const view = held->memory.get();
-    return std::shared_ptr<const WindowMemory>(std::move(held), view);
-  }
-
-  uint64_t used_bytes() const { return all_->bytes(); }
+ protected:
+  // Called when it gets in line: what to call once when it is woken. Keeps the waiter
+  // alive. It is called from any thread, with whatever locks that holds: all it may do
+  // is post work.
+  virtual std::function<void()> WindowWake() = 0;
 
  private:
+  friend class WindowGate;
+  // Its number in line and who has passed it, kept over tries until it gets its memory.
+  uint64_t place_ = 0;
+  uint32_t passed_ = 0;
+  std::shared_ptr<void> line_;  // Where it was in line last.
+};
+
+class WindowGate {
+ public:
+  // Newcomers that may be served before somebody who holds nothing.
+  static constexpr uint32_t kMostPasses = 256;
+
+  explicit WindowGate(uint64_t window_bytes) : line_(std::make_shared<Line>(window_bytes)) {}
+
+  // Memory that counts as `own` until the last reference goes. RESOURCE_EXHAUSTED: over
+  // the client's share, or nothing free in one piece. With a waiter, `*waits` says
+  // whether it is in line now; then it belongs to whoever wakes it.
+  absl::StatusOr<std::shared_ptr<const WindowMemory>> Allocate(
+      EngineSession& session, const std::shared_ptr<WindowUse>& own, uint64_t bytes,
+      WindowWaiter* waiter = nullptr, bool* waits = nullptr);
+
+  // Takes the waiter out of the line. False: it was not in line, or has been woken.
+  bool Withdraw(const WindowWaiter& waiter);
+  // The waiter was woken, or withdrawn, and wants nothing any more: the next one's turn.
+  static void Leave(WindowWaiter& waiter);
+  // Wakes everybody in line, e.g. to be told that the daemon drains.
+  void WakeAll();
+
+  // How much of `most` bytes a transfer moves at a time: small enough that several fit.
+  uint64_t PieceBytes(uint64_t most) const;
+
+  uint64_t used_bytes() const { return line_->all.bytes(); }
+  uint64_t in_line() const { return line_->in_line.load(std::memory_order_relaxed); }
+
+ private:
+  struct Waiting {
+    WindowWaiter* waiter;  // Kept alive by `wake`.
+    std::shared_ptr<WindowUse> own;
+    uint64_t bytes;
+    std::function<void()> wake;
+  };
+
+  // Shared with the memory that is held, which may outlive the gate.
+  struct Line {
+    explicit Line(uint64_t bytes) : window_bytes(bytes) {}
+
+    bool FitsShare(uint64_t own, uint64_t bytes) const;
+    // The same for somebody who has waited: what no share allows must fit in the end.
+    bool FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const;
+    // Whether it is the turn of whoever asks, and it fits.
+    bool MayTake(const WindowUse& own, uint64_t bytes, const WindowWaiter* waiter);
+    void GaveBack();
+    void WakeFitting();
+
+    const uint64_t window_bytes;
+    WindowUse all;
+    std::atomic<uint64_t> given_back{0};  // Times.
+    std::atomic<uint64_t> in_line{0};     // As many as `waiting`.
+    absl::Mutex mu;
+    std::map<uint64_t, Waiting> waiting ABSL_GUARDED_BY(mu);  // By place.
+  };
+
   struct Held {
-    Held(std::shared_ptr<const WindowMemory> m, std::shared_ptr<WindowUse> a,
+    Held(std::shared_ptr<const WindowMemory> m, std::shared_ptr<Line> l,
          std::shared_ptr<WindowUse> o)
-        : memory(std::move(m)), all(std::move(a)), own(std::move(o)) {
-      all->Add(memory->size_bytes);
-      own->Add(memory->size_bytes);
-    }
-    ~Held() {
-      all->Subtract(memory->size_bytes);
-      own->Subtract(memory->size_bytes);
-    }
-    const std::shared_ptr<const WindowMemory> memory;
-    const std::shared_ptr<WindowUse> all;
+        : memory(std::move(m)), line(std::move(l)), own(std::move(o)) {}
+    ~Held();
+
+    std::shared_ptr<const WindowMemory> memory;
+    const std::shared_ptr<Line> line;
     const std::shared_ptr<WindowUse> own;
   };
 
-  const uint64_t window_bytes_;
-  const std::shared_ptr<WindowUse> all_;
+  // Puts the waiter in line, unless memory was given back since `seen`.
+  bool GetInLine(WindowWaiter& waiter, const std::shared_ptr<WindowUse>& own, uint64_t bytes,
+                 uint64_t seen);
+
+  const std::shared_ptr<Line> line_;
 };
 
 }  // namespace resident

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <random>
 #include <string>
 
@@ -237,6 +238,61 @@ TEST_F(BuffersTest, SharedMemoryIsReadAndWrittenInPlace) {
   ExpectRefused(import(), StatusCode::NOT_FOUND, {"no shared-memory object"});
   munmap(floats, 4096);
   shm_unlink(name.c_str());
+}
+
+TEST_F(BuffersTest, SharedMemoryCountsAsWhatIsMappedOfIt) {
+  const Daemon daemon({"--max_client_memory_mib=1"});
+  const Client client(daemon);
+  const std::string name = "/resident-test-limit-" + std::to_string(getpid());
+  const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(ftruncate(fd, 64 << 20), 0);
+  close(fd);
+  const auto import = [&](uint64_t floats, v1::ImportSharedResponse* response) {
+    v1::ImportSharedRequest request;
+    request.set_name(name);
+    request.set_size_bytes(64 << 20);
+    request.set_dtype(v1::DTYPE_F32);
+    request.add_shape(floats);
+    const auto context = client.Context();
+    return client.buffers().ImportShared(context.get(), request, response);
+  };
+  // Of the object, in the engine's memory.
+  const auto mapped_bytes = [&] {
+    std::ifstream maps("/proc/" + std::to_string(daemon.engine_pid()) + "/maps");
+    uint64_t bytes = 0;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find(name) == std::string::npos) continue;
+      const size_t dash = line.find('-');
+      bytes += std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line, nullptr, 16);
+    }
+    return bytes;
+  };
+  v1::ImportSharedResponse response;
+  ExpectRefused(import(1 << 20, &response), StatusCode::RESOURCE_EXHAUSTED,
+                {"--max_client_memory_mib"});
+  EXPECT_EQ(mapped_bytes(), 0u);
+  const grpc::Status taken = import(1 << 10, &response);
+  ASSERT_TRUE(taken.ok()) << taken.error_message();
+  EXPECT_EQ(response.buffer().size_bytes(), 4096u);
+  EXPECT_EQ(mapped_bytes(), 4096u);
+  shm_unlink(name.c_str());
+}
+
+TEST_F(BuffersTest, CopiesOfDurableBuffersAreLimited) {
+  const Daemon daemon({"--max_client_host_mib=1"});
+  const Client client(daemon);
+  const auto allocate = [&](v1::AllocateResponse* response) {
+    v1::AllocateRequest request = Bytes(600 << 10);
+    request.set_durable(true);
+    const auto context = client.Context();
+    return client.buffers().Allocate(context.get(), request, response);
+  };
+  v1::AllocateResponse first, second;
+  ASSERT_TRUE(allocate(&first).ok());
+  ExpectRefused(allocate(&second), StatusCode::RESOURCE_EXHAUSTED, {"--max_client_host_mib"});
+  EXPECT_TRUE(Free(client, first.buffer().id()).ok());
+  EXPECT_TRUE(allocate(&second).ok());
 }
 
 TEST_F(BuffersTest, SharedMemoryCanBeSwitchedOff) {

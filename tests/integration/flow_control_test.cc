@@ -106,6 +106,313 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
   ExpectNothingLeft(daemon, before);
 }
 
+// One task that returns `floats` floats, on the first device.
+v1::Batch Fill(uint64_t id, uint64_t floats) {
+  v1::Batch batch = Tasks("fill", 1);
+  batch.set_id(id);
+  batch.mutable_options()->set_device(0);
+  Returned(batch, {floats});
+  Scalar(batch, {1});
+  return batch;
+}
+
+TEST(FlowControlTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
+  const Daemon daemon({"--window_mib=4"});
+  const Client holder(daemon);
+  const Client waiting(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  // Three of four MiB.
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  stream->WritesDone();
+  // One that is cancelled in line does not hold it up, and one that can never fit is refused.
+  const auto cancelled = waiting.Context();
+  const auto another = waiting.executor().Submit(cancelled.get());
+  ASSERT_TRUE(another->Write(request));
+  const auto hopeless_context = waiting.Context();
+  const auto hopeless = waiting.executor().Submit(hopeless_context.get());
+  *request.mutable_batch() = Fill(2, 5 << 18);
+  ASSERT_TRUE(hopeless->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(hopeless->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
+  hopeless->WritesDone();
+  EXPECT_TRUE(hopeless->Finish().ok());
+  cancelled->TryCancel();
+  EXPECT_EQ(another->Finish().error_code(), StatusCode::CANCELLED);
+
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  EXPECT_EQ(Floats(response.result()).size(), size_t{1} << 19);
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, DrainRefusesWhatWaitsForStagingMemory) {
+  const Daemon daemon({"--window_mib=4"});
+  const Client holder(daemon);
+  const Client waiting(daemon);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  // Parked: the memory is not given back, so that only the drain can answer it.
+  v1::DrainResponse drained;
+  grpc::ClientContext drain_context;
+  v1::DrainRequest drain;
+  drain.set_timeout_ms(1);
+  (void)v1::Admin::NewStub(daemon.Connect())->Drain(&drain_context, drain, &drained);
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A buffer of `bytes` bytes, and a download of it of which nothing is read.
+struct UnreadDownload {
+  UnreadDownload(const Client& client, uint64_t floats) : context(client.Context()) {
+    uint64_t id = 0;
+    EXPECT_TRUE(client.Allocate(floats, &id).ok());
+    v1::DownloadRequest request;
+    request.set_buffer_id(id);
+    stream = client.buffers().Download(context.get(), request);
+  }
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> stream;
+};
+
+TEST(FlowControlTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
+  const Daemon daemon({"--window_mib=4"});
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<UnreadDownload> downloads;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon));
+    downloads.emplace_back(*clients.back(), 2 << 20);  // 8 MiB.
+  }
+  // Each has been copied from as far as it goes: its copies are tasks.
+  const Client other(daemon);
+  for (auto& download : downloads) download.stream->WaitForInitialMetadata();
+  for (int i = 0; i < 200; ++i) {
+    const RunOutcome outcome = other.Run(Fill(i, 1 << 18));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  }
+  for (auto& download : downloads) {
+    v1::DownloadResponse piece;
+    size_t bytes = 0;
+    while (download.stream->Read(&piece)) bytes += piece.data().size();
+    EXPECT_EQ(bytes, size_t{8} << 20);
+    EXPECT_TRUE(download.stream->Finish().ok());
+  }
+}
+
+TEST(FlowControlTest, ManyTransfersShareALittleStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  constexpr int kClients = 24;
+  constexpr uint64_t kFloats = 1 << 19;  // 2 MiB.
+  std::vector<std::future<std::string>> transfers;
+  for (int i = 0; i < kClients; ++i) {
+    transfers.push_back(std::async(std::launch::async, [&daemon, i]() -> std::string {
+      const Client client(daemon);
+      uint64_t id = 0;
+      grpc::Status status = client.Allocate(kFloats, &id);
+      const std::string bytes(kFloats * sizeof(float), static_cast<char>(i + 1));
+      if (status.ok()) status = Upload(client, id, bytes);
+      std::string got;
+      if (status.ok()) status = Download(client, id, &got);
+      if (!status.ok()) return status.error_message();
+      return got == bytes ? "" : "other bytes";
+    }));
+  }
+  for (auto& transfer : transfers) EXPECT_EQ(transfer.get(), "");
+}
+
+TEST(FlowControlTest, CancelledUploadLeavesTheLineForStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  const Client holder(daemon);
+  const Client client(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 1 << 18)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  {
+    const auto context = client.Context();
+    v1::UploadResponse response;
+    const auto writer = client.buffers().Upload(context.get(), &response);
+    v1::UploadRequest request;
+    request.set_buffer_id(id);
+    request.set_data(std::string(1 << 20, 'a'));
+    ASSERT_TRUE(writer->Write(request));
+    context->TryCancel();
+    EXPECT_EQ(writer->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(held.get().all_ok());
+  EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
+}
+
+// Tasks of the client that have an outcome.
+uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
+  const v1::StatusResponse status = daemon.Status();
+  for (const auto& shown : status.clients()) {
+    if (client.session().rfind(shown.id(), 0) == 0) return shown.completed_tasks();
+  }
+  return 0;
+}
+
+TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
+  const Daemon daemon({"--max_client_host_mib=16", "--window_mib=32"});
+  const Client client(daemon);
+  constexpr int kBatches = 64;
+  constexpr uint64_t kFloats = 1 << 20;  // 4 MiB.
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < kBatches; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = Fill(i, kFloats);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  // It stops: nothing more completes while another client is served a hundred times.
+  const Client other(daemon);
+  uint64_t before = 0;
+  ASSERT_TRUE(Eventually([&] {
+    const uint64_t now = CompletedOf(daemon, client);
+    const bool still = now != 0 && now == before;
+    before = now;
+    for (int i = 0; i < 100; ++i) {
+      if (!other.Run(SmallAdd()).all_ok()) return false;
+    }
+    return still;
+  }));
+  // What one client may have unread, what was in the window then, and what gRPC holds.
+  EXPECT_LE(before, (16 + 32) / 4 + 4);
+  // A second stream of the client goes on once the first is read.
+  const auto second_context = client.Context();
+  const auto second = client.executor().Submit(second_context.get());
+  std::thread writer([&] {
+    for (int i = 0; i < 4; ++i) {
+      v1::SubmitRequest request;
+      *request.mutable_batch() = SmallAdd(i);
+      ASSERT_TRUE(second->Write(request));
+    }
+    second->WritesDone();
+  });
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  EXPECT_EQ(answered, kBatches);
+  EXPECT_TRUE(stream->Finish().ok());
+  answered = 0;
+  while (second->Read(&response)) ++answered;
+  writer.join();
+  EXPECT_EQ(answered, 4);
+  EXPECT_TRUE(second->Finish().ok());
+}
+
+TEST(FlowControlTest, CancelledStreamGivesBackWhatItHadNotRead) {
+  const Daemon daemon({"--max_client_host_mib=1"});
+  const Client client(daemon);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < 8; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = Fill(i, 1 << 20);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  ASSERT_TRUE(Eventually([&] { return CompletedOf(daemon, client) >= 1; }));
+  const auto next_context = client.Context();
+  const auto next = client.executor().Submit(next_context.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = SmallAdd(i);
+    ASSERT_TRUE(next->Write(request));
+  }
+  next->WritesDone();
+  context->TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (next->Read(&response)) ++answered;
+  EXPECT_EQ(answered, 3);
+  EXPECT_TRUE(next->Finish().ok());
+}
+
+TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
+  const Daemon daemon({"--max_client_host_mib=1"});
+  const Client client(daemon);
+  // Less than 1 MiB, and twice as much of them is more.
+  constexpr uint32_t kTasks = 12'000;
+  v1::Batch batch = Spin(kTasks, 1);
+  batch.mutable_options()->set_device(0);
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  auto queued = std::async(std::launch::async, [&] { return client.Run(batch); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == kTasks; }));
+  const RunOutcome refused = client.Run(batch);
+  ExpectRefused(refused.call, StatusCode::RESOURCE_EXHAUSTED, {"--max_client_host_mib"});
+  // A stream waits instead.
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = batch;
+    ASSERT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  EXPECT_TRUE(queued.get().all_ok());
+  v1::SubmitResponse response;
+  int answered = 0;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  EXPECT_EQ(answered, 3);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
+  const Daemon daemon({"--max_connection_streams=2"});
+  ASSERT_TRUE(ControlPark(daemon).ok());
+  // One connection, without a session, which would be a call too.
+  const auto stub = v1::Executor::NewStub(daemon.Connect());
+  v1::RunRequest request;
+  *request.mutable_batch() = SmallAdd();
+  request.mutable_batch()->mutable_options()->set_device(0);
+  std::vector<std::future<grpc::Status>> calls;
+  for (int i = 0; i < 6; ++i) {
+    calls.push_back(std::async(std::launch::async, [&] {
+      grpc::ClientContext context;
+      v1::RunResponse response;
+      return stub->Run(&context, request, &response);
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 2; }));
+  // No more come while another connection is served.
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(daemon.Device().queued_tasks(), 2u);
+  ASSERT_TRUE(ControlResume(daemon).ok());
+  for (auto& call : calls) EXPECT_TRUE(call.get().ok());
+}
+
 TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
   const Daemon daemon({"--max_queued_tasks=1000"});
   const Baseline before(daemon);

@@ -1,0 +1,82 @@
+#include "runtime/memory/host_memory.h"
+
+#include <vector>
+
+#include "runtime/errors/daemon_errors.h"
+
+namespace resident {
+
+bool HostMemory::Full(const HostUse& own) const {
+  const uint64_t bytes = own.bytes();
+  return bytes >= client_limit_ || (limit_ != UINT64_MAX && bytes + all_.load() >= limit_);
+}
+
+HostMemory::Charge HostMemory::Count(std::shared_ptr<HostUse> own, uint64_t bytes) {
+  own->bytes_.fetch_add(bytes);
+  all_.fetch_add(bytes);
+  Charge charge;
+  charge.host_ = this;
+  charge.own_ = std::move(own);
+  charge.bytes_ = bytes;
+  return charge;
+}
+
+absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUse> own, uint64_t bytes) {
+  // Counted first, so that two that come at once are not both let in.
+  Charge charge = Count(std::move(own), bytes);
+  const uint64_t mine = charge.own_->bytes();
+  if (mine > client_limit_) {
+    return errors::HostMemoryFull(bytes, mine - bytes, client_limit_, /*client=*/true);
+  }
+  const uint64_t all = all_.load();
+  if (all > limit_) return errors::HostMemoryFull(bytes, all - bytes, limit_, /*client=*/false);
+  return charge;
+}
+
+void HostMemory::GiveBack(HostUse& own, uint64_t bytes) {
+  own.bytes_.fetch_sub(bytes);
+  all_.fetch_sub(bytes);
+  if (waiting_count_.load() != 0) WakeThoseWithRoom();
+}
+
+void HostMemory::WakeThoseWithRoom() {
+  std::vector<std::function<void()>> woken;
+  {
+    absl::MutexLock lock(&mu_);
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      const auto current = it++;
+      if (Full(*current->second.own)) continue;
+      woken.push_back(std::move(current->second.wake));
+      waiting_.erase(current);
+      waiting_count_.fetch_sub(1);
+    }
+  }
+  for (const std::function<void()>& wake : woken) wake();
+}
+
+bool HostMemory::WaitIfFull(const std::shared_ptr<HostUse>& own, const void* key,
+                            std::function<void()> wake) {
+  if (!Full(*own)) return false;
+  absl::MutexLock lock(&mu_);
+  waiting_count_.fetch_add(1);
+  if (!Full(*own)) {
+    waiting_count_.fetch_sub(1);
+    return false;
+  }
+  if (!waiting_.insert_or_assign(key, Waiting{own, std::move(wake)}).second) {
+    waiting_count_.fetch_sub(1);  // It waited already.
+  }
+  return true;
+}
+
+void HostMemory::Withdraw(const void* key) {
+  std::function<void()> wake;  // Destroyed without the lock.
+  absl::MutexLock lock(&mu_);
+  const auto found = waiting_.find(key);
+  if (found == waiting_.end()) return;
+  wake = std::move(found->second.wake);
+  waiting_.erase(found);
+  waiting_count_.fetch_sub(1);
+}
+
+}  // namespace resident

@@ -1,0 +1,79 @@
+#include "runtime/memory/host_memory.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace resident {
+namespace {
+
+std::shared_ptr<HostUse> Client() { return std::make_shared<HostUse>(); }
+
+TEST(HostMemoryTest, HoldRefusesOverEitherLimitAndChargesNothingThen) {
+  HostMemory host(100, 150);
+  const auto first = Client(), second = Client();
+  auto held = host.Hold(first, 100);
+  ASSERT_TRUE(held.ok());
+  const absl::Status own = host.Hold(first, 1).status();
+  EXPECT_EQ(own.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(own.message()).find("--max_client_host_mib"), std::string::npos);
+  const absl::Status all = host.Hold(second, 51).status();
+  EXPECT_NE(std::string(all.message()).find("--max_host_mib"), std::string::npos);
+  EXPECT_EQ(host.used_bytes(), 100u);
+  held->Clear();
+  EXPECT_EQ(first->bytes(), 0u);
+  EXPECT_TRUE(host.Hold(second, 100).ok());
+  EXPECT_EQ(host.used_bytes(), 0u);
+}
+
+TEST(HostMemoryTest, FullWakesOnceThereIsRoom) {
+  HostMemory host(100, 0);
+  const auto own = Client();
+  int woken = 0;
+  EXPECT_FALSE(host.WaitIfFull(own, &woken, [&] { ++woken; }));
+  HostMemory::Charge much = host.Count(own, 100);
+  HostMemory::Charge more = host.Count(own, 100);
+  EXPECT_TRUE(host.WaitIfFull(own, &woken, [&] { ++woken; }));
+  EXPECT_TRUE(host.WaitIfFull(own, &woken, [&] { ++woken; }));
+  more.Clear();
+  EXPECT_EQ(woken, 0);
+  much.Clear();
+  EXPECT_EQ(woken, 1);
+}
+
+TEST(HostMemoryTest, GreedyClientsLeaveAShareToTheNext) {
+  HostMemory host(0, 120);
+  const auto first = Client(), second = Client(), third = Client();
+  const HostMemory::Charge a = host.Count(first, 60);
+  EXPECT_TRUE(host.Full(*first));
+  EXPECT_FALSE(host.Full(*second));
+  const HostMemory::Charge b = host.Count(second, 30);
+  EXPECT_TRUE(host.Full(*second));
+  EXPECT_FALSE(host.Full(*third));
+}
+
+TEST(HostMemoryTest, AnothersMemoryWakesWhoWaitsForThatOfAll) {
+  HostMemory host(0, 100);
+  const auto first = Client(), second = Client();
+  HostMemory::Charge a = host.Count(first, 100);
+  int woken = 0, withdrawn = 0;
+  EXPECT_TRUE(host.WaitIfFull(second, &woken, [&] { ++woken; }));
+  EXPECT_TRUE(host.WaitIfFull(second, &withdrawn, [&] { ++withdrawn; }));
+  host.Withdraw(&withdrawn);
+  a.Clear();
+  EXPECT_EQ(woken, 1);
+  EXPECT_EQ(withdrawn, 0);
+}
+
+TEST(HostMemoryTest, ChargeThatIsMovedCountsOnce) {
+  HostMemory host(100, 100);
+  const auto own = Client();
+  HostMemory::Charge a = host.Count(own, 10);
+  HostMemory::Charge b = std::move(a);
+  a = host.Count(own, 5);
+  a = std::move(b);
+  EXPECT_EQ(own->bytes(), 10u);
+}
+
+}  // namespace
+}  // namespace resident
