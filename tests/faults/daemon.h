@@ -59,6 +59,8 @@ class Daemon {
   void Kill(int signal) { child_->Kill(signal); }
   std::optional<ChildExit> Wait() { return child_->Wait(std::chrono::seconds(60)); }
   std::string Output() const;
+  // The metrics page; empty if nobody answers.
+  std::string Metrics() const;
 
   // A connection of its own.
   std::shared_ptr<grpc::Channel> Connect() const;
