@@ -131,6 +131,13 @@ TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {
   ExpectServes(client, 0);
 }
 
+TEST(SeveralDevicesTest, DeviceThatIsNotThereIsRefusedBesideOneThatIs) {
+  const Daemon::Failure failure = Daemon::StartInVain({"--devices=cpu,99"});
+  EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
+  EXPECT_THAT(failure.output, HasSubstr("GPU 99"));
+  EXPECT_THAT(failure.output, HasSubstr("Fix: "));
+}
+
 TEST(SeveralDevicesTest, BatchGoesToADeviceThatIsNotBusy) {
   const Daemon daemon(AllDevices());
   const Client busy(daemon, "busy");
