@@ -136,22 +136,24 @@ TEST(EngineFaultsTest, OperatorThatNeverReturns) {
 // Programs are judged by what they may execute: no batch that is taken runs into the limit,
 // also where other batches keep the other workers.
 TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
-  // As --task_time_limit is to --flux_max_cycles by default.
-  const Daemon daemon({"--task_time_limit=1s", "--flux_max_cycles=10000000"});
-  constexpr uint32_t kRuns = 64;
+  const Daemon daemon({"--task_time_limit=2s"});
+  constexpr uint32_t kRuns = 24;
+  // One run takes a sixth of a second, so that a busy machine is no matter; all of them on
+  // one worker would take twice the limit.
+  constexpr uint32_t kCycles = 51'000'000;
   const std::string forever("\x43\x00\x00\x00", 4);  // JMP self
   v1::Batch same = Programs({forever});
   same.mutable_programs()->set_count(kRuns);
   v1::Batch different = Programs(std::vector<std::string>(kRuns, forever));
   std::vector<std::thread> clients;
   for (v1::Batch* batch : {&same, &different}) {
-    batch->mutable_programs()->set_max_cycles(10'000'000);
+    batch->mutable_programs()->set_max_cycles(kCycles);
     clients.emplace_back([&daemon, batch] {
       const Client client(daemon);
       const RunOutcome outcome = client.Run(*batch);
       EXPECT_TRUE(outcome.all_ok()) << outcome.message();
       EXPECT_EQ(outcome.result.flux().errors(), std::string(kRuns, '\x05'));
-      EXPECT_EQ(Integers(outcome.result.flux().cycles()), std::vector<int32_t>(kRuns, 10'000'000));
+      EXPECT_EQ(Integers(outcome.result.flux().cycles()), std::vector<int32_t>(kRuns, kCycles));
     });
   }
   for (std::thread& client : clients) client.join();
