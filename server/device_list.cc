@@ -1,6 +1,9 @@
 #include "server/device_list.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -8,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/device/cuda_probe.h"
+#include "runtime/device/failed_device.h"
 
 namespace resident {
 namespace {
@@ -30,6 +34,19 @@ DeviceOptions OptionsOf(const DeviceChoice& choice, uint32_t index, const ServeO
   device.park_after = options.park_after;
   device.task_time_limit = options.task_time_limit;
   return device;
+}
+
+std::string NameOf(const DeviceChoice& choice) {
+  return choice.cuda ? absl::StrCat("GPU ", choice.ordinal) : "CPU";
+}
+
+// Whether it is the flags that have to change for the device to start.
+bool IsMistake(const DeviceChoice& choice, const absl::Status& status,
+               const DeviceStarter& starter) {
+  if (status.code() == absl::StatusCode::kInvalidArgument) return true;
+  if (!choice.cuda) return false;
+  const auto gpus = starter.probe();
+  return !gpus.ok() || static_cast<size_t>(choice.ordinal) >= gpus->size();
 }
 
 }  // namespace
@@ -64,30 +81,45 @@ absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag) {
   return choices;
 }
 
+DeviceStarter DeviceStarter::Real() {
+  return {[](const DeviceOptions& options) { return Device::Create(options); },
+          [] { return ProbeCudaDevices(); }};
+}
+
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceChoices& choices,
                                                                   const ServeOptions& options,
-                                                                  const SlotInfo& slots) {
-  std::vector<absl::StatusOr<std::unique_ptr<Device>>> started(choices.devices.size());
-  std::vector<std::thread> starters;
-  for (size_t i = 0; i < choices.devices.size(); ++i) {
-    starters.emplace_back([&, i] {
-      DeviceOptions device = OptionsOf(choices.devices[i], static_cast<uint32_t>(i), options);
-      device.slot_name = slots.name;
-      device.slot_time_limit = slots.time_limit;
-      started[i] = Device::Create(device);
-    });
+                                                                  const SlotInfo& slots,
+                                                                  const DeviceStarter& starter) {
+  const size_t count = choices.devices.size();
+  std::vector<DeviceOptions> device_options;
+  for (size_t i = 0; i < count; ++i) {
+    device_options.push_back(OptionsOf(choices.devices[i], static_cast<uint32_t>(i), options));
+    device_options[i].slot_name = slots.name;
+    device_options[i].slot_time_limit = slots.time_limit;
   }
-  for (std::thread& starter : starters) starter.join();
+  std::vector<absl::StatusOr<std::unique_ptr<Device>>> started(count);
+  std::vector<std::thread> starters;
+  for (size_t i = 0; i < count; ++i) {
+    starters.emplace_back([&, i] { started[i] = starter.create(device_options[i]); });
+  }
+  for (std::thread& thread : starters) thread.join();
 
+  const bool any =
+      std::any_of(started.begin(), started.end(), [](const auto& device) { return device.ok(); });
   std::vector<std::unique_ptr<Device>> devices;
-  for (size_t i = 0; i < started.size(); ++i) {
-    if (!started[i].ok()) {
-      const DeviceChoice& choice = choices.devices[i];
-      return absl::Status(started[i].status().code(),
-                          absl::StrCat(choice.cuda ? absl::StrCat("GPU ", choice.ordinal) : "CPU",
-                                       ": ", started[i].status().message()));
+  for (size_t i = 0; i < count; ++i) {
+    if (started[i].ok()) {
+      devices.push_back(*std::move(started[i]));
+      continue;
     }
-    devices.push_back(*std::move(started[i]));
+    const absl::Status& status = started[i].status();
+    const DeviceChoice& choice = choices.devices[i];
+    if (!any || IsMistake(choice, status, starter)) {
+      return absl::Status(status.code(), absl::StrCat(NameOf(choice), ": ", status.message()));
+    }
+    fprintf(stderr, "residentd: device %zu: %s did not start, the others serve: %s\n", i,
+            NameOf(choice).c_str(), std::string(status.message()).c_str());
+    devices.push_back(std::make_unique<FailedDevice>(device_options[i], NameOf(choice), status));
   }
   return devices;
 }

@@ -38,11 +38,22 @@ struct DeviceChoices {
 // UNAVAILABLE: a GPU that is named is not there.
 absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag);
 
-// Starts them all at once. Errors: the first device's
-// that does not start, with its name.
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceChoices& choices,
-                                                                  const ServeOptions& options,
-                                                                  const SlotInfo& slots);
+// What StartDevices starts devices with; others in tests.
+struct DeviceStarter {
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(const DeviceOptions&)> create;
+  // The names of the GPUs there are.
+  std::function<absl::StatusOr<std::vector<std::string>>()> probe;
+
+  static DeviceStarter Real();
+};
+
+// Starts them all at once. One that does not start is given up (FailedDevice) and keeps its
+// index, and the others serve. Errors, with the device's name: the first one's if none
+// starts; that of one that is a mistake in the flags, which nobody is to find out from a
+// device that is missing: INVALID_ARGUMENT, or a GPU that this machine does not have.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(
+    const DeviceChoices& choices, const ServeOptions& options, const SlotInfo& slots,
+    const DeviceStarter& starter = DeviceStarter::Real());
 
 }  // namespace resident
 

@@ -1,6 +1,6 @@
 #include "server/health.h"
 
-#include <algorithm>
+#include "absl/strings/str_cat.h"
 
 namespace resident {
 namespace {
@@ -20,18 +20,30 @@ void Health::Attach(grpc::HealthCheckServiceInterface* service) {
   {
     absl::MutexLock lock(&mu_);
     service_ = service;
+    told_.clear();
   }
   Update();
 }
 
 void Health::Update() {
-  const bool usable = std::any_of(devices_.begin(), devices_.end(), [](const Device* device) {
-    return device->snapshot().state != Device::State::kUnhealthy;
-  });
+  // Held while states are read: of two callers, the later one tells the later state.
   absl::MutexLock lock(&mu_);
   if (service_ == nullptr) return;
-  const bool serving = usable && !gate_->draining();
-  for (const char* name : kServices) service_->SetServingStatus(name, serving);
+  const bool draining = gate_->draining();
+  bool usable = false;
+  for (const Device* device : devices_) {
+    const bool given_up = device->snapshot().state == Device::State::kUnhealthy;
+    usable |= !given_up;
+    Tell(absl::StrCat("resident.device/", device->index()), !given_up && !draining);
+  }
+  for (const char* name : kServices) Tell(name, usable && !draining);
+}
+
+void Health::Tell(const std::string& name, bool serving) {
+  const auto [told, first] = told_.try_emplace(name, serving);
+  if (!first && told->second == serving) return;
+  told->second = serving;
+  service_->SetServingStatus(name, serving);
 }
 
 }  // namespace resident

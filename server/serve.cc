@@ -194,9 +194,13 @@ absl::Status Daemon::StartOperators() {
   if (!operator_options_.state_dir.empty()) {
     compiling.cache_dir = operator_options_.state_dir + "/cache";
   }
-  for (const Device* device : core_.devices) {
-    const bool cuda = device->snapshot().info.kind == "cuda";
-    (cuda ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
+  // Without a first engine it is not known what to compile for.
+  std::vector<Device*> started;
+  for (Device* device : core_.devices) {
+    const EngineInfo info = device->snapshot().info;
+    if (info.workers == 0) continue;
+    started.push_back(device);
+    (info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
   }
   auto compiler = Compiler::Create(compiling);
   if (!compiler.ok()) return compiler.status();
@@ -204,8 +208,8 @@ absl::Status Daemon::StartOperators() {
   LiveOperatorManager::Options options = operator_options_.manager;
   options.task_time_limit = options_.task_time_limit;
   manager_ = std::make_unique<LiveOperatorManager>(
-      options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(),
-                                            core_.devices, ordinals_});
+      options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(), started,
+                                            ordinals_});
   core_.operators = manager_.get();
   std::vector<std::string> warnings = state_->warnings();
   absl::Status restored = manager_->Restore(&warnings);
@@ -246,8 +250,8 @@ void Daemon::ConnectCore() {
   buffers_ = std::make_unique<BufferTable>(options_.limits);
   clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
   health_ = std::make_unique<Health>(core_.devices, &gate_);
-  translator_ = std::make_unique<BatchTranslator>(
-      BatchTranslator::Sources{&core_.limits, registry_.get(), buffers_.get(), core_.serving});
+  translator_ = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
+      &core_.limits, registry_.get(), buffers_.get(), core_.serving, options_.task_time_limit});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
   disk_ = std::make_unique<WorkerPool>(1);
@@ -385,8 +389,10 @@ std::string Daemon::Banner() const {
   const std::string devices =
       absl::StrJoin(core_.devices, "; ", [](std::string* out, const Device* device) {
         const EngineInfo info = device->snapshot().info;
-        absl::StrAppend(out, "device ", device->index(), ": ", info.name, " (", info.kind, ", ",
-                        info.workers, info.kind == "cpu" ? " workers)" : " blocks)");
+        absl::StrAppend(out, "device ", device->index(), ": ", info.name);
+        if (info.workers == 0) return absl::StrAppend(out, " (unhealthy: it did not start)");
+        absl::StrAppend(out, " (", info.kind, ", ", info.workers,
+                        info.kind == "cpu" ? " workers)" : " blocks)");
       });
   return absl::StrCat(
       "residentd ", kVersion, ": serving on ", address_, " (", DescribeAccess(options_.access),

@@ -128,7 +128,8 @@ void BufferTable::Unreserve(ClientId owner, uint64_t bytes, bool durable) {
 
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_ptr<Buffer> buffer) {
   absl::MutexLock lock(&mu_);
-  if (!owners_.contains(buffer->owner)) {  // Its session ended meanwhile.
+  const auto owner = owners_.find(buffer->owner);
+  if (owner == owners_.end()) {  // Its session ended meanwhile.
     Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
     return errors::NoSession();
   }
@@ -137,6 +138,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_pt
     Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
     return errors::DeviceUnavailable(buffer->device, restarted->second.cause);
   }
+  owner->second.newest_device = buffer->device;
   buffer->id = next_id_++;
   buffers_[buffer->id] = buffer;
   return std::shared_ptr<const Buffer>(std::move(buffer));

@@ -122,6 +122,7 @@ class BufferTable {
   struct Usage {
     uint64_t buffers = 0;
     uint64_t bytes = 0;
+    uint32_t newest_device = 0;  // Of the buffer that came last; says nothing without buffers.
   };
 
   explicit BufferTable(const Limits& limits)

@@ -142,6 +142,9 @@ class Device {
   virtual DeviceQueue& queue() = 0;
   // The present engine's session; null while there is none.
   virtual std::shared_ptr<EngineSession> session() = 0;
+  // Whether what could run on any device may come here: there is an engine, and nobody has
+  // parked it or is about to.
+  virtual bool open_to_all() { return session() != nullptr; }
 
   // Takes the kernel off the device until Resume (Admin.Park); waits until it has left.
   // Tasks queue meanwhile. An engine that ends while parked is replaced, and parked.

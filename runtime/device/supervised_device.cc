@@ -65,6 +65,11 @@ std::shared_ptr<EngineSession> SupervisedDevice::session() {
   return session_;
 }
 
+bool SupervisedDevice::open_to_all() {
+  absl::MutexLock lock(&mu_);
+  return session_ != nullptr && !admin_parked_;
+}
+
 Device::Snapshot SupervisedDevice::snapshot() const {
   Snapshot snapshot;
   std::shared_ptr<LiveSession> session;

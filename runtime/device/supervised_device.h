@@ -58,6 +58,7 @@ class SupervisedDevice final : public Device {
   uint32_t index() const override { return options_.index; }
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override;
+  bool open_to_all() override;
   absl::Status Park() override;
   absl::Status Resume() override;
   absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,

@@ -64,4 +64,11 @@ absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
                                            ". Fix: send less or raise --flux_max_cycles"));
 }
 
+absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat(runs, " runs of up to ", cycles, " cycles are ", tasks,
+             " tasks, so that none runs for too long, over the limit of ", limit,
+             ". Fix: send fewer runs in a batch, or a lower max_cycles"));
+}
+
 }  // namespace resident::errors

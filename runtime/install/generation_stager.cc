@@ -28,6 +28,13 @@ bool IsGivenUp(const Device& device) {
   return device.snapshot().state == Device::State::kUnhealthy;
 }
 
+// Devices are looked up by index, and one that did not start leaves a gap.
+size_t PlacesFor(const std::vector<Device*>& devices) {
+  size_t places = 0;
+  for (const Device* device : devices) places = std::max<size_t>(places, device->index() + 1);
+  return places;
+}
+
 bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& version) {
   return std::any_of(versions.begin(), versions.end(),
                      [&](const auto& candidate) { return candidate.get() == &version; });
@@ -44,7 +51,7 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       loaded_(std::move(loaded)),
       // The built-in operators' generation has number 1.
       number_(std::max<uint64_t>(1, options.last_number)),
-      on_(devices_.size()),
+      on_(PlacesFor(devices_)),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {

@@ -30,7 +30,7 @@ class VersionCanary {
     const VersionBuilder* builder;
     CanaryVerdicts* verdicts;
     std::vector<Device*> devices;  // By index.
-    std::vector<int> ordinals;     // Their CUDA ordinals.
+    std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
     std::string engine_program;
   };
   struct Subject {

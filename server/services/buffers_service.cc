@@ -49,6 +49,17 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
   return absl::OkStatus();
 }
 
+// Where a buffer goes that the client wants on this device, or on any.
+absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client, const BufferSpec& spec,
+                                   std::optional<uint32_t> wanted) {
+  const BufferTable::Usage usage = core.buffers->usage(client.id());
+  std::optional<uint32_t> home;
+  if (usage.buffers > 0) home = usage.newest_device;
+  // One that is too large for any device is the buffer table's to refuse.
+  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
+  return PlaceBuffer(core.serving, wanted, home, elements * SizeOf(spec.dtype));
+}
+
 // Takes the buffer's bytes from its identity's quota. A shape that is too large for any
 // device is the buffer table's to refuse.
 absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
@@ -80,7 +91,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   if (!read.ok()) return read;
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  const auto place = Place(core_.serving, wanted);
+  const auto place = PlaceFor(core_, **client, spec, wanted);
   if (!place.ok()) return place.status();
   spec.device = place->device;
   spec.durable = request.durable();
@@ -201,7 +212,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   }
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  const auto place = Place(core_.serving, wanted);
+  const auto place = PlaceFor(core_, client, spec, wanted);
   if (!place.ok()) return place.status();
   spec.device = place->device;
 

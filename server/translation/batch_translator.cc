@@ -121,6 +121,10 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
   const auto copy_bytes = sources.registry->Resolve(kCopyBytesOperator, 0);
   if (!copy_bytes.ok()) return copy_bytes.status();
 
+  const FluxSplit split = programs.Split(place->session->info(), sources.task_time_limit);
+  status = programs.CheckSplit(split);
+  if (!status.ok()) return status;
+
   batch.device = place->device;
   batch.epoch = place->session->epoch();
   const ResolvedOperator& counted = name.empty() ? *flux_run : installed;
@@ -140,7 +144,7 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
       batch.keep_alive.push_back(*std::move(memory));
     }
   }
-  programs.Fill(*flux_run, *copy_bytes, place->session->info(), **window, staged, batch);
+  programs.Fill(*flux_run, *copy_bytes, split, **window, staged, batch);
   return absl::OkStatus();
 }
 

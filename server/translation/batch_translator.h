@@ -14,6 +14,7 @@
 #ifndef RESIDENT_SERVER_TRANSLATION_BATCH_TRANSLATOR_H_
 #define RESIDENT_SERVER_TRANSLATION_BATCH_TRANSLATOR_H_
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -53,6 +54,8 @@ class BatchTranslator {
     const Registry* registry;
     const BufferTable* buffers;
     std::vector<ServingDevice> devices;  // By index.
+    // --task_time_limit; 0: none.
+    std::chrono::milliseconds task_time_limit{10'000};
   };
 
   explicit BatchTranslator(Sources sources) : sources_(std::move(sources)) {}

@@ -17,15 +17,6 @@ constexpr uint32_t kRegisters = 16;
 // (kernels/flux/run_arguments.h), which then reads them where they are.
 constexpr uint64_t kSmallProgramBytes = 64;
 constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
-// Runs of one chunk: whole blocks of threads, and for one program over many inputs
-// enough of them to be worth staging the program for.
-constexpr uint64_t kRunsOfBlock = 256;
-constexpr uint64_t kMostRunsOfChunk = 4096;
-constexpr uint64_t kChunksOfWorker = 4;
-// A batch becomes several tasks where its runs might need more instructions than this for
-// each worker: about 3 s of a CPU's worker and 2 s of a GPU's, so that no legal batch
-// comes near --task_time_limit in one task.
-constexpr uint64_t kInstructionsOfWorker = 1'000'000'000;
 
 }  // namespace
 
@@ -112,24 +103,20 @@ bool FluxPrograms::wants_staging() const {
   return bytes > kSmallBytecodeBytes && bytes > kSmallProgramBytes * programs_;
 }
 
-uint64_t FluxPrograms::Chunks(const EngineInfo& engine, uint64_t runs) const {
-  uint64_t runs_of_chunk = kRunsOfBlock;
-  if (programs_ == 1) {
-    const uint64_t chunks = kChunksOfWorker * std::max<uint32_t>(1, engine.workers);
-    runs_of_chunk = (runs / chunks + kRunsOfBlock - 1) / kRunsOfBlock * kRunsOfBlock;
-    runs_of_chunk = std::clamp(runs_of_chunk, kRunsOfBlock, kMostRunsOfChunk);
-  }
-  return (runs + runs_of_chunk - 1) / runs_of_chunk;
+FluxSplit FluxPrograms::Split(const EngineInfo& engine,
+                              std::chrono::milliseconds time_limit) const {
+  return SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
 }
 
-uint64_t FluxPrograms::RunsOfTask(const EngineInfo& engine) const {
-  const uint64_t instructions = kInstructionsOfWorker * std::max<uint32_t>(1, engine.workers);
-  const uint64_t runs = instructions / std::max<uint64_t>(1, max_cycles_);
-  return std::max(kRunsOfBlock, runs / kRunsOfBlock * kRunsOfBlock);
+absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
+  constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
+  const uint64_t tasks = split.tasks(runs_);
+  if (tasks * kTaskBytes <= kMaxBatchDescriptorBytes) return absl::OkStatus();
+  return errors::FluxTooMuchWork(runs_, max_cycles_, tasks, kMaxBatchDescriptorBytes / kTaskBytes);
 }
 
 void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-                        const EngineInfo& engine, const WindowMemory& window,
+                        const FluxSplit& split, const WindowMemory& window,
                         const DeviceMemory* staged, RequestBatch& batch) const {
   const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
     if (bytes != 0) std::memcpy(window.host + at, data, bytes);
@@ -140,22 +127,23 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   copy_in(index_at_, message_.program_index().data(), uint64_t{4} * message_.program_index_size());
   copy_in(initial_at_, message_.initial().data(), message_.initial().size());
 
-  const uint64_t runs_of_task = RunsOfTask(engine);
-  const size_t run_tasks = (runs_ + runs_of_task - 1) / runs_of_task;
+  const size_t run_tasks = split.tasks(runs_);
   const size_t first_run_task = staged == nullptr ? 0 : 1;
   batch.tasks.resize(first_run_task + run_tasks);
   batch.arguments_per_task = flux::kRunArguments;
   batch.arguments.resize(batch.tasks.size() * flux::kRunArguments);
-  batch.in_order = batch.tasks.size() > 1;  // Each run task takes all workers anyway.
+  // Each run task may take all workers; together they would fill the ring for long.
+  batch.in_order = batch.tasks.size() > 1;
   if (staged != nullptr) {
     FillCopyTask(copy_bytes, window.address + bytecode_at_, staged->address, bytecode_bytes,
                  batch.tasks[0], batch.arguments.data());
   }
   const uint64_t bytecode = staged == nullptr ? window.address + bytecode_at_ : staged->address;
   for (size_t t = 0; t < run_tasks; ++t) {
-    const uint64_t first = t * runs_of_task;
-    FillRunTask(flux_run, engine, window.address, bytecode, first,
-                std::min<uint64_t>(runs_of_task, runs_ - first), batch.tasks[first_run_task + t],
+    const uint64_t first = t * split.runs_of_task;
+    FillRunTask(flux_run, split, window.address, bytecode, first,
+                std::min<uint64_t>(split.runs_of_task, runs_ - first),
+                batch.tasks[first_run_task + t],
                 &batch.arguments[(first_run_task + t) * flux::kRunArguments]);
   }
 
@@ -167,7 +155,7 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   batch.flux_cycles = window.host + cycles_at_;
 }
 
-void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const EngineInfo& engine,
+void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split,
                                uint64_t window, uint64_t bytecode, uint64_t first, uint64_t runs,
                                TaskDescriptor& task, Argument* arguments) const {
   const auto tensor = [&](uint32_t i, DType dtype, uint64_t address, uint64_t elements) {
@@ -204,7 +192,7 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const EngineInf
   scalar(flux::kRunUnknownNop,
          message_.unknown_opcode() == v1::FluxPrograms::UNKNOWN_OPCODE_NOP ? 1 : 0);
 
-  const uint64_t chunks = Chunks(engine, runs);
+  const uint64_t chunks = split.chunks(runs);
   task = TaskDescriptor{};
   task.operator_slot = static_cast<u16>(flux_run.version->slot);
   task.words[0] = flux::kRunArguments;

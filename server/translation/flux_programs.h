@@ -1,11 +1,14 @@
-// FluxPrograms: a batch of FLUX programs, checked and made one wide task of flux.run.
+// FluxPrograms: a batch of FLUX programs, checked and made wide tasks of flux.run: one, or
+// several where it might take long (flux_split.h).
 //
-// Used in three steps: Check (the message alone), window_bytes, Fill.
+// Used in these steps: Check (the message alone), Split and CheckSplit (for the device),
+// window_bytes, Fill.
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
 #define RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -14,6 +17,7 @@
 #include "runtime/device/device.h"
 #include "runtime/limits.h"
 #include "runtime/registry/registry.h"
+#include "server/translation/flux_split.h"
 #include "server/translation/request_batch.h"
 
 namespace resident {
@@ -36,20 +40,21 @@ class FluxPrograms {
   // a copy into device memory before the programs run.
   bool wants_staging() const;
 
+  // Which runs each task has on this engine; `time_limit` as in SplitFlux.
+  FluxSplit Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) const;
+  // INVALID_ARGUMENT: more tasks than a batch may have.
+  absl::Status CheckSplit(const FluxSplit& split) const;
+
   // Fills in the tasks that run the programs, and one before them that copies the
   // bytecode when `staged` is not null.
   void Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-            const EngineInfo& engine, const WindowMemory& window, const DeviceMemory* staged,
+            const FluxSplit& split, const WindowMemory& window, const DeviceMemory* staged,
             RequestBatch& batch) const;
 
  private:
   uint64_t Reserve(uint64_t bytes);
-  // Chunks of a task of so many runs.
-  uint64_t Chunks(const EngineInfo& engine, uint64_t runs) const;
-  // Most runs of one task.
-  uint64_t RunsOfTask(const EngineInfo& engine) const;
   // The task of runs [first, first + runs); `window` and `bytecode` are addresses.
-  void FillRunTask(const ResolvedOperator& flux_run, const EngineInfo& engine, uint64_t window,
+  void FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split, uint64_t window,
                    uint64_t bytecode, uint64_t first, uint64_t runs, TaskDescriptor& task,
                    Argument* arguments) const;
 

@@ -1,35 +1,75 @@
 #include "server/translation/placement.h"
 
+#include <utility>
+
 #include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 
-absl::StatusOr<Placement> Place(const std::vector<ServingDevice>& devices,
-                                std::optional<uint32_t> wanted) {
-  if (!wanted.has_value() && devices.size() == 1) wanted = 0;
-  if (wanted.has_value()) {
-    if (*wanted >= devices.size()) return errors::UnknownDevice(*wanted, devices.size());
-    Device* const device = devices[*wanted].device;
-    std::shared_ptr<EngineSession> session = device->session();
-    if (session == nullptr) {
-      return errors::DeviceUnavailable(*wanted, device->snapshot().detail);
-    }
-    return Placement{*wanted, std::move(session)};
-  }
-  Placement best;
-  uint64_t least = UINT64_MAX;
-  for (uint32_t i = 0; i < devices.size(); ++i) {
-    std::shared_ptr<EngineSession> session = devices[i].device->session();
-    if (session == nullptr) continue;
-    const DeviceQueue::Counters counters = devices[i].device->queue().counters();
-    const uint64_t load = counters.queued_tasks + counters.in_flight;
-    if (load < least) {
-      least = load;
+namespace {
+
+// The device asked for, if it has an engine.
+absl::StatusOr<Placement> PlaceOn(const std::vector<ServingDevice>& devices, uint32_t wanted) {
+  if (wanted >= devices.size()) return errors::UnknownDevice(wanted, devices.size());
+  Device* const device = devices[wanted].device;
+  std::shared_ptr<EngineSession> session = device->session();
+  if (session == nullptr) return errors::DeviceUnavailable(wanted, device->snapshot().detail);
+  return Placement{wanted, std::move(session)};
+}
+
+// The device whose `load` is least: of those that are open to all, or, where none is, of
+// those that have an engine, so that what is sent to parked devices waits there.
+template <typename Load>
+absl::StatusOr<Placement> PlaceOnLeast(const std::vector<ServingDevice>& devices,
+                                       const Load& load) {
+  for (const bool only_open : {true, false}) {
+    Placement best;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < devices.size(); ++i) {
+      Device& device = *devices[i].device;
+      if (only_open && !device.open_to_all()) continue;
+      std::shared_ptr<EngineSession> session = device.session();
+      if (session == nullptr) continue;
+      const uint64_t of_this = load(device, *session);
+      if (best.session != nullptr && of_this >= least) continue;
+      least = of_this;
       best = {i, std::move(session)};
     }
+    if (best.session != nullptr) return best;
   }
-  if (best.session == nullptr) return errors::NoDeviceAvailable();
-  return best;
+  return errors::NoDeviceAvailable();
+}
+
+uint64_t FreeBytes(const EngineSession& session) {
+  const uint64_t used = session.memory_used_bytes();
+  const uint64_t total = session.info().memory_bytes;
+  return total > used ? total - used : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> Place(const std::vector<ServingDevice>& devices,
+                                std::optional<uint32_t> wanted) {
+  if (wanted.has_value()) return PlaceOn(devices, *wanted);
+  if (devices.size() == 1) return PlaceOn(devices, 0);
+  return PlaceOnLeast(devices, [](Device& device, const EngineSession&) {
+    const DeviceQueue::Counters counters = device.queue().counters();
+    return counters.queued_tasks + counters.in_flight;
+  });
+}
+
+absl::StatusOr<Placement> PlaceBuffer(const std::vector<ServingDevice>& devices,
+                                      std::optional<uint32_t> wanted, std::optional<uint32_t> home,
+                                      uint64_t bytes) {
+  if (wanted.has_value()) return PlaceOn(devices, *wanted);
+  if (devices.size() == 1) return PlaceOn(devices, 0);
+  if (home.has_value() && devices[*home].device->open_to_all()) {
+    auto place = PlaceOn(devices, *home);
+    if (place.ok() && FreeBytes(*place->session) >= bytes) return place;
+  }
+  return PlaceOnLeast(devices, [](Device&, const EngineSession& session) {
+    return UINT64_MAX - FreeBytes(session);
+  });
 }
 
 }  // namespace resident

@@ -1,10 +1,13 @@
 #include "tests/faults/daemon.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -220,6 +223,26 @@ Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
 }
 
 std::string Daemon::Output() const { return ReadFile(folder_.path() + "/output"); }
+
+std::string Daemon::Metrics() const {
+  const size_t colon = metrics_address_.rfind(':');
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(metrics_address_.substr(colon + 1))));
+  inet_pton(AF_INET, metrics_address_.substr(0, colon).c_str(), &address.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::string answer;
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+      write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+    char buffer[4096];
+    for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
+      answer.append(buffer, static_cast<size_t>(bytes));
+    }
+  }
+  close(fd);
+  return answer;
+}
 
 std::shared_ptr<grpc::Channel> Daemon::Connect() const {
   grpc::ChannelArguments arguments;

@@ -73,6 +73,8 @@ class Daemon {
     return child_->Wait(most);
   }
   std::string Output() const;
+  // The metrics page; empty if nobody answers.
+  std::string Metrics() const;
 
   // A connection of its own.
   std::shared_ptr<grpc::Channel> Connect() const;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/faults/daemon.h"
+#include "tests/faults/health.h"
 
 namespace resident::testing {
 namespace {
@@ -92,6 +93,28 @@ TEST(DaemonFaultsTest, TerminatedFinishesWhatItHas) {
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->status, 0) << exit->ToString();
   EXPECT_EQ(kill(engine, 0), -1);
+}
+
+TEST(DaemonFaultsTest, MetricsAreAnsweredWhileTheDaemonDrains) {
+  Daemon daemon;
+  const Client client(daemon);
+  const Counters out(client, 16);
+  RunOutcome outcome;
+  std::atomic<bool> done{false};
+  std::thread running([&] {
+    outcome = client.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 3'000'000'000));
+    done = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  daemon.Kill(SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return HealthOf(daemon, "") == kNotServing; }));
+  EXPECT_THAT(daemon.Metrics(), HasSubstr("resident_ring_occupancy{device=\"0\"} 1"));
+  EXPECT_FALSE(done) << "the drain was over before the page was asked for";
+  running.join();
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
 }
 
 TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {

@@ -11,11 +11,16 @@
 #include <vector>
 
 #include "tests/faults/daemon.h"
+#include "tests/faults/health.h"
+#include "tests/integration/messages.h"
 
 namespace resident::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint32_t kBatch = 500;
+constexpr uint64_t kMebifloats = 1 << 18;  // Of a MiB.
 
 std::vector<std::string> AllDevices() { return {OnGpu() ? "--devices=all" : "--devices=cpu,cpu"}; }
 
@@ -26,6 +31,44 @@ void ExpectServes(const Client& client, uint32_t device) {
   ASSERT_TRUE(outcome.all_ok()) << outcome.message();
   EXPECT_EQ(outcome.result.device(), device);
   for (uint32_t i = 0; i < kBatch; ++i) EXPECT_EQ(counters.value(i), 1.0f) << "task " << i;
+}
+
+// The device that an allocation goes to which names none; -1: refused.
+int64_t DeviceOfBuffer(const Client& client, uint64_t floats) {
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(floats);
+  v1::AllocateResponse response;
+  const grpc::Status status = client.buffers().Allocate(client.Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return status.ok() ? response.buffer().device() : -1;
+}
+
+// The same of a batch.
+int64_t DeviceOfBatch(const Client& client) {
+  const RunOutcome outcome = client.Run(SmallAdd());
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  return outcome.all_ok() ? outcome.result.device() : -1;
+}
+
+void Park(const Daemon& daemon, uint32_t device) {
+  grpc::ClientContext context;
+  v1::ParkRequest request;
+  request.set_device(device);
+  v1::ParkResponse response;
+  const grpc::Status status =
+      v1::Admin::NewStub(daemon.Connect())->Park(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+void Resume(const Daemon& daemon, uint32_t device) {
+  grpc::ClientContext context;
+  v1::ResumeRequest request;
+  request.set_device(device);
+  v1::ResumeResponse response;
+  const grpc::Status status =
+      v1::Admin::NewStub(daemon.Connect())->Resume(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST(SeveralDevicesTest, EachServesFromAnEngineOfItsOwn) {
@@ -85,6 +128,98 @@ TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {
     EXPECT_EQ(after.devices(d).restarts(), 0u);
   }
   const Client client(daemon);
+  ExpectServes(client, 0);
+}
+
+TEST(SeveralDevicesTest, DeviceThatIsNotThereIsRefusedBesideOneThatIs) {
+  const Daemon::Failure failure = Daemon::StartInVain({"--devices=cpu,99"});
+  EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
+  EXPECT_THAT(failure.output, HasSubstr("GPU 99"));
+  EXPECT_THAT(failure.output, HasSubstr("Fix: "));
+}
+
+TEST(SeveralDevicesTest, BatchGoesToADeviceThatIsNotBusy) {
+  const Daemon daemon(AllDevices());
+  const Client busy(daemon, "busy");
+  const Client client(daemon);
+  const Counters out(busy, 1, /*device=*/0);
+  RunOutcome outcome;
+  std::thread running(
+      [&] { outcome = busy.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 1'000'000'000)); });
+  EXPECT_TRUE(Eventually([&] { return daemon.Status().devices(0).ring().in_flight() == 1; }));
+  EXPECT_GT(DeviceOfBatch(client), 0);
+  running.join();
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  EXPECT_EQ(DeviceOfBatch(client), 0);
+}
+
+TEST(SeveralDevicesTest, ParkedDeviceIsPassedOver) {
+  const Daemon daemon(AllDevices());
+  const Client client(daemon);
+  const uint32_t devices = static_cast<uint32_t>(daemon.Status().devices_size());
+  Park(daemon, 0);
+  for (int i = 0; i < 10; ++i) EXPECT_GT(DeviceOfBatch(client), 0);
+  EXPECT_GT(DeviceOfBuffer(client, 16), 0);
+  // With no other left, work waits on one until it is resumed.
+  for (uint32_t d = 1; d < devices; ++d) Park(daemon, d);
+  int64_t device = -1;
+  std::thread waiting([&] { device = DeviceOfBatch(client); });
+  EXPECT_TRUE(Eventually([&] { return daemon.Status().devices(0).queued_tasks() == 1; }));
+  for (uint32_t d = 0; d < devices; ++d) Resume(daemon, d);
+  waiting.join();
+  EXPECT_EQ(device, 0);
+}
+
+TEST(SeveralDevicesTest, BuffersGoWhereThereIsRoom) {
+  const Daemon daemon(AllDevices());  // Of 64 MiB each.
+  const Client first(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(first.Allocate(48 * kMebifloats, &id, /*device=*/0).ok());
+  // A session's buffers stay together while they fit.
+  EXPECT_EQ(DeviceOfBuffer(first, kMebifloats), 0);
+  const int64_t other = DeviceOfBuffer(first, 32 * kMebifloats);
+  EXPECT_GT(other, 0);
+  EXPECT_EQ(DeviceOfBuffer(first, kMebifloats), other);
+  // Another session begins where most is free.
+  const Client second(daemon);
+  EXPECT_GT(DeviceOfBuffer(second, 16), 0);
+}
+
+TEST(SeveralDevicesTest, DeviceThatIsGivenUpIsReportedAndTheOthersServe) {
+  const Daemon daemon(AllDevices());
+  const Client client(daemon);
+  HealthWatch lost(daemon, "resident.device/0");
+  HealthWatch whole(daemon, "");
+  EXPECT_EQ(lost.Next(), kServing);
+  EXPECT_EQ(whole.Next(), kServing);
+  for (int i = 0; i < 5; ++i) {
+    pid_t pid = 0;
+    ASSERT_TRUE(Eventually([&] {
+      const v1::DeviceStatus device = daemon.Device();
+      pid = static_cast<pid_t>(device.engine_pid());
+      return pid != 0 && device.state() == v1::DeviceStatus::STATE_RESIDENT;
+    }));
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return daemon.engine_pid() != pid; }));
+  }
+  EXPECT_EQ(lost.Next(), kNotServing);
+  EXPECT_EQ(HealthOf(daemon, "resident.device/0"), kNotServing);
+  const v1::StatusResponse status = daemon.Status();
+  EXPECT_EQ(status.devices(0).state(), v1::DeviceStatus::STATE_UNHEALTHY);
+  EXPECT_THAT(daemon.Metrics(),
+              HasSubstr("resident_device_state{device=\"0\",state=\"unhealthy\"} 1"));
+
+  EXPECT_EQ(HealthOf(daemon, ""), kServing);
+  EXPECT_EQ(HealthOf(daemon, "resident.v1.Executor"), kServing);
+  for (int d = 1; d < status.devices_size(); ++d) {
+    EXPECT_EQ(HealthOf(daemon, "resident.device/" + std::to_string(d)), kServing);
+    ExpectServes(client, static_cast<uint32_t>(d));
+  }
+  EXPECT_GT(DeviceOfBatch(client), 0);
+  EXPECT_GT(DeviceOfBuffer(client, 16), 0);
+
+  Resume(daemon, 0);
+  EXPECT_EQ(lost.Next(), kServing);
   ExpectServes(client, 0);
 }
 

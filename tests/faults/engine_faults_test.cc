@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/faults/daemon.h"
+#include "tests/integration/messages.h"
 
 namespace resident::testing {
 namespace {
@@ -136,6 +137,62 @@ TEST(EngineFaultsTest, OperatorThatNeverReturns) {
   EXPECT_EQ(daemon.Device().restarts(), 1u);
   ExpectNothingLeft(daemon, before);
   ExpectServes(daemon);
+}
+
+// Programs are judged by what they may execute: no batch that is taken runs into the limit,
+// also where other batches keep the other workers.
+TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
+  const Daemon daemon({"--task_time_limit=2s"});
+  constexpr uint32_t kRuns = 24;
+  // One run takes a sixth of a second, so that a busy machine is no matter; all of them on
+  // one worker would take twice the limit.
+  constexpr uint32_t kCycles = 51'000'000;
+  const std::string forever("\x43\x00\x00\x00", 4);  // JMP self
+  v1::Batch same = Programs({forever});
+  same.mutable_programs()->set_count(kRuns);
+  v1::Batch different = Programs(std::vector<std::string>(kRuns, forever));
+  std::vector<std::thread> clients;
+  for (v1::Batch* batch : {&same, &different}) {
+    batch->mutable_programs()->set_max_cycles(kCycles);
+    clients.emplace_back([&daemon, batch] {
+      const Client client(daemon);
+      const RunOutcome outcome = client.Run(*batch);
+      EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+      EXPECT_EQ(outcome.result.flux().errors(), std::string(kRuns, '\x05'));
+      EXPECT_EQ(Integers(outcome.result.flux().cycles()), std::vector<int32_t>(kRuns, kCycles));
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(daemon.Device().restarts(), 0u);
+}
+
+TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
+  const Daemon daemon;
+  const Client client(daemon);
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(4);
+  request.set_durable(true);
+  v1::AllocateResponse response;
+  ASSERT_TRUE(client.buffers().Allocate(client.Context().get(), request, &response).ok());
+  const uint64_t id = response.buffer().id();
+  const auto bytes = [](std::vector<float> values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  };
+  ASSERT_TRUE(Upload(client, id, bytes({0, 10, 20, 30})).ok());
+  ASSERT_TRUE(client.Run(FloatTasks("test.count", id, 0, 4)).all_ok());
+  v1::PersistRequest persist;
+  persist.set_buffer_id(id);
+  v1::PersistResponse persisted;
+  ASSERT_TRUE(client.buffers().Persist(client.Context().get(), persist, &persisted).ok());
+  ASSERT_TRUE(client.Run(FloatTasks("test.count", id, 0, 2)).all_ok());  // Not persisted.
+
+  const pid_t pid = daemon.engine_pid();
+  kill(pid, SIGKILL);
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+  std::string got;
+  ASSERT_TRUE(Download(client, id, &got).ok());
+  EXPECT_EQ(got, bytes({1, 11, 21, 31}));
 }
 
 TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {

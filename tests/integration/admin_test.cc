@@ -9,6 +9,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "resident/v1/operators.grpc.pb.h"
+#include "tests/faults/health.h"
 #include "tests/integration/messages.h"
 
 namespace resident::testing {
@@ -47,17 +48,6 @@ grpc::Status CallByName(const std::shared_ptr<grpc::Channel>& channel, const std
   call->Finish(&status, nullptr);
   queue.Next(&tag, &ok);
   return status;
-}
-
-// grpc.health.v1: 1 SERVING, 2 NOT_SERVING; 0 on an error.
-int Health(const Daemon& daemon, const std::string& service) {
-  const std::string request =
-      service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
-  std::string response;
-  if (!CallByName(daemon.Connect(), "/grpc.health.v1.Health/Check", request, &response).ok()) {
-    return 0;
-  }
-  return response.size() == 2 ? response[1] : 0;
 }
 
 class AdminTest : public DaemonTest {
@@ -246,10 +236,10 @@ TEST_F(AdminTest, CancelledRunLeavesTheQueue) {
 TEST_F(AdminTest, EveryServiceIsHealthyAndReflected) {
   for (const char* service :
        {"", "resident.v1.Executor", "resident.v1.Sessions", "resident.v1.Buffers",
-        "resident.v1.Operators", "resident.v1.Admin"}) {
-    EXPECT_EQ(Health(*daemon_, service), 1) << service;
+        "resident.v1.Operators", "resident.v1.Admin", "resident.device/0"}) {
+    EXPECT_EQ(HealthOf(*daemon_, service), kServing) << service;
   }
-  EXPECT_EQ(Health(*daemon_, "resident.v1.Nothing"), 0);
+  EXPECT_EQ(HealthOf(*daemon_, "resident.v1.Nothing"), kHealthError);
   std::string response;
   // ServerReflectionRequest.list_services = "".
   ASSERT_TRUE(CallByName(daemon_->Connect(),
@@ -281,8 +271,9 @@ TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
 
   v1::DrainResponse response;
   ExpectRefused(drain(1, &response), StatusCode::DEADLINE_EXCEEDED, {"1 tasks are left"});
-  EXPECT_EQ(Health(daemon, ""), 2);
-  EXPECT_EQ(Health(daemon, "resident.v1.Executor"), 2);
+  for (const char* service : {"", "resident.v1.Executor", "resident.device/0"}) {
+    EXPECT_EQ(HealthOf(daemon, service), kNotServing) << service;
+  }
   EXPECT_TRUE(daemon.Status().draining());
   ExpectRefused(client.Run(SmallAdd()).call, StatusCode::UNAVAILABLE, {"draining"});
   {

@@ -298,6 +298,31 @@ TEST_F(ExecutorTest, StreamAnswersEveryBatchAndEndsWhenTheClientHalfCloses) {
   }
 }
 
+TEST_F(ExecutorTest, StreamAnswersInTheOrderOfCompletion) {
+  const Daemon daemon({"--cpu_workers=2"});  // A fast batch has a worker of its own.
+  const Client client(daemon);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Tasks("test.spin", 1);
+  request.mutable_batch()->set_id(1);
+  Returned(*request.mutable_batch(), {1});
+  Integer(*request.mutable_batch(), {2'000'000'000});
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  *request.mutable_batch() = SmallAdd(/*id=*/2);
+  ASSERT_TRUE(stream->Write(request));
+  stream->WritesDone();
+  v1::SubmitResponse response;
+  for (const uint64_t id : {2, 1}) {
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.result().id(), id);
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  }
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_F(ExecutorTest, StreamThatSendsNothingEndsOk) {
   const auto context = client_.Context();
   const auto stream = client_.executor().Submit(context.get());

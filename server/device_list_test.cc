@@ -1,0 +1,94 @@
+#include "server/device_list.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/translation/fake_device.h"
+#include "server/translation/placement.h"
+
+namespace resident {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kBytes = 1 << 20;
+
+// A starter on a machine with `gpus` GPUs, none of which starts; the CPU does.
+DeviceStarter GpusFail(size_t gpus, absl::Status why) {
+  return {[why = std::move(why)](
+              const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
+            if (options.cuda) return why;
+            return std::make_unique<FakeDevice>(options.index, kBytes, kBytes);
+          },
+          [gpus]() -> absl::StatusOr<std::vector<std::string>> {
+            if (gpus == 0) return absl::UnavailableError("there is no driver");
+            return std::vector<std::string>(gpus, "some GPU");
+          }};
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> Start(const std::string& flag,
+                                                           const DeviceStarter& starter) {
+  const auto choices = ChooseDevices(flag);
+  EXPECT_TRUE(choices.ok()) << choices.status();
+  return StartDevices(*choices, ServeOptions(), SlotInfo(), starter);
+}
+
+TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
+  const auto devices =
+      Start("0,cpu", GpusFail(1, absl::ResourceExhaustedError("no memory left. Fix: free some")));
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  Device& failed = *(*devices)[0];
+  EXPECT_EQ(failed.index(), 0u);
+  EXPECT_EQ(failed.snapshot().state, Device::State::kUnhealthy);
+  EXPECT_THAT(failed.snapshot().detail, AllOf(HasSubstr("GPU 0"), HasSubstr("no memory left")));
+  EXPECT_EQ(failed.session(), nullptr);
+  EXPECT_THAT(std::string(failed.Resume().message()), HasSubstr("no memory left"));
+  EXPECT_EQ(failed.Park().code(), absl::StatusCode::kUnavailable);
+
+  const std::vector<ServingDevice> serving = {{(*devices)[0].get(), nullptr},
+                                              {(*devices)[1].get(), nullptr}};
+  EXPECT_EQ(Place(serving, std::nullopt)->device, 1u);
+  EXPECT_EQ(PlaceBuffer(serving, std::nullopt, std::nullopt, 16)->device, 1u);
+  const auto refused = Place(serving, 0);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no memory left"));
+}
+
+TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
+  const auto devices = Start(
+      "cpu,cpu", {[](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
+                    if (options.index == 0) return std::make_unique<FakeDevice>(0, kBytes, kBytes);
+                    DeviceOptions broken = options;
+                    broken.engine_program = "/bin/false";
+                    return Device::Create(broken);
+                  },
+                  [] { return absl::UnavailableError("not asked"); }});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ((*devices)[1]->snapshot().state, Device::State::kUnhealthy);
+  EXPECT_THAT((*devices)[1]->snapshot().detail, HasSubstr("did not start"));
+}
+
+TEST(StartDevicesTest, NoneThatStartsIsTheFirstOnesError) {
+  const auto devices = Start("1,0", GpusFail(2, absl::UnavailableError("it is lost")));
+  EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(devices.status().message(), "GPU 1: it is lost");
+}
+
+TEST(StartDevicesTest, MistakesInTheFlagsAreRefused) {
+  const auto invalid =
+      Start("cpu,0", GpusFail(1, absl::InvalidArgumentError("blocks that do not fit")));
+  EXPECT_EQ(invalid.status().message(), "GPU 0: blocks that do not fit");
+  const auto absent = Start("cpu,1", GpusFail(1, absl::UnavailableError("there is no GPU 1")));
+  EXPECT_EQ(absent.status().message(), "GPU 1: there is no GPU 1");
+  const auto none = Start("cpu,0", GpusFail(0, absl::UnavailableError("no driver")));
+  EXPECT_EQ(none.status().message(), "GPU 0: no driver");
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,62 @@
+#include "server/translation/flux_split.h"
+
+#include <algorithm>
+
+namespace resident {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Instructions for each millisecond of the time limit: a sixth of what a CPU's worker
+// executes in it (300 M/s), whose core may have other work, and a quarter of what a GPU's
+// block does beside others (1 G/s, "FLUX, one program over 1 Mi inputs" in docs/benchmarks).
+constexpr uint64_t kCpuInstructions = 50'000;
+constexpr uint64_t kGpuInstructions = 256'000;
+// Tasks get no longer than this with a limit beyond it, or none: parking and changes of
+// generation wait for them.
+constexpr milliseconds kLongestLimit{10'000};
+// Slowdown of a GPU where the lanes of a warp execute different programs.
+constexpr uint64_t kDivergence = 8;
+constexpr uint64_t kWarp = 32;
+// A chunk is whole blocks of a GPU's threads, unless that takes too long; and for one
+// program over many inputs enough of them to be worth staging the program for.
+constexpr uint64_t kRunsOfBlock = 256;
+constexpr uint64_t kMostRunsOfChunk = 4096;
+constexpr uint64_t kChunksOfWorker = 4;
+// The least chunk on the CPU, as a part of a task that might take long.
+constexpr uint64_t kCpuParts = 16;
+
+uint64_t Up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds time_limit) {
+  if (time_limit.count() <= 0 || time_limit > kLongestLimit) time_limit = kLongestLimit;
+  const bool gpu = engine.kind == "cuda";
+  const uint64_t ms = static_cast<uint64_t>(time_limit.count());
+  const uint64_t workers = std::max<uint32_t>(1, engine.workers);
+  const uint64_t cycles = std::max<uint64_t>(1, work.max_cycles);
+  const bool differ = work.programs > 1;
+
+  FluxSplit split;
+  uint64_t least;  // Runs of a chunk.
+  if (gpu) {
+    const uint64_t instructions = kGpuInstructions * ms / (differ ? kDivergence : 1);
+    const uint64_t warps = instructions * workers / cycles / kWarp;
+    const uint64_t runs = std::max<uint64_t>(1, warps) * kWarp;
+    split.runs_of_task = runs < kRunsOfBlock ? runs : runs / kRunsOfBlock * kRunsOfBlock;
+    least = std::clamp(instructions / cycles / kWarp * kWarp, kWarp, kRunsOfBlock);
+  } else {
+    split.runs_of_task = std::max<uint64_t>(1, kCpuInstructions * ms / cycles);
+    least = std::clamp<uint64_t>(split.runs_of_task / kCpuParts, 1, kRunsOfBlock);
+  }
+  const uint64_t runs = std::min(work.runs, split.runs_of_task);
+  const uint64_t fair = Up(runs / (kChunksOfWorker * workers), least);
+  const uint64_t most = !differ ? kMostRunsOfChunk : gpu ? least : kRunsOfBlock;
+  split.runs_of_chunk = std::clamp(fair, least, most);
+  return split;
+}
+
+}  // namespace resident

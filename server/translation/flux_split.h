@@ -1,0 +1,51 @@
+// FluxSplit: how a batch of FLUX runs becomes tasks, and a task becomes chunks, so that no
+// batch that is taken comes near --task_time_limit, which ends the engine and costs
+// everybody there their tasks.
+//
+// Only max_cycles is known of a program. So a task has no more runs than would end in time
+// if each looped up to it, on an engine that has as little for the task as may be:
+//
+//   CPU   One worker: the others may be at tasks of their own. The task of a batch of
+//         ordinary programs is still shared, in chunks small enough that all find some.
+//   GPU   All blocks: they come to a task one after the other and run it together. Where
+//         programs differ, the lanes of a warp wait for one another. Less than a warp in a
+//         task would not make it shorter by much.
+//
+// The speeds it goes by are a quarter of what was measured, at most; a machine slower than
+// that, or a --flux_max_cycles that a lone run needs the time limit for, is not helped.
+//
+// Thread safety: a function without state.
+//
+//   const FluxSplit split = SplitFlux({runs, programs, max_cycles}, engine, time_limit);
+#ifndef RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_
+#define RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "runtime/engine/engine.h"
+
+namespace resident {
+
+struct FluxWork {
+  uint64_t runs = 0;
+  uint64_t programs = 1;  // Different ones.
+  uint64_t max_cycles = 0;
+};
+
+struct FluxSplit {
+  uint64_t runs_of_task = 1;
+  uint64_t runs_of_chunk = 1;
+
+  uint64_t tasks(uint64_t runs) const { return (runs + runs_of_task - 1) / runs_of_task; }
+  // Of a task of so many runs.
+  uint64_t chunks(uint64_t runs) const { return (runs + runs_of_chunk - 1) / runs_of_chunk; }
+};
+
+// `time_limit`: --task_time_limit; 0: none.
+FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine,
+                    std::chrono::milliseconds time_limit);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_

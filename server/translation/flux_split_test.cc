@@ -1,0 +1,92 @@
+#include "server/translation/flux_split.h"
+
+#include <chrono>
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+namespace resident {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultLimit{10'000};
+constexpr uint64_t kMostCycles = 100'000'000;  // --flux_max_cycles by default.
+constexpr uint64_t kDefaultCycles = 1'000'000;
+
+EngineInfo Cpu(uint32_t workers) {
+  EngineInfo info;
+  info.kind = "cpu";
+  info.workers = workers;
+  return info;
+}
+
+EngineInfo Gpu(uint32_t blocks) {
+  EngineInfo info;
+  info.kind = "cuda";
+  info.workers = blocks;
+  return info;
+}
+
+TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
+  // Half of what a worker was measured to do.
+  constexpr uint64_t kInstructionsOfSecond = 150'000'000;
+  for (const uint32_t workers : {1u, 2u, 16u, 64u}) {
+    for (const uint64_t programs : {1u, 64u}) {
+      for (const int64_t limit_ms : {500, 10'000, 60'000}) {
+        for (const uint64_t cycles :
+             {uint64_t{0}, uint64_t{3000}, kDefaultCycles, uint64_t{5'000'000}, kMostCycles}) {
+          const FluxSplit split =
+              SplitFlux({64, programs, cycles}, Cpu(workers), milliseconds(limit_ms));
+          ASSERT_GE(split.runs_of_task, 1u);
+          ASSERT_GE(split.runs_of_chunk, 1u);
+          if (split.runs_of_task == 1) continue;  // There is no less.
+          EXPECT_LT(split.runs_of_task * cycles * 1000 / kInstructionsOfSecond,
+                    static_cast<uint64_t>(limit_ms))
+              << workers << " workers, " << cycles << " cycles";
+        }
+      }
+    }
+  }
+  EXPECT_EQ(SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task, 5u);
+}
+
+TEST(FluxSplitTest, TaskOfFewLongRunsIsSharedByTheWorkers) {
+  const FluxSplit split = SplitFlux({64, 1, kMostCycles}, Cpu(4), kDefaultLimit);
+  EXPECT_EQ(split.chunks(split.runs_of_task), split.runs_of_task);
+}
+
+TEST(FluxSplitTest, OrdinaryBatchIsOneTaskOfLargeChunks) {
+  const FluxSplit cpu = SplitFlux({65'536, 1, 3003}, Cpu(2), kDefaultLimit);
+  EXPECT_EQ(cpu.tasks(65'536), 1u);
+  EXPECT_EQ(cpu.runs_of_chunk, 4096u);
+  const FluxSplit gpu = SplitFlux({65'536, 1, 3003}, Gpu(264), kDefaultLimit);
+  EXPECT_EQ(gpu.tasks(65'536), 1u);
+  EXPECT_EQ(gpu.runs_of_chunk, 256u);
+}
+
+TEST(FluxSplitTest, DefaultLimitKeepsAGpuBusy) {
+  for (const uint64_t programs : {uint64_t{1}, uint64_t{1} << 20}) {
+    const FluxSplit split = SplitFlux({1 << 20, programs, kDefaultCycles}, Gpu(264), kDefaultLimit);
+    EXPECT_EQ(split.runs_of_chunk % 256, 0u);
+    EXPECT_GE(split.chunks(split.runs_of_task), 264u);
+  }
+}
+
+TEST(FluxSplitTest, LongRunsOnAGpuAreWarps) {
+  const FluxSplit same = SplitFlux({64, 1, kMostCycles}, Gpu(264), kDefaultLimit);
+  EXPECT_EQ(same.runs_of_chunk, 32u);
+  EXPECT_EQ(same.runs_of_task % 32, 0u);
+  const FluxSplit differ = SplitFlux({64, 64, kMostCycles}, Gpu(264), kDefaultLimit);
+  EXPECT_EQ(differ.runs_of_chunk, 32u);
+  EXPECT_LT(differ.runs_of_task, same.runs_of_task);
+  EXPECT_EQ(SplitFlux({64, 64, UINT32_MAX}, Gpu(1), milliseconds(1)).runs_of_task, 32u);
+}
+
+TEST(FluxSplitTest, NoTimeLimitIsAsTheLongest) {
+  const FluxSplit none = SplitFlux({64, 1, kMostCycles}, Cpu(2), milliseconds(0));
+  EXPECT_EQ(none.runs_of_task, SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,47 @@
+// What grpc.health.v1 says of a daemon's services, asked and watched.
+//
+// Thread safety: HealthOf may be called from any thread; a HealthWatch belongs to one.
+//
+//   EXPECT_EQ(HealthOf(daemon, "resident.device/0"), kServing);
+#ifndef RESIDENT_TESTS_FAULTS_HEALTH_H_
+#define RESIDENT_TESTS_FAULTS_HEALTH_H_
+
+#include <memory>
+#include <string>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/faults/daemon.h"
+
+namespace resident::testing {
+
+using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+// The call failed: such a service is not known.
+inline constexpr HealthStatus kHealthError = grpc::health::v1::HealthCheckResponse::UNKNOWN;
+inline constexpr HealthStatus kServing = grpc::health::v1::HealthCheckResponse::SERVING;
+inline constexpr HealthStatus kNotServing = grpc::health::v1::HealthCheckResponse::NOT_SERVING;
+inline constexpr HealthStatus kServiceUnknown =
+    grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN;
+
+// Health.Check.
+HealthStatus HealthOf(const Daemon& daemon, const std::string& service);
+
+// Health.Watch.
+class HealthWatch {
+ public:
+  HealthWatch(const Daemon& daemon, const std::string& service);
+  ~HealthWatch();
+  HealthWatch(const HealthWatch&) = delete;
+  HealthWatch& operator=(const HealthWatch&) = delete;
+
+  // Waits for the next status, up to a minute from the beginning; kHealthError: none came.
+  HealthStatus Next();
+
+ private:
+  grpc::ClientContext context_;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
+  std::unique_ptr<grpc::ClientReader<grpc::health::v1::HealthCheckResponse>> call_;
+};
+
+}  // namespace resident::testing
+
+#endif  // RESIDENT_TESTS_FAULTS_HEALTH_H_
