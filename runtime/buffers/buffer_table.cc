@@ -138,7 +138,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_pt
     Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
     return errors::DeviceUnavailable(buffer->device, restarted->second.cause);
   }
-  owner->second.newest_device = buffer->device;
+  owner->second.usage.newest_device = buffer->device;
   buffer->id = next_id_++;
   buffers_[buffer->id] = buffer;
   return std::shared_ptr<const Buffer>(std::move(buffer));
