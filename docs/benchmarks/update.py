@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Puts the figures of the JSON files beside this one into the tables of the documents.
 
-  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved its JSON files (one
-                                         of each benchmark); they are copied here first
+  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved its JSON files;
+                                         those that are there are copied here first
   docs/benchmarks/update.py --check      changes nothing; exit status 1 if a table is out of date
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end -->`.
@@ -18,6 +18,9 @@ ROOT = HERE.parents[1]
 DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
+FLUX_CPU = "flux_cpu.json"
+# The kernel with blocks of fewer threads.
+SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
 
 def without_raw(value):
@@ -97,6 +100,19 @@ def kernel():
     return figures(KERNEL)
 
 
+def blocks():
+    """One column for each number of threads in a block."""
+    head, columns = ["what"], []
+    for name in [KERNEL] + SMALLER:
+        data = load(name)
+        shape = re.search(r"(\d+) blocks of (\d+) \+ 32 threads", data["detail"])
+        head.append("{1} threads, {0} blocks".format(*shape.groups()))
+        columns.append({f["what"]: quantity(f["value"], f["unit"]) for f in data["figures"]})
+    rows = [LONE, BURST, SUSTAINED, WIDE, "FLUX, one program over 1 Mi inputs",
+            "FLUX, 1 Mi different programs"]
+    return table(head, [[what] + [column[what] for column in columns] for what in rows])
+
+
 def generation():
     return figures(GENERATION)
 
@@ -111,6 +127,23 @@ def soak():
             ["the daemon before", summary["before"]], ["the daemon after", summary["after"]]]
     rows += [[what, "{:,}".format(count)] for what, count in summary["counts"].items()]
     return table(["what", "count"], rows + [["violations", str(summary["violations"])]])
+
+
+def flux_cpu():
+    rows = [[f["name"], quantity(f["instr/s"], "instr/s"), quantity(f["reference/s"], "instr/s"),
+             "{:.2f}".format(f["x_reference"])] for f in load(FLUX_CPU)["figures"]]
+    return table(["FLUX on one core", "residentd", "reference interpreter", "ratio"], rows)
+
+
+def copy(folder, name):
+    """Takes a benchmark's JSON in, without what says little or is about the machine's folders."""
+    data = json.loads((folder / name).read_text())
+    if name in (DAEMON, DAEMON_CPU):
+        data = without_raw(data)
+    if name == FLUX_CPU:
+        keys = ("name", "iterations", "instr/s", "reference/s", "x_reference")
+        data = {"figures": [{key: run[key] for key in keys} for run in data["benchmarks"]]}
+    (HERE / name).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def named(name, what):
@@ -228,20 +261,21 @@ def life():
     return table(["what", "steps", "cost"], rows)
 
 
-TABLES = {"kernel": kernel, "daemon": daemon, "daemon_cpu": daemon_cpu, "short": short,
-          "life": life, "generation": generation, "operators": operators, "soak": soak}
+TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu, "short": short,
+          "life": life, "generation": generation, "operators": operators, "soak": soak,
+          "flux_cpu": flux_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
-        for name in (KERNEL, DAEMON, GENERATION, OPERATORS, SOAK):
-            data = without_raw(json.loads(pathlib.Path(sys.argv[1], name).read_text()))
-            if name == DAEMON:
-                text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-            else:
-                text = pathlib.Path(sys.argv[1], name).read_text()
-            (HERE / name).write_text(text)
+        folder = pathlib.Path(sys.argv[1])
+        there = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, GENERATION,
+                                   OPERATORS, SOAK) if (folder / name).exists()]
+        if not there:
+            sys.exit("update: no benchmark's JSON in " + sys.argv[1])
+        for name in there:
+            copy(folder, name)
     stale = []
     for document in DOCUMENTS:
         path = ROOT / document

@@ -84,7 +84,7 @@ class DurableCopy {
   const HostMemory::Charge charge_;
   const uint64_t size_;
   mutable absl::Mutex mu_;
-  const Bytes bytes_ ABSL_PT_GUARDED_BY(mu_);
+  const Bytes bytes_ ABSL_GUARDED_BY(mu_);
 };
 
 // What is asked for.
