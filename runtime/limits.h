@@ -32,13 +32,13 @@ struct Limits {
   // 0: as much as there is.
   uint64_t max_client_memory_mib = 0;
   // --max_client_host_mib: the daemon's own memory that one client may take: what it has
-  // sent and has not been taken into a queue, and answers that it has not read (its
+  // sent and has not been taken into a queue; likewise answers that it has not read (its
   // streams are not read from meanwhile); likewise what it has queued on a device; and
   // likewise the copies of one session's durable buffers. 0: as much as there is.
   uint64_t max_client_host_mib = 2048;
-  // --max_host_mib: what all clients' messages may take, and likewise the copies of all
-  // durable buffers. Of messages no client takes more than it leaves to the others. 0: as
-  // much as there is.
+  // --max_host_mib: what all clients' waiting requests may take, likewise their unread
+  // answers, and likewise the copies of all durable buffers. Of the first two no client takes
+  // more than it leaves to the others. 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connection_streams: calls under way on one connection; a client's library keeps
   // more back until one has ended.

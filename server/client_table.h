@@ -49,8 +49,10 @@ class Client {
   // Whose rights and quotas hold.
   Account& account() const { return *account_; }
   const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
-  // What its messages take of the daemon's memory.
-  const std::shared_ptr<HostUse>& message_use() const { return message_use_; }
+  // What its requests that wait, and its answers that it has not read, take of the
+  // daemon's memory.
+  const std::shared_ptr<HostUse>& request_use() const { return request_use_; }
+  const std::shared_ptr<HostUse>& answer_use() const { return answer_use_; }
 
   // A batch is on its way; Completed follows when it is answered.
   void Begin();
@@ -69,7 +71,8 @@ class Client {
   const std::string peer_;
   const std::shared_ptr<Account> account_;
   std::vector<std::shared_ptr<WindowUse>> window_use_;
-  const std::shared_ptr<HostUse> message_use_ = std::make_shared<HostUse>();
+  const std::shared_ptr<HostUse> request_use_ = std::make_shared<HostUse>();
+  const std::shared_ptr<HostUse> answer_use_ = std::make_shared<HostUse>();
 
   absl::Mutex mu_;
   uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;

@@ -43,8 +43,9 @@ struct Core {
   // Whether calls have credentials that say who calls; else everybody is anybody.
   bool credentials = false;
   RpcCounters* counters = nullptr;
-  // Of messages that wait to be admitted, and of answers that are not read.
-  HostMemory* messages = nullptr;
+  // Of requests that wait to be admitted, and of answers that are not read.
+  HostMemory* requests = nullptr;
+  HostMemory* answers = nullptr;
   LiveStreams* streams = nullptr;
   std::atomic<uint32_t> watchers{0};  // Open Operators.Watch streams.
   // For calls that block on a device (park, resume, drain, mapping).

@@ -63,10 +63,12 @@ ABSL_FLAG(uint32_t, max_buffers, resident::Limits().max_buffers,
 ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_mib,
           "device memory that one session's buffers may take; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
-          "memory of the daemon for one client's messages, likewise for what it has queued on a "
+          "memory of the daemon for one client's requests that wait, likewise for answers that it "
+          "has not read, likewise for what it has queued on a "
           "device, likewise for copies of one session's durable buffers; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
-          "memory of the daemon for all clients' messages, likewise for copies of all durable "
+          "memory of the daemon for all clients' requests that wait, likewise for their unread "
+          "answers, likewise for copies of all durable "
           "buffers; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connection_streams, resident::Limits().max_connection_streams,
           "calls under way on one connection; more wait at the client");

@@ -280,7 +280,8 @@ int Measure(client::Client& daemon, const Settings& settings) {
     Json file = summary;
     file["raw"] = raw;
     if (absl::Status written = WriteFile(out, file.dump() + "\n"); !written.ok()) {
-      return WriteError(written);
+      const int not_written = WriteError(written);
+      return wrong == 0 ? not_written : kExitFailed;
     }
   }
   return wrong == 0 ? kExitOk : kExitFailed;

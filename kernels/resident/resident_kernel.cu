@@ -104,7 +104,10 @@ __device__ __forceinline__ void TakeDescriptor(const StampedChunk& chunk) {
 // (warp) What the operator may leave behind starts empty.
 __device__ __forceinline__ void ClearOutcome() {
   if (LaneId() < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[LaneId()] = 0;
-  if (LaneId() == 0) block_state.status_and_detail = 0;
+  if (LaneId() == 0) {
+    block_state.status_and_detail = 0;
+    block_state.barrier_arrivals = 0;
+  }
 }
 
 // Chunks of the block's arguments, as the operator's signature has them.
@@ -184,7 +187,6 @@ __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
 __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
   Block block(&block_state);
   const Args args(&block_state);
-  if (threadIdx.x == 0) block_state.barrier_arrivals = 0;
   while (true) {
     BarrierSync<kHandOverBarrier>();
     if (handover.leave) return;

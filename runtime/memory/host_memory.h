@@ -1,6 +1,6 @@
-// HostMemory: bytes of the daemon's own memory that clients take for one purpose: messages
-// (those that wait to be admitted, and answers that are not read), or copies of durable
-// buffers, which stay and would starve messages if both had one limit.
+// HostMemory: bytes of the daemon's own memory that clients take for one purpose: requests
+// that wait to be admitted, answers that are not read, or copies of durable buffers. Each has
+// limits of its own, so that what one waits for is never held by another.
 //
 // Two ways to ask. Hold refuses what is over a limit. Count takes note of what is there
 // already; whoever makes more of it looks first (WaitIfFull), and stops while it is full:
@@ -93,6 +93,7 @@ class HostMemory {
     std::function<void()> wake;
   };
 
+  Charge Charged(std::shared_ptr<HostUse> own, uint64_t bytes);
   void GiveBack(HostUse& own, uint64_t bytes);
   void WakeThoseWithRoom();
 

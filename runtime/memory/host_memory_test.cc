@@ -26,6 +26,15 @@ TEST(HostMemoryTest, HoldRefusesOverEitherLimitAndChargesNothingThen) {
   EXPECT_EQ(host.used_bytes(), 0u);
 }
 
+TEST(HostMemoryTest, WhatIsRefusedTakesNothingFromOthers) {
+  HostMemory host(0, 150);
+  const auto greedy = Client(), modest = Client();
+  EXPECT_FALSE(host.Hold(greedy, UINT64_MAX).ok());
+  EXPECT_FALSE(host.Hold(greedy, 151).ok());
+  EXPECT_EQ(greedy->bytes(), 0u);
+  EXPECT_TRUE(host.Hold(modest, 150).ok());
+}
+
 TEST(HostMemoryTest, FullWakesOnceThereIsRoom) {
   HostMemory host(100, 0);
   const auto own = Client();

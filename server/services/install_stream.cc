@@ -161,10 +161,10 @@ void InstallStream::OnCancel() {
 }
 
 void InstallStream::End(const absl::Status& status) {
-  withdrawn_ = true;
   absl::MutexLock lock(&mu_);
   if (finished_) return;
-  withdrawn_why_ = status;
+  withdrawn_why_ = status;  // Before the install can see it.
+  withdrawn_ = true;
   if (!installing_) Conclude(status);
 }
 

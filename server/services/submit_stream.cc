@@ -15,6 +15,8 @@ namespace {
 // reader's thread lends itself to it.
 constexpr std::chrono::nanoseconds kAssist = std::chrono::microseconds(50);
 constexpr size_t kLoneTasks = 16;
+// A larger request gives its memory back; a smaller one's serves the next.
+constexpr uint64_t kKeptRequestBytes = 1u << 20;
 
 }  // namespace
 
@@ -26,7 +28,8 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 SubmitStream::~SubmitStream() {
-  core_.messages->Withdraw(this);
+  core_.requests->Withdraw(this);
+  core_.answers->Withdraw(this);
   core_.streams->Remove(this);
 }
 
@@ -42,15 +45,15 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
   }
   client_ = *client;
   deadline_ = DeadlineOf(context);
-  StartRead(&request_);
+  ReadOn();
 }
 
 void SubmitStream::OnReadDone(bool ok) {
   if (ok) {
     core_.counters->CountBatch();
-    const uint64_t bytes = request_.ByteSizeLong();
-    core_.counters->Received(bytes);
-    request_charge_ = core_.messages->Count(client_->message_use(), bytes);
+    request_bytes_ = request_.ByteSizeLong();
+    core_.counters->Received(request_bytes_);
+    request_charge_ = core_.requests->Count(client_->request_use(), request_bytes_);
     Admit();
     return;
   }
@@ -62,12 +65,13 @@ void SubmitStream::OnReadDone(bool ok) {
 void SubmitStream::Admit() {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
   for (bool again = true;; again = false) {
+    if (AwaitAnswersRead()) return;
     absl::Status end;
     {
       absl::MutexLock lock(&mu_);
       if (cancelled_ || finished_) {
         WindowGate::Leave(*this);
-        request_charge_.Clear();
+        DropRequest();
         return;
       }
       end = end_;
@@ -75,8 +79,7 @@ void SubmitStream::Admit() {
     if (!end.ok()) {
       // The stream is being ended: this is refused, and nothing more is read.
       WindowGate::Leave(*this);
-      request_charge_.Clear();
-      Refuse(request_.batch().id(), end);
+      Refuse(DropRequest(), end);
       return;
     }
     bool waits = false;
@@ -87,8 +90,8 @@ void SubmitStream::Admit() {
         absl::MutexLock lock(&mu_);
         ends = cancelled_ || finished_ || !end_.ok();
       }
-      // What ended the stream did not find it in line.
-      if (ends && LeaveLine()) continue;
+      // What ended the stream, or the daemon's work, did not find it in line.
+      if ((ends || core_.gate->draining()) && LeaveLine()) continue;
       return;
     }
     WindowGate::Leave(*this);
@@ -98,8 +101,8 @@ void SubmitStream::Admit() {
       if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
       if (again) continue;
     }
-    request_charge_.Clear();
-    if (!status.ok()) Refuse(request_.batch().id(), status);
+    const uint64_t id = DropRequest();
+    if (!status.ok()) Refuse(id, status);
     absl::MutexLock lock(&mu_);
     ReadOn();
     return;
@@ -110,7 +113,43 @@ std::function<void()> SubmitStream::WindowWake() {
   return [self = shared_from_this()] { self->core_.runner->Post([self] { self->Admit(); }); };
 }
 
+uint64_t SubmitStream::DropRequest() {
+  const uint64_t id = request_.batch().id();
+  if (request_bytes_ > kKeptRequestBytes) request_ = v1::SubmitRequest();
+  request_charge_.Clear();
+  return id;
+}
+
+bool SubmitStream::AwaitAnswersRead() {
+  if (!core_.answers->Full(*client_->answer_use())) return false;
+  {
+    absl::MutexLock lock(&mu_);
+    stalled_ = true;
+  }
+  const bool waits = core_.answers->WaitIfFull(
+      client_->answer_use(), this, [runner = core_.runner, stream = weak_from_this()] {
+        runner->Post([stream] {
+          const std::shared_ptr<SubmitStream> self = stream.lock();
+          if (self != nullptr && self->EndStall()) self->Admit();
+        });
+      });
+  bool ends = false;
+  {
+    absl::MutexLock lock(&mu_);
+    ends = cancelled_ || finished_ || !end_.ok();
+  }
+  // Whoever ends the stall has the turn.
+  if (waits && !ends) return true;
+  return !EndStall();
+}
+
+bool SubmitStream::EndStall() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(stalled_, false);
+}
+
 bool SubmitStream::LeaveLine() {
+  if (EndStall()) return true;
   for (const ServingDevice& device : core_.serving) {
     if (device.window->Withdraw(*this)) return true;
   }
@@ -142,16 +181,16 @@ absl::Status SubmitStream::TryAdmit(bool* waits) {
 }
 
 bool SubmitStream::HostFull() {
-  if (!core_.messages->Full(*client_->message_use())) return false;
-  return core_.messages->WaitIfFull(client_->message_use(), this,
-                                    [runner = core_.runner, stream = weak_from_this()] {
-                                      runner->Post([stream] {
-                                        const std::shared_ptr<SubmitStream> self = stream.lock();
-                                        if (self == nullptr) return;
-                                        absl::MutexLock lock(&self->mu_);
-                                        if (self->paused_) self->ReadOn();
-                                      });
-                                    });
+  const auto wake = [runner = core_.runner, stream = weak_from_this()] {
+    runner->Post([stream] {
+      const std::shared_ptr<SubmitStream> self = stream.lock();
+      if (self == nullptr) return;
+      absl::MutexLock lock(&self->mu_);
+      if (self->paused_) self->ReadOn();
+    });
+  };
+  return core_.requests->WaitIfFull(client_->request_use(), this, wake) ||
+         core_.answers->WaitIfFull(client_->answer_use(), this, wake);
 }
 
 void SubmitStream::ReadOn() {
@@ -186,7 +225,7 @@ void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
   core_.counters->Sent(bytes);
   absl::MutexLock lock(&mu_);
   if (finished_) return;
-  responses_.push_back({std::move(response), core_.messages->Count(client_->message_use(), bytes)});
+  responses_.push_back({std::move(response), core_.answers->Count(client_->answer_use(), bytes)});
   Advance();
 }
 

@@ -60,9 +60,17 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
   absl::Status TryAdmit(bool* waits);
   std::function<void()> WindowWake() override;
-  // Takes the turn from the line for staging memory, if it is there.
+  // Takes the turn from the line for staging memory, or from a stall, if it is there.
   bool LeaveLine();
-  // The client's host memory is full, and the stream is woken when it is not.
+  // (reader's turn) request_ is done with: its memory is given back. Returns its batch's id.
+  uint64_t DropRequest();
+  // (reader's turn) True: the client has as many answers unread as it may; the turn is gone,
+  // to whoever ends the stall.
+  bool AwaitAnswersRead();
+  // Whether the caller has ended a stall, and so has the turn.
+  bool EndStall();
+  // The client's memory for requests or answers is full, and the stream is woken when it is
+  // not.
   bool HostFull();
   // (reader's turn) Gives the turn back: reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -79,12 +87,14 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
 
   // The reader's.
   v1::SubmitRequest request_;
+  uint64_t request_bytes_ = 0;
   HostMemory::Charge request_charge_;
 
   absl::Mutex mu_;
   // Admitted or refused, and not yet written.
   uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool stalled_ ABSL_GUARDED_BY(mu_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;

@@ -27,6 +27,7 @@ UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 UploadStream::~UploadStream() {
+  core_.requests->Withdraw(this);
   if (entered_) core_.gate->Leave(1);
 }
 
@@ -51,7 +52,9 @@ void UploadStream::OnReadDone(bool ok) {
     reads_ended_ = true;
     if (buffer_ == nullptr) Fail(errors::NoUpload());
   } else {
-    core_.counters->Received(message_.data().size());
+    const uint64_t bytes = message_.data().size();
+    core_.counters->Received(bytes);
+    message_charge_ = core_.requests->Count(client_->request_use(), bytes);
     position_ = 0;
     Fail(Accept());
   }
@@ -148,6 +151,24 @@ void UploadStream::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
+void UploadStream::ReadOn() {
+  message_ = v1::UploadRequest();
+  position_ = 0;
+  message_charge_.Clear();
+  const bool full = core_.requests->WaitIfFull(
+      client_->request_use(), this, [runner = core_.runner, stream = weak_from_this()] {
+        runner->Post([stream] {
+          const std::shared_ptr<UploadStream> self = stream.lock();
+          if (self == nullptr) return;
+          absl::MutexLock lock(&self->mu_);
+          self->Advance();
+        });
+      });
+  if (full) return;
+  reading_ = true;
+  StartRead(&message_);
+}
+
 void UploadStream::Advance() {
   if (finished_) return;
   while (status_.ok() && !waiting_ && buffer_ != nullptr && !reading_ && !reads_ended_ &&
@@ -159,10 +180,7 @@ void UploadStream::Advance() {
   }
   if (status_.ok() && !reads_ended_) {
     const bool all_sent = buffer_ == nullptr || position_ == message_.data().size();
-    if (all_sent && !reading_) {
-      reading_ = true;
-      StartRead(&message_);
-    }
+    if (all_sent && !reading_) ReadOn();
     return;
   }
   if (under_way_ > 0) return;

@@ -43,6 +43,8 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
   void OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
                    const uint8_t* host);
   std::function<void()> WindowWake() override;
+  // Gives the message's memory back and reads the next one, or waits for room for it.
+  void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -54,6 +56,7 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
 
   absl::Mutex mu_;
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);  // gRPC's while reading_.
+  HostMemory::Charge message_charge_ ABSL_GUARDED_BY(mu_);
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

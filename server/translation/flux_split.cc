@@ -9,7 +9,8 @@ using std::chrono::milliseconds;
 
 // Instructions for each millisecond of the time limit: a sixth of what a CPU's worker
 // executes in it (300 M/s), whose core may have other work, and a quarter of what a GPU's
-// block does beside others (1 G/s, "FLUX, one program over 1 Mi inputs" in docs/benchmarks).
+// block of 256 threads does beside others (1 G/s, "FLUX, one program over 1 Mi inputs" in
+// docs/benchmarks).
 constexpr uint64_t kCpuInstructions = 50'000;
 constexpr uint64_t kGpuInstructions = 256'000;
 // Tasks get no longer than this with a limit beyond it, or none: parking and changes of
@@ -18,8 +19,8 @@ constexpr milliseconds kLongestLimit{10'000};
 // Slowdown of a GPU where the lanes of a warp execute different programs.
 constexpr uint64_t kDivergence = 8;
 constexpr uint64_t kWarp = 32;
-// A chunk is whole blocks of a GPU's threads, unless that takes too long; and for one
-// program over many inputs enough of them to be worth staging the program for.
+// A chunk is a run for each thread of a GPU's largest block, or more, unless that takes too long;
+// and for one program over many inputs enough of them to be worth staging the program for.
 constexpr uint64_t kRunsOfBlock = 256;
 constexpr uint64_t kMostRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
@@ -43,7 +44,8 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   FluxSplit split;
   uint64_t least;  // Runs of a chunk.
   if (gpu) {
-    const uint64_t instructions = kGpuInstructions * ms / (differ ? kDivergence : 1);
+    const uint64_t instructions = kGpuInstructions * ms * engine.threads_per_block / kRunsOfBlock /
+                                  (differ ? kDivergence : 1);
     const uint64_t warps = instructions * workers / cycles / kWarp;
     const uint64_t runs = std::max<uint64_t>(1, warps) * kWarp;
     split.runs_of_task = runs < kRunsOfBlock ? runs : runs / kRunsOfBlock * kRunsOfBlock;

@@ -21,10 +21,11 @@ EngineInfo Cpu(uint32_t workers) {
   return info;
 }
 
-EngineInfo Gpu(uint32_t blocks) {
+EngineInfo Gpu(uint32_t blocks, uint32_t threads = 256) {
   EngineInfo info;
   info.kind = "cuda";
   info.workers = blocks;
+  info.threads_per_block = threads;
   return info;
 }
 
@@ -86,6 +87,14 @@ TEST(FluxSplitTest, LongRunsOnAGpuAreWarps) {
 TEST(FluxSplitTest, NoTimeLimitIsAsTheLongest) {
   const FluxSplit none = SplitFlux({64, 1, kMostCycles}, Cpu(2), milliseconds(0));
   EXPECT_EQ(none.runs_of_task, SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task);
+}
+
+TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
+  const FluxWork work = {1 << 24, 1, kDefaultCycles};
+  const uint64_t whole = SplitFlux(work, Gpu(264), kDefaultLimit).runs_of_task;
+  const uint64_t quarter = SplitFlux(work, Gpu(264, 64), kDefaultLimit).runs_of_task;
+  EXPECT_LE(quarter, whole / 4);
+  EXPECT_GE(quarter, whole / 4 - 256);
 }
 
 }  // namespace

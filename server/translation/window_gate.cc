@@ -36,18 +36,26 @@ bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, const Windo
   }
   absl::MutexLock lock(&mu);
   const bool waited = waiter != nullptr && waiter->place_ != 0;
-  // The first in line, before whoever asks, of another client that holds nothing.
+  // Before whoever asks: the first of another client that holds nothing, and the first of
+  // its own client.
   WindowWaiter* hungry = nullptr;
+  WindowWaiter* elder = nullptr;
   for (const auto& [place, entry] : waiting) {
     if (waited && place > waiter->place_) break;
-    if (entry.own.get() == &own || entry.own->bytes() > 0) continue;
-    hungry = entry.waiter;
-    break;
+    if (entry.own.get() == &own) {
+      if (elder == nullptr) elder = entry.waiter;
+    } else if (hungry == nullptr && entry.own->bytes() == 0) {
+      hungry = entry.waiter;
+    }
   }
+  if (elder != nullptr && elder->passed_ >= kMostPasses) return false;
   if (hungry != nullptr && (own.bytes() > 0 || hungry->passed_ >= kMostPasses)) return false;
   const bool fits = waited && hungry == nullptr ? FitsWaiting(*waiter, own.bytes(), bytes)
                                                 : FitsShare(own.bytes(), bytes);
   if (fits && hungry != nullptr) ++hungry->passed_;
+  if (fits && elder != nullptr) ++elder->passed_;
+  // It was woken, and others were quicker.
+  if (!fits && waited) ++waiter->passed_;
   return fits;
 }
 

@@ -7,7 +7,8 @@
 //
 // Who can wait stands in line (WindowWaiter), and is woken, in the order of arrival,
 // once what it asked for fits. Who holds nothing and waits goes before those who hold
-// something already; after kMostPasses newcomers have passed it, before everybody.
+// something already; after kMostPasses have passed it, before everybody. Newcomers of one
+// client pass what waits of its own so often, too.
 //
 //   not in line ──Allocate: full──▶ in line ──memory given back, WakeAll──▶ woken
 //        ▲  ▲                          │                                      │
@@ -71,7 +72,7 @@ class WindowWaiter {
 
 class WindowGate {
  public:
-  // Newcomers that may be served before somebody who holds nothing.
+  // How often one who waits may be passed.
   static constexpr uint32_t kMostPasses = 256;
 
   explicit WindowGate(uint64_t window_bytes) : line_(std::make_shared<Line>(window_bytes)) {}

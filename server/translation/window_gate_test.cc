@@ -121,6 +121,40 @@ TEST_F(WindowGateTest, PassersByDoNotStarveABatchOfMostOfTheWindow) {
   EXPECT_NE(Take(big, 900, hungry), nullptr);
 }
 
+TEST_F(WindowGateTest, NewcomersOfOneClientDoNotStarveItsOwnBatch) {
+  const Use own = Client();
+  Memory small = Take(own, 50);
+  Waiter big;
+  EXPECT_EQ(Take(own, 600, big), nullptr);
+  ASSERT_TRUE(waits_);
+  uint32_t passed = 0;
+  while (Memory next = Take(own, 50)) {
+    small = next;  // The client always holds something.
+    ASSERT_LE(++passed, WindowGate::kMostPasses);
+  }
+  EXPECT_EQ(passed, WindowGate::kMostPasses);
+  small = nullptr;
+  EXPECT_EQ(big.woken, 1);
+  EXPECT_NE(Take(own, 600, big), nullptr);
+}
+
+TEST_F(WindowGateTest, WokenAndOvertakenGoesFirstInTheEnd) {
+  const Use slow = Client();
+  Memory held = Take(Client(), 300);
+  Waiter waiter;
+  EXPECT_EQ(Take(slow, 400, waiter), nullptr);
+  for (uint32_t i = 0; i < WindowGate::kMostPasses; ++i) {
+    held = nullptr;
+    ASSERT_EQ(waiter.woken, static_cast<int>(i) + 1);
+    held = Take(Client(), 300);  // Quicker than who was woken.
+    ASSERT_NE(held, nullptr) << i;
+    ASSERT_EQ(Take(slow, 400, waiter), nullptr);
+    ASSERT_TRUE(waits_);
+  }
+  EXPECT_EQ(Take(Client(), 1), nullptr);
+  EXPECT_NE(Take(slow, 400, waiter), nullptr);  // What no share allows.
+}
+
 TEST_F(WindowGateTest, MemoryOutlivesTheGate) {
   auto gate = std::make_unique<WindowGate>(kWindow);
   const Use own = Client();

@@ -32,14 +32,15 @@ absl::StatusOr<uint32_t> ComputeThreads(uint32_t setting) {
 
 absl::StatusOr<uint32_t> BlocksPerSm(uint32_t setting, uint32_t fit, const BlockFootprint& block,
                                      const SmResources& sm) {
-  if (fit < 1 || setting > fit) {
+  if (setting > fit || fit == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--blocks_per_sm=", setting, " does not fit: a block takes ", block.threads, " threads, ",
         block.registers, " registers a thread and ", block.shared_bytes, " + ",
         kReservedSharedBytes, " bytes of shared memory; an SM has ", sm.threads, " threads, ",
         sm.registers, " registers, ", sm.shared_bytes, " bytes and room for ", sm.blocks,
-        " blocks of any kind, which is ", fit, " such blocks. Fix: set --blocks_per_sm to at most ",
-        fit, ", or --threads_per_block lower"));
+        " blocks of any kind, which is ", fit, " such blocks. Fix: ",
+        fit == 0 ? "" : absl::StrCat("set --blocks_per_sm to at most ", fit, ", or "),
+        "set --threads_per_block lower"));
   }
   if (setting != 0) return setting;
   const uint32_t compute_threads = block.threads - kControlThreads;

@@ -51,7 +51,8 @@ TEST(LaunchShapeTest, ASettingIsTakenUpToWhatFits) {
                     HasSubstr("which is 2 such blocks"),
                     HasSubstr("Fix: set --blocks_per_sm to at most 2")));
   // Not even one.
-  EXPECT_THAT(Refusal(BlocksPerSm(0, 0, kBlock, kSm).status()), HasSubstr("which is 0"));
+  EXPECT_THAT(Refusal(BlocksPerSm(0, 0, kBlock, kSm).status()),
+              AllOf(HasSubstr("which is 0 such blocks. Fix: set --threads_per_block lower")));
 }
 
 TEST(LaunchShapeTest, AnSmIsLeftForTheKernel) {
