@@ -129,10 +129,10 @@ class Daemon {
   std::unique_ptr<ClientTable> clients_;
   DrainGate gate_;
   RpcCounters counters_;
-  HostMemory requests_{options_.limits.max_client_host_mib << 20,
-                       options_.limits.max_host_mib << 20};
-  HostMemory answers_{options_.limits.max_client_host_mib << 20,
-                      options_.limits.max_host_mib << 20};
+  HostMemory request_memory_{options_.limits.max_client_host_mib << 20,
+                             options_.limits.max_host_mib << 20};
+  HostMemory answer_memory_{options_.limits.max_client_host_mib << 20,
+                            options_.limits.max_host_mib << 20};
   LiveStreams streams_;
   Access access_;
   ServerCredentials credentials_;
@@ -276,8 +276,8 @@ void Daemon::ConnectCore() {
   core_.access = &access_;
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
-  core_.requests = &requests_;
-  core_.answers = &answers_;
+  core_.requests = &request_memory_;
+  core_.answers = &answer_memory_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();

@@ -30,7 +30,7 @@ bool WindowGate::Line::FitsWaiting(const WindowWaiter& waiter, uint64_t own, uin
   return own == 0 && beyond_shares && all.bytes() + bytes <= window_bytes;
 }
 
-bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, const WindowWaiter* waiter) {
+bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter) {
   if (in_line.load() == 0 && (waiter == nullptr || waiter->place_ == 0)) {
     return FitsShare(own.bytes(), bytes);
   }

@@ -113,7 +113,7 @@ class WindowGate {
     // The same for somebody who has waited: what no share allows must fit in the end.
     bool FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const;
     // Whether it is the turn of whoever asks, and it fits.
-    bool MayTake(const WindowUse& own, uint64_t bytes, const WindowWaiter* waiter);
+    bool MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter);
     void GaveBack();
     void WakeFitting();
 
