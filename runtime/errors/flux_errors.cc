@@ -64,6 +64,13 @@ absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
                                            ". Fix: send less or raise --flux_max_cycles"));
 }
 
+absl::Status FluxCyclesInTime(uint64_t cycles, uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("FluxPrograms.max_cycles is ", cycles, "; on this device a run of more than ", limit,
+             " might take longer than --task_time_limit, which ends the engine. Fix: send less, or "
+             "raise --task_time_limit"));
+}
+
 absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uint64_t limit) {
   return absl::InvalidArgumentError(
       StrCat(runs, " runs of up to ", cycles, " cycles are ", tasks,

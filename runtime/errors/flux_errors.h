@@ -19,6 +19,8 @@ absl::Status FluxWanted(const std::string& what);
 absl::Status FluxOperatorAndPrograms(const std::string& name);
 absl::Status FluxVersionAlone(uint32_t version);
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
+// What a run may be allowed on the device, by its time limit.
+absl::Status FluxCyclesInTime(uint64_t cycles, uint64_t limit);
 absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uint64_t limit);
 
 }  // namespace resident::errors

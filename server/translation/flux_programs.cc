@@ -109,6 +109,9 @@ FluxSplit FluxPrograms::Split(const EngineInfo& engine,
 }
 
 absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
+  if (max_cycles_ > split.most_cycles) {
+    return errors::FluxCyclesInTime(max_cycles_, split.most_cycles);
+  }
   constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
   const uint64_t tasks = split.tasks(runs_);
   if (tasks * kTaskBytes <= kMaxBatchDescriptorBytes) return absl::OkStatus();

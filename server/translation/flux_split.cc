@@ -13,6 +13,9 @@ using std::chrono::milliseconds;
 // docs/benchmarks).
 constexpr uint64_t kCpuInstructions = 50'000;
 constexpr uint64_t kGpuInstructions = 256'000;
+// The same of one run: of a GPU's, while all its blocks are at FLUX (3,800 for one program; a
+// lone run has 6,800).
+constexpr uint64_t kGpuRunInstructions = 2'500;
 // Tasks get no longer than this with a limit beyond it, or none: parking and changes of
 // generation wait for them.
 constexpr milliseconds kLongestLimit{10'000};
@@ -34,14 +37,18 @@ uint64_t Up(uint64_t value, uint64_t multiple) {
 }  // namespace
 
 FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds time_limit) {
-  if (time_limit.count() <= 0 || time_limit > kLongestLimit) time_limit = kLongestLimit;
   const bool gpu = engine.kind == "cuda";
+  const bool differ = work.programs > 1;
+  FluxSplit split;
+  if (time_limit.count() > 0) {
+    const uint64_t in_a_ms =
+        gpu ? kGpuRunInstructions / (differ ? kDivergence : 1) : kCpuInstructions;
+    split.most_cycles = in_a_ms * static_cast<uint64_t>(time_limit.count());
+  }
+  if (time_limit.count() <= 0 || time_limit > kLongestLimit) time_limit = kLongestLimit;
   const uint64_t ms = static_cast<uint64_t>(time_limit.count());
   const uint64_t workers = std::max<uint32_t>(1, engine.workers);
   const uint64_t cycles = std::max<uint64_t>(1, work.max_cycles);
-  const bool differ = work.programs > 1;
-
-  FluxSplit split;
   uint64_t least;  // Runs of a chunk.
   if (gpu) {
     const uint64_t instructions = kGpuInstructions * ms * engine.threads_per_block / kRunsOfBlock /

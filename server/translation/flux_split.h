@@ -11,8 +11,8 @@
 //         programs differ, the lanes of a warp wait for one another. Less than a warp in a
 //         task would not make it shorter by much.
 //
-// The speeds it goes by are a quarter of what was measured, at most; a machine slower than
-// that, or a --flux_max_cycles that a lone run needs the time limit for, is not helped.
+// A run that alone might take longer than the limit is not taken (most_cycles). The speeds
+// all this goes by are a part of what was measured; a much slower machine is not helped.
 //
 // Thread safety: a function without state.
 //
@@ -36,6 +36,8 @@ struct FluxWork {
 struct FluxSplit {
   uint64_t runs_of_task = 1;
   uint64_t runs_of_chunk = 1;
+  // That a run may be allowed.
+  uint64_t most_cycles = UINT64_MAX;
 
   uint64_t tasks(uint64_t runs) const { return (runs + runs_of_task - 1) / runs_of_task; }
   // Of a task of so many runs.

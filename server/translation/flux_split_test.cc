@@ -97,5 +97,17 @@ TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
   EXPECT_GE(quarter, whole / 4 - 256);
 }
 
+TEST(FluxSplitTest, ARunIsAllowedWhatEndsInTime) {
+  const auto most = [](uint64_t programs, const EngineInfo& engine, int64_t limit_ms) {
+    return SplitFlux({64, programs, 1}, engine, milliseconds(limit_ms)).most_cycles;
+  };
+  EXPECT_EQ(most(1, Cpu(2), 10'000), 500'000'000u);
+  EXPECT_EQ(most(64, Cpu(2), 10'000), 500'000'000u);
+  EXPECT_EQ(most(1, Gpu(264), 10'000), 25'000'000u);
+  EXPECT_EQ(most(64, Gpu(264), 10'000), 3'120'000u);
+  EXPECT_EQ(most(1, Gpu(264), 60'000), 150'000'000u);
+  EXPECT_EQ(most(1, Gpu(264), 0), UINT64_MAX);
+}
+
 }  // namespace
 }  // namespace resident

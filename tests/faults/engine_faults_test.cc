@@ -142,27 +142,35 @@ TEST(EngineFaultsTest, OperatorThatNeverReturns) {
 // Programs are judged by what they may execute: no batch that is taken runs into the limit,
 // also where other batches keep the other workers.
 TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
-  const Daemon daemon({"--task_time_limit=2s"});
+  const Daemon daemon({"--task_time_limit=2s", "--flux_max_cycles=1000000000"});
   constexpr uint32_t kRuns = 24;
-  // One run takes a sixth of a second, so that a busy machine is no matter; all of them on
-  // one worker would take twice the limit.
-  constexpr uint32_t kCycles = 51'000'000;
+  // CPU: one run takes a sixth of a second, so that a busy machine is no matter; all of them
+  // on one worker would take twice the limit. GPU: what is taken at most.
+  const uint32_t cycles_of_same = OnGpu() ? 5'000'000 : 51'000'000;
+  const uint32_t cycles_of_different = OnGpu() ? 624'000 : 51'000'000;
   const std::string forever("\x43\x00\x00\x00", 4);  // JMP self
   v1::Batch same = Programs({forever});
   same.mutable_programs()->set_count(kRuns);
   v1::Batch different = Programs(std::vector<std::string>(kRuns, forever));
   std::vector<std::thread> clients;
   for (v1::Batch* batch : {&same, &different}) {
-    batch->mutable_programs()->set_max_cycles(kCycles);
-    clients.emplace_back([&daemon, batch] {
+    const uint32_t cycles = batch == &same ? cycles_of_same : cycles_of_different;
+    batch->mutable_programs()->set_max_cycles(cycles);
+    clients.emplace_back([&daemon, batch, cycles] {
       const Client client(daemon);
       const RunOutcome outcome = client.Run(*batch);
       EXPECT_TRUE(outcome.all_ok()) << outcome.message();
       EXPECT_EQ(outcome.result.flux().errors(), std::string(kRuns, '\x05'));
-      EXPECT_EQ(Integers(outcome.result.flux().cycles()), std::vector<int32_t>(kRuns, kCycles));
+      EXPECT_EQ(Integers(outcome.result.flux().cycles()), std::vector<int32_t>(kRuns, cycles));
     });
   }
   for (std::thread& client : clients) client.join();
+  // A run that might not end in time is not begun.
+  same.mutable_programs()->set_max_cycles(500'000'000);
+  const RunOutcome refused = Client(daemon).Run(same);
+  EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.call.error_message(),
+              AllOf(HasSubstr("--task_time_limit"), HasSubstr("Fix:")));
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
