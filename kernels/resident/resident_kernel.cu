@@ -30,7 +30,7 @@
 // A lone task whose outputs are all in device memory (kTaskDeviceOutputs) is completed
 // before that fence: its outputs can be read by later tasks only, and the poller, who
 // shares the block, hands nothing on until the fence is through. Of the round trip
-// of 4.4 us this takes 1.1 us away (docs/benchmarks).
+// this takes 1.1 us away (docs/benchmarks).
 //
 // Park: the poller sends every worker a slot that says leave, behind all tasks. Each
 // block finishes what it is at. `filled` and `next_ticket` are then equal, and the
