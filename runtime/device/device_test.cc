@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -312,6 +314,25 @@ uint64_t ProcessorTimeNs(pid_t pid) {
   return total;
 }
 
+// What this machine charges a thread that sleeps and wakes: some microseconds, and on a busy
+// virtual machine a hundred.
+double NanosecondsOfAWake() {
+  constexpr int kWakes = 50;
+  uint64_t before = 0, after = 0;
+  std::thread([&] {
+    const auto used = [] {
+      timespec time{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+    };
+    before = used();
+    for (int i = 0; i < kWakes; ++i) std::this_thread::sleep_for(milliseconds(20));
+    after = used();
+  }).join();
+  return static_cast<double>(after - before) / kWakes;
+}
+
+// Where a bare wake costs more than 20 us, as much more is allowed.
 TEST(DeviceTest, IdleDeviceCostsUnderOnePercentOfACore) {
   DeviceHarness harness;
   const Floats counters = harness.MakeFloats(100);
@@ -322,9 +343,11 @@ TEST(DeviceTest, IdleDeviceCostsUnderOnePercentOfACore) {
   std::this_thread::sleep_for(seconds(2));
   const uint64_t used = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid()) - before;
   const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
-  std::printf("idle: %.2f %% of a core\n",
-              100 * static_cast<double>(used) / static_cast<double>(took));
-  EXPECT_LT(static_cast<double>(used), 0.01 * static_cast<double>(took));
+  const double wake = NanosecondsOfAWake();
+  std::printf("idle: %.2f %% of a core; a bare wake costs %.1f us\n",
+              100 * static_cast<double>(used) / static_cast<double>(took), wake / 1e3);
+  EXPECT_LT(static_cast<double>(used),
+            0.01 * static_cast<double>(took) * std::max(1.0, wake / 20'000));
 }
 
 TEST(DeviceTest, CpuEngineStaysSmall) {
