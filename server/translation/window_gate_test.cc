@@ -138,23 +138,6 @@ TEST_F(WindowGateTest, NewcomersOfOneClientDoNotStarveItsOwnBatch) {
   EXPECT_NE(Take(own, 600, big), nullptr);
 }
 
-TEST_F(WindowGateTest, WokenAndOvertakenGoesFirstInTheEnd) {
-  const Use slow = Client();
-  Memory held = Take(Client(), 300);
-  Waiter waiter;
-  EXPECT_EQ(Take(slow, 400, waiter), nullptr);
-  for (uint32_t i = 0; i < WindowGate::kMostPasses; ++i) {
-    held = nullptr;
-    ASSERT_EQ(waiter.woken, static_cast<int>(i) + 1);
-    held = Take(Client(), 300);  // Quicker than who was woken.
-    ASSERT_NE(held, nullptr) << i;
-    ASSERT_EQ(Take(slow, 400, waiter), nullptr);
-    ASSERT_TRUE(waits_);
-  }
-  EXPECT_EQ(Take(Client(), 1), nullptr);
-  EXPECT_NE(Take(slow, 400, waiter), nullptr);  // What no share allows.
-}
-
 TEST_F(WindowGateTest, MemoryOutlivesTheGate) {
   auto gate = std::make_unique<WindowGate>(kWindow);
   const Use own = Client();
