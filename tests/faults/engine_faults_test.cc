@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,12 +21,14 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kBatch = 500;
 constexpr uint32_t kCounters = 1 << 20;
+constexpr int kClients = 3;
 
-// Counts, batch by batch, until one does not end OK. Each task that is OK has run
-// exactly once, each other one at most once.
-uint64_t CountUntilLost(const Daemon& daemon) {
+// Counts, batch by batch, until one does not end OK; `ready` once it has its session and
+// memory. Each task that is OK has run exactly once, each other one at most once.
+uint64_t CountUntilLost(const Daemon& daemon, std::latch& ready) {
   const Client client(daemon, "counter");
   const Counters counters(client, kCounters);
+  ready.arrive_and_wait();
   uint64_t ok = 0;
   for (uint32_t first = 0; first + kBatch <= kCounters; first += kBatch) {
     const RunOutcome outcome = client.Run(counters.Batch(first, kBatch));
@@ -61,8 +64,13 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
       const pid_t pid = daemon.engine_pid();
       std::atomic<uint64_t> ok{0};
       std::vector<std::thread> clients;
+      std::latch ready(kClients + 1);
+      for (int c = 0; c < kClients; ++c) {
+        clients.emplace_back([&] { ok += CountUntilLost(daemon, ready); });
+      }
+      // All are there: one that has yet to come would not find the engine.
+      ready.arrive_and_wait();
       const uint64_t completed = daemon.Device().completed_tasks();
-      for (int c = 0; c < 3; ++c) clients.emplace_back([&] { ok += CountUntilLost(daemon); });
       EXPECT_TRUE(Eventually([&] { return daemon.Device().completed_tasks() > completed + 5000; }));
       kill(pid, SIGKILL);
       for (std::thread& client : clients) client.join();
