@@ -81,7 +81,7 @@ struct alignas(64) ControlBlock {
   u64 window_bytes;
   u8 pad0[32];
 
-  // Rises while the engine process lives (every 50 ms). Written by the engine.
+  // Rises while the engine process lives (every 500 ms at least). Written by the engine.
   alignas(64) u64 heartbeat;
 
   // CPU engine: workers that find nothing sleep on `doorbell` (futex). The front

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -314,40 +313,24 @@ uint64_t ProcessorTimeNs(pid_t pid) {
   return total;
 }
 
-// What this machine charges a thread that sleeps and wakes: some microseconds, and on a busy
-// virtual machine a hundred.
-double NanosecondsOfAWake() {
-  constexpr int kWakes = 50;
-  uint64_t before = 0, after = 0;
-  std::thread([&] {
-    const auto used = [] {
-      timespec time{};
-      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-      return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-    };
-    before = used();
-    for (int i = 0; i < kWakes; ++i) std::this_thread::sleep_for(milliseconds(20));
-    after = used();
-  }).join();
-  return static_cast<double>(after - before) / kWakes;
-}
-
-// Where a bare wake costs more than 20 us, as much more is allowed.
+// What else the machine does can only add to what is seen in a window of time.
 TEST(DeviceTest, IdleDeviceCostsUnderOnePercentOfACore) {
+  constexpr int kWindows = 10;
   DeviceHarness harness;
   const Floats counters = harness.MakeFloats(100);
   harness.Run(harness.CountTasks(counters));
   std::this_thread::sleep_for(milliseconds(200));  // Whatever spins has stopped by now.
-  const auto began = Clock::now();
-  const uint64_t before = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid());
-  std::this_thread::sleep_for(seconds(2));
-  const uint64_t used = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid()) - before;
-  const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
-  const double wake = NanosecondsOfAWake();
-  std::printf("idle: %.2f %% of a core; a bare wake costs %.1f us\n",
-              100 * static_cast<double>(used) / static_cast<double>(took), wake / 1e3);
-  EXPECT_LT(static_cast<double>(used),
-            0.01 * static_cast<double>(took) * std::max(1.0, wake / 20'000));
+  double share = 1;
+  for (int window = 0; window < kWindows && share >= 0.01; ++window) {
+    const auto began = Clock::now();
+    const uint64_t before = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid());
+    std::this_thread::sleep_for(seconds(2));
+    const uint64_t after = ProcessorTimeNs(getpid()) + ProcessorTimeNs(harness.engine_pid());
+    const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
+    share = static_cast<double>(after - before) / static_cast<double>(took);
+    std::printf("idle: %.2f %% of a core\n", 100 * share);
+  }
+  EXPECT_LT(share, 0.01);
 }
 
 TEST(DeviceTest, CpuEngineStaysSmall) {

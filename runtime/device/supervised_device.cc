@@ -216,7 +216,7 @@ void SupervisedDevice::Publish() {
 EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
   const Clock::time_point now = Clock::now();
   Watched watched{.engine = engine,
-                  .heart = HeartbeatMonitor(options_.heartbeat_limit, kTick, now),
+                  .heart = HeartbeatMonitor(options_.heartbeat_limit, RestTick(), now),
                   .next_tick = now + kTick,
                   .change = nullptr,
                   .resident_since = now,
@@ -237,14 +237,31 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
       return DescribeExit(engine, Name(), *exit);
     UnmapReleased(engine);
     if (Clock::now() >= watched.next_tick) {
-      watched.next_tick = Clock::now() + kTick;
       if (auto end = Tick(watched)) return *std::move(end);
+      watched.next_tick = NextTick(watched);
     }
     if (auto end = StepLoading(watched, wants)) return *std::move(end);
     // A kernel that is about to be changed is not parked besides.
     if (watched.change != nullptr) continue;
     if (auto end = StepParking(watched, wants)) return *std::move(end);
   }
+}
+
+// A tenth of the limit, so that several looks in a row find the heart silent before it counts.
+milliseconds SupervisedDevice::RestTick() const {
+  return std::clamp(options_.heartbeat_limit / 10, kTick, kRestTick);
+}
+
+Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
+  const Clock::time_point now = Clock::now();
+  const DeviceQueue::Counters queue = queue_.counters();
+  if (queue.in_flight > 0) return now + kTick;
+  if (watched.parking == Parking::kRunning) {
+    // Work that is about to be taken, or a park that could not begin yet.
+    if (queue.queued_tasks > 0 || ParkAt(watched) <= now) return now + kTick;
+    return std::min(now + RestTick(), ParkAt(watched));
+  }
+  return now + RestTick();
 }
 
 std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {

@@ -9,7 +9,7 @@
 //   StartEngine ─▶ Adopt ─▶ Watch ───────────────────────────────▶ Retire ─▶ restart,
 //                            │ until it ends, is ended, or the device             or give up
 //                            │ shuts down:
-//                            ├─ once a tick (50 ms): heartbeat, overdue tasks
+//                            ├─ once a tick (50 ms, at rest 500): heartbeat, overdue tasks
 //                            ├─ StepLoading: a change of generation (generation_change.h)
 //                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ running
 //
@@ -102,6 +102,10 @@ class SupervisedDevice final : public Device {
   // Waits as long as the policy says; false: the device shuts down.
   bool AwaitRestart(const EngineEnd& end);
 
+  // The longest time between ticks.
+  std::chrono::milliseconds RestTick() const;
+  // When the next look is due, as things stand.
+  Clock::time_point NextTick(const Watched& watched) const;
   // One look; what it finds, if it is the engine's end.
   std::optional<EngineEnd> Tick(Watched& watched);
   std::optional<EngineEnd> StepLoading(Watched& watched, const Wants& wants);
@@ -110,6 +114,8 @@ class SupervisedDevice final : public Device {
   void FinishLoading(Loading* loading, absl::Status result);
   // The engine ends: whoever waits for a generation on it hears so.
   void FailLoading(const std::string& cause);
+  // When an idle kernel is to leave the device, as things stand; max(): it is not to.
+  Clock::time_point ParkAt(const Watched& watched) const;
   std::optional<EngineEnd> StepParking(Watched& watched, const Wants& wants);
   std::optional<EngineEnd> BeginParking(Watched& watched, const Wants& wants);
   std::optional<EngineEnd> FinishParking(Watched& watched, const Wants& wants);

@@ -57,6 +57,14 @@ absl::Status SupervisedDevice::Resume() {
   return absl::OkStatus();
 }
 
+Clock::time_point SupervisedDevice::ParkAt(const Watched& watched) const {
+  const Clock::time_point idle_since = queue_.idle_since();
+  if (options_.park_after.count() == 0 || idle_since == Clock::time_point::max()) {
+    return Clock::time_point::max();
+  }
+  return std::max(idle_since, watched.resident_since) + options_.park_after;
+}
+
 std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const Wants& wants) {
   switch (watched.parking) {
     case Parking::kRunning:
@@ -91,13 +99,7 @@ std::optional<EngineEnd> SupervisedDevice::BeginParking(Watched& watched, const 
     resume_wanted_ = false;                        // It is resident.
   }
   const Clock::time_point now = Clock::now();
-  bool idle = false;
-  if (options_.park_after.count() > 0) {
-    const Clock::time_point idle_since = queue_.idle_since();
-    idle = idle_since != Clock::time_point::max() &&
-           now - std::max(idle_since, watched.resident_since) >= options_.park_after;
-  }
-  if (!wants.parked && !idle) return std::nullopt;
+  if (!wants.parked && now < ParkAt(watched)) return std::nullopt;
   {
     absl::MutexLock lock(&mu_);
     work_arrived_ = false;  // From before the park.

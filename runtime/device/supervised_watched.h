@@ -14,9 +14,12 @@
 
 namespace resident {
 
-// Between looks at the heartbeat and at overdue tasks. A look costs some microseconds:
-// at 20 a second an idle device's supervision is far below a thousandth of a core.
+// Between looks at the heartbeat and at overdue tasks.
 inline constexpr std::chrono::milliseconds kTick{50};
+// The same at most while nothing is in flight: what an idle device costs is its wakes. Nothing
+// calls the supervisor when work arrives, so a task that comes in a rest is first seen this
+// much later, and ended for its time limit as much later.
+inline constexpr std::chrono::milliseconds kRestTick{500};
 
 struct SupervisedDevice::Watched {
   EngineProcess& engine;

@@ -18,7 +18,7 @@
 //
 // Thread safety: calls are made one at a time, but for those that say otherwise:
 // Stage beside any call but Switch, MapShared beside any call (neither beside itself);
-// UnmapShared and Health() from any thread, any time.
+// UnmapShared, Health() and health_interval() from any thread, any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
@@ -135,6 +135,8 @@ class Engine {
 
   // OK, or the fault that has ended the device's context.
   virtual absl::Status Health() = 0;
+  // How often to ask for it: how late a fault is found. Each time wakes an idle process.
+  virtual std::chrono::milliseconds health_interval() const = 0;
 };
 
 // The engines. CreateCudaEngine: UNAVAILABLE, with the reason, where there is no

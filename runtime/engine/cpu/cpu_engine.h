@@ -44,7 +44,11 @@ class CpuEngine : public Engine {
                                      std::chrono::nanoseconds most) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
+  // A fault ends the process, at once (fault_handler.h): there is nothing to ask for.
   absl::Status Health() override { return absl::OkStatus(); }
+  std::chrono::milliseconds health_interval() const override {
+    return std::chrono::milliseconds(500);
+  }
 
  private:
   // A wide task that its owner, the worker that took it, shares with the others. The

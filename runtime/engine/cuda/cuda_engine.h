@@ -50,6 +50,9 @@ class CudaEngine : public Engine {
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override;
+  std::chrono::milliseconds health_interval() const override {
+    return std::chrono::milliseconds(50);
+  }
 
  private:
   // An object on the device.

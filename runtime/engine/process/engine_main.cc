@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +28,6 @@
 namespace resident {
 namespace {
 
-constexpr std::chrono::milliseconds kBeatEvery{50};
 // An object for each operator slot of two generations, and what else there is.
 constexpr rlim_t kDescriptors = 4096;
 
@@ -114,7 +112,7 @@ int Serve(pid_t parent) {
     fprintf(stderr, "residentd engine: the control plane did not start\n");
     return 2;
   }
-  while (!service.AwaitShutdown(kBeatEvery)) {
+  while (!service.AwaitShutdown(service.BeatEvery())) {
     if (!service.Beat().ok()) _exit(kEngineFaultStatus);
     // The system kills an engine whose front end has ended; this is for where it
     // does not (a binary with file capabilities).

@@ -16,6 +16,8 @@
 namespace resident {
 namespace {
 
+constexpr std::chrono::milliseconds kBeatWhileStarting{50};
+
 // Read by the front end once the process has ended, so no order is needed.
 void WriteLastWords(ControlBlock* control, const std::string& words) {
   const size_t length = std::min<size_t>(words.size(), kLastWordsBytes - 1);
@@ -49,6 +51,11 @@ absl::Status EngineService::Beat() {
   absl::Status health = engine_->Health();
   if (!health.ok()) WriteLastWords(region_->control(), std::string(health.message()));
   return health;
+}
+
+std::chrono::milliseconds EngineService::BeatEvery() {
+  absl::MutexLock lock(&mu_);
+  return running_ ? engine_->health_interval() : kBeatWhileStarting;
 }
 
 absl::StatusOr<Engine*> EngineService::Running() {

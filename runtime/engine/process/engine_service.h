@@ -39,6 +39,8 @@ class EngineService : public internal::EngineControl::Service {
   // Marks the shared region with a sign of life and asks the engine for its health.
   // Not OK: the device's context is gone, and the region's last words say so.
   absl::Status Beat();
+  // How long to wait before the next one.
+  std::chrono::milliseconds BeatEvery();
 
   grpc::Status Start(grpc::ServerContext* context, const internal::StartRequest* request,
                      internal::StartResponse* response) override;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -16,6 +17,8 @@
 
 namespace resident {
 namespace {
+
+using std::chrono::milliseconds;
 
 class SlowEngine : public Engine {
  public:
@@ -37,6 +40,7 @@ class SlowEngine : public Engine {
   }
   absl::Status UnmapShared(uint64_t) override { return absl::OkStatus(); }
   absl::Status Health() override { return absl::OkStatus(); }
+  milliseconds health_interval() const override { return milliseconds(7); }
 
   absl::Notification mapping, map_may_end, staging, stage_may_end;
 };
@@ -56,6 +60,7 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   start.set_kind(internal::StartRequest::KIND_CPU);
   internal::StartResponse started;
   ASSERT_TRUE(service.Start(nullptr, &start, &started).ok());
+  EXPECT_EQ(service.BeatEvery(), milliseconds(7));
 
   const int object = memfd_create("object", MFD_CLOEXEC);
   ASSERT_TRUE(SendDescriptor(sockets[0], object, 1).ok());
