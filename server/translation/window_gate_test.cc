@@ -82,6 +82,25 @@ TEST_F(WindowGateTest, WokenAndUnwillingLeavesItsTurnToTheNext) {
   EXPECT_EQ(b.woken, 1);
 }
 
+TEST_F(WindowGateTest, WokenAndOvertakenKeepsItsPlace) {
+  const Use early = Client();
+  Memory held = Take(Client(), 900);
+  Waiter a, b;
+  EXPECT_EQ(Take(early, 600, a), nullptr);
+  held = nullptr;
+  ASSERT_EQ(a.woken, 1);
+  Memory quicker = Take(Client(), 500);  // Nobody is in line at this moment.
+  ASSERT_NE(quicker, nullptr);
+  EXPECT_EQ(Take(Client(), 700, b), nullptr);
+  EXPECT_TRUE(waits_);
+  EXPECT_EQ(Take(early, 600, a), nullptr);  // Comes back behind b, and stands before it.
+  EXPECT_TRUE(waits_);
+  quicker = nullptr;
+  EXPECT_EQ(a.woken, 2);
+  EXPECT_EQ(b.woken, 0);
+  EXPECT_NE(Take(early, 600, a), nullptr);
+}
+
 TEST_F(WindowGateTest, WithdrawnIsNotWoken) {
   Memory held = Take(Client(), 900);
   Waiter a;

@@ -7,14 +7,20 @@ is the CPU's, unless $RESIDENT_TEST_DEVICES names GPUs.
 import json
 import os
 import pathlib
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+import unittest
 
 START_TIMEOUT_S = 60
 COMMAND_TIMEOUT_S = 120
+
+# residentctl's exit codes.
+OK, FAILED, USAGE, UNREACHABLE, REFUSED, NOT_WRITTEN = range(6)
 
 
 def program(variable, path):
@@ -47,8 +53,8 @@ class Result:
         return "exit status {}\nstdout: {}\nstderr: {}".format(self.code, self.out, self.err)
 
 
-def ctl(*words, server, stdin=None, env=None):
-    """Runs residentctl; `server` may be None."""
+def ctl(*words, server=None, stdin=None, env=None):
+    """Runs residentctl; without a server it is given no address."""
     environment = {key: value for key, value in os.environ.items() if key != "RESIDENTD_SERVER"}
     environment.update(env or {})
     command = [str(RESIDENTCTL)] + [str(word) for word in words]
@@ -102,3 +108,48 @@ class Daemon:
                 self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         return self.process.returncode
+
+    def on_a_terminal(self, *words, stream, until=None):
+        """What residentctl writes to `stream` ("stdout" or "stderr") when that is a terminal;
+        ends it once it has written what `until` matches, else waits for its end."""
+        terminal, its = pty.openpty()
+        other = "stderr" if stream == "stdout" else "stdout"
+        process = subprocess.Popen([str(RESIDENTCTL), *words, "--server=" + self.address],
+                                   **{stream: its, other: subprocess.DEVNULL})
+        os.close(its)
+        said = b""
+        try:
+            while until is None or not re.search(until, said):
+                try:
+                    piece = os.read(terminal, 4096)
+                except OSError:  # The other end was closed.
+                    break
+                if not piece:
+                    break
+                said += piece
+        finally:
+            if until is not None:
+                process.send_signal(signal.SIGINT)
+            process.wait(60)
+            os.close(terminal)
+        return said
+
+
+class CommandTest(unittest.TestCase):
+    """What commands end with."""
+
+    def check(self, result, code):
+        self.assertEqual(result.code, code, result)
+        return result
+
+
+class DaemonTest(CommandTest):
+    """One daemon for all of a class's tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon()
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def ctl(self, *words, code=OK, **options):
+        return self.check(self.daemon.ctl(*words, **options), code)

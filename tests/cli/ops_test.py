@@ -9,15 +9,13 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import unittest
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
-
-OK, FAILED, USAGE, UNREACHABLE, REFUSED = range(5)
+from daemon import OK, USAGE, REFUSED  # noqa: E402
 
 SOURCE = """// signature: x: in f32[*S], out: out f32[*S]
 // summary: x times {factor}
@@ -31,7 +29,7 @@ RESIDENT_OPERATOR({name})(resident::Block& block, const resident::Args& args) {{
 """
 
 
-class OpsTest(unittest.TestCase):
+class OpsTest(daemons.DaemonTest):
     """One daemon for all; each test has operators of its own."""
 
     @classmethod
@@ -39,13 +37,7 @@ class OpsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="residentctl-ops-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.daemon = daemons.Daemon()
-        cls.addClassCleanup(cls.daemon.stop)
-
-    def ctl(self, *words, code=OK):
-        result = self.daemon.ctl(*words)
-        self.assertEqual(result.code, code, result)
-        return result
+        super().setUpClass()
 
     def file(self, name, text):
         path = self.folder / name

@@ -1,10 +1,12 @@
 #!/bin/sh
 # The README's first steps, on a Debian 12 that has nothing: run as root in the sources' folder.
 set -eu
-if command -v make g++ bazel; then
-  echo "this Debian is not bare" >&2
-  exit 1
-fi
+for program in make g++ bazel; do
+  if command -v "$program"; then
+    echo "this Debian is not bare" >&2
+    exit 1
+  fi
+done
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq make git
 make demo

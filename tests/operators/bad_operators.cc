@@ -1,7 +1,16 @@
 #include "tests/operators/bad_operators.h"
 
+#include <cstdlib>
+
 namespace resident::testing {
 namespace {
+
+// Threads of a GPU's block, as tests/faults/daemon.h starts the daemon.
+uint32_t ThreadsPerBlock() {
+  const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK");
+  const int wanted = threads == nullptr ? 0 : std::atoi(threads);
+  return wanted == 0 ? 256 : static_cast<uint32_t>(wanted);
+}
 
 // The operator `name` with this body, after `before`.
 std::string Operator(const std::string& name, const std::string& body,
@@ -224,7 +233,9 @@ std::vector<BadOperator> MakeTable() {
                            "  volatile int zero = 0;\n"
                            "  out[0] = static_cast<float>(static_cast<int>(x.size()) / zero);\n")));
   add(OnOnly(On::kGpu,
-             Row("divergent_barrier", Stage::kCanary, "it came to a barrier with",
+             Row("divergent_barrier", Stage::kCanary,
+                 "came to a barrier with " + std::to_string(ThreadsPerBlock() / 2) + " of " +
+                     std::to_string(ThreadsPerBlock()) + " threads",
                  std::string(kTwice) + "  if (block.thread() % 2 == 0) block.barrier();\n")));
   add(Row("signature_disagrees_about_a_type", Stage::kCanary,
           "took 'x' as elements of 8 bytes, and it is f32, of 4",

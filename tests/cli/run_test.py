@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""`residentctl run` against a real daemon.
+
+The last line is `N passed, N failed`.
+"""
+
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402
+from daemon import OK, USAGE, REFUSED, NOT_WRITTEN  # noqa: E402
+
+
+class Run(daemons.DaemonTest):
+    """Tasks whose data goes with them."""
+
+    def test_run_fills_in_what_is_left_out(self):
+        out = self.ctl("run", "add", "x=1,2,3", "y=10,20,30").out
+        self.assertRegex(out, r"out +f32 +3 +11 22 33")
+        self.assertRegex(out, r"add version 1 on device \d+")
+
+    def test_run_with_a_scalar_and_json(self):
+        result = self.ctl("run", "add", "y=10,20,30", "alpha=2", "x=1,2,3", "--json").json
+        self.assertEqual(result["operator"], "add")
+        self.assertEqual(result["version"], 1)
+        self.assertEqual(result["outputs"]["out"],
+                         {"dtype": "f32", "shape": [3], "values": [21, 42, 63]})
+
+    def test_run_keeps_nan_and_infinity(self):
+        values = self.ctl("run", "div", "x=1,-1,0", "y=0,0,0",
+                          "--json").json["outputs"]["out"]["values"]
+        self.assertEqual(values, ["Infinity", "-Infinity", "NaN"])
+        self.assertRegex(self.ctl("run", "div", "x=1,-1,0", "y=0,0,0").out, r"inf -inf nan")
+
+    def test_run_takes_shapes_and_repetitions(self):
+        result = self.ctl("run", "sum_rows", "x:2x3=1,2,3,4,5,6", "--json").json
+        self.assertEqual(result["outputs"]["out"]["values"], [6, 15])
+        self.assertEqual(self.ctl("run", "fill", "out:4=", "value=7",
+                                  "--json").json["outputs"]["out"]["values"], [7, 7, 7, 7])
+        long = self.ctl("run", "scale", "x=1*100", "s=3").out
+        self.assertIn("... 84 more", long)
+        self.assertNotIn("more", self.ctl("run", "scale", "x=1*100", "s=3", "--all").out)
+
+    def test_run_reads_and_writes_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = pathlib.Path(folder, "x.f32"), pathlib.Path(folder, "out.f32")
+            source.write_bytes(struct.pack("<4f", -1, 0, 1, 2))
+            out = self.ctl("run", "relu", "x=@{}".format(source), "out=@{}".format(target)).out
+            self.assertIn("written to", out)
+            self.assertEqual(struct.unpack("<4f", target.read_bytes()), (0, 0, 1, 2))
+
+    def test_run_errors_are_told_before_anything_is_sent(self):
+        for words, expected in (
+            (("add", "x=1,2"), "add needs y"),
+            (("add", "x=1", "y=1", "z=1"), "no parameter 'z'"),
+            (("add", "x=1", "x=2", "y=1"), "given twice"),
+            (("add", "x=1,b", "y=1,2"), "'b' is no f32"),
+            (("add", "x:3=1,2", "y=1,2"), "x has 2 elements"),
+            (("add", "x=1", "y=1", "out=5"), "is an output"),
+            (("add", "x=1", "y=1", "alpha=two"), "'two' is no value for alpha"),
+            (("fill", "value=1"), "the shape of out is not known"),
+            (("relu", "x=@/nonexistent"), "cannot read /nonexistent"),
+        ):
+            with self.subTest(words=words):
+                self.assertIn(expected, self.ctl("run", *words, code=USAGE).err)
+
+    def completed_tasks(self):
+        return self.ctl("status", "--json").json["devices"][0]["completed_tasks"]
+
+    def test_a_file_that_cannot_be_written_is_told_before_the_work(self):
+        before = self.completed_tasks()
+        result = self.ctl("run", "add", "x=1", "y=2", "out=@/nonexistent/x", code=USAGE)
+        self.assertIn("cannot write /nonexistent/x", result.err)
+        self.assertIn("Fix:", result.err)
+        self.assertEqual(self.completed_tasks(), before)
+
+    def test_what_could_not_be_written_is_printed_and_has_its_own_exit_status(self):
+        # A disk that is full says so only when it is written to.
+        result = self.ctl("run", "add", "x=1,2", "y=2,2", "out=@/dev/full", code=NOT_WRITTEN)
+        self.assertRegex(result.out, r"out +f32 +2 +3 4")
+        self.assertIn("cannot write /dev/full", result.err)
+        result = self.ctl("run", "add", "x=1,2", "y=2,2", "out=@/dev/full", "--json",
+                          code=NOT_WRITTEN)
+        self.assertEqual(result.json["outputs"]["out"]["values"], [3, 4])
+        self.assertIn("/dev/full", result.error["message"])
+
+    def test_a_stdout_that_is_full(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([str(daemons.RESIDENTCTL), "ops", "--server", self.daemon.address],
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, NOT_WRITTEN, done)
+        self.assertIn("cannot write to stdout", done.stderr)
+
+    def test_run_refused_by_the_server(self):
+        result = self.ctl("run", "add", "x=1,2,3", "y=1,2", code=REFUSED)
+        self.assertIn("Fix:", result.err)
+        self.ctl("run", "add", "x=buffer:999999", "y=1", "out:1=", code=REFUSED)
+        self.ctl("run", "add", "x=1", "y=1", "--op_version=77", code=REFUSED)
+        self.ctl("run", "add", "x=1", "y=1", "--device=77", code=REFUSED)
+        # And the next one is served.
+        self.ctl("run", "add", "x=1", "y=1")
+
+
+class RunWithSettings(unittest.TestCase):
+    """Daemons with settings of their own."""
+
+    def test_a_message_over_the_limit_names_its_flag(self):
+        daemon = daemons.Daemon("--max_message_mib=1")
+        try:
+            result = daemon.ctl("run", "add", "x=1*300000", "y=1*300000")
+            self.assertEqual(result.code, REFUSED, result)
+            self.assertIn("--max_message_mib", result.err)
+            self.assertNotIn("see what is in use", result.err)
+            self.assertEqual(daemon.ctl("run", "add", "x=1", "y=1").code, OK)
+        finally:
+            daemon.stop()
+
+    def test_run_in_place(self):
+        daemon = daemons.Daemon("--test_operators")
+        try:
+            done = daemon.ctl("run", "test.count", "out=41,5", "--json")
+            self.assertEqual(done.code, OK, done)
+            self.assertEqual(done.json["outputs"]["out"]["values"], [42, 5])
+            # What the daemon refuses is no usage error: something was sent.
+            refused = daemon.ctl("run", "test.count", "out:1x1x1x1x1x1x1x1x1=1", "--json")
+            self.assertEqual(refused.code, REFUSED, refused)
+            self.assertEqual(refused.error["code"], "INVALID_ARGUMENT")
+            wrong = daemon.ctl("run", "test.count", "out=1,x")
+            self.assertEqual(wrong.code, USAGE, wrong)
+        finally:
+            daemon.stop()
+
+
+if __name__ == "__main__":
+    unittest_main.main()

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""What residentctl says without a daemon: help, usage errors, a state folder, nobody there.
+
+The last line is `N passed, N failed`.
+"""
+
+import json
+import pathlib
+import socket
+import struct
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402
+from daemon import OK, FAILED, USAGE, UNREACHABLE, REFUSED  # noqa: E402
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class WithoutDaemon(daemons.CommandTest):
+    """What needs no server, and what is said when there is none."""
+
+    def test_help_lists_commands_and_exit_codes(self):
+        out = self.check(daemons.ctl("help"), OK).out
+        for word in ("status", "ops", "buffers", "run", "flux", "bench", "top", "admin", "version",
+                     "health", "--server", "--json", "--timeout", "no server answered",
+                     "could not be written"):
+            self.assertIn(word, out)
+
+    def test_state_check_and_repair(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "journal"
+            self.check(daemons.ctl("state", "check", folder), REFUSED)  # No state folder.
+            head = b"RSDJRNL1" + struct.pack("<I", 1)
+            good = head + struct.pack("<I", crc32c(head))
+            path.write_bytes(good)
+            out = self.check(daemons.ctl("state", "check", folder), OK).out
+            self.assertIn("journal: 16 bytes, 0 good records", out)
+            self.assertIn("nothing is wrong", out)
+
+            # A whole record that is no record of changes, behind one that is damaged.
+            record = struct.pack("<III", 1, 1, crc32c(b"x"))
+            record += struct.pack("<I", crc32c(record)) + b"x"
+            path.write_bytes(good + b"?" * 40 + record)
+            result = self.check(daemons.ctl("state", "check", folder), FAILED)
+            self.assertIn("offset 16", result.out)
+            self.assertIn(f"residentctl state repair {folder}", result.out)
+            found = json.loads(self.check(daemons.ctl("state", "check", folder, "--json"), FAILED).out)
+            self.assertFalse(found["starts"])
+
+            out = self.check(daemons.ctl("state", "repair", folder), OK).out
+            self.assertIn("kept the damaged journal as", out)
+            # Nothing of it was good: a new journal.
+            self.assertTrue(path.read_bytes().startswith(good))
+            self.assertNotIn(record, path.read_bytes())
+            self.check(daemons.ctl("state", "check", folder), OK)
+        self.check(daemons.ctl("state"), USAGE)
+        self.check(daemons.ctl("state", "shake", "x"), USAGE)
+        self.check(daemons.ctl("state", "check"), USAGE)
+
+    def test_help_of_each_command_names_it(self):
+        for command in daemons.ctl("help", "--json").json["commands"]:
+            name = command["name"]
+            out = self.check(daemons.ctl("help", name), OK).out
+            self.assertIn("Usage: residentctl " + name, out)
+            for flag in command["flags"]:
+                self.assertIn("--" + flag["name"], out)
+            self.assertEqual(self.check(daemons.ctl(name, "--help"), OK).out, out)
+            self.assertEqual(self.check(daemons.ctl("help", name, "--json"), OK).json["name"], name)
+
+    def test_usage_errors_end_with_two_and_a_hint(self):
+        for words, expected in (
+            ((), "no command"),
+            (("statsu",), "did you mean status?"),
+            (("status", "--quick"), "has no flag --quick"),
+            (("status", "--nonsense"), "unknown flag --nonsense"),
+            (("status", "word"), "takes no words"),
+            (("status", "--timeout=0s"), "--timeout"),
+            (("health", "a", "b"), "at most one service"),
+            (("run",), "run needs an operator"),
+            (("run", "add", "x"), "is no argument"),
+            (("run", "add", "x:2y=1"), "neither an element type nor a shape"),
+            (("flux",), "flux needs an action"),
+            (("flux", "fly", "x"), "flux cannot 'fly'"),
+            (("flux", "asm"), "takes one FILE"),
+            (("flux", "asm", "/nonexistent.flux"), "cannot read /nonexistent.flux"),
+            (("buffers", "eat"), "buffers cannot 'eat'"),
+            (("buffers", "free"), "wrong number of words"),
+            (("buffers", "free", "one"), "'one' is no buffer"),
+            (("buffers", "alloc", "2by3"), "is no shape"),
+            (("buffers", "download", "1", "/nonexistent/x"), "cannot write /nonexistent/x"),
+            (("buffers", "download", "1", "/"), "it is a folder"),
+            (("ops", "eat", "it"), "ops cannot 'eat'"),
+            (("ops", "list", "all"), "takes no words"),
+            (("ops", "install"), "needs a NAME"),
+            (("ops", "install", "swish"), "takes source files, --expr"),
+            (("ops", "install", "swish", "a.cc", "--expr=x"), "takes source files, --expr"),
+            (("ops", "install", "swish", "/nonexistent.cc"), "cannot read /nonexistent.cc"),
+            (("ops", "install", "swish", "--expr=x", "--wait=never"), "--wait cannot be 'never'"),
+            (("ops", "activate"), "takes one NAME"),
+            (("ops", "activate", "swish", "newest"), "'newest' is no version"),
+            (("ops", "activate", "swish", "--on_regression=cry"), "--on_regression"),
+            (("ops", "activate", "swish", "--on_regression=rollback"), "warn or roll_back"),
+            (("ops", "activate", "swish", "--max_error_rate=5"), "0% to 100%, or 0 to 1"),
+            (("ops", "activate", "swish", "--max_latency_ratio=nan"), "--max_latency_ratio"),
+            (("ops", "activate", "swish", "--max_latency_ratio=inf"), "--max_latency_ratio"),
+            (("ops", "activate", "swish", "--max_error_rate=nan"), "0% to 100%, or 0 to 1"),
+            (("ops", "promote", "swish", "--shadow=nan"), "a percentage is 0% to 100%"),
+            (("ops", "rollback", "swish", "2"), "takes one NAME"),
+            (("ops", "promote", "swish", "--shadow=120%"), "a percentage is 0% to 100%"),
+            (("ops", "watch", "a", "b"), "at most one NAME"),
+            (("flux", "run", "x", "--operator=y"), "in place of a FILE"),
+            (("admin",), "admin needs an action"),
+            (("admin", "park", "gpu"), "'gpu' is no device"),
+            (("admin", "drain", "now"), "takes no words"),
+            (("admin", "drain", "--drain_timeout=-1s"), "--drain_timeout"),
+            (("admin", "drain", "--drain_timeout=inf"), "--drain_timeout"),
+            (("top", "--interval=1ms"), "--interval"),
+            (("top", "--interval=inf"), "--interval"),
+            (("bench", "--batch=0"), "more than zero"),
+            (("bench", "--seconds=nan"), "--seconds"),
+            (("bench", "--seconds=inf"), "--seconds"),
+            (("bench", "--seconds=-1"), "--seconds"),
+            (("bench", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
+            (("demo", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
+            (("help", "nothing"), "there is no command"),
+        ):
+            with self.subTest(words=words):
+                result = self.check(daemons.ctl(*words), USAGE)
+                self.assertIn(expected, result.err)
+                self.assertEqual(result.out, "")
+                as_json = self.check(daemons.ctl(*words, "--json"), USAGE)
+                self.assertIn("message", as_json.error)
+
+    def test_no_server_is_three_and_says_how_to_start_one(self):
+        address = "127.0.0.1:{}".format(free_port())
+        for words in (("status",), ("health",), ("ops",), ("buffers",),
+                      ("run", "add", "x=1", "y=1"),
+                      ("bench", "--quick"), ("top", "--once"), ("admin", "park", "0"), ("demo",)):
+            with self.subTest(words=words):
+                result = self.check(daemons.ctl(*words, server=address), UNREACHABLE)
+                self.assertIn("Connection refused", result.err)
+                self.assertIn("hint: is residentd serving on " + address, result.err)
+                self.assertIn("residentd serve", result.err)
+        error = self.check(daemons.ctl("status", "--json", server=address), UNREACHABLE).error
+        self.assertEqual(error["code"], "UNAVAILABLE")
+        self.assertIn("residentd serve", error["hint"])
+
+    def test_the_environment_names_the_server(self):
+        address = "127.0.0.1:{}".format(free_port())
+        result = self.check(daemons.ctl("status", env={"RESIDENTD_SERVER": address}), UNREACHABLE)
+        self.assertIn(address, result.err)
+
+    def test_version_does_not_need_a_server(self):
+        address = "127.0.0.1:{}".format(free_port())
+        result = self.check(daemons.ctl("version", server=address), OK)
+        self.assertRegex(result.out, r"residentctl \d+\.\d+\.\d+")
+        self.assertIn("not reached", result.out)
+        self.assertIsNone(daemons.ctl("version", "--json", server=address).json["residentd"])
+
+    def test_a_server_that_never_answers_ends_with_the_timeout(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            address = "127.0.0.1:{}".format(silent.getsockname()[1])
+            result = daemons.ctl("status", "--timeout=300ms", server=address)
+            self.assertIn(result.code, (UNREACHABLE, REFUSED), result)
+            self.assertIn("hint:", result.err)
+
+
+if __name__ == "__main__":
+    unittest_main.main()
