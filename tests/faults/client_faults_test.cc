@@ -155,23 +155,13 @@ TEST(ClientFaultsTest, NeverReadsItsResults) {
 TEST(ClientFaultsTest, QueueIsFull) {
   Daemon daemon({"--max_queued_tasks=1000"});
   const Baseline before(daemon);
-  const auto park = [&] {
-    grpc::ClientContext context;
-    v1::ParkResponse response;
-    return v1::Admin::NewStub(daemon.Connect())->Park(&context, v1::ParkRequest(), &response);
-  };
-  const auto resume = [&] {
-    grpc::ClientContext context;
-    v1::ResumeResponse response;
-    return v1::Admin::NewStub(daemon.Connect())->Resume(&context, v1::ResumeRequest(), &response);
-  };
   const auto queued = [&](const std::string& name) {
     const auto client = Find(daemon, name);
     return client == nullptr ? 0 : client->queued_tasks();
   };
   {
     CountingClient others(daemon);
-    ASSERT_TRUE(park().ok());
+    ASSERT_TRUE(Park(daemon).ok());
     const Client client(daemon, "eager"), other(daemon, "other");
     const Counters counters(client, 4000), of_other(other, 100);
     RunOutcome waiting;
@@ -184,7 +174,7 @@ TEST(ClientFaultsTest, QueueIsFull) {
     RunOutcome another;
     std::thread another_waiter([&] { another = other.Run(of_other.Batch(0, 100)); });
     EXPECT_TRUE(Eventually([&] { return queued("other") == 100; }));
-    EXPECT_TRUE(resume().ok());
+    EXPECT_TRUE(Resume(daemon).ok());
     waiter.join();
     another_waiter.join();
     EXPECT_TRUE(waiting.all_ok()) << waiting.message();

@@ -323,6 +323,22 @@ std::string Daemon::LeftOver() const {
   return left;
 }
 
+grpc::Status Park(const Daemon& daemon, uint32_t device) {
+  grpc::ClientContext context;
+  v1::ParkRequest request;
+  request.set_device(device);
+  v1::ParkResponse response;
+  return v1::Admin::NewStub(daemon.Connect())->Park(&context, request, &response);
+}
+
+grpc::Status Resume(const Daemon& daemon, uint32_t device) {
+  grpc::ClientContext context;
+  v1::ResumeRequest request;
+  request.set_device(device);
+  v1::ResumeResponse response;
+  return v1::Admin::NewStub(daemon.Connect())->Resume(&context, request, &response);
+}
+
 v1::TaskStatus RunOutcome::status(int i) const {
   if (!call.ok()) return v1::TASK_STATUS_UNAVAILABLE;
   return result.status_size() == 0 ? v1::TASK_STATUS_OK : result.status(i);

@@ -110,6 +110,10 @@ class Daemon {
   std::unique_ptr<ChildProcess> child_;
 };
 
+// As Admin says.
+grpc::Status Park(const Daemon& daemon, uint32_t device = 0);
+grpc::Status Resume(const Daemon& daemon, uint32_t device = 0);
+
 // What became of a batch: the call's status, and the result if that is OK.
 struct RunOutcome {
   grpc::Status call;

@@ -51,26 +51,6 @@ int64_t DeviceOfBatch(const Client& client) {
   return outcome.all_ok() ? outcome.result.device() : -1;
 }
 
-void Park(const Daemon& daemon, uint32_t device) {
-  grpc::ClientContext context;
-  v1::ParkRequest request;
-  request.set_device(device);
-  v1::ParkResponse response;
-  const grpc::Status status =
-      v1::Admin::NewStub(daemon.Connect())->Park(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-}
-
-void Resume(const Daemon& daemon, uint32_t device) {
-  grpc::ClientContext context;
-  v1::ResumeRequest request;
-  request.set_device(device);
-  v1::ResumeResponse response;
-  const grpc::Status status =
-      v1::Admin::NewStub(daemon.Connect())->Resume(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-}
-
 TEST(SeveralDevicesTest, EachServesFromAnEngineOfItsOwn) {
   const Daemon daemon(AllDevices());
   const Client client(daemon);
@@ -157,15 +137,15 @@ TEST(SeveralDevicesTest, ParkedDeviceIsPassedOver) {
   const Daemon daemon(AllDevices());
   const Client client(daemon);
   const uint32_t devices = static_cast<uint32_t>(daemon.Status().devices_size());
-  Park(daemon, 0);
+  EXPECT_TRUE(Park(daemon, 0).ok());
   for (int i = 0; i < 10; ++i) EXPECT_GT(DeviceOfBatch(client), 0);
   EXPECT_GT(DeviceOfBuffer(client, 16), 0);
   // With no other left, work waits on one until it is resumed.
-  for (uint32_t d = 1; d < devices; ++d) Park(daemon, d);
+  for (uint32_t d = 1; d < devices; ++d) EXPECT_TRUE(Park(daemon, d).ok());
   int64_t device = -1;
   std::thread waiting([&] { device = DeviceOfBatch(client); });
   EXPECT_TRUE(Eventually([&] { return daemon.Status().devices(0).queued_tasks() == 1; }));
-  for (uint32_t d = 0; d < devices; ++d) Resume(daemon, d);
+  for (uint32_t d = 0; d < devices; ++d) EXPECT_TRUE(Resume(daemon, d).ok());
   waiting.join();
   EXPECT_EQ(device, 0);
 }
@@ -218,7 +198,7 @@ TEST(SeveralDevicesTest, DeviceThatIsGivenUpIsReportedAndTheOthersServe) {
   EXPECT_GT(DeviceOfBatch(client), 0);
   EXPECT_GT(DeviceOfBuffer(client, 16), 0);
 
-  Resume(daemon, 0);
+  EXPECT_TRUE(Resume(daemon, 0).ok());
   EXPECT_EQ(lost.Next(), kServing);
   ExpectServes(client, 0);
 }

@@ -50,19 +50,7 @@ grpc::Status CallByName(const std::shared_ptr<grpc::Channel>& channel, const std
   return status;
 }
 
-class AdminTest : public DaemonTest {
- protected:
-  static grpc::Status Park() {
-    grpc::ClientContext context;
-    v1::ParkResponse response;
-    return v1::Admin::NewStub(daemon_->Connect())->Park(&context, v1::ParkRequest(), &response);
-  }
-  static grpc::Status Resume() {
-    grpc::ClientContext context;
-    v1::ResumeResponse response;
-    return v1::Admin::NewStub(daemon_->Connect())->Resume(&context, v1::ResumeRequest(), &response);
-  }
-};
+class AdminTest : public DaemonTest {};
 
 TEST_F(AdminTest, StatusDescribesDaemonDevicesAndClients) {
   ExpectServes();
@@ -122,28 +110,12 @@ TEST_F(AdminTest, OperatorsAreListedAndDescribed) {
 }
 
 TEST_F(AdminTest, ParkedTasksWaitUntilResume) {
-  const auto admin = v1::Admin::NewStub(daemon_->Connect());
-  {
-    grpc::ClientContext context;
-    v1::ParkRequest request;
-    request.set_device(99);
-    v1::ParkResponse response;
-    ExpectRefused(admin->Park(&context, request, &response), StatusCode::NOT_FOUND,
-                  {"no device 99"});
-  }
-  {
-    grpc::ClientContext context;
-    v1::ParkResponse response;
-    ASSERT_TRUE(admin->Park(&context, v1::ParkRequest(), &response).ok());
-  }
+  ExpectRefused(Park(*daemon_, 99), StatusCode::NOT_FOUND, {"no device 99"});
+  ASSERT_TRUE(Park(*daemon_).ok());
   EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_PARKED);
   auto outcome = std::async(std::launch::async, [&] { return client_.Run(SmallAdd()); });
   EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 1; }));
-  {
-    grpc::ClientContext context;
-    v1::ResumeResponse response;
-    ASSERT_TRUE(admin->Resume(&context, v1::ResumeRequest(), &response).ok());
-  }
+  ASSERT_TRUE(Resume(*daemon_).ok());
   EXPECT_TRUE(outcome.get().all_ok());
   EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_RESIDENT);
 }
@@ -152,7 +124,7 @@ TEST_F(AdminTest, ParkedTasksWaitUntilResume) {
 // device is parked. It did not run.
 TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
   const Counters counters(client_, 20);
-  ASSERT_TRUE(Park().ok());
+  ASSERT_TRUE(Park(*daemon_).ok());
   const auto batch = [&](uint32_t first) {
     v1::Batch late = counters.Batch(first, 10);
     late.mutable_options()->set_timeout_us(20'000);
@@ -186,7 +158,7 @@ TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
   EXPECT_TRUE(stream->Finish().ok());
 
   EXPECT_EQ(daemon_->Device().queued_tasks(), 0u);
-  ASSERT_TRUE(Resume().ok());
+  ASSERT_TRUE(Resume(*daemon_).ok());
   ExpectServes();
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(counters.value(i), 0.0f);
 }
@@ -194,7 +166,7 @@ TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
 // The call's own deadline: gRPC answers the client, and the daemon drops the tasks.
 TEST_F(AdminTest, CallWhoseDeadlinePassesWhileParkedLeavesTheQueue) {
   const Counters counters(client_, 10);
-  ASSERT_TRUE(Park().ok());
+  ASSERT_TRUE(Park(*daemon_).ok());
   const auto context = client_.Context();
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::RunRequest request;
@@ -206,16 +178,13 @@ TEST_F(AdminTest, CallWhoseDeadlinePassesWhileParkedLeavesTheQueue) {
   EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 10; }));
   EXPECT_EQ(status.get().error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 0; }));
-  ASSERT_TRUE(Resume().ok());
+  ASSERT_TRUE(Resume(*daemon_).ok());
   ExpectServes();
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(counters.value(i), 0.0f);
 }
 
 TEST_F(AdminTest, CancelledRunLeavesTheQueue) {
-  const auto admin = v1::Admin::NewStub(daemon_->Connect());
-  grpc::ClientContext park;
-  v1::ParkResponse parked;
-  ASSERT_TRUE(admin->Park(&park, v1::ParkRequest(), &parked).ok());
+  ASSERT_TRUE(Park(*daemon_).ok());
   const auto context = client_.Context();
   v1::RunRequest request;
   *request.mutable_batch() = SmallAdd();
@@ -227,9 +196,7 @@ TEST_F(AdminTest, CancelledRunLeavesTheQueue) {
   context->TryCancel();
   EXPECT_EQ(status.get().error_code(), StatusCode::CANCELLED);
   EXPECT_TRUE(Eventually([&] { return daemon_->Device().queued_tasks() == 0; }));
-  grpc::ClientContext resume;
-  v1::ResumeResponse resumed;
-  ASSERT_TRUE(admin->Resume(&resume, v1::ResumeRequest(), &resumed).ok());
+  ASSERT_TRUE(Resume(*daemon_).ok());
   ExpectServes();
 }
 

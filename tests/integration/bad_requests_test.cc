@@ -461,10 +461,7 @@ TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
       EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << method;
     }
     // Park is among them, and may have been asked for in earnest.
-    const auto admin = v1::Admin::NewStub(channel);
-    grpc::ClientContext context;
-    v1::ResumeResponse response;
-    (void)admin->Resume(&context, v1::ResumeRequest(), &response);
+    (void)Resume(*daemon_);
     ExpectServes();
   }
   EXPECT_EQ(daemon_->Device().restarts(), 0u);

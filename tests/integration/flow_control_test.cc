@@ -22,18 +22,6 @@ v1::Batch Spin(uint32_t count, int64_t ns) {
   return batch;
 }
 
-grpc::Status ControlPark(const Daemon& daemon) {
-  grpc::ClientContext context;
-  v1::ParkResponse response;
-  return v1::Admin::NewStub(daemon.Connect())->Park(&context, v1::ParkRequest(), &response);
-}
-
-grpc::Status ControlResume(const Daemon& daemon) {
-  grpc::ClientContext context;
-  v1::ResumeResponse response;
-  return v1::Admin::NewStub(daemon.Connect())->Resume(&context, v1::ResumeRequest(), &response);
-}
-
 TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
   const Daemon daemon;
   const Baseline before(daemon);
@@ -62,7 +50,7 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
   {
     const Client greedy(daemon);
     const Client modest(daemon);
-    ASSERT_TRUE(ControlPark(daemon).ok());
+    ASSERT_TRUE(Park(daemon).ok());
     const auto context = greedy.Context();
     const auto stream = greedy.executor().Submit(context.get());
     constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
@@ -91,7 +79,7 @@ TEST(FlowControlTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
       }
       return false;
     }));
-    ASSERT_TRUE(ControlResume(daemon).ok());
+    ASSERT_TRUE(Resume(daemon).ok());
     EXPECT_TRUE(lone.get().all_ok());
     int answered = 0;
     v1::SubmitResponse response;
@@ -120,7 +108,7 @@ TEST(FlowControlTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
   const Daemon daemon({"--window_mib=4"});
   const Client holder(daemon);
   const Client waiting(daemon);
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  ASSERT_TRUE(Park(daemon).ok());
   // Three of four MiB.
   auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
@@ -148,7 +136,7 @@ TEST(FlowControlTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
   cancelled->TryCancel();
   EXPECT_EQ(another->Finish().error_code(), StatusCode::CANCELLED);
 
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   EXPECT_TRUE(held.get().all_ok());
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
@@ -161,7 +149,7 @@ TEST(FlowControlTest, DrainRefusesWhatWaitsForStagingMemory) {
   const Daemon daemon({"--window_mib=4"});
   const Client holder(daemon);
   const Client waiting(daemon);
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  ASSERT_TRUE(Park(daemon).ok());
   auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 3 << 18)); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
   const auto context = waiting.Context();
@@ -178,7 +166,7 @@ TEST(FlowControlTest, DrainRefusesWhatWaitsForStagingMemory) {
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   EXPECT_TRUE(held.get().all_ok());
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
@@ -248,7 +236,7 @@ TEST(FlowControlTest, CancelledUploadLeavesTheLineForStagingMemory) {
   const Client client(daemon);
   uint64_t id = 0;
   ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  ASSERT_TRUE(Park(daemon).ok());
   auto held = std::async(std::launch::async, [&] { return holder.Run(Fill(0, 1 << 18)); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
   {
@@ -262,7 +250,7 @@ TEST(FlowControlTest, CancelledUploadLeavesTheLineForStagingMemory) {
     context->TryCancel();
     EXPECT_EQ(writer->Finish().error_code(), StatusCode::CANCELLED);
   }
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   EXPECT_TRUE(held.get().all_ok());
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
 }
@@ -364,7 +352,7 @@ TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
   constexpr uint32_t kTasks = 12'000;
   v1::Batch batch = Spin(kTasks, 1);
   batch.mutable_options()->set_device(0);
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  ASSERT_TRUE(Park(daemon).ok());
   auto queued = std::async(std::launch::async, [&] { return client.Run(batch); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == kTasks; }));
   const RunOutcome refused = client.Run(batch);
@@ -378,7 +366,7 @@ TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
     ASSERT_TRUE(stream->Write(request));
   }
   stream->WritesDone();
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   EXPECT_TRUE(queued.get().all_ok());
   v1::SubmitResponse response;
   int answered = 0;
@@ -392,7 +380,7 @@ TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
 
 TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
   const Daemon daemon({"--max_connection_streams=2"});
-  ASSERT_TRUE(ControlPark(daemon).ok());
+  ASSERT_TRUE(Park(daemon).ok());
   // One connection, without a session, which would be a call too.
   const auto stub = v1::Executor::NewStub(daemon.Connect());
   v1::RunRequest request;
@@ -409,7 +397,7 @@ TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 2; }));
   // No more come while another connection is served.
   for (int i = 0; i < 100; ++i) EXPECT_EQ(daemon.Device().queued_tasks(), 2u);
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
 }
 
@@ -479,7 +467,7 @@ TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
   const Baseline before(daemon);
   {
     const Client client(daemon);
-    ASSERT_TRUE(ControlPark(daemon).ok());
+    ASSERT_TRUE(Park(daemon).ok());
     {
       const auto context = client.Context();
       const auto stream = client.executor().Submit(context.get());
@@ -494,7 +482,7 @@ TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
       EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
     }
     EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
-    ASSERT_TRUE(ControlResume(daemon).ok());
+    ASSERT_TRUE(Resume(daemon).ok());
     EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
   }
   ExpectNothingLeft(daemon, before);
@@ -548,7 +536,7 @@ TEST(FlowControlTest, SessionThatEndsDropsWhatItHasQueued) {
   const Daemon daemon;
   const Baseline before(daemon);
   {
-    ASSERT_TRUE(ControlPark(daemon).ok());
+    ASSERT_TRUE(Park(daemon).ok());
     std::future<RunOutcome> outcome;
     {
       auto client = std::make_unique<Client>(daemon);
@@ -567,7 +555,7 @@ TEST(FlowControlTest, SessionThatEndsDropsWhatItHasQueued) {
     }
     EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
   }
-  ASSERT_TRUE(ControlResume(daemon).ok());
+  ASSERT_TRUE(Resume(daemon).ok());
   ExpectNothingLeft(daemon, before);
 }
 
