@@ -18,7 +18,6 @@
 namespace resident::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
@@ -210,7 +209,8 @@ TEST(ClientFaultsTest, DeviceMemoryIsExhausted) {
 }
 
 TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
-  Daemon daemon;
+  const Daemon daemon;
+  const Baseline before(daemon);
   const auto visit = [&] {
     const Client client(daemon, "visitor");
     const Counters counters(client, 100);
@@ -218,23 +218,8 @@ TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
     EXPECT_TRUE(client.Allocate(1000, &id).ok());
     EXPECT_TRUE(client.Run(counters.Batch(0, 100)).all_ok());
   };
-  for (int i = 0; i < 10; ++i) visit();  // gRPC's pools find their size.
-  const auto settled = [&] { return Find(daemon, "visitor") == nullptr; };
-  ASSERT_TRUE(Eventually(settled));
-  const size_t descriptors = daemon.Descriptors(), threads = daemon.Threads();
-  const uint64_t memory = daemon.Device().memory_used_bytes();
-  constexpr size_t kVisits = 200;
-  for (size_t i = 0; i < kVisits; ++i) visit();
-  EXPECT_TRUE(Eventually(settled));
-  EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= descriptors; }))
-      << daemon.Descriptors() << " descriptors, " << descriptors << " before";
-  // gRPC's two executors grow to twice the processors each, and never shrink.
-  const size_t growth = 4 * std::thread::hardware_concurrency();
-  ASSERT_LT(growth, kVisits) << "a leak of one thread a visit could hide here";
-  EXPECT_TRUE(Eventually([&] { return daemon.Threads() <= threads + growth; }))
-      << daemon.Threads() << " threads, " << threads << " before";
-  EXPECT_EQ(daemon.Device().memory_used_bytes(), memory);
-  EXPECT_EQ(daemon.Device().buffers(), 0u);
+  for (int i = 0; i < 200; ++i) visit();
+  ExpectNothingLeft(daemon, before);
 }
 
 }  // namespace
