@@ -247,10 +247,15 @@ TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSame) {
   batch.mutable_programs()->set_initial_width(2);
   batch.mutable_programs()->set_initial(
       std::string(reinterpret_cast<const char*>(initial.data()), initial.size() * 4));
+  batch.mutable_options()->set_device(0);
+  const uint64_t before = daemon_->Device().completed_tasks();
   batch.mutable_programs()->set_max_cycles(10'000);
   const v1::BatchResult whole = MustRun(batch);
+  const uint64_t after_whole = daemon_->Device().completed_tasks();
+  EXPECT_EQ(after_whole - before, 1u);
   batch.mutable_programs()->set_max_cycles(3'000'000);
   const v1::BatchResult split = MustRun(batch);
+  EXPECT_GT(daemon_->Device().completed_tasks() - after_whole, 1u);
   EXPECT_EQ(split.flux().registers(), whole.flux().registers());
   EXPECT_EQ(split.flux().cycles(), whole.flux().cycles());
   EXPECT_EQ(split.device_ns_size(), 1);
