@@ -122,14 +122,24 @@ TEST(SeveralDevicesTest, BatchGoesToADeviceThatIsNotBusy) {
   const Daemon daemon(AllDevices());
   const Client busy(daemon, "busy");
   const Client client(daemon);
-  const Counters out(busy, 1, /*device=*/0);
-  RunOutcome outcome;
-  std::thread running(
-      [&] { outcome = busy.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 1'000'000'000)); });
-  EXPECT_TRUE(Eventually([&] { return daemon.Status().devices(0).ring().in_flight() == 1; }));
+  // One task after the other, for a minute unless they are cancelled.
+  constexpr uint32_t kTasks = 60'000;
+  const Counters out(busy, kTasks, /*device=*/0);
+  v1::RunRequest request;
+  *request.mutable_batch() = FloatTasks("test.spin", out.buffer(), 0, kTasks, 1'000'000);
+  request.mutable_batch()->mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
+  const auto context = busy.Context();
+  grpc::Status status;
+  std::thread running([&] {
+    v1::RunResponse response;
+    status = busy.executor().Run(context.get(), request, &response);
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
   EXPECT_GT(DeviceOfBatch(client), 0);
+  context->TryCancel();
   running.join();
-  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 0; }));
   EXPECT_EQ(DeviceOfBatch(client), 0);
 }
 
