@@ -65,6 +65,15 @@ v1::Batch SmallAdd(uint64_t id) {
   return batch;
 }
 
+v1::Batch Fill(uint64_t id, uint64_t floats) {
+  v1::Batch batch = Tasks("fill", 1);
+  batch.set_id(id);
+  batch.mutable_options()->set_device(0);
+  Returned(batch, {floats});
+  Scalar(batch, {1});
+  return batch;
+}
+
 v1::Batch Programs(const std::vector<std::string>& programs) {
   v1::Batch batch;
   v1::FluxPrograms* flux = batch.mutable_programs();

@@ -35,6 +35,9 @@ void Integer(v1::Batch& batch, std::initializer_list<int64_t> values);
 // A batch of `add` of one float each, complete and correct.
 v1::Batch SmallAdd(uint64_t id = 0);
 
+// One task that returns `floats` floats, on the first device.
+v1::Batch Fill(uint64_t id, uint64_t floats);
+
 // FLUX programs; each is its bytecode.
 v1::Batch Programs(const std::vector<std::string>& programs);
 

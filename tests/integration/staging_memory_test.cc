@@ -1,0 +1,242 @@
+// Staging memory, of which every batch and transfer under way holds a part: how clients share
+// it, and who waits for it.
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/integration/messages.h"
+
+namespace resident::testing {
+namespace {
+
+using grpc::StatusCode;
+
+// How many stand in line for staging memory of the first device; -1: the daemon does not say.
+int64_t InLine(const Daemon& daemon) {
+  constexpr std::string_view kSeries = "\nresident_window_waiting{device=\"0\"} ";
+  const std::string page = daemon.Metrics();
+  const size_t at = page.find(kSeries);
+  return at == std::string::npos ? -1 : std::stoll(page.substr(at + kSeries.size()));
+}
+
+// A client's batch that holds staging memory of the first device, which is parked.
+class HeldMemory {
+ public:
+  HeldMemory(const Daemon& daemon, uint64_t floats) : daemon_(daemon), client_(daemon, "holder") {
+    EXPECT_TRUE(Park(daemon).ok());
+    outcome_ =
+        std::async(std::launch::async, [this, floats] { return client_.Run(Fill(0, floats)); });
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  }
+
+  // Resumes the device, so that the batch ends.
+  void GiveBack() {
+    EXPECT_TRUE(Resume(daemon_).ok());
+    EXPECT_TRUE(outcome_.get().all_ok());
+  }
+
+ private:
+  const Daemon& daemon_;
+  const Client client_;
+  std::future<RunOutcome> outcome_;
+};
+
+TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
+  const Daemon daemon({"--window_mib=4"});
+  const Baseline before(daemon);
+  {
+    const Client greedy(daemon);
+    const Client modest(daemon);
+    ASSERT_TRUE(Park(daemon).ok());
+    const auto context = greedy.Context();
+    const auto stream = greedy.executor().Submit(context.get());
+    constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
+    std::thread writer([&] {
+      for (int i = 0; i < kBatches; ++i) {
+        v1::SubmitRequest request;
+        *request.mutable_batch() = Fill(i, 1 << 18);
+        ASSERT_TRUE(stream->Write(request));
+      }
+      stream->WritesDone();
+    });
+    // It holds what it may, and waits for more.
+    ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+    EXPECT_GE(daemon.Device().queued_tasks(), 1u);
+    v1::Batch small = SmallAdd();
+    small.mutable_options()->set_device(0);  // Others are not parked.
+    auto lone = std::async(std::launch::async, [&] { return modest.Run(small); });
+    ASSERT_TRUE(Eventually([&] {
+      const v1::StatusResponse status = daemon.Status();
+      for (const auto& client : status.clients()) {
+        // Shown by the first characters of its id.
+        if (client.queued_tasks() == 1 && modest.session().rfind(client.id(), 0) == 0) return true;
+      }
+      return false;
+    }));
+    ASSERT_TRUE(Resume(daemon).ok());
+    EXPECT_TRUE(lone.get().all_ok());
+    int answered = 0;
+    v1::SubmitResponse response;
+    while (stream->Read(&response)) {
+      EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+      ++answered;
+    }
+    writer.join();
+    EXPECT_EQ(answered, kBatches);
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  ExpectNothingLeft(daemon, before);
+}
+
+TEST(StagingMemoryTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
+  const Daemon daemon({"--window_mib=4"});
+  HeldMemory held(daemon, 3 << 18);  // Three of four MiB.
+  const Client waiting(daemon);
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  stream->WritesDone();
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  // One that is cancelled in line does not hold it up, and one that can never fit is refused.
+  const auto cancelled = waiting.Context();
+  const auto another = waiting.executor().Submit(cancelled.get());
+  ASSERT_TRUE(another->Write(request));
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 2; }));
+  const auto hopeless_context = waiting.Context();
+  const auto hopeless = waiting.executor().Submit(hopeless_context.get());
+  *request.mutable_batch() = Fill(2, 5 << 18);
+  ASSERT_TRUE(hopeless->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(hopeless->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
+  hopeless->WritesDone();
+  EXPECT_TRUE(hopeless->Finish().ok());
+  cancelled->TryCancel();
+  EXPECT_EQ(another->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+
+  held.GiveBack();
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  EXPECT_EQ(Floats(response.result()).size(), size_t{1} << 19);
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(InLine(daemon), 0);
+}
+
+TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
+  const Daemon daemon({"--window_mib=4"});
+  HeldMemory held(daemon, 3 << 18);
+  const Client waiting(daemon);
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  // Parked: the memory is not given back, so that only the drain can answer it.
+  v1::DrainResponse drained;
+  grpc::ClientContext drain_context;
+  v1::DrainRequest drain;
+  drain.set_timeout_ms(1);
+  ExpectRefused(v1::Admin::NewStub(daemon.Connect())->Drain(&drain_context, drain, &drained),
+                StatusCode::DEADLINE_EXCEEDED, {"1 tasks are left"});
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);
+  held.GiveBack();
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A buffer of `floats` floats, and a download of it of which nothing is read.
+struct UnreadDownload {
+  UnreadDownload(const Client& client, uint64_t floats) : context(client.Context()) {
+    uint64_t id = 0;
+    EXPECT_TRUE(client.Allocate(floats, &id).ok());
+    v1::DownloadRequest request;
+    request.set_buffer_id(id);
+    stream = client.buffers().Download(context.get(), request);
+  }
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> stream;
+};
+
+TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
+  const Daemon daemon({"--window_mib=4"});
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<UnreadDownload> downloads;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon));
+    downloads.emplace_back(*clients.back(), 2 << 20);  // 8 MiB.
+  }
+  // Each has been copied from as far as it goes: its copies are tasks.
+  const Client other(daemon);
+  for (auto& download : downloads) download.stream->WaitForInitialMetadata();
+  for (int i = 0; i < 200; ++i) {
+    const RunOutcome outcome = other.Run(Fill(i, 1 << 18));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  }
+  for (auto& download : downloads) {
+    v1::DownloadResponse piece;
+    size_t bytes = 0;
+    while (download.stream->Read(&piece)) bytes += piece.data().size();
+    EXPECT_EQ(bytes, size_t{8} << 20);
+    EXPECT_TRUE(download.stream->Finish().ok());
+  }
+}
+
+TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  constexpr int kClients = 24;
+  constexpr uint64_t kFloats = 1 << 19;  // 2 MiB.
+  std::vector<std::future<std::string>> transfers;
+  for (int i = 0; i < kClients; ++i) {
+    transfers.push_back(std::async(std::launch::async, [&daemon, i]() -> std::string {
+      const Client client(daemon);
+      uint64_t id = 0;
+      grpc::Status status = client.Allocate(kFloats, &id);
+      const std::string bytes(kFloats * sizeof(float), static_cast<char>(i + 1));
+      if (status.ok()) status = Upload(client, id, bytes);
+      std::string got;
+      if (status.ok()) status = Download(client, id, &got);
+      if (!status.ok()) return status.error_message();
+      return got == bytes ? "" : "other bytes";
+    }));
+  }
+  for (auto& transfer : transfers) EXPECT_EQ(transfer.get(), "");
+}
+
+TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
+  const Daemon daemon({"--window_mib=1"});
+  const Client client(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
+  HeldMemory held(daemon, 1 << 18);  // All of it.
+  {
+    const auto context = client.Context();
+    v1::UploadResponse response;
+    const auto writer = client.buffers().Upload(context.get(), &response);
+    v1::UploadRequest request;
+    request.set_buffer_id(id);
+    request.set_data(std::string(1 << 20, 'a'));
+    ASSERT_TRUE(writer->Write(request));
+    ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+    context->TryCancel();
+    EXPECT_EQ(writer->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 0; }));
+  held.GiveBack();
+  EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
+}
+
+}  // namespace
+}  // namespace resident::testing
