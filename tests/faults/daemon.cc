@@ -337,6 +337,21 @@ grpc::Status Resume(const Daemon& daemon, uint32_t device) {
   return v1::Admin::NewStub(daemon.Connect())->Resume(&context, request, &response);
 }
 
+void KillUntilGivenUp(const Daemon& daemon) {
+  for (int i = 0; i < 5; ++i) {
+    pid_t pid = 0;
+    ASSERT_TRUE(Eventually([&] {
+      const v1::DeviceStatus device = daemon.Device();
+      pid = static_cast<pid_t>(device.engine_pid());
+      return pid != 0 && device.state() == v1::DeviceStatus::STATE_RESIDENT;
+    }));
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return daemon.engine_pid() != pid; }));
+  }
+  ASSERT_TRUE(
+      Eventually([&] { return daemon.Device().state() == v1::DeviceStatus::STATE_UNHEALTHY; }));
+}
+
 v1::TaskStatus RunOutcome::status(int i) const {
   if (!call.ok()) return v1::TASK_STATUS_UNAVAILABLE;
   return result.status_size() == 0 ? v1::TASK_STATUS_OK : result.status(i);
@@ -447,14 +462,14 @@ CountingClient::CountingClient(const Daemon& daemon)
   EXPECT_TRUE(Eventually([&] { return batches_ > 0; }));
 }
 
+CountingClient::~CountingClient() {
+  stop_ = true;
+  thread_.join();
+}
+
 bool CountingClient::GoesOn() const {
   const uint64_t before = batches_;
   return Eventually([&] { return batches_ >= before + 2; });
-}
-
-void CountingClient::Stop() {
-  stop_ = true;
-  if (thread_.joinable()) thread_.join();
 }
 
 void CountingClient::Count() {

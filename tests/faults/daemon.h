@@ -112,6 +112,9 @@ class Daemon {
 // As Admin says.
 grpc::Status Park(const Daemon& daemon, uint32_t device = 0);
 grpc::Status Resume(const Daemon& daemon, uint32_t device = 0);
+// Kills the first device's engine, and those that come after it, until the device is given up:
+// five of them within a minute.
+void KillUntilGivenUp(const Daemon& daemon);
 
 // What became of a batch: the call's status, and the result if that is OK.
 struct RunOutcome {
@@ -189,14 +192,12 @@ class CountingClient {
  public:
   // Returns once it has been served.
   explicit CountingClient(const Daemon& daemon);
-  ~CountingClient() { Stop(); }
+  ~CountingClient();
   CountingClient(const CountingClient&) = delete;
   CountingClient& operator=(const CountingClient&) = delete;
 
   // Waits until two more batches were OK: the second began after this call.
   bool GoesOn() const;
-  // Idempotent.
-  void Stop();
   // Batches that were not OK.
   uint64_t interruptions() const { return interruptions_; }
 

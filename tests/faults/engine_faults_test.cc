@@ -51,6 +51,51 @@ uint64_t CountUntilLost(const Daemon& daemon, std::latch& ready) {
   return ok;
 }
 
+// A task of this operator ends the engine: the task is aborted, its client's buffer is gone, and
+// others go on with the next engine. What the client is told.
+std::string ExpectOperatorEndsTheEngine(const Daemon& daemon, const std::string& operator_name) {
+  const Baseline before(daemon);
+  std::string message;
+  {
+    CountingClient others(daemon);
+    const pid_t pid = daemon.engine_pid();
+    const Client client(daemon);
+    uint64_t buffer = 0;
+    EXPECT_TRUE(client.Allocate(16, &buffer).ok());
+    const RunOutcome outcome = client.Run(FloatTasks(operator_name, buffer, 0, 1));
+    EXPECT_TRUE(outcome.call.ok()) << outcome.call.error_message();
+    EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
+    message = outcome.message();
+    EXPECT_THAT(message, HasSubstr(operator_name));
+    EXPECT_TRUE(daemon.AwaitAnotherEngine(pid));
+    // The buffer went with the engine, and that is said.
+    const RunOutcome lost = client.Run(FloatTasks("test.count", buffer, 0, 1));
+    EXPECT_EQ(lost.call.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(lost.message(), HasSubstr("Fix: "));
+    EXPECT_TRUE(others.GoesOn());
+  }
+  EXPECT_EQ(daemon.Device().restarts(), 1u);
+  ExpectNothingLeft(daemon, before);
+  ExpectServes(daemon);
+  return message;
+}
+
+// A buffer of four floats that outlives the engine.
+uint64_t AllocateDurable(const Client& client) {
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(4);
+  request.set_durable(true);
+  v1::AllocateResponse response;
+  const grpc::Status status = client.buffers().Allocate(client.Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.buffer().id();
+}
+
+std::string Bytes(const std::vector<float>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+}
+
 TEST(EngineFaultsTest, KilledUnderLoad) {
   Daemon daemon;
   const Baseline before(daemon);
@@ -100,51 +145,14 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
 }
 
 TEST(EngineFaultsTest, OperatorThatStoresToABadAddress) {
-  Daemon daemon;
-  const Baseline before(daemon);
-  {
-    CountingClient others(daemon);
-    const pid_t pid = daemon.engine_pid();
-    const Client client(daemon);
-    uint64_t buffer = 0;
-    ASSERT_TRUE(client.Allocate(16, &buffer).ok());
-    const RunOutcome outcome = client.Run(FloatTasks("test.bad_store", buffer, 0, 1));
-    ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
-    EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
-    EXPECT_THAT(outcome.message(), HasSubstr("test.bad_store"));
-    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
-    // The buffer went with the engine, and that is said.
-    const RunOutcome lost = client.Run(FloatTasks("test.count", buffer, 0, 1));
-    EXPECT_EQ(lost.call.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-    EXPECT_THAT(lost.message(), HasSubstr("Fix: "));
-    EXPECT_TRUE(others.GoesOn());
-  }
-  EXPECT_EQ(daemon.Device().restarts(), 1u);
-  ExpectNothingLeft(daemon, before);
-  ExpectServes(daemon);
+  ExpectOperatorEndsTheEngine(Daemon(), "test.bad_store");
 }
 
 TEST(EngineFaultsTest, OperatorThatNeverReturns) {
   // Long enough that only what never returns takes it, also on a loaded machine.
-  Daemon daemon({"--task_time_limit=2s"});
-  const Baseline before(daemon);
-  {
-    CountingClient others(daemon);
-    const pid_t pid = daemon.engine_pid();
-    const Client client(daemon);
-    uint64_t buffer = 0;
-    ASSERT_TRUE(client.Allocate(16, &buffer).ok());
-    const RunOutcome outcome = client.Run(FloatTasks("test.never_returns", buffer, 0, 1));
-    ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
-    EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
-    EXPECT_THAT(outcome.message(), HasSubstr("test.never_returns"));
-    EXPECT_THAT(outcome.message(), HasSubstr("--task_time_limit"));
-    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
-    EXPECT_TRUE(others.GoesOn());
-  }
-  EXPECT_EQ(daemon.Device().restarts(), 1u);
-  ExpectNothingLeft(daemon, before);
-  ExpectServes(daemon);
+  const Daemon daemon({"--task_time_limit=2s"});
+  EXPECT_THAT(ExpectOperatorEndsTheEngine(daemon, "test.never_returns"),
+              HasSubstr("--task_time_limit"));
 }
 
 // Programs are judged by what they may execute: no batch that is taken runs into the limit,
@@ -185,17 +193,8 @@ TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
 TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
   const Daemon daemon;
   const Client client(daemon);
-  v1::AllocateRequest request;
-  request.set_dtype(v1::DTYPE_F32);
-  request.add_shape(4);
-  request.set_durable(true);
-  v1::AllocateResponse response;
-  ASSERT_TRUE(client.buffers().Allocate(client.Context().get(), request, &response).ok());
-  const uint64_t id = response.buffer().id();
-  const auto bytes = [](std::vector<float> values) {
-    return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
-  };
-  ASSERT_TRUE(Upload(client, id, bytes({0, 10, 20, 30})).ok());
+  const uint64_t id = AllocateDurable(client);
+  ASSERT_TRUE(Upload(client, id, Bytes({0, 10, 20, 30})).ok());
   ASSERT_TRUE(client.Run(FloatTasks("test.count", id, 0, 4)).all_ok());
   v1::PersistRequest persist;
   persist.set_buffer_id(id);
@@ -208,46 +207,24 @@ TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
   ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
   std::string got;
   ASSERT_TRUE(Download(client, id, &got).ok());
-  EXPECT_EQ(got, bytes({1, 11, 21, 31}));
+  EXPECT_EQ(got, Bytes({1, 11, 21, 31}));
 }
 
 TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
   Daemon daemon;
   const Client client(daemon);
-  v1::AllocateRequest request;
-  request.set_dtype(v1::DTYPE_F32);
-  request.add_shape(4);
-  request.set_durable(true);
-  v1::AllocateResponse response;
-  ASSERT_TRUE(client.buffers().Allocate(client.Context().get(), request, &response).ok());
-  const uint64_t id = response.buffer().id();
-  const float values[] = {1, 2, 3, 4};
-  v1::UploadResponse uploaded;
-  {
-    const auto context = client.Context();
-    const auto upload = client.buffers().Upload(context.get(), &uploaded);
-    v1::UploadRequest part;
-    part.set_buffer_id(id);
-    part.set_data(values, sizeof(values));
-    upload->Write(part);
-    upload->WritesDone();
-    const grpc::Status status = upload->Finish();
-    ASSERT_TRUE(status.ok()) << status.error_message();
-  }
+  const uint64_t id = AllocateDurable(client);
+  const std::string bytes = Bytes({1, 2, 3, 4});
+  const grpc::Status uploaded = Upload(client, id, bytes);
+  ASSERT_TRUE(uploaded.ok()) << uploaded.error_message();
   for (int round = 0; round < 2; ++round) {
     const pid_t pid = daemon.engine_pid();
     kill(pid, SIGKILL);
     ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
-    v1::DownloadRequest download;
-    download.set_buffer_id(id);
-    const auto context = client.Context();
-    const auto reader = client.buffers().Download(context.get(), download);
-    std::string bytes;
-    v1::DownloadResponse piece;
-    while (reader->Read(&piece)) bytes += piece.data();
-    const grpc::Status status = reader->Finish();
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    EXPECT_EQ(bytes, std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+    std::string got;
+    const grpc::Status downloaded = Download(client, id, &got);
+    ASSERT_TRUE(downloaded.ok()) << downloaded.error_message();
+    EXPECT_EQ(got, bytes);
   }
   v1::FreeRequest free_request;
   free_request.set_buffer_id(id);
@@ -257,18 +234,7 @@ TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
 
 TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
   Daemon daemon;
-  for (int i = 0; i < 5; ++i) {
-    pid_t pid = 0;
-    ASSERT_TRUE(Eventually([&] {
-      const v1::DeviceStatus device = daemon.Device();
-      pid = static_cast<pid_t>(device.engine_pid());
-      return pid != 0 && device.state() == v1::DeviceStatus::STATE_RESIDENT;
-    }));
-    kill(pid, SIGKILL);
-    ASSERT_TRUE(Eventually([&] { return daemon.engine_pid() != pid; }));
-  }
-  ASSERT_TRUE(
-      Eventually([&] { return daemon.Device().state() == v1::DeviceStatus::STATE_UNHEALTHY; }));
+  KillUntilGivenUp(daemon);
   EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
   EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size() - 1));
   const Client client(daemon);  // The daemon itself is well.

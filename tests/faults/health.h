@@ -19,8 +19,6 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 inline constexpr HealthStatus kHealthError = grpc::health::v1::HealthCheckResponse::UNKNOWN;
 inline constexpr HealthStatus kServing = grpc::health::v1::HealthCheckResponse::SERVING;
 inline constexpr HealthStatus kNotServing = grpc::health::v1::HealthCheckResponse::NOT_SERVING;
-inline constexpr HealthStatus kServiceUnknown =
-    grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN;
 
 // Health.Check.
 HealthStatus HealthOf(const Daemon& daemon, const std::string& service);

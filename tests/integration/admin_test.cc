@@ -144,18 +144,11 @@ TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
   ASSERT_TRUE(outcome.call.ok()) << outcome.message();
   expect_late(outcome.result);
 
-  const auto context = client_.Context();
-  const auto stream = client_.executor().Submit(context.get());
-  v1::SubmitRequest request;
-  *request.mutable_batch() = batch(10);
-  request.mutable_batch()->set_id(7);
-  ASSERT_TRUE(stream->Write(request));
-  v1::SubmitResponse response;
-  ASSERT_TRUE(stream->Read(&response));
-  EXPECT_EQ(response.result().id(), 7u);
-  expect_late(response.result());
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  v1::Batch submitted = batch(10);
+  submitted.set_id(7);
+  const v1::BatchResult result = SubmitInTurn(client_, {submitted})[0];
+  EXPECT_EQ(result.id(), 7u);
+  expect_late(result);
 
   EXPECT_EQ(daemon_->Device().queued_tasks(), 0u);
   ASSERT_TRUE(Resume(*daemon_).ok());
@@ -243,18 +236,7 @@ TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
   }
   EXPECT_TRUE(daemon.Status().draining());
   ExpectRefused(client.Run(SmallAdd()).call, StatusCode::UNAVAILABLE, {"draining"});
-  {
-    const auto context = client.Context();
-    const auto stream = client.executor().Submit(context.get());
-    v1::SubmitRequest request;
-    *request.mutable_batch() = SmallAdd(4);
-    ASSERT_TRUE(stream->Write(request));
-    v1::SubmitResponse refused;
-    ASSERT_TRUE(stream->Read(&refused));
-    EXPECT_EQ(refused.result().refused().code(), StatusCode::UNAVAILABLE);
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Finish().ok());
-  }
+  EXPECT_EQ(SubmitInTurn(client, {SmallAdd(4)})[0].refused().code(), StatusCode::UNAVAILABLE);
   uint64_t id = 0;
   ExpectRefused(client.Allocate(1, &id), StatusCode::UNAVAILABLE, {"draining"});
   EXPECT_TRUE(drain(60'000, &response).ok());

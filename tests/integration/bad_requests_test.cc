@@ -36,23 +36,13 @@ class BadRequestsTest : public DaemonTest {
     const RunOutcome outcome = client_.Run(batch);
     ExpectRefused(outcome.call, code, parts);
 
-    const auto context = client_.Context();
-    const auto stream = client_.executor().Submit(context.get());
-    v1::SubmitRequest request;
-    *request.mutable_batch() = batch;
-    request.mutable_batch()->set_id(9);
-    ASSERT_TRUE(stream->Write(request));
-    v1::SubmitResponse response;
-    ASSERT_TRUE(stream->Read(&response));
-    EXPECT_EQ(response.result().id(), 9u);
-    EXPECT_EQ(response.result().refused().code(), code);
-    EXPECT_EQ(response.result().refused().message(), outcome.call.error_message());
-    *request.mutable_batch() = SmallAdd(10);
-    ASSERT_TRUE(stream->Write(request));
-    ASSERT_TRUE(stream->Read(&response));
-    EXPECT_EQ(Floats(response.result()), std::vector<float>{3});
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Finish().ok());
+    v1::Batch with_id = batch;
+    with_id.set_id(9);
+    const std::vector<v1::BatchResult> results = SubmitInTurn(client_, {with_id, SmallAdd(10)});
+    EXPECT_EQ(results[0].id(), 9u);
+    EXPECT_EQ(results[0].refused().code(), code);
+    EXPECT_EQ(results[0].refused().message(), outcome.call.error_message());
+    EXPECT_EQ(Floats(results[1]), std::vector<float>{3});
     ExpectServes();
   }
 

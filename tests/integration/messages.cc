@@ -1,6 +1,7 @@
 #include "tests/integration/messages.h"
 
 #include <cstring>
+#include <utility>
 
 namespace resident::testing {
 namespace {
@@ -137,6 +138,25 @@ grpc::Status Download(const Client& client, uint64_t id, std::string* bytes, uin
     bytes->append(response.data());
   }
   return reader->Finish();
+}
+
+std::vector<v1::BatchResult> SubmitInTurn(const Client& client,
+                                          const std::vector<v1::Batch>& batches) {
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  std::vector<v1::BatchResult> results;
+  for (const v1::Batch& batch : batches) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = batch;
+    v1::SubmitResponse response;
+    EXPECT_TRUE(stream->Write(request));
+    EXPECT_TRUE(stream->Read(&response));
+    results.push_back(std::move(*response.mutable_result()));
+  }
+  stream->WritesDone();
+  const grpc::Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return results;
 }
 
 uint64_t DaemonTest::MustAllocate(uint64_t floats) {

@@ -51,6 +51,10 @@ grpc::Status Upload(const Client& client, uint64_t id, const std::string& bytes,
 grpc::Status Download(const Client& client, uint64_t id, std::string* bytes, uint64_t offset = 0,
                       uint64_t size = 0);
 
+// Sends the batches by one stream, each once the one before it is answered; the answers.
+std::vector<v1::BatchResult> SubmitInTurn(const Client& client,
+                                          const std::vector<v1::Batch>& batches);
+
 // One daemon for all tests of a suite, and a client of its own for each.
 class DaemonTest : public ::testing::Test {
  protected:
