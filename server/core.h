@@ -44,8 +44,8 @@ struct Core {
   bool credentials = false;
   RpcCounters* counters = nullptr;
   // Of requests that wait to be admitted, and of answers that are not read.
-  HostMemory* requests = nullptr;
-  HostMemory* answers = nullptr;
+  HostMemory* request_memory = nullptr;
+  HostMemory* answer_memory = nullptr;
   LiveStreams* streams = nullptr;
   std::atomic<uint32_t> watchers{0};  // Open Operators.Watch streams.
   // For calls that block on a device (park, resume, drain, mapping).

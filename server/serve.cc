@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -276,8 +277,8 @@ void Daemon::ConnectCore() {
   core_.access = &access_;
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
-  core_.requests = &request_memory_;
-  core_.answers = &answer_memory_;
+  core_.request_memory = &request_memory_;
+  core_.answer_memory = &answer_memory_;
   core_.streams = &streams_;
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();
@@ -311,6 +312,15 @@ absl::Status Daemon::StartMetrics() {
     return series;
   };
   sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };
+  sources.window = [this](uint32_t device) {
+    const WindowGate& gate = *core_.serving[device].window;
+    return WindowFigures{gate.used_bytes(), gate.in_line()};
+  };
+  sources.host_memory = [this] {
+    return std::map<std::string, uint64_t>{{"requests", request_memory_.used_bytes()},
+                                           {"answers", answer_memory_.used_bytes()},
+                                           {"durable_copies", buffers_->copies_bytes()}};
+  };
   sources.clients = [this] { return clients_->sessions(); };
   sources.rpc = [this] { return TotalsOf(counters_); };
   sources.access = [this] {

@@ -55,6 +55,8 @@ struct FakeSources {
     sources.devices = {&device};
     sources.operators = [this] { return std::vector<OperatorSeries>{{0, add_stats}}; };
     sources.buffers = [](uint32_t) { return uint64_t{7}; };
+    sources.window = [](uint32_t) { return WindowFigures{4096, 2}; };
+    sources.host_memory = [] { return std::map<std::string, uint64_t>{{"requests", 11}}; };
     sources.clients = [] { return uint64_t{3}; };
     sources.rpc = [this] { return rpc; };
     sources.access = [] { return AccessTotals(); };

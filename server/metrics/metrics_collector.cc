@@ -124,7 +124,7 @@ void CollectOperators(const std::vector<OperatorSeries>& operators,
 // Everything that is reported once for each device.
 class DeviceFamilies {
  public:
-  void Add(const Device& device, uint64_t buffers) {
+  void Add(const Device& device, uint64_t buffers, const WindowFigures& window) {
     const Device::Snapshot snapshot = device.snapshot();
     const Labels labels = {{"device", std::to_string(device.index())}};
 
@@ -159,6 +159,8 @@ class DeviceFamilies {
     AddGauge(memory_, labels, static_cast<double>(snapshot.info.memory_bytes));
     AddGauge(memory_used_, labels, static_cast<double>(snapshot.memory_used_bytes));
     AddGauge(buffers_, labels, static_cast<double>(buffers));
+    AddGauge(window_used_, labels, static_cast<double>(window.used_bytes));
+    AddGauge(window_waiting_, labels, static_cast<double>(window.waiting));
 
     if (const auto engine = ReadProcess(snapshot.engine_pid)) {
       AddCounter(engine_cpu_, labels, engine->cpu_seconds);
@@ -170,7 +172,7 @@ class DeviceFamilies {
     for (MetricFamily* family :
          {&state_, &info_, &generation_, &changes_, &pause_, &workers_, &queue_, &occupancy_,
           &slots_, &parks_, &resumes_, &park_, &resume_, &restarts_, &memory_, &memory_used_,
-          &buffers_, &engine_cpu_, &engine_memory_}) {
+          &buffers_, &window_used_, &window_waiting_, &engine_cpu_, &engine_memory_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -217,6 +219,12 @@ class DeviceFamilies {
                                      "Device memory that buffers take.");
   MetricFamily buffers_ =
       Family("resident_buffers", MetricType::Gauge, "Buffers that live on the device.");
+  MetricFamily window_used_ =
+      Family("resident_window_used_bytes", MetricType::Gauge,
+             "Window memory that batches with inline or returned tensors, and transfers, hold.");
+  MetricFamily window_waiting_ =
+      Family("resident_window_waiting", MetricType::Gauge,
+             "Streams and transfers that stand in line for window memory.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
              "Processor time of the device's engine process; starts anew with each.");
@@ -333,12 +341,18 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {
-    devices.Add(*device, sources_.buffers(device->index()));
+    devices.Add(*device, sources_.buffers(device->index()), sources_.window(device->index()));
   }
   devices.MoveTo(families);
 
   families.push_back(Single("resident_clients", MetricType::Gauge, "Open sessions.",
                             static_cast<double>(sources_.clients())));
+  MetricFamily host = Family("resident_host_memory_used_bytes", MetricType::Gauge,
+                             "Memory of the front end that clients take, by purpose.");
+  for (const auto& [purpose, bytes] : sources_.host_memory()) {
+    AddGauge(host, {{"purpose", purpose}}, static_cast<double>(bytes));
+  }
+  families.push_back(std::move(host));
   CollectRpc(sources_.rpc(), families);
   CollectAccess(sources_.access(), families);
   CollectProcess(families);

@@ -85,6 +85,14 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page, HasSubstr(R"(resident_generation_pause_seconds_count{device="0"} 3)"));
 }
 
+TEST(MetricsCollectorTest, MemoryThatClientsTake) {
+  FakeSources fake;
+  const std::string page = Page(fake);
+  EXPECT_THAT(page, HasSubstr(R"(resident_window_used_bytes{device="0"} 4096)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_window_waiting{device="0"} 2)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_host_memory_used_bytes{purpose="requests"} 11)"));
+}
+
 TEST(MetricsCollectorTest, DeviceIsInExactlyOneState) {
   FakeSources fake;
   for (int state = 1; state <= 6; ++state) {

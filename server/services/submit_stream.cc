@@ -28,8 +28,8 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 SubmitStream::~SubmitStream() {
-  core_.requests->Withdraw(this);
-  core_.answers->Withdraw(this);
+  core_.request_memory->Withdraw(this);
+  core_.answer_memory->Withdraw(this);
   core_.streams->Remove(this);
 }
 
@@ -53,7 +53,7 @@ void SubmitStream::OnReadDone(bool ok) {
     core_.counters->CountBatch();
     request_bytes_ = request_.ByteSizeLong();
     core_.counters->Received(request_bytes_);
-    request_charge_ = core_.requests->Count(client_->request_use(), request_bytes_);
+    request_charge_ = core_.request_memory->Count(client_->request_use(), request_bytes_);
     Admit();
     return;
   }
@@ -121,12 +121,12 @@ uint64_t SubmitStream::DropRequest() {
 }
 
 bool SubmitStream::AwaitAnswersRead() {
-  if (!core_.answers->Full(*client_->answer_use())) return false;
+  if (!core_.answer_memory->Full(*client_->answer_use())) return false;
   {
     absl::MutexLock lock(&mu_);
     stalled_ = true;
   }
-  const bool waits = core_.answers->WaitIfFull(
+  const bool waits = core_.answer_memory->WaitIfFull(
       client_->answer_use(), this, [runner = core_.runner, stream = weak_from_this()] {
         runner->Post([stream] {
           const std::shared_ptr<SubmitStream> self = stream.lock();
@@ -189,8 +189,8 @@ bool SubmitStream::HostFull() {
       if (self->paused_) self->ReadOn();
     });
   };
-  return core_.requests->WaitIfFull(client_->request_use(), this, wake) ||
-         core_.answers->WaitIfFull(client_->answer_use(), this, wake);
+  return core_.request_memory->WaitIfFull(client_->request_use(), this, wake) ||
+         core_.answer_memory->WaitIfFull(client_->answer_use(), this, wake);
 }
 
 void SubmitStream::ReadOn() {
@@ -225,7 +225,7 @@ void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
   core_.counters->Sent(bytes);
   absl::MutexLock lock(&mu_);
   if (finished_) return;
-  responses_.push_back({std::move(response), core_.answers->Count(client_->answer_use(), bytes)});
+  responses_.push_back({std::move(response), core_.answer_memory->Count(client_->answer_use(), bytes)});
   Advance();
 }
 

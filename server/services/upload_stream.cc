@@ -27,7 +27,7 @@ UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 UploadStream::~UploadStream() {
-  core_.requests->Withdraw(this);
+  core_.request_memory->Withdraw(this);
   if (entered_) core_.gate->Leave(1);
 }
 
@@ -54,7 +54,7 @@ void UploadStream::OnReadDone(bool ok) {
   } else {
     const uint64_t bytes = message_.data().size();
     core_.counters->Received(bytes);
-    message_charge_ = core_.requests->Count(client_->request_use(), bytes);
+    message_charge_ = core_.request_memory->Count(client_->request_use(), bytes);
     position_ = 0;
     Fail(Accept());
   }
@@ -155,7 +155,7 @@ void UploadStream::ReadOn() {
   message_ = v1::UploadRequest();
   position_ = 0;
   message_charge_.Clear();
-  const bool full = core_.requests->WaitIfFull(
+  const bool full = core_.request_memory->WaitIfFull(
       client_->request_use(), this, [runner = core_.runner, stream = weak_from_this()] {
         runner->Post([stream] {
           const std::shared_ptr<UploadStream> self = stream.lock();
