@@ -21,8 +21,8 @@
 #include "runtime/hash/sha256.h"
 #include "server/auth/method_roles.h"
 #include "tests/auth/certificates.h"
-#include "tests/faults/daemon.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/messages.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident::testing {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "resident/v1/operators.grpc.pb.h"
+#include "tests/daemon/messages.h"
 #include "tests/expression/matches.h"
 #include "tests/expression/operand.h"
 #include "tests/expression/reference.h"
-#include "tests/integration/messages.h"
 
 namespace resident::testing {
 namespace {

@@ -13,7 +13,10 @@
 #include <thread>
 
 #include "runtime/process/child_process.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/client.h"
+#include "tests/daemon/counting_client.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/nothing_left.h"
 
 namespace resident::testing {
 namespace {

@@ -12,8 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/faults/daemon.h"
-#include "tests/faults/health.h"
+#include "tests/daemon/client.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/health.h"
 
 namespace resident::testing {
 namespace {

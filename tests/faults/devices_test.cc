@@ -10,9 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/faults/daemon.h"
-#include "tests/faults/health.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/client.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/health.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

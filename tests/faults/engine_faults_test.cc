@@ -10,8 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "tests/faults/daemon.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/client.h"
+#include "tests/daemon/counting_client.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/messages.h"
+#include "tests/daemon/nothing_left.h"
 
 namespace resident::testing {
 namespace {

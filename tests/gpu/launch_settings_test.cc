@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/faults/daemon.h"
+#include "tests/daemon/client.h"
+#include "tests/daemon/daemon.h"
 
 namespace resident::testing {
 namespace {

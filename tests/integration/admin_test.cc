@@ -9,8 +9,8 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "resident/v1/operators.grpc.pb.h"
-#include "tests/faults/health.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/health.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "resident/v1/admin.grpc.pb.h"
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

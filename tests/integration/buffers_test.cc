@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

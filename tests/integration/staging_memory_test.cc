@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
+#include "tests/daemon/nothing_left.h"
 
 namespace resident::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/sdk/half.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

@@ -5,7 +5,7 @@
 namespace resident::testing {
 namespace {
 
-// Threads of a GPU's block, as tests/faults/daemon.h starts the daemon.
+// Threads of a GPU's block, as tests/daemon/daemon.h starts the daemon.
 uint32_t ThreadsPerBlock() {
   const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK");
   const int wanted = threads == nullptr ? 0 : std::atoi(threads);

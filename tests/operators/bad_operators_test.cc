@@ -2,7 +2,7 @@
 // refused at the stage that must catch it, with the reason, and the daemon
 // serves on as if nothing had been; no process is left over.
 //
-// RESIDENT_TEST_DEVICES chooses the engine (tests/faults/daemon.h).
+// RESIDENT_TEST_DEVICES chooses the engine (tests/daemon/daemon.h).
 #include "tests/operators/bad_operators.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "client/operators.h"
 #include "client/residentd_client.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 
 namespace resident::testing {
 namespace {

@@ -25,7 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/task_stream.h"
 #include "client/operators.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 #include "tests/support/bench_report.h"
 #include "tests/support/temp_folder.h"
 

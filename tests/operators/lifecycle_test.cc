@@ -13,7 +13,7 @@
 #include "client/operators.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
 
 namespace resident::testing {
 namespace {

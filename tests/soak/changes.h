@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "client/operators.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 #include "tests/soak/findings.h"
 #include "tests/soak/timeline.h"
 #include "tests/soak/versions.h"

@@ -1,4 +1,4 @@
-#include "tests/integration/messages.h"
+#include "tests/daemon/messages.h"
 
 #include <cstring>
 #include <utility>

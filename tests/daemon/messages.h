@@ -1,5 +1,4 @@
-// Builders of the messages that integration tests send, and the shared daemon they
-// send them to.
+// Builders of the messages that tests send, and the shared daemon they send them to.
 //
 // Thread safety: functions without state of their own.
 //
@@ -7,8 +6,8 @@
 //   Inline(batch, {3}, {1, 2, 3, 4, 5, 6});
 //   Inline(batch, {3}, {1, 1, 1});        // Shared by both tasks.
 //   Returned(batch, {3});
-#ifndef RESIDENT_TESTS_INTEGRATION_MESSAGES_H_
-#define RESIDENT_TESTS_INTEGRATION_MESSAGES_H_
+#ifndef RESIDENT_TESTS_DAEMON_MESSAGES_H_
+#define RESIDENT_TESTS_DAEMON_MESSAGES_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -18,7 +17,7 @@
 
 #include "gtest/gtest.h"
 #include "resident/v1/executor.pb.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/client.h"
 
 namespace resident::testing {
 
@@ -78,4 +77,4 @@ void ExpectRefused(const grpc::Status& status, grpc::StatusCode code,
 
 }  // namespace resident::testing
 
-#endif  // RESIDENT_TESTS_INTEGRATION_MESSAGES_H_
+#endif  // RESIDENT_TESTS_DAEMON_MESSAGES_H_

@@ -1,4 +1,4 @@
-#include "tests/faults/health.h"
+#include "tests/daemon/health.h"
 
 #include <chrono>
 

@@ -3,14 +3,14 @@
 // Thread safety: HealthOf may be called from any thread; a HealthWatch belongs to one.
 //
 //   EXPECT_EQ(HealthOf(daemon, "resident.device/0"), kServing);
-#ifndef RESIDENT_TESTS_FAULTS_HEALTH_H_
-#define RESIDENT_TESTS_FAULTS_HEALTH_H_
+#ifndef RESIDENT_TESTS_DAEMON_HEALTH_H_
+#define RESIDENT_TESTS_DAEMON_HEALTH_H_
 
 #include <memory>
 #include <string>
 
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 
 namespace resident::testing {
 
@@ -42,4 +42,4 @@ class HealthWatch {
 
 }  // namespace resident::testing
 
-#endif  // RESIDENT_TESTS_FAULTS_HEALTH_H_
+#endif  // RESIDENT_TESTS_DAEMON_HEALTH_H_

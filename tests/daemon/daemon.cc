@@ -1,16 +1,15 @@
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,22 +17,17 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 namespace resident::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr char kEngineName[] = "resident-engine";
 constexpr uint64_t kWindowMib = 16;
-// Tasks of a batch of a CountingClient, and those that one session counts.
-constexpr uint32_t kCountedBatch = 50;
-constexpr uint32_t kCounted = 1 << 16;
-// How long a figure stands still before it is what an idle daemon has.
-constexpr milliseconds kStill(300);
 
 std::string DaemonProgram() {
   if (const char* program = std::getenv("RESIDENTD")) return program;
@@ -134,61 +128,6 @@ bool IsOfGrpc(const std::string& thread) {
     if (thread.starts_with(beginning)) return true;
   }
   return false;
-}
-
-bool IsIdle(const v1::StatusResponse& status) {
-  if (status.clients_size() != 0) return false;
-  for (const v1::DeviceStatus& device : status.devices()) {
-    if (device.queued_tasks() != 0 || device.ring().in_flight() != 0) return false;
-  }
-  return true;
-}
-
-uint64_t Buffers(const v1::StatusResponse& status) {
-  uint64_t buffers = 0;
-  for (const v1::DeviceStatus& device : status.devices()) buffers += device.buffers();
-  return buffers;
-}
-
-uint64_t MemoryUsed(const v1::StatusResponse& status) {
-  uint64_t bytes = 0;
-  for (const v1::DeviceStatus& device : status.devices()) bytes += device.memory_used_bytes();
-  return bytes;
-}
-
-// Waits until the figure has stood still for a while; what it is then.
-template <typename Figure>
-size_t Settled(const Figure& figure) {
-  size_t value = figure();
-  auto since = std::chrono::steady_clock::now();
-  EXPECT_TRUE(Eventually([&] {
-    if (const size_t now = figure(); now != value) {
-      value = now;
-      since = std::chrono::steady_clock::now();
-    }
-    return std::chrono::steady_clock::now() - since > kStill;
-  }));
-  return value;
-}
-
-// The daemon does not say how much of the window is taken. But a batch may have more than half
-// of it only while nothing else has any.
-void ExpectWholeWindow(const Daemon& daemon) {
-  const Client client(daemon, "window");
-  v1::Batch batch;
-  v1::OperatorTasks* const tasks = batch.mutable_tasks();
-  tasks->set_operator_("fill");
-  tasks->set_count(1);
-  v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
-  out->set_dtype(v1::DTYPE_F32);
-  out->add_shape((daemon.window_mib() << 20) / sizeof(float) / 8 * 5);
-  tasks->add_arguments()->mutable_scalar()->add_f64(1);
-  batch.mutable_options()->set_device(0);
-  RunOutcome outcome;
-  EXPECT_TRUE(Eventually([&] {
-    outcome = client.Run(batch);
-    return outcome.all_ok();
-  })) << outcome.message();
 }
 
 }  // namespace
@@ -350,194 +289,6 @@ void KillUntilGivenUp(const Daemon& daemon) {
   }
   ASSERT_TRUE(
       Eventually([&] { return daemon.Device().state() == v1::DeviceStatus::STATE_UNHEALTHY; }));
-}
-
-v1::TaskStatus RunOutcome::status(int i) const {
-  if (!call.ok()) return v1::TASK_STATUS_UNAVAILABLE;
-  return result.status_size() == 0 ? v1::TASK_STATUS_OK : result.status(i);
-}
-
-std::string RunOutcome::message() const {
-  if (!call.ok()) return call.error_message();
-  return result.errors_size() == 0 ? "" : result.errors(0).message();
-}
-
-Client::Client(const Daemon& daemon, const std::string& name)
-    : channel_(daemon.Connect()),
-      executor_(v1::Executor::NewStub(channel_)),
-      buffers_(v1::Buffers::NewStub(channel_)),
-      sessions_(v1::Sessions::NewStub(channel_)) {
-  v1::OpenSessionRequest request;
-  request.set_client_name(name);
-  open_ = sessions_->Open(&open_context_, request);
-  v1::OpenSessionResponse response;
-  EXPECT_TRUE(open_->Read(&response)) << "no session";
-  session_ = response.session_id();
-}
-
-Client::~Client() {
-  open_context_.TryCancel();
-  open_->Finish();
-}
-
-std::unique_ptr<grpc::ClientContext> Client::Context() const {
-  auto context = std::make_unique<grpc::ClientContext>();
-  context->set_deadline(std::chrono::system_clock::now() + seconds(60));
-  context->AddMetadata("resident-session", session_);
-  return context;
-}
-
-RunOutcome Client::Run(const v1::Batch& batch) const {
-  v1::RunRequest request;
-  *request.mutable_batch() = batch;
-  v1::RunResponse response;
-  RunOutcome outcome;
-  outcome.call = executor_->Run(Context().get(), request, &response);
-  outcome.result = std::move(*response.mutable_result());
-  return outcome;
-}
-
-grpc::Status Client::Allocate(uint64_t floats, uint64_t* id, uint32_t device) const {
-  v1::AllocateRequest request;
-  request.set_dtype(v1::DTYPE_F32);
-  request.add_shape(floats);
-  request.set_device(device);
-  v1::AllocateResponse response;
-  const grpc::Status status = buffers_->Allocate(Context().get(), request, &response);
-  *id = response.buffer().id();
-  return status;
-}
-
-v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t first,
-                     uint32_t count, std::optional<int64_t> scalar) {
-  v1::Batch batch;
-  v1::OperatorTasks* const tasks = batch.mutable_tasks();
-  tasks->set_operator_(operator_name);
-  tasks->set_count(count);
-  v1::BufferColumn* const column = tasks->add_arguments()->mutable_buffer();
-  column->add_buffer_ids(buffer);
-  for (uint32_t i = 0; i < count; ++i) column->add_offsets(uint64_t{4} * (first + i));
-  column->set_dtype(v1::DTYPE_F32);
-  column->add_shape(1);
-  if (scalar) tasks->add_arguments()->mutable_scalar()->add_i64(*scalar);
-  return batch;
-}
-
-Counters::Counters(const Client& client, uint32_t count, uint32_t device, grpc::Status* imported)
-    : count_(count) {
-  static std::atomic<int> number{0};
-  name_ = "/resident-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++);
-  const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
-  const size_t bytes = size_t{count} * sizeof(float);
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    std::perror("shm_open");
-    std::abort();
-  }
-  values_ = static_cast<float*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-  close(fd);
-  v1::ImportSharedRequest request;
-  request.set_name(name_);
-  request.set_size_bytes(bytes);
-  request.set_dtype(v1::DTYPE_F32);
-  request.add_shape(count);
-  request.set_device(device);
-  v1::ImportSharedResponse response;
-  const grpc::Status status =
-      client.buffers().ImportShared(client.Context().get(), request, &response);
-  if (imported != nullptr) {
-    *imported = status;
-  } else {
-    EXPECT_TRUE(status.ok()) << status.error_message();
-  }
-  buffer_ = response.buffer().id();
-}
-
-Counters::~Counters() {
-  munmap(const_cast<float*>(values_), size_t{count_} * sizeof(float));
-  shm_unlink(name_.c_str());
-}
-
-CountingClient::CountingClient(const Daemon& daemon)
-    : daemon_(daemon), thread_([this] { Count(); }) {
-  EXPECT_TRUE(Eventually([&] { return batches_ > 0; }));
-}
-
-CountingClient::~CountingClient() {
-  stop_ = true;
-  thread_.join();
-}
-
-bool CountingClient::GoesOn() const {
-  const uint64_t before = batches_;
-  return Eventually([&] { return batches_ >= before + 2; });
-}
-
-void CountingClient::Count() {
-  while (!stop_) CountInOneSession();
-}
-
-void CountingClient::CountInOneSession() {
-  const Client client(daemon_, "counting");
-  grpc::Status imported;
-  const Counters counters(client, kCounted, 0, &imported);
-  if (!imported.ok()) {  // The engine is being replaced.
-    ++interruptions_;
-    return;
-  }
-  for (uint32_t first = 0; first + kCountedBatch <= kCounted && !stop_; first += kCountedBatch) {
-    const RunOutcome outcome = client.Run(counters.Batch(first, kCountedBatch));
-    for (uint32_t i = 0; i < kCountedBatch; ++i) {
-      if (outcome.status(static_cast<int>(i)) == v1::TASK_STATUS_OK) {
-        EXPECT_EQ(counters.value(first + i), 1.0f) << "task " << i;
-      } else {
-        EXPECT_LE(counters.value(first + i), 1.0f) << "task " << i;
-      }
-    }
-    if (!outcome.all_ok()) {
-      EXPECT_NE(outcome.message().find("Fix: "), std::string::npos) << outcome.message();
-      ++interruptions_;
-      return;
-    }
-    ++batches_;
-  }
-}
-
-Baseline::Baseline(const Daemon& daemon) {
-  ExpectServes(daemon);
-  ExpectWholeWindow(daemon);
-  EXPECT_TRUE(Eventually([&] { return IsIdle(daemon.Status()); }));
-  threads = Settled([&] { return daemon.OwnThreads(); });
-  descriptors = Settled([&] { return daemon.Descriptors(); });
-  const v1::StatusResponse status = daemon.Status();
-  buffers = Buffers(status);
-  memory_used_bytes = MemoryUsed(status);
-}
-
-void ExpectNothingLeft(const Daemon& daemon, const Baseline& before) {
-  ExpectWholeWindow(daemon);
-  v1::StatusResponse status;
-  EXPECT_TRUE(Eventually([&] {
-    status = daemon.Status();
-    return IsIdle(status);
-  })) << status.DebugString();
-  EXPECT_TRUE(Eventually([&] { return Buffers(daemon.Status()) <= before.buffers; }));
-  EXPECT_TRUE(Eventually([&] { return MemoryUsed(daemon.Status()) <= before.memory_used_bytes; }))
-      << MemoryUsed(daemon.Status()) << " bytes, " << before.memory_used_bytes << " before";
-  std::string left;
-  EXPECT_TRUE(Eventually([&] { return (left = daemon.LeftOver()).empty(); })) << left;
-  EXPECT_TRUE(Eventually([&] { return daemon.OwnThreads() <= before.threads; }))
-      << daemon.OwnThreads() << " threads, " << before.threads << " before";
-  EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= before.descriptors; }))
-      << daemon.Descriptors() << " descriptors, " << before.descriptors << " before";
-}
-
-void ExpectServes(const Daemon& daemon) {
-  constexpr uint32_t kTasks = 500;
-  const Client client(daemon);
-  const Counters counters(client, kTasks);
-  const RunOutcome outcome = client.Run(counters.Batch(0, kTasks));
-  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
-  for (uint32_t i = 0; i < kTasks; ++i) EXPECT_EQ(counters.value(i), 1.0f);
 }
 
 }  // namespace resident::testing

@@ -1,0 +1,61 @@
+#include "tests/daemon/counting_client.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/daemon/client.h"
+
+namespace resident::testing {
+namespace {
+
+// Tasks of a batch of the client, and those that one session counts.
+constexpr uint32_t kCountedBatch = 50;
+constexpr uint32_t kCounted = 1 << 16;
+
+}  // namespace
+
+CountingClient::CountingClient(const Daemon& daemon)
+    : daemon_(daemon), thread_([this] { Count(); }) {
+  EXPECT_TRUE(Eventually([&] { return batches_ > 0; }));
+}
+
+CountingClient::~CountingClient() {
+  stop_ = true;
+  thread_.join();
+}
+
+bool CountingClient::GoesOn() const {
+  const uint64_t before = batches_;
+  return Eventually([&] { return batches_ >= before + 2; });
+}
+
+void CountingClient::Count() {
+  while (!stop_) CountInOneSession();
+}
+
+void CountingClient::CountInOneSession() {
+  const Client client(daemon_, "counting");
+  grpc::Status imported;
+  const Counters counters(client, kCounted, 0, &imported);
+  if (!imported.ok()) {  // The engine is being replaced.
+    ++interruptions_;
+    return;
+  }
+  for (uint32_t first = 0; first + kCountedBatch <= kCounted && !stop_; first += kCountedBatch) {
+    const RunOutcome outcome = client.Run(counters.Batch(first, kCountedBatch));
+    for (uint32_t i = 0; i < kCountedBatch; ++i) {
+      if (outcome.status(static_cast<int>(i)) == v1::TASK_STATUS_OK) {
+        EXPECT_EQ(counters.value(first + i), 1.0f) << "task " << i;
+      } else {
+        EXPECT_LE(counters.value(first + i), 1.0f) << "task " << i;
+      }
+    }
+    if (!outcome.all_ok()) {
+      EXPECT_NE(outcome.message().find("Fix: "), std::string::npos) << outcome.message();
+      ++interruptions_;
+      return;
+    }
+    ++batches_;
+  }
+}
+
+}  // namespace resident::testing
