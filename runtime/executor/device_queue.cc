@@ -37,7 +37,8 @@ constexpr absl::Duration kAssistantsTurn = absl::Microseconds(50);
 //   mu_       clients and their queues; held briefly.
 //
 // A batch moves from a client's queue (under mu_) to the ring (under pump_mu_) as its
-// tasks are submitted, and is then owned by the slots of its tasks.
+// tasks are submitted, and is then owned by the slots of its tasks. It counts against its
+// client's limits all the while (queue_use.h).
 class DeviceQueue::Impl {
  public:
   explicit Impl(const Options& options) : options_(options) {
@@ -434,8 +435,7 @@ class DeviceQueue::Impl {
   }
 
   void NoteIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_, mu_) {
-    const bool busy =
-        queues_.queued_tasks() > 0 || tasks_.ordered_waiting() || tasks_.in_flight() > 0;
+    const bool busy = queues_.queued_tasks() > 0 || tasks_.in_flight() > 0;
     if (!busy && idle_since_ == Clock::time_point::max()) idle_since_ = Clock::now();
   }
 
@@ -448,7 +448,7 @@ class DeviceQueue::Impl {
       absl::MutexLock lock(&mu_);
       for (const auto& batch : finished->batches) {
         completed_tasks_ += batch->tasks.size();
-        queues_.CountCompleted(*batch);
+        queues_.Ended(*batch);
       }
     }
     for (const auto& batch : finished->batches) {

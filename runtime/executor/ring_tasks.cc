@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/executor/completion_alarm.h"
+#include "runtime/executor/queue_use.h"
 
 namespace resident {
 namespace {
@@ -54,6 +55,7 @@ uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t mos
     ++batch->submitted;
     ++given;
   }
+  batch->use->RemoveTasks(given);
   return given;
 }
 
@@ -81,6 +83,7 @@ bool RingTasks::SubmitOrdered(std::shared_ptr<Batch> batch, FinishedBatches* fin
     return false;
   }
   ++batch->submitted;
+  batch->use->RemoveTasks(1);
   return true;
 }
 
