@@ -152,9 +152,9 @@ class DeviceQueue::Impl {
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to park");
     if (parked_) return absl::FailedPreconditionError("parked already");
-    if (!tasks_.PublishPark()) {
-      return absl::UnavailableError("the ring is full. Fix: park again in a moment");
-    }
+    // With the ring full something is in flight, and the pump awake: its completion makes
+    // room for the marker.
+    tasks_.BeginPark();
     parked_ = true;
     called_for_resume_ = false;
     return absl::OkStatus();
@@ -408,6 +408,7 @@ class DeviceQueue::Impl {
   // Returns whether anything moved.
   bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
     if (tasks_.ring() == nullptr) return false;
+    tasks_.SubmitDuePark();
     bool progress = false;
     bool published = tasks_.SubmitReady(&finished->batches);
     if (work_arrived_.load(std::memory_order_acquire) || (clients_wait_ && tasks_.HasRoom())) {

@@ -125,9 +125,10 @@ class DeviceQueue {
   // epoch, which did not run.
   void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects);
 
-  // Stops submitting, and submits the park marker behind what is in flight. The
-  // kernel leaves once that is done; the caller waits for the engine to say so.
-  // Tasks queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
+  // Stops submitting, and submits the park marker behind what is in flight: at once, or, if
+  // clients keep the ring full, as soon as a task has completed. The kernel leaves once that
+  // is done; the caller waits for the engine to say so, and only then ends the park. Tasks
+  // queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
   absl::Status BeginPark();
   // The kernel is back, or a hold ends: what is queued is submitted, by this call.
   void EndPark();

@@ -1,5 +1,5 @@
 // The queue against a device that is worked by hand, one state after the other: what counts
-// against a client's limits, and until when.
+// against a client's limits, and until when; parks that find the ring full.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -207,6 +207,47 @@ TEST_F(DeviceQueueStatesTest, InOrderBatchesOfALostRingCountNoLonger) {
   ExpectNothingLeft();
   epoch_ = queue_.SetRing(device_.NewRing());
   EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {
+  const auto batch = NewBatch(kMostTasks);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(ManualDevice::kSlots);
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  EXPECT_EQ(queue_.BeginPark().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(queue_.Hold().code(), absl::StatusCode::kFailedPrecondition);
+  const auto later = NewBatch(10);
+  ASSERT_TRUE(Enqueue(*later, kBob).ok());
+  device_.Complete(0);
+  AwaitSubmissions(ManualDevice::kSlots + 1);  // The marker.
+  for (uint64_t s = 1; s < ManualDevice::kSlots; ++s) device_.Complete(s);
+  AwaitInFlight(0);
+  EXPECT_EQ(queue_.counters().next_sequence, ManualDevice::kSlots + 1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - ManualDevice::kSlots + 10);
+  // The kernel has left, and is back.
+  queue_.EndPark();
+  const uint64_t last = ManualDevice::kSlots + 1 + kMostTasks - ManualDevice::kSlots + 10;
+  AwaitSubmissions(last);
+  for (uint64_t s = ManualDevice::kSlots + 1; s < last; ++s) device_.Complete(s);
+  batch->Wait();
+  later->Wait();
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, AParkThatWaitsForRoomEndsWithItsRing) {
+  const auto batch = NewBatch(kMostTasks);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(ManualDevice::kSlots);
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  queue_.LoseRing("the engine was killed by signal 9", {});
+  batch->Wait();
+  epoch_ = queue_.SetRing(device_.NewRing());
+  const auto next = NewBatch(10);
+  ASSERT_TRUE(Enqueue(*next).ok());
+  AwaitInFlight(10);
+  for (uint64_t s = 0; s < 10; ++s) device_.Complete(s);
+  next->Wait();
+  EXPECT_EQ(queue_.counters().next_sequence, 10u);
 }
 
 }  // namespace
