@@ -33,8 +33,9 @@ struct Limits {
   uint64_t max_client_memory_mib = 0;
   // --max_client_host_mib: the daemon's own memory that one client may take: what it has
   // sent and has not been taken into a queue; likewise answers that it has not read (its
-  // streams are not read from meanwhile); likewise what it has queued on a device; and
-  // likewise the copies of one session's durable buffers. 0: as much as there is.
+  // streams are not read from meanwhile); likewise its batches that are queued or under way
+  // on a device; and likewise the copies of one session's durable buffers. 0: as much as
+  // there is.
   uint64_t max_client_host_mib = 2048;
   // --max_host_mib: what all clients' waiting requests may take, likewise their unread
   // answers, and likewise the copies of all durable buffers. Of the first two no client takes

@@ -55,6 +55,15 @@ class BatchRunner {
 
   // Runs `work` on one of the threads that answers are made on.
   void Post(std::function<void()> work) { answers_->Post(std::move(work)); }
+  // What posts `act(object)`, for as long as there is the object.
+  template <typename Object, typename Act>
+  std::function<void()> PostTo(std::weak_ptr<Object> object, Act act) {
+    return [this, object = std::move(object), act = std::move(act)] {
+      Post([object, act] {
+        if (const std::shared_ptr<Object> alive = object.lock()) act(*alive);
+      });
+    };
+  }
 
   // Skips what is not yet in the ring.
   void Cancel(RequestBatch& batch);

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kBytes = 1 << 20;
 
@@ -50,6 +51,8 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
   EXPECT_EQ(failed.session(), nullptr);
   EXPECT_THAT(std::string(failed.Resume().message()), HasSubstr("no memory left"));
   EXPECT_EQ(failed.Park().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(failed.started());
+  EXPECT_TRUE((*devices)[1]->started());
 
   const std::vector<ServingDevice> serving = {{(*devices)[0].get(), nullptr},
                                               {(*devices)[1].get(), nullptr}};
@@ -57,7 +60,10 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
   EXPECT_EQ(PlaceBuffer(serving, std::nullopt, std::nullopt, 16)->device, 1u);
   const auto refused = Place(serving, 0);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no memory left"));
+  // Nothing comes of sending it again.
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("no memory left"), HasSubstr("Fix: remove the cause and restart"),
+                    Not(HasSubstr("send it again"))));
 }
 
 TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {

@@ -64,7 +64,7 @@ ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_
           "device memory that one session's buffers may take; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
           "memory of the daemon for one client's requests that wait, likewise for answers that it "
-          "has not read, likewise for what it has queued on a "
+          "has not read, likewise for its batches that are queued or under way on a "
           "device, likewise for copies of one session's durable buffers; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
           "memory of the daemon for all clients' requests that wait, likewise for their unread "

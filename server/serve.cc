@@ -38,6 +38,7 @@
 #include "server/services/executor_service.h"
 #include "server/services/operators_service.h"
 #include "server/services/sessions_service.h"
+#include "server/unreadable_requests.h"
 #include "server/version.h"
 
 namespace resident {
@@ -197,13 +198,11 @@ absl::Status Daemon::StartOperators() {
   if (!operator_options_.state_dir.empty()) {
     compiling.cache_dir = operator_options_.state_dir + "/cache";
   }
-  // Without a first engine it is not known what to compile for.
   std::vector<Device*> started;
   for (Device* device : core_.devices) {
-    const EngineInfo info = device->snapshot().info;
-    if (info.workers == 0) continue;
+    if (!device->started()) continue;
     started.push_back(device);
-    (info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
+    (device->snapshot().info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
   }
   auto compiler = Compiler::Create(compiling);
   if (!compiler.ok()) return compiler.status();
@@ -366,6 +365,9 @@ absl::Status Daemon::StartServer() {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
   int port = 0;
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(MakeUnreadableRequests());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.AddListeningPort(options_.address, credentials_.Make(options_.access, &access_), &port);
   builder.RegisterService(executor_.get());
   builder.RegisterService(sessions_.get());
@@ -403,7 +405,7 @@ std::string Daemon::Banner() const {
       absl::StrJoin(core_.devices, "; ", [](std::string* out, const Device* device) {
         const EngineInfo info = device->snapshot().info;
         absl::StrAppend(out, "device ", device->index(), ": ", info.name);
-        if (info.workers == 0) return absl::StrAppend(out, " (unhealthy: it did not start)");
+        if (!device->started()) return absl::StrAppend(out, " (unhealthy: it did not start)");
         absl::StrAppend(out, " (", info.kind, ", ", info.workers,
                         info.kind == "cpu" ? " workers)" : " blocks)");
       });

@@ -147,7 +147,8 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
     saved = state_->PutBuffer(ToStored(**inserted), {});
   }
   if (saved.ok()) return inserted;
-  (void)Free(owner, (*inserted)->id);
+  // Nobody has its id: it goes, also if the disk does not let it be dropped there.
+  if (!Free(owner, (*inserted)->id).ok()) Forget(owner, (*inserted)->id).IgnoreError();
   return saved;
 }
 

@@ -109,7 +109,8 @@ class BufferTable {
   // the owner's share, the number of buffers, host memory for a durable one's copy),
   // UNAUTHENTICATED (the owner is gone),
   // UNAVAILABLE (the engine was replaced meanwhile, or the state folder cannot be
-  // written).
+  // written), INTERNAL (what was written there may not be on disk). Nothing is in the table
+  // then.
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
   // The same for memory that is there already (a client's shared memory). `map` makes so

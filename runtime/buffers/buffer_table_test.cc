@@ -253,7 +253,10 @@ class DurableBuffersTest : public BufferTableTest {
   void Restart() {
     table_.reset();
     state_.reset();
-    auto state = StateStore::Open({.directory = folder_});
+    auto state = StateStore::Open({.directory = folder_, .before_sync = [this](const std::string&) {
+                                     return disk_fails_ ? absl::UnavailableError("no space left")
+                                                        : absl::OkStatus();
+                                   }});
     ASSERT_TRUE(state.ok()) << state.status();
     state_ = *std::move(state);
     table_ = std::make_unique<BufferTable>(limits_);
@@ -271,6 +274,7 @@ class DurableBuffersTest : public BufferTableTest {
 
   const testing::TempFolder temp_{"buffers"};
   const std::string& folder_ = temp_.path();
+  bool disk_fails_ = false;
   std::unique_ptr<StateStore> state_;
   std::vector<std::string> warnings_;
 };
@@ -323,6 +327,22 @@ TEST_F(DurableBuffersTest, AFreedBufferDoesNotComeBackAlsoIfItIsSavedAfterwards)
   EXPECT_FALSE(table_->Find(kAlice, id).ok());
   // Nor is its id given to another buffer.
   EXPECT_GT(MustAllocate(kAlice), id);
+}
+
+TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
+  disk_fails_ = true;
+  const absl::Status refused =
+      table_->Allocate({.shape = {16}, .durable = true}, kAlice, session_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << refused;
+  EXPECT_NE(refused.message().find("no space left"), std::string::npos) << refused;
+  // Nobody has its id, and it could not be dropped from the disk either.
+  EXPECT_TRUE(table_->List(kBob).empty());
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+  EXPECT_EQ(table_->copies_bytes(), 0u);
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(table_->usage(kAlice).bytes, 0u);
+  disk_fails_ = false;
+  for (uint64_t i = 0; i < limits_.max_buffers; ++i) MustAllocate(kAlice, /*durable=*/true);
 }
 
 TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {

@@ -172,6 +172,8 @@ class Device {
   virtual void SetGeneration(std::shared_ptr<const Generation> generation) = 0;
 
   virtual Snapshot snapshot() const = 0;
+  // Whether it has ever had an engine, so that what operators are compiled for is known.
+  virtual bool started() const { return true; }
 
   // Durations of parks (marker to kernel gone) and resumes.
   virtual const DurationHistogram& park_duration() const = 0;

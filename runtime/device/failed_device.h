@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/device/device.h"
+#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 
@@ -25,7 +26,8 @@ class FailedDevice final : public Device {
       : index_(options.index), queue_(options.queue) {
     snapshot_.state = State::kUnhealthy;
     snapshot_.detail = absl::StrCat(name, " did not start with the daemon: ", why.message(),
-                                    "; it is tried again when the daemon is restarted");
+                                    "; the daemon goes on without it. Fix: remove the cause and "
+                                    "restart the daemon, or use another device");
     snapshot_.info.kind = options.cuda ? "cuda" : "cpu";
     snapshot_.info.name = name;
   }
@@ -41,6 +43,7 @@ class FailedDevice final : public Device {
   }
   void SetGeneration(std::shared_ptr<const Generation>) override {}
   Snapshot snapshot() const override { return snapshot_; }
+  bool started() const override { return false; }
   const DurationHistogram& park_duration() const override { return none_; }
   const DurationHistogram& resume_duration() const override { return none_; }
   const DurationHistogram& generation_pause() const override { return none_; }
@@ -51,10 +54,7 @@ class FailedDevice final : public Device {
   void Shutdown() override {}
 
  private:
-  absl::Status Unhealthy() const {
-    return absl::UnavailableError(
-        absl::StrCat("device ", index_, " is unhealthy: ", snapshot_.detail));
-  }
+  absl::Status Unhealthy() const { return errors::DeviceUnhealthy(index_, snapshot_.detail); }
 
   const uint32_t index_;
   DeviceQueue queue_;  // Without a ring it takes nothing.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/device/supervised_watched.h"
+#include "runtime/errors/daemon_errors.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {
@@ -444,8 +445,7 @@ absl::Status SupervisedDevice::StoppedError() const {
 }
 
 absl::Status SupervisedDevice::UnhealthyError() const {
-  return absl::UnavailableError(
-      absl::StrCat("device ", options_.index, " is unhealthy: ", detail_));
+  return errors::DeviceUnhealthy(options_.index, detail_);
 }
 
 }  // namespace resident

@@ -104,7 +104,6 @@ std::optional<EngineEnd> SupervisedDevice::BeginParking(Watched& watched, const 
     absl::MutexLock lock(&mu_);
     work_arrived_ = false;  // From before the park.
   }
-  // A full ring has no room for the marker: the next tick tries again.
   if (!queue_.BeginPark().ok()) return std::nullopt;
   watched.parking = Parking::kParking;
   watched.park_began = now;

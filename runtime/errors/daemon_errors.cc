@@ -66,10 +66,21 @@ absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
                                        "state"));
 }
 
+absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail) {
+  return absl::UnavailableError(StrCat("device ", device, " is unhealthy: ", detail));
+}
+
 absl::Status NoDeviceAvailable() {
   return absl::UnavailableError(
       "no device has an engine at the moment. Fix: send it again in a second; Admin.Status tells "
       "why");
+}
+
+absl::Status UnreadableMessage(const std::string& type) {
+  return absl::InvalidArgumentError(
+      StrCat("a message is no ", type,
+             ": it is cut short, or has a string that is not UTF-8, or is of another type. Fix: "
+             "send what the protos of this daemon's version define"));
 }
 
 absl::Status Draining() {

@@ -19,8 +19,11 @@ absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes,
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
 absl::Status UnknownDevice(uint64_t device, size_t devices);
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
+// `detail` says what to do.
+absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail);
 absl::Status NoDeviceAvailable();
 absl::Status Draining();
+absl::Status UnreadableMessage(const std::string& type);
 absl::Status Cancelled();
 absl::Status DeadlineExceeded();
 absl::Status DrainUnfinished(uint64_t remaining);

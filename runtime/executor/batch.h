@@ -24,6 +24,7 @@
 namespace resident {
 
 class OperatorStats;  // runtime/executor/operator_stats.h
+class QueueUse;       // runtime/executor/queue_use.h
 
 using Clock = std::chrono::steady_clock;
 
@@ -79,10 +80,11 @@ struct Batch {
   // Why tasks ended ABORTED or UNAVAILABLE; empty otherwise.
   std::string cause;
 
-  uint64_t client = 0;     // Whose it is.
-  uint32_t submitted = 0;  // Tasks given to the ring, or skipped.
-  uint32_t finished = 0;   // Tasks with an outcome.
-  uint32_t failed = 0;     // Of these, not OK.
+  uint64_t client = 0;            // Whose it is.
+  std::shared_ptr<QueueUse> use;  // Where it is counted.
+  uint32_t submitted = 0;         // Tasks given to the ring, or skipped.
+  uint32_t finished = 0;          // Tasks with an outcome.
+  uint32_t failed = 0;            // Of these, not OK.
   Clock::time_point enqueued_at;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "runtime/executor/operator_stats.h"
+#include "runtime/executor/queue_use.h"
 
 namespace resident {
 namespace {
@@ -34,6 +35,7 @@ void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std:
   const uint32_t skipped = count - batch->submitted;
   std::fill(batch->status.begin() + batch->submitted, batch->status.end(), status);
   batch->submitted = count;
+  batch->use->RemoveTasks(skipped);
   batch->failed += skipped;
   batch->finished += skipped;
   if (batch->finished == count) finished->push_back(batch);

@@ -31,7 +31,7 @@ struct SkipReason {
 // Why the tasks of a batch that are not in the ring will not get there, if so.
 std::optional<SkipReason> ReasonToSkip(const Batch& batch);
 
-// Gives every task that is not submitted its outcome.
+// Gives every task that is not submitted its outcome; it is queued no longer.
 void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std::string& cause,
               FinishedBatches* finished);
 

@@ -14,7 +14,10 @@ uint64_t BytesOf(const Batch& batch) {
 }  // namespace
 
 void ClientQueues::Add(ClientId client) {
-  clients_.try_emplace(client, std::make_shared<Client>());
+  const auto [added, is_new] = clients_.try_emplace(client);
+  if (!is_new) return;
+  added->second = std::make_shared<Client>();
+  added->second->use = std::make_shared<QueueUse>(all_);
 }
 
 bool ClientQueues::Remove(ClientId client) {
@@ -34,22 +37,22 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   }
   Client& client = *found->second;
   const uint64_t count = batch->tasks.size();
-  if (client.queued_tasks != 0 && client.queued_tasks + count > max_queued_tasks) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the client has ", client.queued_tasks, " tasks queued; ", count,
-                     " more would pass the limit of ", max_queued_tasks,
-                     ". Fix: wait for results, or raise --max_queued_tasks"));
+  const uint64_t queued = client.use->tasks();
+  if (queued != 0 && queued + count > max_queued_tasks) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the client has ", queued, " tasks queued; ", count, " more would pass the limit of ",
+        max_queued_tasks, ". Fix: wait for results, or raise --max_queued_tasks"));
   }
   const uint64_t bytes = BytesOf(*batch);
-  if (client.queued_bytes != 0 && client.queued_bytes + bytes > max_queued_bytes) {
+  const uint64_t held = client.use->bytes();
+  if (held != 0 && held + bytes > max_queued_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the client has tasks queued with ", client.queued_bytes,
-                     " bytes of arguments; ", bytes, " more would pass the limit of ",
+        absl::StrCat("the client has batches queued or under way with ", held,
+                     " bytes of tasks and arguments; ", bytes, " more would pass the limit of ",
                      max_queued_bytes, ". Fix: wait for results, or raise --max_client_host_mib"));
   }
-  client.queued_bytes += bytes;
-  client.queued_tasks += count;
-  queued_tasks_ += count;
+  batch->use = client.use;
+  batch->use->Add(count, bytes);
   client.queue.push_back(std::move(batch));
   if (!client.in_turn) {
     client.in_turn = true;
@@ -72,7 +75,6 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     if (batch->submitted == 0) ObserveQueued(*batch);
     if (batch->in_order) {
       std::shared_ptr<Batch> ordered = Pop(*client, 0);
-      Dequeued(*client, ordered->tasks.size());
       published |= ring_tasks->StartOrdered(std::move(ordered), finished);
       --quantum;
       continue;
@@ -80,7 +82,6 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     const uint32_t given = ring_tasks->SubmitFrom(batch, quantum);
     quantum -= given;
     published |= given > 0;
-    Dequeued(*client, given);
     if (batch->submitted == batch->tasks.size()) Pop(*client, 0);
   }
   if (client->queue.empty()) {
@@ -114,23 +115,17 @@ void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, Finished
 void ClientQueues::Skip(Client& client, size_t position, TaskStatus status,
                         const std::string& cause, FinishedBatches* finished) {
   std::shared_ptr<Batch> batch = Pop(client, position);
-  Dequeued(client, batch->tasks.size() - batch->submitted);
   SkipRest(batch, status, cause, finished);
 }
 
 std::shared_ptr<Batch> ClientQueues::Pop(Client& client, size_t position) {
   std::shared_ptr<Batch> batch = std::move(client.queue[position]);
   client.queue.erase(client.queue.begin() + position);
-  client.queued_bytes -= BytesOf(*batch);
   return batch;
 }
 
-void ClientQueues::Dequeued(Client& client, uint64_t tasks) {
-  client.queued_tasks -= tasks;
-  queued_tasks_ -= tasks;
-}
-
-void ClientQueues::CountCompleted(const Batch& batch) {
+void ClientQueues::Ended(const Batch& batch) {
+  batch.use->RemoveBytes(BytesOf(batch));
   const auto client = clients_.find(batch.client);
   if (client != clients_.end()) client->second->completed_tasks += batch.tasks.size();
 }
@@ -138,7 +133,7 @@ void ClientQueues::CountCompleted(const Batch& batch) {
 DeviceQueue::ClientCounters ClientQueues::counters(ClientId id) const {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return {};
-  return {found->second->queued_tasks, found->second->completed_tasks};
+  return {found->second->use->tasks(), found->second->completed_tasks};
 }
 
 }  // namespace resident

@@ -2,14 +2,17 @@
 //
 // Each client has a bounded queue of batches. Clients with something queued are served in
 // turn, a quantum of tasks at a time. An in-order batch leaves its queue when its first
-// task is submitted; ring_tasks.h sees to the rest of it.
+// task is submitted; ring_tasks.h sees to the rest of it, which is its client's as before
+// (queue_use.h).
 //
 // Thread safety: one thread at a time (DeviceQueue's mu_).
 //
 // Invariants:
 //   1. A client is in `turn_` exactly once while its queue is not empty, and not otherwise;
 //      a removed client stays there until its queue is empty.
-//   2. queued_tasks() is the sum of the clients' queued tasks: those not yet in the ring.
+//   2. queued_tasks() is the sum of the clients' queued tasks: those neither in the ring nor
+//      skipped, of in-order batches that are under way too.
+//   3. A batch's bytes are its client's from Push until Ended.
 //
 //   absl::Status taken = queues.Push(client, batch, max_queued_tasks, max_queued_bytes);
 //   while (!queues.empty() && ring_tasks.HasRoom()) {
@@ -28,6 +31,7 @@
 #include "runtime/executor/batch.h"
 #include "runtime/executor/batch_outcome.h"
 #include "runtime/executor/device_queue.h"
+#include "runtime/executor/queue_use.h"
 #include "runtime/executor/ring_tasks.h"
 
 namespace resident {
@@ -40,13 +44,14 @@ class ClientQueues {
 
   // Queues a batch. NOT_FOUND: no such client. RESOURCE_EXHAUSTED: it would have more
   // than `max_queued_tasks` queued, or than `max_queued_bytes` of descriptors and
-  // arguments, and has some.
+  // arguments in batches that have not ended, and has some.
   absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks,
                     uint64_t max_queued_bytes);
 
-  // Whether nothing is queued.
+  // Whether nobody has a turn: what is queued, if anything, is of in-order batches that are
+  // under way.
   bool empty() const { return turn_.empty(); }
-  uint64_t queued_tasks() const { return queued_tasks_; }
+  uint64_t queued_tasks() const { return all_->tasks(); }
 
   // Gives the client whose turn it is at most `quantum` tasks' room in the ring. Returns
   // whether a task was published. REQUIRES: not empty.
@@ -57,15 +62,14 @@ class ClientQueues {
   // Ends every queued batch.
   void SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished);
 
-  // Adds a finished batch to its client's count.
-  void CountCompleted(const Batch& batch);
+  // A batch has ended: its tasks are added to its client's count, its bytes taken off.
+  void Ended(const Batch& batch);
   DeviceQueue::ClientCounters counters(ClientId client) const;
 
  private:
   struct Client {
     std::deque<std::shared_ptr<Batch>> queue;
-    uint64_t queued_tasks = 0;
-    uint64_t queued_bytes = 0;  // Of batches that are in `queue`.
+    std::shared_ptr<QueueUse> use;  // Its batches' too: those under way outlive it.
     uint64_t completed_tasks = 0;
     bool in_turn = false;
   };
@@ -73,14 +77,13 @@ class ClientQueues {
   // Ends what is left of the client's batch number `position`, which leaves its queue.
   void Skip(Client& client, size_t position, TaskStatus status, const std::string& cause,
             FinishedBatches* finished);
-  void Dequeued(Client& client, uint64_t tasks);
   // Takes the batch number `position` out of the client's queue.
   static std::shared_ptr<Batch> Pop(Client& client, size_t position);
 
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_;
   // Clients with something queued, in the order of their turns.
   std::deque<std::shared_ptr<Client>> turn_;
-  uint64_t queued_tasks_ = 0;
+  const std::shared_ptr<QueueUse> all_ = std::make_shared<QueueUse>(nullptr);
 };
 
 }  // namespace resident

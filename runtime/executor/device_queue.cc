@@ -37,7 +37,8 @@ constexpr absl::Duration kAssistantsTurn = absl::Microseconds(50);
 //   mu_       clients and their queues; held briefly.
 //
 // A batch moves from a client's queue (under mu_) to the ring (under pump_mu_) as its
-// tasks are submitted, and is then owned by the slots of its tasks.
+// tasks are submitted, and is then owned by the slots of its tasks. It counts against its
+// client's limits all the while (queue_use.h).
 class DeviceQueue::Impl {
  public:
   explicit Impl(const Options& options) : options_(options) {
@@ -151,9 +152,9 @@ class DeviceQueue::Impl {
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to park");
     if (parked_) return absl::FailedPreconditionError("parked already");
-    if (!tasks_.PublishPark()) {
-      return absl::UnavailableError("the ring is full. Fix: park again in a moment");
-    }
+    // With the ring full something is in flight, and the pump awake: its completion makes
+    // room for the marker.
+    tasks_.BeginPark();
     parked_ = true;
     called_for_resume_ = false;
     return absl::OkStatus();
@@ -407,6 +408,7 @@ class DeviceQueue::Impl {
   // Returns whether anything moved.
   bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
     if (tasks_.ring() == nullptr) return false;
+    tasks_.SubmitDuePark();
     bool progress = false;
     bool published = tasks_.SubmitReady(&finished->batches);
     if (work_arrived_.load(std::memory_order_acquire) || (clients_wait_ && tasks_.HasRoom())) {
@@ -434,8 +436,7 @@ class DeviceQueue::Impl {
   }
 
   void NoteIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_, mu_) {
-    const bool busy =
-        queues_.queued_tasks() > 0 || tasks_.ordered_waiting() || tasks_.in_flight() > 0;
+    const bool busy = queues_.queued_tasks() > 0 || tasks_.in_flight() > 0;
     if (!busy && idle_since_ == Clock::time_point::max()) idle_since_ = Clock::now();
   }
 
@@ -448,7 +449,7 @@ class DeviceQueue::Impl {
       absl::MutexLock lock(&mu_);
       for (const auto& batch : finished->batches) {
         completed_tasks_ += batch->tasks.size();
-        queues_.CountCompleted(*batch);
+        queues_.Ended(*batch);
       }
     }
     for (const auto& batch : finished->batches) {

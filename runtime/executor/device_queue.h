@@ -71,7 +71,8 @@ class DeviceQueue {
   struct Options {
     // Tasks that one client may have queued; see Limits::max_queued_tasks.
     uint64_t max_queued_tasks = 8u << 20;
-    // Bytes of their descriptors and arguments; see Limits::max_client_host_mib.
+    // Bytes of descriptors and arguments in a client's batches that have not ended; see
+    // Limits::max_client_host_mib.
     uint64_t max_queued_bytes = uint64_t{2} << 30;
     // Tasks that a client may submit before the next one's turn.
     uint32_t quantum_tasks = 256;
@@ -81,7 +82,7 @@ class DeviceQueue {
   };
 
   struct Counters {
-    uint64_t queued_tasks = 0;     // Not yet in the ring.
+    uint64_t queued_tasks = 0;     // Not yet in the ring, nor skipped.
     uint64_t completed_tasks = 0;  // With an outcome, ever.
     uint32_t in_flight = 0;
     uint64_t next_sequence = 0;
@@ -124,9 +125,10 @@ class DeviceQueue {
   // epoch, which did not run.
   void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects);
 
-  // Stops submitting, and submits the park marker behind what is in flight. The
-  // kernel leaves once that is done; the caller waits for the engine to say so.
-  // Tasks queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
+  // Stops submitting, and submits the park marker behind what is in flight: at once, or, if
+  // clients keep the ring full, as soon as a task has completed. The kernel leaves once that
+  // is done; the caller waits for the engine to say so, and only then ends the park. Tasks
+  // queue meanwhile. FAILED_PRECONDITION: parked already, or no ring.
   absl::Status BeginPark();
   // The kernel is back, or a hold ends: what is queued is submitted, by this call.
   void EndPark();

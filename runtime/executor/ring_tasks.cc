@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/executor/completion_alarm.h"
+#include "runtime/executor/queue_use.h"
 
 namespace resident {
 namespace {
@@ -42,8 +43,7 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
   crumbs_.assign(ring->worker_count(), Crumb{});
   backlog_.Start(ring->worker_count());
   ring_ = std::move(ring);
-  park_published_ = false;
-  held_ = false;
+  held_ = park_due_ = park_published_ = false;
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most) {
@@ -54,6 +54,7 @@ uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t mos
     ++batch->submitted;
     ++given;
   }
+  batch->use->RemoveTasks(given);
   return given;
 }
 
@@ -81,6 +82,7 @@ bool RingTasks::SubmitOrdered(std::shared_ptr<Batch> batch, FinishedBatches* fin
     return false;
   }
   ++batch->submitted;
+  batch->use->RemoveTasks(1);
   return true;
 }
 
@@ -210,8 +212,7 @@ bool RingTasks::PublishPark() {
 
 void RingTasks::EndPark() {
   if (park_published_ && ring_ != nullptr) ring_->Resumed();
-  park_published_ = false;
-  held_ = false;
+  held_ = park_due_ = park_published_ = false;
 }
 
 std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {

@@ -7,8 +7,8 @@
 // Invariants:
 //   1. entries_[s] holds a batch exactly while the ring has a task in slot s in flight.
 //   2. An in-order batch with tasks left is in one place: an entry, or `ordered_ready_`.
-//   3. Nothing is published behind a park marker until the kernel is back, nor during a
-//      hold.
+//   3. During a hold nothing is published but the park marker. A park is a hold, from
+//      before its marker until the kernel is back.
 //
 //   tasks.SetRing(ring);
 //   published |= tasks.SubmitReady(&finished);              // In-order batches go on.
@@ -41,9 +41,7 @@ class RingTasks {
   uint32_t in_flight() const { return ring_ == nullptr ? 0 : ring_->in_flight(); }
 
   // Whether a task may be submitted. REQUIRES: a ring.
-  bool HasRoom() const {
-    return backlog_.HasRoom() && !ring_->full() && !park_published_ && !held_;
-  }
+  bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !held_; }
   // Submits the next tasks of a batch, at most `most`, while there is room; returns how
   // many. The batch is not in-order.
   uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most);
@@ -70,10 +68,18 @@ class RingTasks {
   void LoseRing(const std::string& cause, const std::string& not_run,
                 const std::vector<uint32_t>& suspects, FinishedBatches* finished);
 
-  // Submits the park marker; false if the ring is full.
-  bool PublishPark();
   // Nothing is submitted from now on, until EndPark.
   void Hold() { held_ = true; }
+  // Submits the park marker; false if the ring is full. REQUIRES: a hold.
+  bool PublishPark();
+  // Holds, and submits the park marker; if the ring is full, a SubmitDuePark does.
+  void BeginPark() {
+    Hold();
+    park_due_ = !PublishPark();
+  }
+  void SubmitDuePark() {
+    if (park_due_) park_due_ = !PublishPark();
+  }
   // The kernel is back, or was not parked after a Hold.
   void EndPark();
 
@@ -113,8 +119,9 @@ class RingTasks {
   // In-order batches whose last task has completed.
   std::deque<std::shared_ptr<Batch>> ordered_ready_;
   RingBacklog backlog_;
-  bool park_published_ = false;
   bool held_ = false;
+  bool park_due_ = false;  // The marker waits for room.
+  bool park_published_ = false;
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point looked_past_;

@@ -302,8 +302,10 @@ GenerationStager::Kept::~Kept() {
 
 bool GenerationStager::Contains(const OperatorVersion& version) const {
   absl::MutexLock lock(&mu_);
-  return std::all_of(on_.begin(), on_.end(),
-                     [&](const OnDevice& on) { return Has(on.members, version); });
+  const auto has = [&](const Device* device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return Has(on_[device->index()].members, version);
+  };
+  return std::all_of(devices_.begin(), devices_.end(), has);
 }
 
 }  // namespace resident

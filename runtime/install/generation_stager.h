@@ -104,7 +104,7 @@ class GenerationStager {
   // device is without an engine, from its supervisor's thread: it waits for no round.
   std::shared_ptr<const Generation> Replacement(const Device& device);
 
-  // Whether the version's code is in the kernels of all devices.
+  // Whether the version's code is in the kernels of all devices that started.
   bool Contains(const OperatorVersion& version) const;
 
  private:
@@ -162,7 +162,7 @@ class GenerationStager {
   mutable absl::Mutex mu_;
   std::vector<Waiting*> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<OnDevice> on_ ABSL_GUARDED_BY(mu_);  // By device.
+  std::vector<OnDevice> on_ ABSL_GUARDED_BY(mu_);  // By index; gaps where none started.
   std::list<std::shared_ptr<const OperatorVersion>> kept_ ABSL_GUARDED_BY(mu_);
 
   std::thread worker_;

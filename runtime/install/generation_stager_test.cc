@@ -21,11 +21,11 @@ absl::Status EngineEnded(const Generation&) { return absl::UnavailableError("it 
 
 class GenerationStagerTest : public ::testing::Test {
  protected:
-  explicit GenerationStagerTest(uint32_t devices = 1)
-      : registry_(*Registry::Create({.devices = devices})) {
+  explicit GenerationStagerTest(const std::vector<uint32_t>& indices = {0})
+      : registry_(*Registry::Create({.devices = indices.back() + 1})) {
     std::vector<Device*> all;
-    for (uint32_t i = 0; i < devices; ++i) {
-      all.push_back(devices_.emplace_back(std::make_unique<ScriptedDevice>(i)).get());
+    for (uint32_t index : indices) {
+      all.push_back(devices_.emplace_back(std::make_unique<ScriptedDevice>(index)).get());
     }
     stager_ = std::make_unique<GenerationStager>(
         GenerationStager::Options(), registry_.get(), all,
@@ -76,7 +76,13 @@ class GenerationStagerTest : public ::testing::Test {
 
 class TwoDevicesTest : public GenerationStagerTest {
  protected:
-  TwoDevicesTest() : GenerationStagerTest(2) {}
+  TwoDevicesTest() : GenerationStagerTest({0, 1}) {}
+};
+
+// Device 0 did not start.
+class SecondDeviceAloneTest : public GenerationStagerTest {
+ protected:
+  SecondDeviceAloneTest() : GenerationStagerTest({1}) {}
 };
 
 TEST_F(GenerationStagerTest, AReplacementLeavesOutWhatIsQuarantined) {
@@ -206,6 +212,13 @@ TEST_F(TwoDevicesTest, ADeviceKeepsTheCodeOfWhatOnlyAnotherHasFaultedOn) {
   EXPECT_THAT(device(0).slots(), ElementsAre(later));
   EXPECT_THAT(device(1).slots(), ElementsAre(bad, later));
   EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(bad)));
+}
+
+TEST_F(SecondDeviceAloneTest, ADeviceThatDidNotStartLacksNothing) {
+  const uint32_t slot = Install("times");
+  EXPECT_TRUE(stager_->Contains(*registry_->FindBySlot(slot)));
+  Fault("times");
+  EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(slot)));
 }
 
 TEST_F(TwoDevicesTest, CodeGoesWithTheLastWhoPinsItsVersion) {

@@ -20,7 +20,11 @@ bool Add(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* be
 
 bool HostMemory::Full(const HostUse& own) const {
   const uint64_t bytes = own.bytes();
-  return bytes >= client_limit_ || (limit_ != UINT64_MAX && bytes + all_.load() >= limit_);
+  if (bytes >= client_limit_) return true;
+  if (limit_ == UINT64_MAX) return false;
+  const uint64_t all = all_.load();
+  // Nobody waits with nothing of its own for what others hold, unless they hold far too much.
+  return bytes == 0 ? all / 2 >= limit_ : bytes + all >= limit_;
 }
 
 HostMemory::Charge HostMemory::Charged(std::shared_ptr<HostUse> own, uint64_t bytes) {

@@ -4,13 +4,16 @@
 //
 // Two ways to ask. Hold refuses what is over a limit. Count takes note of what is there
 // already; whoever makes more of it looks first (WaitIfFull), and stops while it is full:
-// the client has as much as one may have, or as is left after it of what all may have.
+// the client has as much as one may have, or as is left after it of what all may have. What
+// was under way then is counted all the same, so that there can be more than the limit of
+// all: a client that has nothing goes on until it is twice that.
 //
 // Thread safety: all members may be called from any thread.
 //
-// Memory ordering: as WindowGate's (server/translation/window_gate.h): bytes are
-// subtracted before `waiting` is read, and a waiter is counted before it looks at the
-// bytes again.
+// Memory ordering: bytes are subtracted before `waiting_count_` is read, and a waiter is
+// counted in it before it looks at the bytes again: one of the two sees the other, so that
+// nobody waits for memory that was given back meanwhile. Without anybody who waits no lock is
+// taken.
 //
 //   HostMemory host(client_limit, limit);
 //   auto own = std::make_shared<HostUse>();

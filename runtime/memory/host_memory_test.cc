@@ -61,9 +61,20 @@ TEST(HostMemoryTest, GreedyClientsLeaveAShareToTheNext) {
   EXPECT_FALSE(host.Full(*third));
 }
 
+TEST(HostMemoryTest, WhoHasNothingWaitsOnlyWhenAllHaveTwiceTheLimit) {
+  HostMemory host(0, 100);
+  const auto greedy = Client(), modest = Client();
+  const HostMemory::Charge a = host.Count(greedy, 199);
+  EXPECT_TRUE(host.Full(*greedy));
+  EXPECT_FALSE(host.Full(*modest));
+  const HostMemory::Charge b = host.Count(greedy, 1);
+  EXPECT_TRUE(host.Full(*modest));
+}
+
 TEST(HostMemoryTest, AnothersMemoryWakesWhoWaitsForThatOfAll) {
   HostMemory host(0, 100);
   const auto first = Client(), second = Client();
+  const HostMemory::Charge own = host.Count(second, 1);
   HostMemory::Charge a = host.Count(first, 100);
   int woken = 0, withdrawn = 0;
   EXPECT_TRUE(host.WaitIfFull(second, &woken, [&] { ++woken; }));

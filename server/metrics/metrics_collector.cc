@@ -170,9 +170,10 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_, &info_, &generation_, &changes_, &pause_, &workers_, &queue_, &occupancy_,
-          &slots_, &parks_, &resumes_, &park_, &resume_, &restarts_, &memory_, &memory_used_,
-          &buffers_, &window_used_, &window_waiting_, &engine_cpu_, &engine_memory_}) {
+         {&state_,          &info_,       &generation_,   &changes_,     &pause_,   &workers_,
+          &queue_,          &occupancy_,  &slots_,        &parks_,       &resumes_, &park_,
+          &resume_,         &restarts_,   &memory_,       &memory_used_, &buffers_, &window_used_,
+          &window_waiting_, &engine_cpu_, &engine_memory_}) {
       families.push_back(std::move(*family));
     }
   }

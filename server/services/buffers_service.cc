@@ -49,15 +49,14 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
   return absl::OkStatus();
 }
 
-// Where a buffer goes that the client wants on this device, or on any.
-absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client, const BufferSpec& spec,
-                                   std::optional<uint32_t> wanted) {
+// Where a buffer goes that the client wants on this device, or on any, and that takes so
+// much of its memory.
+absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
+                                   std::optional<uint32_t> wanted, uint64_t bytes) {
   const BufferTable::Usage usage = core.buffers->usage(client.id());
   std::optional<uint32_t> home;
   if (usage.buffers > 0) home = usage.newest_device;
-  // One that is too large for any device is the buffer table's to refuse.
-  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
-  return PlaceBuffer(core.serving, wanted, home, elements * SizeOf(spec.dtype));
+  return PlaceBuffer(core.serving, wanted, home, bytes);
 }
 
 // Takes the buffer's bytes from its identity's quota. A shape that is too large for any
@@ -91,7 +90,9 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   if (!read.ok()) return read;
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  const auto place = PlaceFor(core_, **client, spec, wanted);
+  // One that is too large for any device is the buffer table's to refuse.
+  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
+  const auto place = PlaceFor(core_, **client, wanted, elements * SizeOf(spec.dtype));
   if (!place.ok()) return place.status();
   spec.device = place->device;
   spec.durable = request.durable();
@@ -115,8 +116,8 @@ grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* 
   });
 }
 
-grpc::ServerReadReactor<v1::UploadRequest>* BuffersService::Upload(
-    grpc::CallbackServerContext* context, v1::UploadResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* BuffersService::Upload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
   return UploadStream::Start(core_, *context, *response);
 }
 
@@ -212,7 +213,8 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   }
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  const auto place = PlaceFor(core_, client, spec, wanted);
+  // The memory is the client's: none of a device's.
+  const auto place = PlaceFor(core_, client, wanted, 0);
   if (!place.ok()) return place.status();
   spec.device = place->device;
 

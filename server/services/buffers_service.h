@@ -11,15 +11,22 @@
 
 namespace resident {
 
-class BuffersService final : public v1::Buffers::CallbackService {
+// Upload reads bytes (message_bytes.h); the others are as in v1::Buffers::CallbackService.
+using BuffersCallbacks =
+    v1::Buffers::WithCallbackMethod_Allocate<v1::Buffers::WithRawCallbackMethod_Upload<
+        v1::Buffers::WithCallbackMethod_Download<v1::Buffers::WithCallbackMethod_Free<
+            v1::Buffers::WithCallbackMethod_List<v1::Buffers::WithCallbackMethod_Persist<
+                v1::Buffers::WithCallbackMethod_ImportShared<v1::Buffers::Service>>>>>>>;
+
+class BuffersService final : public BuffersCallbacks {
  public:
   explicit BuffersService(Core* core) : core_(*core) {}
 
   grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
                                      const v1::AllocateRequest* request,
                                      v1::AllocateResponse* response) override;
-  grpc::ServerReadReactor<v1::UploadRequest>* Upload(grpc::CallbackServerContext* context,
-                                                     v1::UploadResponse* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Upload(grpc::CallbackServerContext* context,
+                                                    grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<v1::DownloadResponse>* Download(
       grpc::CallbackServerContext* context, const v1::DownloadRequest* request) override;
   grpc::ServerUnaryReactor* Free(grpc::CallbackServerContext* context,

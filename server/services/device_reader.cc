@@ -104,14 +104,17 @@ void DeviceReader::Advance() {
         taking_ = true;
         ++handed_over_;
       } else {
-        if (handed_over_ > 0) return;
-        if (status_.ok() && (!pieces_.empty() || next_offset_ < end_offset_)) return;
+        if (status_.ok() && (handed_over_ > 0 || !pieces_.empty() || next_offset_ < end_offset_)) {
+          return;
+        }
         if (waiting_) {
           // Woken already: it ends when that has come.
           if (!window_.Withdraw(*this)) return;
           waiting_ = false;
         }
+        // Others need not wait for what is still handed over.
         WindowGate::Leave(*this);
+        if (handed_over_ > 0) return;
         ended_ = true;
         outcome = status_;
         break;

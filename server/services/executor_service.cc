@@ -6,12 +6,12 @@
 namespace resident {
 
 grpc::ServerUnaryReactor* ExecutorService::Run(grpc::CallbackServerContext* context,
-                                               const v1::RunRequest* request,
-                                               v1::RunResponse* response) {
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
   return RunCall::Start(core_, *context, *request, *response);
 }
 
-grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>* ExecutorService::Submit(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExecutorService::Submit(
     grpc::CallbackServerContext* context) {
   return SubmitStream::Start(core_, *context);
 }

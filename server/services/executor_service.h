@@ -9,13 +9,16 @@
 
 namespace resident {
 
-class ExecutorService final : public v1::Executor::CallbackService {
+class ExecutorService final
+    : public v1::Executor::WithRawCallbackMethod_Run<
+          v1::Executor::WithRawCallbackMethod_Submit<v1::Executor::Service>> {
  public:
   explicit ExecutorService(Core* core) : core_(*core) {}
 
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const v1::RunRequest* request,
-                                v1::RunResponse* response) override;
-  grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>* Submit(
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context,
+                                const grpc::ByteBuffer* request,
+                                grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Submit(
       grpc::CallbackServerContext* context) override;
 
  private:

@@ -4,13 +4,24 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "resident/v1/operators.pb.h"
 #include "runtime/errors/daemon_errors.h"
 #include "runtime/errors/install_errors.h"
 #include "server/services/call.h"
+#include "server/services/message_bytes.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"
 
 namespace resident {
+namespace {
+
+grpc::ByteBuffer BytesOf(const InstallProgress& progress) {
+  v1::InstallResponse response;
+  FillProgress(progress, &response);
+  return ToBytes(response);
+}
+
+}  // namespace
 
 InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContext& context,
                                     std::atomic<uint32_t>& under_way) {
@@ -44,7 +55,7 @@ void InstallStream::Open() {
                         const std::shared_ptr<InstallStream> self = weak.lock();
                         if (passed && self != nullptr) self->EndUpload(most);
                       });
-    StartRead(&message_);
+    StartRead(&message_bytes_);
   }
 }
 
@@ -55,19 +66,21 @@ void InstallStream::EndUpload(std::chrono::milliseconds most) {
 }
 
 absl::Status InstallStream::Accept() {
-  absl::Status status = collector_.Add(message_);
-  if (!status.ok() || !message_.has_header()) return status;
+  v1::InstallRequest message;
+  absl::Status status = ParseMessage(message_bytes_, &message);
+  if (status.ok()) status = collector_.Add(message);
+  if (!status.ok() || !message.has_header()) return status;
   return (*identity_)->account()->BeginInstall(collector_.name(), absl::Now());
 }
 
 void InstallStream::OnReadDone(bool ok) {
   if (ok) {
-    core_.counters->Received(message_.ByteSizeLong());
+    core_.counters->Received(message_bytes_.Length());
     const absl::Status added = Accept();
     absl::MutexLock lock(&mu_);
     if (finished_ || end_.has_value()) return;
     if (added.ok()) {
-      StartRead(&message_);
+      StartRead(&message_bytes_);
     } else {
       Conclude(added);
     }
@@ -100,7 +113,7 @@ void InstallStream::Launch() {
   InstallProgress submitted;
   submitted.state = VersionState::kSubmitted;
   submitted.duration = Clock::now() - started_;
-  FillProgress(submitted, &responses_.emplace_back());
+  responses_.push_back(BytesOf(submitted));
   core_.installs->Post([self = shared_from_this(), request = *std::move(request)] {
     self->Install(request);
     self->core_.gate->Leave(1);
@@ -120,9 +133,8 @@ void InstallStream::Install(const InstallRequest& request) {
 }
 
 void InstallStream::Answer(const InstallProgress& progress) {
-  v1::InstallResponse response;
-  FillProgress(progress, &response);
-  core_.counters->Sent(response.ByteSizeLong());
+  grpc::ByteBuffer response = BytesOf(progress);
+  core_.counters->Sent(response.Length());
   absl::MutexLock lock(&mu_);
   responses_.push_back(std::move(response));
   Advance();

@@ -28,15 +28,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "resident/v1/operators.pb.h"
 #include "server/core.h"
 #include "server/live_streams.h"
 #include "server/translation/install_collector.h"
 
 namespace resident {
 
-class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>,
+class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                             public LiveStream,
                             public std::enable_shared_from_this<InstallStream> {
  public:
@@ -80,8 +80,8 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   const Clock::time_point started_ = Clock::now();
   std::shared_ptr<InstallStream> self_;  // Until OnDone.
 
-  v1::InstallRequest message_;  // gRPC's while it is read.
-  InstallCollector collector_;  // The reader's.
+  grpc::ByteBuffer message_bytes_;  // gRPC's while it is read.
+  InstallCollector collector_;      // The reader's.
   std::atomic<bool> withdrawn_{false};
   grpc::Alarm upload_alarm_;  // Holds no reference to the stream.
 
@@ -91,7 +91,7 @@ class InstallStream final : public grpc::ServerBidiReactor<v1::InstallRequest, v
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status withdrawn_why_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);  // How the call ends.
-  std::deque<v1::InstallResponse> responses_ ABSL_GUARDED_BY(mu_);
+  std::deque<grpc::ByteBuffer> responses_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace resident

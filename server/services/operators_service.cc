@@ -135,7 +135,7 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
   return reactor;
 }
 
-grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>* OperatorsService::Install(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
     grpc::CallbackServerContext* context) {
   return InstallStream::Start(core_, *context, installs_);
 }

@@ -17,7 +17,15 @@
 
 namespace resident {
 
-class OperatorsService final : public v1::Operators::CallbackService {
+// Install reads bytes (message_bytes.h); the others are as in v1::Operators::CallbackService.
+using OperatorsCallbacks =
+    v1::Operators::WithCallbackMethod_List<v1::Operators::WithCallbackMethod_Describe<
+        v1::Operators::WithRawCallbackMethod_Install<v1::Operators::WithCallbackMethod_Activate<
+            v1::Operators::WithCallbackMethod_Rollback<v1::Operators::WithCallbackMethod_Remove<
+                v1::Operators::WithCallbackMethod_Promote<v1::Operators::WithCallbackMethod_Watch<
+                    v1::Operators::WithCallbackMethod_Audit<v1::Operators::Service>>>>>>>>>;
+
+class OperatorsService final : public OperatorsCallbacks {
  public:
   explicit OperatorsService(Core* core) : core_(*core) {}
 
@@ -27,7 +35,7 @@ class OperatorsService final : public v1::Operators::CallbackService {
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeOperatorRequest* request,
                                      v1::DescribeOperatorResponse* response) override;
-  grpc::ServerBidiReactor<v1::InstallRequest, v1::InstallResponse>* Install(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Install(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Activate(grpc::CallbackServerContext* context,
                                      const v1::ActivateRequest* request,

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "resident/v1/executor.pb.h"
 #include "runtime/errors/daemon_errors.h"
 #include "server/services/call.h"
+#include "server/services/message_bytes.h"
 #include "server/status.h"
 #include "server/translation/result_builder.h"
 
@@ -34,9 +36,10 @@ class RunCall::Reactor final : public grpc::ServerUnaryReactor {
 };
 
 grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext& context,
-                                         const v1::RunRequest& request, v1::RunResponse& response) {
+                                         const grpc::ByteBuffer& request,
+                                         grpc::ByteBuffer& response) {
   core.counters->CountBatch();
-  core.counters->Received(request.ByteSizeLong());
+  core.counters->Received(request.Length());
   const auto call = std::make_shared<RunCall>(core, response);
   grpc::Status status;
   const absl::Status launched = call->Launch(context, request);
@@ -53,13 +56,15 @@ grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext
   return reactor;
 }
 
-absl::Status RunCall::Launch(const grpc::CallbackServerContext& context,
-                             const v1::RunRequest& request) {
+absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
   if (!client.ok()) return client.status();
+  v1::RunRequest request;
+  const absl::Status parsed = ParseMessage(bytes, &request);
+  if (!parsed.ok()) return parsed;
   deadline_ = DeadlineOf(context);
   auto batch = core_.runner->Prepare(
-      request.batch(), *client, deadline_,
+      request.batch(), *client, BatchDeadline(request.batch().options(), deadline_),
       [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   if (!batch.ok()) return batch.status();
   {
@@ -89,8 +94,10 @@ grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
       return ToGrpc(errors::DeadlineExceeded());
     }
   }
-  BuildResult(batch, response_.mutable_result());
-  core_.counters->Sent(response_.ByteSizeLong());
+  v1::RunResponse response;
+  BuildResult(batch, response.mutable_result());
+  response_ = ToBytes(response);
+  core_.counters->Sent(response_.Length());
   return grpc::Status::OK;
 }
 

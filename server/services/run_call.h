@@ -18,8 +18,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "resident/v1/executor.pb.h"
 #include "server/core.h"
 
 namespace resident {
@@ -28,14 +28,15 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
  public:
   // Serves the call; what the handler returns to gRPC.
   static grpc::ServerUnaryReactor* Start(Core& core, grpc::CallbackServerContext& context,
-                                         const v1::RunRequest& request, v1::RunResponse& response);
+                                         const grpc::ByteBuffer& request,
+                                         grpc::ByteBuffer& response);
 
-  RunCall(Core& core, v1::RunResponse& response) : core_(core), response_(response) {}
+  RunCall(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
 
  private:
   class Reactor;
 
-  absl::Status Launch(const grpc::CallbackServerContext& context, const v1::RunRequest& request);
+  absl::Status Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer request);
   // The reactor of a call that is not answered yet; null if it is by now.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
@@ -43,7 +44,7 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   void Cancel();
 
   Core& core_;
-  v1::RunResponse& response_;
+  grpc::ByteBuffer& response_;
   // The call's own deadline.
   Clock::time_point deadline_ = Clock::time_point::max();
 

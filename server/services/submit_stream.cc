@@ -5,6 +5,7 @@
 
 #include "runtime/errors/daemon_errors.h"
 #include "server/services/call.h"
+#include "server/services/message_bytes.h"
 #include "server/status.h"
 #include "server/translation/result_builder.h"
 
@@ -51,9 +52,18 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
 void SubmitStream::OnReadDone(bool ok) {
   if (ok) {
     core_.counters->CountBatch();
-    request_bytes_ = request_.ByteSizeLong();
-    core_.counters->Received(request_bytes_);
-    request_charge_ = core_.request_memory->Count(client_->request_use(), request_bytes_);
+    core_.counters->Received(request_bytes_.Length());
+    const absl::Status parsed = ParseMessage(request_bytes_, &request_);
+    if (!parsed.ok()) {
+      // Whose batch it was cannot be said: the stream ends with this, and is not read any more.
+      core_.counters->CountRefused(parsed.code());
+      End(parsed);
+      return;
+    }
+    request_space_ = request_.SpaceUsedLong();
+    request_charge_ = core_.request_memory->Count(client_->request_use(), request_space_);
+    expires_ = BatchDeadline(request_.batch().options(), deadline_);
+    tried_ = false;
     Admit();
     return;
   }
@@ -83,8 +93,11 @@ void SubmitStream::Admit() {
       return;
     }
     bool waits = false;
-    const absl::Status status = TryAdmit(&waits);
+    const Clock::time_point expires = expires_;  // The turn may be gone then.
+    const bool expired = std::exchange(tried_, true) && Clock::now() >= expires;
+    const absl::Status status = expired ? errors::DeadlineExceeded() : TryAdmit(&waits);
     if (waits) {
+      ArmExpiry(expires);
       bool ends = false;
       {
         absl::MutexLock lock(&mu_);
@@ -115,41 +128,55 @@ std::function<void()> SubmitStream::WindowWake() {
 
 uint64_t SubmitStream::DropRequest() {
   const uint64_t id = request_.batch().id();
-  if (request_bytes_ > kKeptRequestBytes) request_ = v1::SubmitRequest();
+  if (request_space_ > kKeptRequestBytes) request_ = v1::SubmitRequest();
   request_charge_.Clear();
   return id;
 }
 
 bool SubmitStream::AwaitAnswersRead() {
   if (!core_.answer_memory->Full(*client_->answer_use())) return false;
+  // Others need not wait for this client to read.
+  WindowGate::Leave(*this);
+  const Clock::time_point expires = expires_;
   {
     absl::MutexLock lock(&mu_);
-    stalled_ = true;
+    awaits_answers_ = true;
   }
   const bool waits = core_.answer_memory->WaitIfFull(
-      client_->answer_use(), this, [runner = core_.runner, stream = weak_from_this()] {
-        runner->Post([stream] {
-          const std::shared_ptr<SubmitStream> self = stream.lock();
-          if (self != nullptr && self->EndStall()) self->Admit();
-        });
-      });
+      client_->answer_use(), this, core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
+        if (self.TakeTurnFromAnswers()) self.Admit();
+      }));
+  ArmExpiry(expires);
   bool ends = false;
   {
     absl::MutexLock lock(&mu_);
     ends = cancelled_ || finished_ || !end_.ok();
   }
-  // Whoever ends the stall has the turn.
+  // Whoever takes it has the turn.
   if (waits && !ends) return true;
-  return !EndStall();
+  return !TakeTurnFromAnswers();
 }
 
-bool SubmitStream::EndStall() {
+bool SubmitStream::TakeTurnFromAnswers() {
   absl::MutexLock lock(&mu_);
-  return std::exchange(stalled_, false);
+  return std::exchange(awaits_answers_, false);
+}
+
+void SubmitStream::ArmExpiry(Clock::time_point expires) {
+  // The call's own deadline comes by OnCancel.
+  if (expires == deadline_) return;
+  absl::MutexLock lock(&mu_);
+  expiry_ = std::make_unique<grpc::Alarm>();
+  expiry_->Set(std::chrono::system_clock::now() + (expires - Clock::now()),
+               [weak = weak_from_this()](bool passed) {
+                 const std::shared_ptr<SubmitStream> self = weak.lock();
+                 // A later batch that waits by now is found to have time.
+                 if (passed && self != nullptr && self->LeaveLine()) self->Admit();
+               });
 }
 
 bool SubmitStream::LeaveLine() {
-  if (EndStall()) return true;
+  if (TakeTurnFromAnswers()) return true;
   for (const ServingDevice& device : core_.serving) {
     if (device.window->Withdraw(*this)) return true;
   }
@@ -159,7 +186,7 @@ bool SubmitStream::LeaveLine() {
 absl::Status SubmitStream::TryAdmit(bool* waits) {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
   auto batch = core_.runner->Prepare(
-      request_.batch(), client_, deadline_, [alive](RequestBatch& done) { alive->Answer(done); },
+      request_.batch(), client_, expires_, [alive](RequestBatch& done) { alive->Answer(done); },
       this, waits);
   if (!batch.ok()) return batch.status();
   bool lone = false;
@@ -181,14 +208,10 @@ absl::Status SubmitStream::TryAdmit(bool* waits) {
 }
 
 bool SubmitStream::HostFull() {
-  const auto wake = [runner = core_.runner, stream = weak_from_this()] {
-    runner->Post([stream] {
-      const std::shared_ptr<SubmitStream> self = stream.lock();
-      if (self == nullptr) return;
-      absl::MutexLock lock(&self->mu_);
-      if (self->paused_) self->ReadOn();
-    });
-  };
+  const auto wake = core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
+    absl::MutexLock lock(&self.mu_);
+    if (self.paused_) self.ReadOn();
+  });
   return core_.request_memory->WaitIfFull(client_->request_use(), this, wake) ||
          core_.answer_memory->WaitIfFull(client_->answer_use(), this, wake);
 }
@@ -196,36 +219,37 @@ bool SubmitStream::HostFull() {
 void SubmitStream::ReadOn() {
   if (finished_) return;
   paused_ = unanswered_ >= core_.limits.max_stream_batches || HostFull();
-  if (!paused_) StartRead(&request_);
+  if (!paused_) StartRead(&request_bytes_);
 }
 
 void SubmitStream::Answer(RequestBatch& batch) {
-  auto response = std::make_unique<v1::SubmitResponse>();
-  BuildResult(batch, response->mutable_result());
+  v1::SubmitResponse response;
+  BuildResult(batch, response.mutable_result());
   {
     absl::MutexLock lock(&mu_);
     running_.erase(&batch);
   }
-  Write(std::move(response));
+  Write(response);
 }
 
 void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
   core_.counters->CountRefused(why.code());
-  auto response = std::make_unique<v1::SubmitResponse>();
-  BuildRefusal(id, why, response->mutable_result());
+  v1::SubmitResponse response;
+  BuildRefusal(id, why, response.mutable_result());
   {
     absl::MutexLock lock(&mu_);
     ++unanswered_;
   }
-  Write(std::move(response));
+  Write(response);
 }
 
-void SubmitStream::Write(std::unique_ptr<v1::SubmitResponse> response) {
-  const uint64_t bytes = response->ByteSizeLong();
-  core_.counters->Sent(bytes);
+void SubmitStream::Write(const v1::SubmitResponse& response) {
+  grpc::ByteBuffer bytes = ToBytes(response);
+  const uint64_t size = bytes.Length();
+  core_.counters->Sent(size);
   absl::MutexLock lock(&mu_);
   if (finished_) return;
-  responses_.push_back({std::move(response), core_.answer_memory->Count(client_->answer_use(), bytes)});
+  responses_.push_back({std::move(bytes), core_.answer_memory->Count(client_->answer_use(), size)});
   Advance();
 }
 
@@ -253,7 +277,7 @@ void SubmitStream::Advance() {
   if (!responses_.empty()) {
     if (!writing_) {
       writing_ = true;
-      StartWrite(responses_.front().response.get());
+      StartWrite(&responses_.front().response);
     }
     return;
   }

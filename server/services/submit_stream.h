@@ -6,14 +6,16 @@
 //      │ ▲
 //      ▼ │ an answer was written / a batch of the client's completed /
 //        │ staging memory was given back / the client read an answer
-//   paused, stalled
+//   paused, waiting
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
-// not written back (paused), nor while a batch does not fit the client's queue (stalled:
-// the batch is kept and tried again when one of the client's completes) or staging
-// memory (the same, when its turn in the line for that has come). Batches that wait and
-// answers that are not written count as the client's host memory; while that is full
-// (runtime/memory/host_memory.h), none of its streams is read from (paused).
+// not written back (paused), nor while the batch that it has read waits: because it does
+// not fit the client's queue (it is tried again when a batch of the client's completes) or
+// staging memory (when its turn in the line for that has come), or because the client
+// leaves too many answers unread (when it has read some). Batches that wait and answers
+// that are not written count as the client's host memory; while that is full
+// (runtime/memory/host_memory.h), none of its streams is read from (paused). A batch whose
+// time is over while it waits for memory, or for answers to be read, is refused.
 //
 // Thread safety: gRPC and the runner call its members from any thread. One thread at
 // a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
@@ -29,6 +31,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/executor.pb.h"
 #include "server/core.h"
@@ -36,7 +40,7 @@
 
 namespace resident {
 
-class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>,
+class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public LiveStream,
                            public WindowWaiter,
                            public std::enable_shared_from_this<SubmitStream> {
@@ -55,20 +59,22 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   explicit SubmitStream(Core& core) : core_(core) {}
   void Open(const grpc::CallbackServerContext& context);
 
-  // (reader's turn) Admits request_, answers its refusal, or stalls.
+  // (reader's turn) Admits request_, answers its refusal, or lets it wait.
   void Admit();
   // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
   absl::Status TryAdmit(bool* waits);
   std::function<void()> WindowWake() override;
-  // Takes the turn from the line for staging memory, or from a stall, if it is there.
+  // Takes the turn from what the batch waits for, if it is staging memory or answers.
   bool LeaveLine();
+  // The batch waits: at its deadline it does so no longer.
+  void ArmExpiry(Clock::time_point expires);
   // (reader's turn) request_ is done with: its memory is given back. Returns its batch's id.
   uint64_t DropRequest();
   // (reader's turn) True: the client has as many answers unread as it may; the turn is gone,
-  // to whoever ends the stall.
+  // to whoever takes it.
   bool AwaitAnswersRead();
-  // Whether the caller has ended a stall, and so has the turn.
-  bool EndStall();
+  // Whether the caller has taken the turn of a batch that waits for answers to be read.
+  bool TakeTurnFromAnswers();
   // The client's memory for requests or answers is full, and the stream is woken when it is
   // not.
   bool HostFull();
@@ -76,7 +82,7 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);
   void Refuse(uint64_t id, const absl::Status& why);
-  void Write(std::unique_ptr<v1::SubmitResponse> response);
+  void Write(const v1::SubmitResponse& response);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CancelRunning();
 
@@ -86,22 +92,26 @@ class SubmitStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1:
   Clock::time_point deadline_ = Clock::time_point::max();
 
   // The reader's.
+  grpc::ByteBuffer request_bytes_;  // gRPC's while it reads.
   v1::SubmitRequest request_;
-  uint64_t request_bytes_ = 0;
+  uint64_t request_space_ = 0;  // Bytes that request_ takes.
+  Clock::time_point expires_;   // request_'s deadline.
+  bool tried_ = false;          // To admit it.
   HostMemory::Charge request_charge_;
 
   absl::Mutex mu_;
   // Admitted or refused, and not yet written.
   uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
-  bool stalled_ ABSL_GUARDED_BY(mu_) = false;
+  bool awaits_answers_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<grpc::Alarm> expiry_ ABSL_GUARDED_BY(mu_);  // Holds no reference to this.
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
   struct Unwritten {
-    std::unique_ptr<v1::SubmitResponse> response;
+    grpc::ByteBuffer response;
     HostMemory::Charge charge;
   };
   std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);

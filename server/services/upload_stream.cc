@@ -9,6 +9,7 @@
 #include "runtime/errors/daemon_errors.h"
 #include "server/services/buffer_access.h"
 #include "server/services/call.h"
+#include "server/services/message_bytes.h"
 #include "server/status.h"
 
 namespace resident {
@@ -19,7 +20,7 @@ constexpr int kPiecesUnderWay = 2;
 }  // namespace
 
 UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext& context,
-                                  v1::UploadResponse& response) {
+                                  grpc::ByteBuffer& response) {
   std::shared_ptr<UploadStream> stream(new UploadStream(core, response));
   stream->self_ = stream;
   stream->Open(context);
@@ -52,16 +53,18 @@ void UploadStream::OnReadDone(bool ok) {
     reads_ended_ = true;
     if (buffer_ == nullptr) Fail(errors::NoUpload());
   } else {
-    const uint64_t bytes = message_.data().size();
-    core_.counters->Received(bytes);
-    message_charge_ = core_.request_memory->Count(client_->request_use(), bytes);
-    position_ = 0;
     Fail(Accept());
   }
   Advance();
 }
 
 absl::Status UploadStream::Accept() {
+  const absl::Status parsed = ParseMessage(message_bytes_, &message_);
+  if (!parsed.ok()) return parsed;
+  const uint64_t bytes = message_.data().size();
+  core_.counters->Received(bytes);
+  message_charge_ = core_.request_memory->Count(client_->request_use(), bytes);
+  position_ = 0;
   if (buffer_ == nullptr) {
     auto buffer = core_.buffers->Find(client_->id(), message_.buffer_id());
     if (!buffer.ok()) return buffer.status();
@@ -69,7 +72,6 @@ absl::Status UploadStream::Accept() {
     offset_ = message_.offset();
   }
   const uint64_t size = buffer_->size_bytes;
-  const uint64_t bytes = message_.data().size();
   if (offset_ > size || bytes > size - offset_) {
     return errors::BeyondBufferEnd(buffer_->id, offset_, bytes, size);
   }
@@ -156,17 +158,13 @@ void UploadStream::ReadOn() {
   position_ = 0;
   message_charge_.Clear();
   const bool full = core_.request_memory->WaitIfFull(
-      client_->request_use(), this, [runner = core_.runner, stream = weak_from_this()] {
-        runner->Post([stream] {
-          const std::shared_ptr<UploadStream> self = stream.lock();
-          if (self == nullptr) return;
-          absl::MutexLock lock(&self->mu_);
-          self->Advance();
-        });
-      });
+      client_->request_use(), this, core_.runner->PostTo(weak_from_this(), [](UploadStream& self) {
+        absl::MutexLock lock(&self.mu_);
+        self.Advance();
+      }));
   if (full) return;
   reading_ = true;
-  StartRead(&message_);
+  StartRead(&message_bytes_);
 }
 
 void UploadStream::Advance() {
@@ -183,15 +181,18 @@ void UploadStream::Advance() {
     if (all_sent && !reading_) ReadOn();
     return;
   }
-  if (under_way_ > 0) return;
   if (waiting_) {
     // Woken already: it ends when that has come.
     if (!core_.serving[buffer_->device].window->Withdraw(*this)) return;
     waiting_ = false;
   }
+  // Others need not wait for what is still under way.
   WindowGate::Leave(*this);
+  if (under_way_ > 0) return;
   finished_ = true;
-  response_.set_written_bytes(written_);
+  v1::UploadResponse response;
+  response.set_written_bytes(written_);
+  response_ = ToBytes(response);
   if (status_.ok() && buffer_ != nullptr && buffer_->durable && core_.buffers->on_disk()) {
     // Answered once a restart would bring it back.
     core_.disk->Post([self = shared_from_this(), buffer = buffer_] {

@@ -16,19 +16,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/buffers.pb.h"
 #include "server/core.h"
 
 namespace resident {
 
-class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
+class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                            public WindowWaiter,
                            public std::enable_shared_from_this<UploadStream> {
  public:
   // Owns itself until gRPC is done with it and its last copy has ended.
   static UploadStream* Start(Core& core, const grpc::CallbackServerContext& context,
-                             v1::UploadResponse& response);
+                             grpc::ByteBuffer& response);
   ~UploadStream() override;
 
   void OnReadDone(bool ok) override;
@@ -36,8 +37,9 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
   void OnDone() override { self_.reset(); }
 
  private:
-  UploadStream(Core& core, v1::UploadResponse& response) : core_(core), response_(response) {}
+  UploadStream(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
   void Open(const grpc::CallbackServerContext& context);
+  // Takes the message that was read.
   absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
@@ -49,13 +51,14 @@ class UploadStream final : public grpc::ServerReadReactor<v1::UploadRequest>,
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Core& core_;
-  v1::UploadResponse& response_;
+  grpc::ByteBuffer& response_;
   std::shared_ptr<UploadStream> self_;  // Until OnDone.
   std::shared_ptr<Client> client_;
   bool entered_ = false;  // Counted by the gate.
 
   absl::Mutex mu_;
-  v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);  // gRPC's while reading_.
+  grpc::ByteBuffer message_bytes_ ABSL_GUARDED_BY(mu_);  // gRPC's while reading_.
+  v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
   HostMemory::Charge message_charge_ ABSL_GUARDED_BY(mu_);
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;

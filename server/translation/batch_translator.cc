@@ -14,14 +14,6 @@
 namespace resident {
 namespace {
 
-Clock::time_point DeadlineOf(const v1::BatchOptions& options, const Caller& caller) {
-  if (options.timeout_us() == 0) return caller.deadline;
-  // A timeout beyond a century is none; adding it must not overflow.
-  constexpr uint64_t kMostUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
-  return std::min(caller.deadline, Clock::now() + std::chrono::microseconds(
-                                                      std::min(options.timeout_us(), kMostUs)));
-}
-
 absl::Status CheckOptions(const v1::BatchOptions& options) {
   if (!v1::BatchOptions::Ordering_IsValid(options.ordering())) {
     return errors::UnknownEnum("BatchOptions.ordering", options.ordering(),
@@ -150,13 +142,21 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
 
 }  // namespace
 
+Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline) {
+  if (options.timeout_us() == 0) return call_deadline;
+  // A timeout beyond a century is none; adding it must not overflow.
+  constexpr uint64_t kMostUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
+  return std::min(call_deadline, Clock::now() + std::chrono::microseconds(
+                                                    std::min(options.timeout_us(), kMostUs)));
+}
+
 absl::StatusOr<std::shared_ptr<RequestBatch>> BatchTranslator::Translate(
     const v1::Batch& message, const Caller& caller) const {
   absl::Status status = CheckOptions(message.options());
   if (!status.ok()) return status;
   auto batch = std::make_shared<RequestBatch>();
   batch->id = message.id();
-  batch->deadline = DeadlineOf(message.options(), caller);
+  batch->deadline = caller.deadline;
   batch->in_order = message.options().ordering() == v1::BatchOptions::ORDERING_IN_ORDER;
   switch (message.work_case()) {
     case v1::Batch::kTasks:

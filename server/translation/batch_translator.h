@@ -40,12 +40,15 @@ struct Caller {
   ClientId id = 0;
   // Window memory held by the client, by device.
   const std::vector<std::shared_ptr<WindowUse>>* window_use = nullptr;
-  // The call's own deadline.
+  // The batch's.
   Clock::time_point deadline = Clock::time_point::max();
   // Who waits if there is no window memory now, and whether it does; null: nobody.
   WindowWaiter* waiter = nullptr;
   bool* waits = nullptr;
 };
+
+// Until when a batch with these options waits that has arrived now.
+Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline);
 
 class BatchTranslator {
  public:

@@ -103,9 +103,13 @@ bool FluxPrograms::wants_staging() const {
   return bytes > kSmallBytecodeBytes && bytes > kSmallProgramBytes * programs_;
 }
 
-FluxSplit FluxPrograms::Split(const EngineInfo& engine,
-                              std::chrono::milliseconds time_limit) const {
-  return SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
+FluxSplit FluxPrograms::Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) {
+  FluxSplit split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
+  if (!message_.has_max_cycles() && max_cycles_ > split.most_cycles) {
+    max_cycles_ = split.most_cycles;
+    split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
+  }
+  return split;
 }
 
 absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {

@@ -40,8 +40,9 @@ class FluxPrograms {
   // a copy into device memory before the programs run.
   bool wants_staging() const;
 
-  // Which runs each task has on this engine; `time_limit` as in SplitFlux.
-  FluxSplit Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) const;
+  // Which runs each task has on this engine; `time_limit` as in SplitFlux. Programs that name
+  // no limit of their cycles get what it can do in that time, if that is less.
+  FluxSplit Split(const EngineInfo& engine, std::chrono::milliseconds time_limit);
   // INVALID_ARGUMENT: more tasks than a batch may have.
   absl::Status CheckSplit(const FluxSplit& split) const;
 

@@ -25,6 +25,8 @@ constexpr uint64_t kWarp = 32;
 // A chunk is a run for each thread of a GPU's largest block, or more, unless that takes too long;
 // and for one program over many inputs enough of them to be worth staging the program for.
 constexpr uint64_t kRunsOfBlock = 256;
+// Threads of a block when the figures above were measured.
+constexpr uint64_t kMeasuredThreads = 256;
 constexpr uint64_t kMostRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
 // The least chunk on the CPU, as a part of a task that might take long.
@@ -51,8 +53,8 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   const uint64_t cycles = std::max<uint64_t>(1, work.max_cycles);
   uint64_t least;  // Runs of a chunk.
   if (gpu) {
-    const uint64_t instructions = kGpuInstructions * ms * engine.threads_per_block / kRunsOfBlock /
-                                  (differ ? kDivergence : 1);
+    const uint64_t instructions = kGpuInstructions * ms * engine.threads_per_block /
+                                  kMeasuredThreads / (differ ? kDivergence : 1);
     const uint64_t warps = instructions * workers / cycles / kWarp;
     const uint64_t runs = std::max<uint64_t>(1, warps) * kWarp;
     split.runs_of_task = runs < kRunsOfBlock ? runs : runs / kRunsOfBlock * kRunsOfBlock;

@@ -13,8 +13,11 @@ absl::StatusOr<Placement> PlaceOn(const std::vector<ServingDevice>& devices, uin
   if (wanted >= devices.size()) return errors::UnknownDevice(wanted, devices.size());
   Device* const device = devices[wanted].device;
   std::shared_ptr<EngineSession> session = device->session();
-  if (session == nullptr) return errors::DeviceUnavailable(wanted, device->snapshot().detail);
-  return Placement{wanted, std::move(session)};
+  if (session != nullptr) return Placement{wanted, std::move(session)};
+  const Device::Snapshot snapshot = device->snapshot();
+  return snapshot.state == Device::State::kUnhealthy
+             ? errors::DeviceUnhealthy(wanted, snapshot.detail)
+             : errors::DeviceUnavailable(wanted, snapshot.detail);
 }
 
 // The device whose `load` is least: of those that are open to all, or, where none is, of

@@ -103,6 +103,7 @@ WindowGate::Held::~Held() {
 absl::StatusOr<std::shared_ptr<const WindowMemory>> WindowGate::Allocate(
     EngineSession& session, const std::shared_ptr<WindowUse>& own, uint64_t bytes,
     WindowWaiter* waiter, bool* waits) {
+  if (waits != nullptr) *waits = false;
   if (bytes > line_->window_bytes) return errors::WindowFull(bytes, line_->window_bytes, false);
   while (true) {
     const uint64_t seen = line_->given_back.load();
