@@ -215,6 +215,7 @@ absl::Status Daemon::StartOperators() {
                                             ordinals_});
   core_.operators = manager_.get();
   std::vector<std::string> warnings = state_->warnings();
+  for (std::string& open : compiler_->sandbox().missing) warnings.push_back(std::move(open));
   absl::Status restored = manager_->Restore(&warnings);
   for (std::string& warning : buffers_->Load(state_.get())) {
     warnings.push_back(std::move(warning));
@@ -413,7 +414,8 @@ std::string Daemon::Banner() const {
       core_.metrics_address.empty() ? "off"
                                     : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
       "; ", devices,
-      gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_));
+      gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_),
+      "\nresidentd: compilers are confined by ", compiler_->sandbox().held);
 }
 
 absl::Status Daemon::WritePortFile() const {
