@@ -121,7 +121,7 @@ class Daemon {
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<int> ordinals_;  // Of the devices that are GPUs.
+  std::vector<int> ordinals_;  // CUDA's, by index; the CPU's is 0.
   std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<StateStore> state_;
   std::unique_ptr<LiveOperatorManager> manager_;
