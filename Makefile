@@ -27,7 +27,7 @@ demo: setup  ## Builds, starts a daemon, streams checked work to it, says how fa
 bundle: setup  ## Makes dist/: the programs with every library they need, for other machines.
 	@bazel/bundle.sh $(DIST)
 
-bench: setup  ## Measures on this machine (CPU engine); on a GPU machine, see tests/gpu/run.
+bench: setup  ## Measures on this machine (its GPUs, else the CPU); see also tests/gpu/run.
 	@tests/bench
 
 fmt: setup  ## Formats the C++ sources.

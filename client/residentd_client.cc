@@ -151,8 +151,9 @@ absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   if (status.ok()) status = FromGrpc(connection_->health->Check(&context, request, &response));
   if (absl::IsNotFound(status)) {
     return absl::NotFoundError(absl::StrCat("the daemon has no service '", service,
-                                            "'. Fix: a full name, as in resident.v1.Executor, or "
-                                            "none for all of them"));
+                                            "'. Fix: a full name, as in resident.v1.Executor, "
+                                            "resident.device/N for device N, or none for all of "
+                                            "them"));
   }
   if (!status.ok()) return status;
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;

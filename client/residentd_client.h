@@ -452,8 +452,9 @@ class Client {
 
   absl::StatusOr<v1::StatusResponse> Status();
   // What the health service says: whether the daemon takes work and has a device to do it.
-  // `service` is a gRPC service's full name; empty: all of them. NOT_FOUND: there is none of
-  // that name. Needs no token, whatever the daemon's policy.
+  // `service` is a gRPC service's full name, or "resident.device/N" for device N; empty: all
+  // of them. NOT_FOUND: there is none of that name. Needs no token, whatever the daemon's
+  // policy.
   absl::StatusOr<bool> IsServing(const std::string& service = "");
   absl::Status Park(uint32_t device);
   absl::Status Resume(uint32_t device);

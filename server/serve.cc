@@ -122,7 +122,7 @@ class Daemon {
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<int> ordinals_;  // Of the devices that are GPUs.
+  std::vector<int> ordinals_;  // CUDA's, by index; the CPU's is 0.
   std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<StateStore> state_;
   std::unique_ptr<LiveOperatorManager> manager_;
@@ -214,6 +214,7 @@ absl::Status Daemon::StartOperators() {
                                             ordinals_});
   core_.operators = manager_.get();
   std::vector<std::string> warnings = state_->warnings();
+  for (std::string& open : compiler_->sandbox().missing) warnings.push_back(std::move(open));
   absl::Status restored = manager_->Restore(&warnings);
   for (std::string& warning : buffers_->Load(state_.get())) {
     warnings.push_back(std::move(warning));
@@ -415,7 +416,8 @@ std::string Daemon::Banner() const {
       core_.metrics_address.empty() ? "off"
                                     : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
       "; ", devices,
-      gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_));
+      gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_),
+      "\nresidentd: compilers are confined by ", compiler_->sandbox().held);
 }
 
 absl::Status Daemon::WritePortFile() const {

@@ -1,5 +1,9 @@
 // Throws random inputs at a fuzz target for $FUZZ_SECONDS (default 3): a bounded stand-in
-// for libFuzzer in ordinary test runs. The inputs come in the same order in every run.
+// for libFuzzer in ordinary test runs. The inputs are others in every run; with the seed that
+// one printed as $FUZZ_SEED they come in the same order again:
+//
+//   bazel test --test_env=FUZZ_SEED=1234 //tests/fuzz:fuzz_batch
+//
 // `make fuzz` finds more, and saves the input that ended a program.
 #include <chrono>
 #include <cstddef>
@@ -22,6 +26,8 @@ constexpr size_t kPool = 64;
 // Makes inputs: bytes, text, and changes of earlier ones.
 class Inputs {
  public:
+  explicit Inputs(uint32_t seed) : random_(seed) {}
+
   Input Next() {
     Input input = Below(3) == 0 || pool_.empty() ? Fresh() : Changed(pool_[Below(pool_.size())]);
     if (pool_.size() < kPool) {
@@ -71,9 +77,15 @@ class Inputs {
     return Below(2) == 0 ? kEdges[Below(sizeof kEdges)] : static_cast<uint8_t>(random_());
   }
 
-  std::mt19937 random_{20260101};
+  std::mt19937 random_;
   std::vector<Input> pool_;
 };
+
+uint32_t Seed() {
+  const char* seed = std::getenv("FUZZ_SEED");
+  return seed != nullptr ? static_cast<uint32_t>(std::strtoul(seed, nullptr, 10))
+                         : std::random_device()();
+}
 
 }  // namespace
 
@@ -81,7 +93,11 @@ int main() {
   const char* seconds = std::getenv("FUZZ_SECONDS");
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 3);
-  Inputs inputs;
+  const uint32_t seed = Seed();
+  // Before an input ends the program.
+  std::printf("FUZZ_SEED=%u\n", seed);
+  std::fflush(stdout);
+  Inputs inputs(seed);
   size_t runs = 0;
   do {
     const Input input = inputs.Next();

@@ -75,6 +75,11 @@ int WriteError(const absl::Status& status) {
   return kExitNotWritten;
 }
 
+int CheckedExit(uint64_t wrong, const absl::Status& written) {
+  const int code = written.ok() ? kExitOk : WriteError(written);
+  return wrong == 0 ? code : kExitFailed;
+}
+
 int FinishOutput(int code) {
   const std::string why = std::fflush(stdout) == 0 ? "a write failed" : std::strerror(errno);
   if (std::ferror(stdout) == 0) return code;

@@ -5,6 +5,7 @@
 #ifndef RESIDENT_CLIENT_CLI_OUTPUT_H_
 #define RESIDENT_CLIENT_CLI_OUTPUT_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,10 @@ int CallError(const absl::Status& status);
 int TaskError(const absl::Status& status);
 // What the work gave could not be written here: kExitNotWritten.
 int WriteError(const absl::Status& status);
+
+// How a command ends that checked results and saved them: wrong ones count for more than what
+// could not be written, which is an error all the same.
+int CheckedExit(uint64_t wrong, const absl::Status& written);
 
 // Writes out what was printed. `code`, or kExitNotWritten if stdout did not take it all.
 int FinishOutput(int code);

@@ -10,7 +10,6 @@
 #include "client/bench/flux_stream.h"
 #include "client/bench/lone_run.h"
 #include "client/bench/task_stream.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/latency.h"
@@ -275,16 +274,14 @@ int Measure(client::Client& daemon, const Settings& settings) {
                      : absl::StrCat(FormatExact(wrong), " results are wrong\n"));
   }
   // Last: what was measured is printed, whatever becomes of the file.
+  absl::Status written;
   const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     Json file = summary;
     file["raw"] = raw;
-    if (absl::Status written = WriteFile(out, file.dump() + "\n"); !written.ok()) {
-      const int not_written = WriteError(written);
-      return wrong == 0 ? not_written : kExitFailed;
-    }
+    written = WriteFile(out, file.dump() + "\n");
   }
-  return wrong == 0 ? kExitOk : kExitFailed;
+  return CheckedExit(wrong, written);
 }
 
 }  // namespace

@@ -11,10 +11,12 @@ std::span<const Command> Commands() {
        "whether the daemon takes work, as gRPC's health service says",
        "Prints SERVING, or NOT_SERVING while the daemon drains or has given up every device. Exit\n"
        "status 0 only if it is SERVING, so that a container's health check can be this command.\n"
-       "SERVICE is a gRPC service's full name; without it, all of them. Where the daemon has TLS\n"
-       "the connection needs what others need; a token it does not need.\n"
+       "SERVICE is a gRPC service's full name, or resident.device/N for device N; without it, all\n"
+       "of them. Where the daemon has TLS the connection needs what others need; a token it does\n"
+       "not need.\n"
        "  residentctl health --timeout=2s\n"
-       "  residentctl health resident.v1.Executor\n",
+       "  residentctl health resident.v1.Executor\n"
+       "  residentctl health resident.device/0\n",
        {},
        RunHealth},
       {"ops",

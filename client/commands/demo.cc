@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/flux_stream.h"
 #include "client/bench/task_stream.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/latency.h"
@@ -130,12 +129,10 @@ int Demonstrate(client::Client& client) {
       {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
       {"wrong", wrong}};
   if (absl::GetFlag(FLAGS_json)) PrintJson(summary);
+  absl::Status written;
   const std::string out = absl::GetFlag(FLAGS_out);
-  if (!out.empty()) {
-    absl::Status written = WriteFile(out, summary.dump() + "\n");
-    if (!written.ok()) return WriteError(written);
-  }
-  return wrong == 0 ? kExitOk : kExitFailed;
+  if (!out.empty()) written = WriteFile(out, summary.dump() + "\n");
+  return CheckedExit(wrong, written);
 }
 
 }  // namespace

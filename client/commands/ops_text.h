@@ -14,7 +14,7 @@ std::string OperatorsText(const std::vector<v1::Operator>& operators);
 // Everything about one.
 std::string OperatorText(const v1::Operator& op);
 
-// One state of an installation, as a line: "compiled    412 ms  cuda sm_90 398 ms".
+// One state of an installation, as a line: "compiled    412 ms  compile sm_90 398 ms".
 std::string ProgressText(const v1::InstallResponse& progress);
 
 // A table of events; with `header` its first line, for streams of them without.

@@ -165,7 +165,8 @@ def daemon_rows(name):
          "{:.3f} s".format(data["serve_to_ready_s"]["median"])],
         ["processor time when idle (front end and engine)",
          "{:.2f} % of a core".format(100 * data["idle_cpu_share_of_a_core"])],
-        ["resident memory, front end, idle", "{:.1f} MiB".format(data["front_end_mib"]["resident"])],
+        ["resident memory, front end, idle",
+         "{:.1f} MiB".format(data["front_end_mib"]["resident"])],
         ["resident memory, engine, idle", "{:.1f} MiB".format(data["engine_mib"]["resident"])],
     ]
     for key, what in (("lone_run_device", "data in device buffers"),
@@ -261,9 +262,9 @@ def life():
     return table(["what", "steps", "cost"], rows)
 
 
-TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu, "short": short,
-          "life": life, "generation": generation, "operators": operators, "soak": soak,
-          "flux_cpu": flux_cpu}
+TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
+          "short": short, "life": life, "generation": generation, "operators": operators,
+          "soak": soak, "flux_cpu": flux_cpu}
 
 
 def main():

@@ -14,14 +14,14 @@
 // Memory ordering:
 //   * Submission: what the host wrote before it stored the stamps (argument block,
 //     window, buffers in host memory) is visible to the device once it has read
-//     them: the host stores each chunk whole, after a release fence, and the device
-//     reads each chunk whole.
+//     them: the host stores a chunk's three payload words, then its stamp with release.
 //   * Completion: what every thread of every block of a task wrote is visible to
 //     the host once it has read four equal stamps: the device fences to the system
 //     before it stores the chunks.
-//   * A chunk is 16 bytes, aligned, and is written and read by one instruction on
-//     both sides; no torn chunk can be seen. Chunks of one slot may become visible
-//     in any order, which is why each has a stamp.
+//   * A chunk is 16 bytes, aligned, and the GPU reads and writes it by one instruction.
+//     A processor takes the stamp by itself: it stores it last, with release, and loads
+//     it first, with acquire. So a stamp is never seen ahead of its payload. Chunks of
+//     one slot may become visible in any order, which is why each has a stamp.
 //
 // Invariants:
 //   1. At most `slots` tasks are in flight; s is reserved only when s - slots was

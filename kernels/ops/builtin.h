@@ -1,8 +1,8 @@
 // The built-in operators: name, symbol, signature, how a wide task is split.
 //
-// One list, from which the CPU engine's jump table, the GPU's (builtin_table.cu) and
-// the registry are made. A new built-in operator is one line here and its function
-// in a file of this folder.
+// One list, from which the CPU engine's jump table (jump_table.cc), the GPU's
+// (kernels/resident/builtin_jump_table.cu) and the registry are made. A new built-in
+// operator is one line here and its function in a file of this folder.
 //
 // Slot of operator i's first version: 2 * i (each operator has two slots: active and
 // standby).

@@ -28,6 +28,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/compile/compile_job.h"
+#include "runtime/compile/sandbox.h"
 
 namespace resident {
 
@@ -60,8 +61,8 @@ class Compiler {
   // Inspects an object as Compile does; PTX is compiled.
   virtual CompileResult TakeObject(const ObjectJob& job) = 0;
 
-  // What confines compilations on this machine, for people: one line for each layer.
-  virtual std::string SandboxReport() const = 0;
+  // What confines compilations on this machine.
+  virtual SandboxLayers sandbox() const = 0;
 
   struct Counters {
     uint64_t cache_hits = 0;

@@ -68,25 +68,23 @@ absl::Status ConfineProcess(const SandboxOptions& options) {
   return absl::OkStatus();
 }
 
-std::string SandboxReport() {
-  const int landlock = LandlockVersion();
-  std::string report = "limits: CPU time, memory, size of files, wall time\n";
-  if (landlock > 0) {
-    absl::StrAppend(&report, "files: its inputs and the compiler's own (Landlock version ",
-                    landlock, ")\n");
+SandboxLayers DescribeSandbox() {
+  SandboxLayers layers{"limits", {}};
+  if (const int landlock = LandlockVersion(); landlock > 0) {
+    absl::StrAppend(&layers.held, ", Landlock (version ", landlock, ")");
   } else {
-    absl::StrAppend(&report,
-                    "files: ALL THAT THE DAEMON'S USER CAN READ: this kernel has no Landlock. Fix: "
-                    "Linux 5.13 or later with landlock in the lsm= list\n");
+    layers.missing.push_back(
+        "compilers can open EVERY FILE THAT THE DAEMON'S USER CAN READ: there is no Landlock. Fix: "
+        "Linux 5.13 or later, with landlock in its lsm= list and its system calls allowed");
   }
   if (HasSyscallFilters()) {
-    absl::StrAppend(&report, "network, other processes: none (seccomp)\n");
+    absl::StrAppend(&layers.held, ", seccomp");
   } else {
-    absl::StrAppend(&report,
-                    "network, other processes: NOT HELD BACK: this kernel has no seccomp filters. "
-                    "Fix: a kernel with CONFIG_SECCOMP_FILTER\n");
+    layers.missing.push_back(
+        "compilers are NOT HELD BACK from the network and other processes: there are no seccomp "
+        "filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and its system call allowed");
   }
-  return report;
+  return layers;
 }
 
 }  // namespace resident

@@ -12,8 +12,8 @@
 //              namespaces, kernel interfaces; with `single_process`
 //              no other process or program
 //
-// A layer that the kernel does not have is left out, and SandboxReport says so. Not held
-// back: reading attributes of files (stat), the time, CPU use within the limits.
+// A layer that is not to be had is left out, and DescribeSandbox says so. Not held back:
+// reading attributes of files (stat), the time, CPU use within the limits.
 //
 // Thread safety: ConfineProcess before the process starts threads.
 #ifndef RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
@@ -43,8 +43,15 @@ struct SandboxOptions {
 // INTERNAL: a layer that the kernel has could not be put in place.
 absl::Status ConfineProcess(const SandboxOptions& options);
 
-// One line for each layer: whether it holds here, and what is open where it does not.
-std::string SandboxReport();
+// What confines a process here, for people.
+struct SandboxLayers {
+  // "limits, Landlock (version 7), seccomp".
+  std::string held;
+  // Of each layer that is not to be had: what is open, and what to do.
+  std::vector<std::string> missing;
+};
+// Asks the kernel, and changes nothing: for a process that is not confined.
+SandboxLayers DescribeSandbox();
 
 }  // namespace resident
 

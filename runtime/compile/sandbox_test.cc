@@ -24,13 +24,20 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/landlock.h"
 #include "runtime/compile/syscall_filter.h"
+#include "tests/support/refuse_calls.h"
 
 namespace resident {
 namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr int kConfineFailed = 250;
 
@@ -300,11 +307,36 @@ TEST_F(SandboxTest, ProcessorTimeOverTheLimitEndsIt) {
             1000 + SIGXCPU);
 }
 
-TEST(SandboxReport, SaysOfEachLayerWhetherItHolds) {
-  const std::string report = SandboxReport();
-  EXPECT_THAT(report, ::testing::HasSubstr(LandlockVersion() > 0 ? "its inputs and the compiler's"
-                                                                 : "ALL THAT THE DAEMON'S USER"));
-  EXPECT_THAT(report, ::testing::HasSubstr("network, other processes: "));
+TEST(SandboxLayersTest, EachLayerIsHeldOrMissing) {
+  std::string held = "limits";
+  size_t missing = 0;
+  if (LandlockVersion() > 0) {
+    absl::StrAppend(&held, ", Landlock (version ", LandlockVersion(), ")");
+  } else {
+    ++missing;
+  }
+  if (HasSyscallFilters()) {
+    absl::StrAppend(&held, ", seccomp");
+  } else {
+    ++missing;
+  }
+  const SandboxLayers layers = DescribeSandbox();
+  EXPECT_EQ(layers.held, held);
+  EXPECT_THAT(layers.missing, SizeIs(missing));
+}
+
+TEST(SandboxLayersTest, WhatIsMissingIsSaidWithWhatIsOpen) {
+  if (!HasSyscallFilters()) GTEST_SKIP() << "this kernel has no seccomp filters";
+  SandboxLayers layers;
+  std::thread([&] {
+    ASSERT_TRUE(testing::RefuseCalls({SYS_landlock_create_ruleset, SYS_seccomp}));
+    layers = DescribeSandbox();
+  }).join();
+  EXPECT_EQ(layers.held, "limits");
+  EXPECT_THAT(layers.missing,
+              ElementsAre(HasSubstr("EVERY FILE THAT THE DAEMON'S USER CAN READ"),
+                          HasSubstr("NOT HELD BACK from the network and other processes")));
+  EXPECT_THAT(layers.missing, Each(HasSubstr(". Fix: ")));
 }
 
 }  // namespace

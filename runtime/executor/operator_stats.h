@@ -23,7 +23,7 @@ namespace resident {
 // is right to a few percent: in whole buckets, 3 % more time could look like twice as much.
 class DurationHistogram {
  public:
-  static constexpr int kBuckets = 24;  // 256 ns ... 2.1 s, then the rest.
+  static constexpr int kBuckets = 24;  // 256 ns ... 1.07 s, then the rest.
 
   static constexpr uint64_t UpperBoundNs(int bucket) { return uint64_t{256} << bucket; }
 

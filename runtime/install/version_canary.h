@@ -29,7 +29,7 @@ class VersionCanary {
   struct Setup {
     const VersionBuilder* builder;
     CanaryVerdicts* verdicts;
-    std::vector<Device*> devices;  // By index.
+    std::vector<Device*> devices;  // Those that started with the daemon.
     std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
     std::string engine_program;
   };

@@ -43,7 +43,8 @@ class FluxPrograms {
   // Which runs each task has on this engine; `time_limit` as in SplitFlux. Programs that name
   // no limit of their cycles get what it can do in that time, if that is less.
   FluxSplit Split(const EngineInfo& engine, std::chrono::milliseconds time_limit);
-  // INVALID_ARGUMENT: more tasks than a batch may have.
+  // INVALID_ARGUMENT: a run may be allowed more cycles than end on this device in time, or
+  // there are more tasks than a batch may have.
   absl::Status CheckSplit(const FluxSplit& split) const;
 
   // Fills in the tasks that run the programs, and one before them that copies the

@@ -42,6 +42,7 @@ class Admin(daemons.DaemonTest):
         self.assertEqual(self.ctl("health").out, "SERVING\n")
         self.assertEqual(self.ctl("health", "--json").json, {"service": "", "status": "SERVING"})
         self.assertEqual(self.ctl("health", "resident.v1.Executor").out, "SERVING\n")
+        self.assertEqual(self.ctl("health", "resident.device/0").out, "SERVING\n")
         result = self.ctl("health", "resident.v1.Nothing", "--json", code=REFUSED)
         self.assertEqual(result.error["code"], "NOT_FOUND")
         self.assertIn("resident.v1.Executor", result.error["message"])

@@ -63,6 +63,11 @@ class Bench(daemons.DaemonTest):
         self.assertEqual(len(re.findall("all right", out)), 2)
         self.assertEqual(self.ctl("demo", "--json").json["wrong"], 0)
 
+    def test_demo_prints_what_it_could_not_save(self):
+        result = self.ctl("demo", "--json", "--out=/dev/full", code=NOT_WRITTEN)
+        self.assertEqual(result.json["wrong"], 0)
+        self.assertIn("/dev/full", result.error["message"])
+
 
 class Shown(unittest.TestCase):
     """What the README shows."""

@@ -1,0 +1,70 @@
+// What the daemon says at its start of what confines its compilers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <string>
+
+#include "runtime/compile/sandbox.h"
+#include "runtime/process/process_thread.h"
+#include "tests/faults/daemon.h"
+#include "tests/support/eventually.h"
+#include "tests/support/refuse_calls.h"
+
+namespace resident::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// What the daemon has printed once it has said what confines compilers.
+std::string OutputOf(const Daemon& daemon) {
+  const std::string line = "\nresidentd: compilers are confined by ";
+  EXPECT_TRUE(Eventually([&] {
+    const std::string output = daemon.Output();
+    const size_t at = output.find(line);
+    return at != std::string::npos && output.find('\n', at + line.size()) != std::string::npos;
+  })) << daemon.Output();
+  return daemon.Output();
+}
+
+// As the thread that starts daemons sees it.
+SandboxLayers Layers() {
+  SandboxLayers layers;
+  RunOnProcessThread([&] { layers = DescribeSandbox(); });
+  return layers;
+}
+
+void ExpectSaid(const std::string& output, const SandboxLayers& layers) {
+  EXPECT_THAT(output, HasSubstr("\nresidentd: compilers are confined by " + layers.held + "\n"));
+  for (const std::string& open : layers.missing) {
+    EXPECT_THAT(output, HasSubstr("residentd: warning: " + open + "\n"));
+  }
+}
+
+TEST(BannerTest, NamesWhatConfinesCompilers) {
+  const SandboxLayers layers = Layers();
+  const std::string output = OutputOf(Daemon());
+  ExpectSaid(output, layers);
+  if (layers.missing.empty()) {
+    EXPECT_THAT(output, Not(HasSubstr("warning: compilers")));
+  }
+}
+
+// Every daemon that this program starts from here on has a kernel without Landlock.
+TEST(BannerTest, WarnsWhereThereIsNoLandlock) {
+  bool refused = false;
+  RunOnProcessThread([&] { refused = RefuseCalls({SYS_landlock_create_ruleset}); });
+  if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
+  const SandboxLayers layers = Layers();
+  EXPECT_EQ(layers.held, "limits, seccomp");
+  ASSERT_THAT(layers.missing, SizeIs(1));
+  EXPECT_THAT(layers.missing[0], HasSubstr("no Landlock. Fix: "));
+  const Daemon daemon;
+  ExpectSaid(OutputOf(daemon), layers);
+  ExpectServes(daemon);
+}
+
+}  // namespace
+}  // namespace resident::testing
