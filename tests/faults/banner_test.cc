@@ -7,7 +7,7 @@
 
 #include "runtime/compile/sandbox.h"
 #include "runtime/process/process_thread.h"
-#include "tests/faults/daemon.h"
+#include "tests/daemon/daemon.h"
 #include "tests/support/eventually.h"
 #include "tests/support/refuse_calls.h"
 

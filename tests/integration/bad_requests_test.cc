@@ -378,9 +378,11 @@ TEST_F(BadRequestsTest, UnknownSession) {
                 {"no session '0123'"});
 }
 
-// Sends raw bytes as the request of a method, and waits for the call's end.
+// Sends raw bytes as the messages of a call, and waits for its end. `responses` counts what
+// comes back.
 grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                           const std::string& session, const std::string& bytes) {
+                           const std::string& session, const std::vector<std::string>& messages,
+                           int* responses = nullptr) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -391,9 +393,11 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
   bool ok = false;
   call->StartCall(nullptr);
   queue.Next(&tag, &ok);
-  grpc::Slice slice(bytes);
-  if (ok) {
-    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  for (size_t i = 0; ok && i < messages.size(); ++i) {
+    grpc::Slice slice(messages[i]);
+    grpc::WriteOptions options;
+    if (i + 1 == messages.size()) options.set_last_message();
+    call->Write(grpc::ByteBuffer(&slice, 1), options, nullptr);
     queue.Next(&tag, &ok);
   }
   if (method == kOpen || method == kWatch) context.TryCancel();  // They would last.
@@ -401,6 +405,7 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
   do {
     call->Read(&response, nullptr);
     queue.Next(&tag, &ok);
+    if (ok && responses != nullptr) ++*responses;
   } while (ok);
   grpc::Status status;
   call->Finish(&status, nullptr);
@@ -447,7 +452,7 @@ TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
   for (int round = 0; round < 30; ++round) {
     for (const std::string& method : methods) {
       const grpc::Status status =
-          CallWithBytes(channel, method, client_.session(), RandomBytes(random, round));
+          CallWithBytes(channel, method, client_.session(), {RandomBytes(random, round)});
       EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << method;
     }
     // Park is among them, and may have been asked for in earnest.
@@ -464,7 +469,7 @@ TEST(BadRequestsToDrainTest, RandomBytesDrainTheDaemonOrAreRefused) {
   std::mt19937 random(5);
   for (int round = 0; round < 30; ++round) {
     const grpc::Status status =
-        CallWithBytes(channel, kDrain, client.session(), RandomBytes(random, round));
+        CallWithBytes(channel, kDrain, client.session(), {RandomBytes(random, round)});
     EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << status.error_message();
     // It has drained, or it serves; either way it is there and says so.
     const bool draining = daemon.Status().draining();
@@ -486,11 +491,76 @@ TEST_F(BadRequestsTest, TruncatedMessagesAreNoWork) {
   const std::string whole = request.SerializeAsString();
   for (size_t size = 1; size < whole.size(); ++size) {
     const grpc::Status status = CallWithBytes(channel, "/resident.v1.Executor/Run",
-                                              client_.session(), whole.substr(0, size));
+                                              client_.session(), {whole.substr(0, size)});
     EXPECT_FALSE(status.ok()) << size;
     EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << size;
   }
   ExpectServes();
+}
+
+// No message of any kind: a field whose number does not end.
+const std::string kNoMessage = "\xff\xff\xff";
+
+TEST_F(BadRequestsTest, BytesThatAreNoMessageAreToldToEveryRpc) {
+  std::vector<std::string> methods = EveryMethod();
+  // Ended by the test before they can answer.
+  ASSERT_EQ(std::erase_if(methods, [](const auto& m) { return m == kOpen || m == kWatch; }), 2u);
+  ASSERT_GE(methods.size(), 21u);
+  const auto channel = daemon_->Connect();
+  for (const std::string& method : methods) {
+    SCOPED_TRACE(method);
+    ExpectRefused(CallWithBytes(channel, method, client_.session(), {kNoMessage}),
+                  StatusCode::INVALID_ARGUMENT, {"a message is no "});
+  }
+  EXPECT_FALSE(daemon_->Status().draining());
+  ExpectServes();
+}
+
+TEST_F(BadRequestsTest, MethodThatIsNotThereIsUnimplemented) {
+  const grpc::Status status = CallWithBytes(
+      daemon_->Connect(), "/resident.v1.Admin/NoSuchMethod", client_.session(), {kNoMessage});
+  EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);
+}
+
+// What came before it is answered; what follows is not read.
+TEST_F(BadRequestsTest, StreamOfBatchesEndsAtWhatIsNoMessage) {
+  v1::SubmitRequest request;
+  *request.mutable_batch() = SmallAdd();
+  const std::string good = request.SerializeAsString();
+  int responses = 0;
+  ExpectRefused(
+      CallWithBytes(daemon_->Connect(), "/resident.v1.Executor/Submit", client_.session(),
+                    {good, good, kNoMessage, good}, &responses),
+      StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.SubmitRequest", "UTF-8"});
+  EXPECT_EQ(responses, 2);
+  ExpectServes();
+}
+
+TEST_F(BadRequestsTest, UploadWithWhatIsNoMessageIsNotOk) {
+  v1::UploadRequest request;
+  request.set_buffer_id(MustAllocate(16));
+  request.set_data(std::string(32, 'x'));
+  ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Buffers/Upload", client_.session(),
+                              {request.SerializeAsString(), kNoMessage}),
+                StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.UploadRequest"});
+  ExpectServes();
+}
+
+TEST_F(BadRequestsTest, InstallWithWhatIsNoMessageInstallsNothing) {
+  v1::InstallRequest request;
+  request.mutable_header()->set_name("cut_short");
+  request.mutable_header()->set_signature("x: in f32[*S], out: out f32[*S]");
+  ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Operators/Install",
+                              client_.session(), {request.SerializeAsString(), kNoMessage}),
+                StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.InstallRequest"});
+  v1::DescribeOperatorRequest describe;
+  describe.set_name("cut_short");
+  v1::DescribeOperatorResponse described;
+  grpc::ClientContext context;
+  EXPECT_EQ(v1::Operators::NewStub(daemon_->Connect())
+                ->Describe(&context, describe, &described)
+                .error_code(),
+            StatusCode::NOT_FOUND);
 }
 
 }  // namespace

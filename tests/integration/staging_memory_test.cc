@@ -16,16 +16,20 @@ namespace {
 
 using grpc::StatusCode;
 
-// A metric of the first device; -1: the daemon has none of that name.
+// The value of a series; -1: there is none.
 int64_t Gauge(const Daemon& daemon, const std::string& name) {
-  const std::string series = "\n" + name + "{device=\"0\"} ";
+  const std::string series = "\n" + name + " ";
   const std::string page = daemon.Metrics();
   const size_t at = page.find(series);
   return at == std::string::npos ? -1 : std::stoll(page.substr(at + series.size()));
 }
 
-int64_t InLine(const Daemon& daemon) { return Gauge(daemon, "resident_window_waiting"); }
-int64_t BytesHeld(const Daemon& daemon) { return Gauge(daemon, "resident_window_used_bytes"); }
+int64_t InLine(const Daemon& daemon) {
+  return Gauge(daemon, "resident_window_waiting{device=\"0\"}");
+}
+int64_t BytesHeld(const Daemon& daemon) {
+  return Gauge(daemon, "resident_window_used_bytes{device=\"0\"}");
+}
 
 // A client's batch that holds staging memory of the first device, which is parked.
 class HeldMemory {
@@ -241,6 +245,90 @@ TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
   EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 0; }));
   held.GiveBack();
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
+}
+
+// Who is woken for memory while its client reads no answers leaves it to the next in line.
+TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
+  const Daemon daemon({"--window_mib=4", "--max_client_host_mib=2"});
+  const Client silent(daemon), other(daemon);
+  ASSERT_TRUE(Park(daemon).ok());
+  v1::SubmitRequest request;
+  const auto context = silent.Context();
+  const auto unread = silent.executor().Submit(context.get());
+  for (int i = 0; i < 2; ++i) {
+    *request.mutable_batch() = Fill(i, 3 << 18);  // One holds three of four MiB, one waits.
+    ASSERT_TRUE(unread->Write(request));
+  }
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  const auto other_context = other.Context();
+  const auto stream = other.executor().Submit(other_context.get());
+  *request.mutable_batch() = Fill(2, 3 << 18);
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 2; }));
+
+  ASSERT_TRUE(Resume(daemon).ok());
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  // Nothing of the silent one is lost.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(unread->Read(&response));
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  }
+}
+
+TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
+  const Daemon daemon({"--window_mib=4"});
+  HeldMemory held(daemon, 3 << 18);
+  const Client waiting(daemon);
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = Fill(1, 1 << 19);
+  request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
+  ASSERT_TRUE(stream->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));  // The device is parked all the while.
+  EXPECT_EQ(response.result().refused().code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
+  EXPECT_EQ(InLine(daemon), 0);
+  held.GiveBack();
+  // The stream goes on.
+  request.mutable_batch()->mutable_options()->set_timeout_us(60'000'000);
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+}
+
+// Small numbers take a byte on the wire and eight in memory.
+TEST(StagingMemoryTest, MessageThatWaitsCountsWithTheMemoryThatItTakes) {
+  constexpr uint32_t kTasks = 200'000;
+  const Daemon daemon({"--window_mib=4"});
+  HeldMemory held(daemon, 3 << 18);
+  const Client waiting(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(waiting.Allocate(1, &id).ok());
+  v1::SubmitRequest request;
+  v1::Batch& batch = *request.mutable_batch();
+  batch = Tasks("add", kTasks);
+  for (int input = 0; input < 2; ++input) {
+    v1::BufferColumn* const column = Buffers(batch, {id});
+    for (uint32_t i = 0; i < kTasks; ++i) column->add_offsets(0);
+    column->set_dtype(v1::DTYPE_F32);
+    column->add_shape(1);
+  }
+  Returned(batch, {1});
+  Scalar(batch, {1});
+  const auto context = waiting.Context();
+  const auto stream = waiting.executor().Submit(context.get());
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  EXPECT_LT(request.ByteSizeLong(), 3 * kTasks);
+  EXPECT_GE(Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"requests\"}"), 2 * 8 * int64_t{kTasks});
+  held.GiveBack();
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
 }
 
 }  // namespace
