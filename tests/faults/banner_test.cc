@@ -8,6 +8,7 @@
 #include "runtime/compile/sandbox.h"
 #include "runtime/process/process_thread.h"
 #include "tests/daemon/daemon.h"
+#include "tests/daemon/nothing_left.h"
 #include "tests/support/eventually.h"
 #include "tests/support/refuse_calls.h"
 

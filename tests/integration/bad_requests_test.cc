@@ -517,8 +517,8 @@ TEST_F(BadRequestsTest, BytesThatAreNoMessageAreToldToEveryRpc) {
 }
 
 TEST_F(BadRequestsTest, MethodThatIsNotThereIsUnimplemented) {
-  const grpc::Status status = CallWithBytes(
-      daemon_->Connect(), "/resident.v1.Admin/NoSuchMethod", client_.session(), {kNoMessage});
+  const grpc::Status status = CallWithBytes(daemon_->Connect(), "/resident.v1.Admin/NoSuchMethod",
+                                            client_.session(), {kNoMessage});
   EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);
 }
 
@@ -528,10 +528,10 @@ TEST_F(BadRequestsTest, StreamOfBatchesEndsAtWhatIsNoMessage) {
   *request.mutable_batch() = SmallAdd();
   const std::string good = request.SerializeAsString();
   int responses = 0;
-  ExpectRefused(
-      CallWithBytes(daemon_->Connect(), "/resident.v1.Executor/Submit", client_.session(),
-                    {good, good, kNoMessage, good}, &responses),
-      StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.SubmitRequest", "UTF-8"});
+  ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Executor/Submit", client_.session(),
+                              {good, good, kNoMessage, good}, &responses),
+                StatusCode::INVALID_ARGUMENT,
+                {"a message is no resident.v1.SubmitRequest", "UTF-8"});
   EXPECT_EQ(responses, 2);
   ExpectServes();
 }

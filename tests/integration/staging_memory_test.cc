@@ -324,7 +324,8 @@ TEST(StagingMemoryTest, MessageThatWaitsCountsWithTheMemoryThatItTakes) {
   ASSERT_TRUE(stream->Write(request));
   ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
   EXPECT_LT(request.ByteSizeLong(), 3 * kTasks);
-  EXPECT_GE(Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"requests\"}"), 2 * 8 * int64_t{kTasks});
+  EXPECT_GE(Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"requests\"}"),
+            2 * 8 * int64_t{kTasks});
   held.GiveBack();
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));

@@ -177,10 +177,12 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(completed, before)
         wait_for("{} tasks".format(completed), lambda: self.prometheus.value(total) == completed)
         # And the rate that Prometheus worked out is one that those tasks can have had: not
-        # below their average while they ran (less what falls between two scrapes).
-        peak = self.prometheus.value(
-            "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(int(elapsed) + 5))
-        self.assertGreater(peak, 0.5 * (completed - before) / (elapsed + 2))
+        # below their average while they ran (less what falls between two scrapes). Its last
+        # step comes up to half a second after the last scrape.
+        peak = "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(
+            int(elapsed) + 5 + WAIT_S)
+        least = 0.5 * (completed - before) / (elapsed + 2)
+        wait_for("a rate of {}/s".format(least), lambda: self.prometheus.value(peak) > least)
         for family in ("resident_batch_seconds", "resident_task_device_seconds"):
             p99 = self.prometheus.value(
                 "histogram_quantile(0.99, sum by (le) ({}_bucket))".format(family))
