@@ -550,6 +550,7 @@ TEST_F(BadRequestsTest, InstallWithWhatIsNoMessageInstallsNothing) {
   v1::InstallRequest request;
   request.mutable_header()->set_name("cut_short");
   request.mutable_header()->set_signature("x: in f32[*S], out: out f32[*S]");
+  request.mutable_header()->set_main_file("cut_short.cc");
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Operators/Install",
                               client_.session(), {request.SerializeAsString(), kNoMessage}),
                 StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.InstallRequest"});
