@@ -27,6 +27,10 @@ struct Word<8> {
 };
 
 #if defined(__CUDA_ARCH__)
+template <typename W>
+RESIDENT_DEVICE W Load(W* at) {
+  return *const_cast<volatile W*>(at);
+}
 RESIDENT_DEVICE u32 Exchange(u32* at, u32 expected, u32 desired) {
   return atomicCAS(at, expected, desired);
 }
@@ -34,6 +38,10 @@ RESIDENT_DEVICE u64 Exchange(u64* at, u64 expected, u64 desired) {
   return atomicCAS(at, expected, desired);
 }
 #else
+template <typename W>
+RESIDENT_HOST_DEVICE W Load(W* at) {
+  return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
 template <typename W>
 RESIDENT_HOST_DEVICE W Exchange(W* at, W expected, W desired) {
   __atomic_compare_exchange_n(at, &expected, desired, /*weak=*/false, __ATOMIC_RELAXED,
@@ -49,7 +57,7 @@ template <typename T, typename F>
 RESIDENT_HOST_DEVICE T atomic_update(T* at, F f) {
   using W = typename atomic_internal::Word<sizeof(T)>::Type;
   W* const word = reinterpret_cast<W*>(at);
-  W seen = *const_cast<volatile W*>(word);
+  W seen = atomic_internal::Load(word);
   while (true) {
     const T before = bit_cast<T>(seen);
     const W found = atomic_internal::Exchange(word, seen, bit_cast<W>(f(before)));

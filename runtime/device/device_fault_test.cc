@@ -188,7 +188,7 @@ TEST(DeviceFaultTest, TaskWithinTheLimitIsLeftAlone) {
 
 TEST(DeviceFaultTest, SilentEngineIsReplaced) {
   DeviceOptions options = DeviceHarness::Options();
-  options.heartbeat_limit = milliseconds(2000);
+  options.heartbeat_limit = milliseconds(500);
   DeviceHarness harness(options);
   const pid_t pid = harness.engine_pid();
   const Floats out = harness.MakeFloats(1);
