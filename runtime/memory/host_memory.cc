@@ -23,8 +23,8 @@ bool HostMemory::Full(const HostUse& own) const {
   if (bytes >= client_limit_) return true;
   if (limit_ == UINT64_MAX) return false;
   const uint64_t all = all_.load();
-  // Nobody waits with nothing of its own for what others hold, unless they hold far too much.
-  return bytes == 0 ? all / 2 >= limit_ : bytes + all >= limit_;
+  // Half is kept for those who hold nothing: what others had under way goes over their share.
+  return bytes == 0 ? all >= limit_ : bytes + all >= limit_ / 2;
 }
 
 HostMemory::Charge HostMemory::Charged(std::shared_ptr<HostUse> own, uint64_t bytes) {

@@ -4,9 +4,9 @@
 //
 // Two ways to ask. Hold refuses what is over a limit. Count takes note of what is there
 // already; whoever makes more of it looks first (WaitIfFull), and stops while it is full:
-// the client has as much as one may have, or as is left after it of what all may have. What
-// was under way then is counted all the same, so that there can be more than the limit of
-// all: a client that has nothing goes on until it is twice that.
+// the client has as much as one may have, or as is left after it of half of what all may
+// have. What was under way then is counted all the same; the other half is for that, and for
+// those who hold nothing, so that what greedy clients hold does not stop them.
 //
 // Thread safety: all members may be called from any thread.
 //

@@ -61,20 +61,22 @@ TEST(HostMemoryTest, GreedyClientsLeaveAShareToTheNext) {
   EXPECT_FALSE(host.Full(*third));
 }
 
-TEST(HostMemoryTest, WhoHasNothingWaitsOnlyWhenAllHaveTwiceTheLimit) {
+TEST(HostMemoryTest, HalfIsKeptForThoseWhoHoldNothing) {
   HostMemory host(0, 100);
   const auto greedy = Client(), modest = Client();
-  const HostMemory::Charge a = host.Count(greedy, 199);
+  const HostMemory::Charge a = host.Count(greedy, 24);
+  EXPECT_FALSE(host.Full(*greedy));
+  const HostMemory::Charge b = host.Count(greedy, 75);  // It was under way.
   EXPECT_TRUE(host.Full(*greedy));
   EXPECT_FALSE(host.Full(*modest));
-  const HostMemory::Charge b = host.Count(greedy, 1);
+  const HostMemory::Charge c = host.Count(modest, 1);
   EXPECT_TRUE(host.Full(*modest));
+  EXPECT_TRUE(host.Full(*Client()));
 }
 
 TEST(HostMemoryTest, AnothersMemoryWakesWhoWaitsForThatOfAll) {
   HostMemory host(0, 100);
   const auto first = Client(), second = Client();
-  const HostMemory::Charge own = host.Count(second, 1);
   HostMemory::Charge a = host.Count(first, 100);
   int woken = 0, withdrawn = 0;
   EXPECT_TRUE(host.WaitIfFull(second, &woken, [&] { ++woken; }));
