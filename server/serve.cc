@@ -23,6 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
 #include "runtime/compile/compiler.h"
+#include "runtime/compile/sandbox.h"
 #include "runtime/errors/daemon_errors.h"
 #include "runtime/install/live_operator_manager.h"
 #include "server/auth/access_files.h"
@@ -214,7 +215,7 @@ absl::Status Daemon::StartOperators() {
                                             ordinals_});
   core_.operators = manager_.get();
   std::vector<std::string> warnings = state_->warnings();
-  for (std::string& open : compiler_->sandbox().missing) warnings.push_back(std::move(open));
+  for (std::string& open : DescribeSandbox().missing) warnings.push_back(std::move(open));
   absl::Status restored = manager_->Restore(&warnings);
   for (std::string& warning : buffers_->Load(state_.get())) {
     warnings.push_back(std::move(warning));
@@ -417,7 +418,7 @@ std::string Daemon::Banner() const {
                                     : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
       "; ", devices,
       gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_),
-      "\nresidentd: compilers are confined by ", compiler_->sandbox().held);
+      "\nresidentd: compilers are confined by ", DescribeSandbox().held);
 }
 
 absl::Status Daemon::WritePortFile() const {

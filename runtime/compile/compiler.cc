@@ -115,7 +115,6 @@ class CompilerImpl : public Compiler {
 
   CompileResult Compile(const CompileJob& job) override;
   CompileResult TakeObject(const ObjectJob& job) override;
-  SandboxLayers sandbox() const override { return DescribeSandbox(); }
   Counters counters() const override {
     return {hits_.load(), misses_.load(), killed_.load(), cache_ ? cache_->bytes() : 0};
   }

@@ -28,7 +28,6 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/compile/compile_job.h"
-#include "runtime/compile/sandbox.h"
 
 namespace resident {
 
@@ -60,9 +59,6 @@ class Compiler {
   virtual CompileResult Compile(const CompileJob& job) = 0;
   // Inspects an object as Compile does; PTX is compiled.
   virtual CompileResult TakeObject(const ObjectJob& job) = 0;
-
-  // What confines compilations on this machine.
-  virtual SandboxLayers sandbox() const = 0;
 
   struct Counters {
     uint64_t cache_hits = 0;

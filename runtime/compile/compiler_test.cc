@@ -300,12 +300,6 @@ TEST_F(CompilerTest, NoHostCompilerSaysSo) {
   EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("--host_compiler"));
 }
 
-TEST_F(CompilerTest, NamesWhatConfinesCompilers) {
-  const SandboxLayers layers = compiler_->sandbox();
-  EXPECT_EQ(layers.held, DescribeSandbox().held);
-  EXPECT_EQ(layers.missing, DescribeSandbox().missing);
-}
-
 // What is wrong with a unit, and a part of what is said of it.
 struct BadUnit {
   const char* name;

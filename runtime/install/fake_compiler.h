@@ -16,7 +16,6 @@ class FakeCompiler final : public Compiler {
  public:
   CompileResult Compile(const CompileJob& job) override { return Unit(job.cancelled); }
   CompileResult TakeObject(const ObjectJob& job) override { return Unit(job.cancelled); }
-  SandboxLayers sandbox() const override { return {}; }
   Counters counters() const override { return {}; }
 
  private:
