@@ -156,6 +156,7 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::StartEngine(Eng
   {
     absl::MutexLock lock(&mu_);
     options.engine.generation = generation_;
+    options.engine.beat_every = RestTick();
   }
   auto engine = EngineProcess::Launch(options);
   if (!engine.ok()) return engine;

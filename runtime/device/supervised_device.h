@@ -102,7 +102,7 @@ class SupervisedDevice final : public Device {
   // Waits as long as the policy says; false: the device shuts down.
   bool AwaitRestart(const EngineEnd& end);
 
-  // The longest time between ticks.
+  // The longest time between ticks, and between the engine's beats.
   std::chrono::milliseconds RestTick() const;
   // When the next look is due, as things stand.
   Clock::time_point NextTick(const Watched& watched) const;

@@ -54,6 +54,8 @@ struct EngineOptions {
   uint32_t max_blocks = 0;
   // Start() leaves the kernel off the device: the first Switch or Resume launches it.
   bool start_parked = false;
+  // How often the process shows that it lives, at least.
+  std::chrono::milliseconds beat_every{500};
   // What Start() loads; null: the built-in operators alone.
   std::shared_ptr<const Generation> generation;
 };
@@ -135,7 +137,8 @@ class Engine {
 
   // OK, or the fault that has ended the device's context.
   virtual absl::Status Health() = 0;
-  // How often to ask for it: how late a fault is found. Each time wakes an idle process.
+  // How often to ask for it, at least: how late a fault is found. max(): it need not be asked
+  // for. Each time wakes an idle process.
   virtual std::chrono::milliseconds health_interval() const = 0;
 };
 

@@ -17,6 +17,7 @@ internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
   message.set_test_operators(options.test_operators);
   message.set_max_blocks(options.max_blocks);
   message.set_start_parked(options.start_parked);
+  message.set_beat_every_ms(static_cast<uint32_t>(options.beat_every.count()));
   return message;
 }
 
@@ -31,6 +32,7 @@ EngineOptions FromMessage(const internal::StartRequest& message) {
   options.test_operators = message.test_operators();
   options.max_blocks = message.max_blocks();
   options.start_parked = message.start_parked();
+  options.beat_every = std::chrono::milliseconds(message.beat_every_ms());
   return options;
 }
 

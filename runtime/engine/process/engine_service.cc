@@ -55,7 +55,7 @@ absl::Status EngineService::Beat() {
 
 std::chrono::milliseconds EngineService::BeatEvery() {
   absl::MutexLock lock(&mu_);
-  return running_ ? engine_->health_interval() : kBeatWhileStarting;
+  return running_ ? std::min(beat_every_, engine_->health_interval()) : kBeatWhileStarting;
 }
 
 absl::StatusOr<Engine*> EngineService::Running() {
@@ -86,6 +86,7 @@ absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartReque
     absl::MutexLock lock(&mu_);
     region_ = *std::move(region);
     engine_ = created;
+    beat_every_ = options.beat_every;
   }
   absl::StatusOr<EngineInfo> info = created->Start(*attached);
   if (info.ok()) {

@@ -82,7 +82,8 @@ class EngineService : public internal::EngineControl::Service {
   // Set by Start, then never changed.
   std::unique_ptr<SharedRegion> region_ ABSL_GUARDED_BY(mu_);
   Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;  // Never destroyed.
-  bool running_ ABSL_GUARDED_BY(mu_) = false;      // Start has succeeded.
+  std::chrono::milliseconds beat_every_ ABSL_GUARDED_BY(mu_){0};
+  bool running_ ABSL_GUARDED_BY(mu_) = false;  // Start has succeeded.
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
 
   // The engine, for a call that needs it to run.

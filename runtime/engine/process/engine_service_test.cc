@@ -58,6 +58,7 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   });
   internal::StartRequest start;
   start.set_kind(internal::StartRequest::KIND_CPU);
+  start.set_beat_every_ms(500);
   internal::StartResponse started;
   ASSERT_TRUE(service.Start(nullptr, &start, &started).ok());
   EXPECT_EQ(service.BeatEvery(), milliseconds(7));
