@@ -63,7 +63,7 @@ void SubmitStream::OnReadDone(bool ok) {
     request_space_ = request_.SpaceUsedLong();
     request_charge_ = core_.request_memory->Count(client_->request_use(), request_space_);
     expires_ = BatchDeadline(request_.batch().options(), deadline_);
-    tried_ = false;
+    waited_ = false;
     Admit();
     return;
   }
@@ -75,7 +75,9 @@ void SubmitStream::OnReadDone(bool ok) {
 void SubmitStream::Admit() {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
   for (bool again = true;; again = false) {
-    if (AwaitAnswersRead()) return;
+    const Clock::time_point expires = expires_;  // The turn may be gone when it is needed.
+    const bool expired = std::exchange(waited_, true) && Clock::now() >= expires;
+    if (!expired && AwaitAnswersRead()) return;
     absl::Status end;
     {
       absl::MutexLock lock(&mu_);
@@ -93,8 +95,6 @@ void SubmitStream::Admit() {
       return;
     }
     bool waits = false;
-    const Clock::time_point expires = expires_;  // The turn may be gone then.
-    const bool expired = std::exchange(tried_, true) && Clock::now() >= expires;
     const absl::Status status = expired ? errors::DeadlineExceeded() : TryAdmit(&waits);
     if (waits) {
       ArmExpiry(expires);

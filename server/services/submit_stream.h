@@ -96,7 +96,7 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   v1::SubmitRequest request_;
   uint64_t request_space_ = 0;  // Bytes that request_ takes.
   Clock::time_point expires_;   // request_'s deadline.
-  bool tried_ = false;          // To admit it.
+  bool waited_ = false;         // It is not admitted at the first try.
   HostMemory::Charge request_charge_;
 
   absl::Mutex mu_;

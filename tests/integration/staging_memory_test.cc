@@ -248,20 +248,24 @@ TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
 }
 
+// Left to itself, gRPC takes 16 MiB off the daemon for whoever reads nothing.
+std::unique_ptr<v1::Executor::Stub> ExecutorWithLittleBuffer(const Daemon& daemon) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return v1::Executor::NewStub(
+      grpc::CreateCustomChannel(daemon.address(), grpc::InsecureChannelCredentials(), arguments));
+}
+
 // Who is woken for memory while its client reads no answers leaves it to the next in line.
 TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
   const Daemon daemon({"--window_mib=4", "--max_client_host_mib=2"});
   const Client silent(daemon), other(daemon);
   ASSERT_TRUE(Park(daemon).ok());
   v1::SubmitRequest request;
-  // Left to itself, gRPC takes 16 MiB off the daemon for whoever reads nothing.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
-  arguments.SetMaxReceiveMessageSize(-1);
-  const auto executor = v1::Executor::NewStub(
-      grpc::CreateCustomChannel(daemon.address(), grpc::InsecureChannelCredentials(), arguments));
+  const auto executor = ExecutorWithLittleBuffer(daemon);
   const auto context = silent.Context();
   const auto unread = executor->Submit(context.get());
   for (int i = 0; i < 2; ++i) {
@@ -306,6 +310,34 @@ TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
   request.mutable_batch()->mutable_options()->set_timeout_us(60'000'000);
   ASSERT_TRUE(stream->Write(request));
   ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+}
+
+TEST(StagingMemoryTest, BatchWhoseTimeIsOverBehindUnreadAnswersIsRefused) {
+  const Daemon daemon({"--window_mib=4", "--max_client_host_mib=2"});
+  const Client silent(daemon);
+  const auto executor = ExecutorWithLittleBuffer(daemon);
+  v1::SubmitRequest request;
+  // The second batch comes when an answer of 3 MiB is unread. Two streams: one that has it
+  // is not read from.
+  const auto context = silent.Context(), second_context = silent.Context();
+  const auto unread = executor->Submit(context.get());
+  const auto second = executor->Submit(second_context.get());
+  *request.mutable_batch() = SmallAdd(0);
+  ASSERT_TRUE(second->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(second->Read(&response));  // It reads on.
+  *request.mutable_batch() = Fill(1, 3 << 18);
+  ASSERT_TRUE(unread->Write(request));
+  ASSERT_TRUE(Eventually([&] {
+    return Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"answers\"}") > 2 << 20;
+  }));
+  *request.mutable_batch() = SmallAdd(2);
+  request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
+  ASSERT_TRUE(second->Write(request));
+  ASSERT_TRUE(second->Read(&response));  // Nothing was read of the first meanwhile.
+  EXPECT_EQ(response.result().refused().code(), StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(unread->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
 }
 
