@@ -215,6 +215,8 @@ size_t Daemon::Descriptors() const {
   return CountEntries("/proc/" + std::to_string(pid()) + "/fd");
 }
 
+size_t Daemon::Threads() const { return CountEntries("/proc/" + std::to_string(pid()) + "/task"); }
+
 size_t Daemon::OwnThreads() const {
   size_t count = 0;
   const std::filesystem::path tasks = "/proc/" + std::to_string(pid()) + "/task";

@@ -73,7 +73,8 @@ class Daemon {
 
   // Of the daemon's process.
   size_t Descriptors() const;
-  // Threads that gRPC does not own: its pools grow with the load and never shrink.
+  size_t Threads() const;
+  // Those that gRPC does not own: its pools grow with the load and never shrink.
   size_t OwnThreads() const;
   // Engine processes, those of canaries among them; compilers are kept ahead.
   size_t Engines() const;
