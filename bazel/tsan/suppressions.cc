@@ -7,6 +7,9 @@
 // control plane (runtime/engine/process), which hold a lock for their whole length; what
 // they call is tested without gRPC as well.
 //
+// absl::Status: where the library drops a reference to what two threads share, it orders that
+// before the delete by whoever drops the last one.
+//
 // resident_operator_test_spin: tests give many tasks of it one output buffer, which nobody
 // reads; they want the time that it takes.
 extern "C" const char* __tsan_default_suppressions();
@@ -17,7 +20,9 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libgpr.so\n"
          "race:libprotobuf.so\n"
          "race:libabsl_graphcycles_internal.so\n"
+         "race:libabsl_status.so\n"
          "race:^grpc::\n"
+         "race:^absl::debian3::Status::Unref\n"
          "thread:libgpr.so\n"
          "mutex:libgrpc.so\n"
          "race:resident_operator_test_spin\n";

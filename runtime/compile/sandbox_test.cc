@@ -302,7 +302,7 @@ TEST_F(SandboxTest, ProcessorTimeOverTheLimitEndsIt) {
   options_.cpu_seconds = 1;
   EXPECT_EQ(InSandbox(options_,
                       []() -> int {
-                        for (volatile int i = 0;;) i = i + 1;
+                        for (volatile unsigned i = 0;;) i = i + 1;
                       }),
             1000 + SIGXCPU);
 }

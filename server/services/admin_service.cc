@@ -86,28 +86,26 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* AdminService::Park(grpc::CallbackServerContext* context,
                                              const v1::ParkRequest* request, v1::ParkResponse*) {
-  auto* const reactor = context->DefaultReactor();
-  const uint32_t device = request->device();
-  if (device >= core_.devices.size()) {
-    reactor->Finish(ToGrpc(errors::UnknownDevice(device, core_.devices.size())));
-    return reactor;
-  }
-  core_.blocking->Post(
-      [this, reactor, device] { reactor->Finish(ToGrpc(core_.devices[device]->Park())); });
-  return reactor;
+  return OnDevice(context, request->device(), &Device::Park);
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest* request,
                                                v1::ResumeResponse*) {
+  return OnDevice(context, request->device(), &Device::Resume);
+}
+
+grpc::ServerUnaryReactor* AdminService::OnDevice(grpc::CallbackServerContext* context,
+                                                 uint32_t device,
+                                                 absl::Status (Device::*action)()) {
   auto* const reactor = context->DefaultReactor();
-  const uint32_t device = request->device();
   if (device >= core_.devices.size()) {
     reactor->Finish(ToGrpc(errors::UnknownDevice(device, core_.devices.size())));
     return reactor;
   }
-  core_.blocking->Post(
-      [this, reactor, device] { reactor->Finish(ToGrpc(core_.devices[device]->Resume())); });
+  core_.blocking->Post([this, reactor, device, action] {
+    reactor->Finish(ToGrpc((core_.devices[device]->*action)()));
+  });
   return reactor;
 }
 

@@ -28,6 +28,10 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
+  // Answers with what `action` says; it may wait.
+  grpc::ServerUnaryReactor* OnDevice(grpc::CallbackServerContext* context, uint32_t device,
+                                     absl::Status (Device::*action)());
+
   Core& core_;
 };
 

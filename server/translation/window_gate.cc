@@ -1,8 +1,12 @@
 #include "server/translation/window_gate.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/errors/batch_errors.h"
 
 namespace resident {
@@ -17,20 +21,61 @@ uint64_t NewPlace() {
   return places.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+struct Waiting {
+  WindowWaiter* waiter;  // Kept alive by `wake`.
+  std::shared_ptr<WindowUse> own;
+  uint64_t bytes;
+  std::function<void()> wake;
+};
+
 }  // namespace
 
-bool WindowGate::Line::FitsShare(uint64_t own, uint64_t bytes) const {
+struct WindowLine {
+  explicit WindowLine(uint64_t bytes) : window_bytes(bytes) {}
+
+  bool FitsShare(uint64_t own, uint64_t bytes) const;
+  // The same for somebody who has waited: what no share allows must fit in the end.
+  bool FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const;
+  // Whether it is the turn of whoever asks, and it fits.
+  bool MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter);
+  void GaveBack();
+  void WakeFitting();
+
+  const uint64_t window_bytes;
+  WindowUse all;
+  std::atomic<uint64_t> given_back{0};  // Times.
+  std::atomic<uint64_t> in_line{0};     // As many as `waiting`.
+  absl::Mutex mu;
+  std::map<uint64_t, Waiting> waiting ABSL_GUARDED_BY(mu);  // By place.
+};
+
+namespace {
+
+struct Held {
+  Held(std::shared_ptr<const WindowMemory> m, std::shared_ptr<WindowLine> l,
+       std::shared_ptr<WindowUse> o)
+      : memory(std::move(m)), line(std::move(l)), own(std::move(o)) {}
+  ~Held();
+
+  std::shared_ptr<const WindowMemory> memory;
+  const std::shared_ptr<WindowLine> line;
+  const std::shared_ptr<WindowUse> own;
+};
+
+}  // namespace
+
+bool WindowLine::FitsShare(uint64_t own, uint64_t bytes) const {
   const uint64_t used = all.bytes();
   return used == 0 || own + 2 * bytes + used <= window_bytes;
 }
 
-bool WindowGate::Line::FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const {
+bool WindowLine::FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const {
   if (FitsShare(own, bytes)) return true;
-  const bool beyond_shares = 2 * bytes > window_bytes || waiter.passed_ >= kMostPasses;
+  const bool beyond_shares = 2 * bytes > window_bytes || waiter.passed_ >= WindowGate::kMostPasses;
   return own == 0 && beyond_shares && all.bytes() + bytes <= window_bytes;
 }
 
-bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter) {
+bool WindowLine::MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter) {
   if (in_line.load() == 0 && (waiter == nullptr || waiter->place_ == 0)) {
     return FitsShare(own.bytes(), bytes);
   }
@@ -48,8 +93,9 @@ bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, WindowWaite
       hungry = entry.waiter;
     }
   }
-  if (elder != nullptr && elder->passed_ >= kMostPasses) return false;
-  if (hungry != nullptr && (own.bytes() > 0 || hungry->passed_ >= kMostPasses)) return false;
+  if (elder != nullptr && elder->passed_ >= WindowGate::kMostPasses) return false;
+  if (hungry != nullptr && (own.bytes() > 0 || hungry->passed_ >= WindowGate::kMostPasses))
+    return false;
   const bool fits = waited && hungry == nullptr ? FitsWaiting(*waiter, own.bytes(), bytes)
                                                 : FitsShare(own.bytes(), bytes);
   if (fits && hungry != nullptr) ++hungry->passed_;
@@ -59,12 +105,12 @@ bool WindowGate::Line::MayTake(const WindowUse& own, uint64_t bytes, WindowWaite
   return fits;
 }
 
-void WindowGate::Line::GaveBack() {
+void WindowLine::GaveBack() {
   given_back.fetch_add(1);
   if (in_line.load() != 0) WakeFitting();
 }
 
-void WindowGate::Line::WakeFitting() {
+void WindowLine::WakeFitting() {
   std::vector<std::function<void()>> woken;
   {
     absl::MutexLock lock(&mu);
@@ -74,7 +120,7 @@ void WindowGate::Line::WakeFitting() {
       const Waiting& entry = it->second;
       const uint64_t own = entry.own->bytes();
       const bool first = hungry == nullptr || hungry->own == entry.own;
-      const bool may_pass = own == 0 && !first && hungry->waiter->passed_ < kMostPasses;
+      const bool may_pass = own == 0 && !first && hungry->waiter->passed_ < WindowGate::kMostPasses;
       const bool fits = first ? FitsWaiting(*entry.waiter, own, entry.bytes)
                               : may_pass && FitsShare(own, entry.bytes);
       if (fits && (promised == 0 || all.bytes() + promised + entry.bytes <= window_bytes)) {
@@ -91,7 +137,7 @@ void WindowGate::Line::WakeFitting() {
   for (const std::function<void()>& wake : woken) wake();
 }
 
-WindowGate::Held::~Held() {
+Held::~Held() {
   const uint64_t bytes = memory->size_bytes;
   // Those who are woken look for it at once.
   memory.reset();
@@ -99,6 +145,12 @@ WindowGate::Held::~Held() {
   own->Subtract(bytes);
   line->GaveBack();
 }
+
+WindowGate::WindowGate(uint64_t window_bytes) : line_(std::make_shared<WindowLine>(window_bytes)) {}
+
+uint64_t WindowGate::used_bytes() const { return line_->all.bytes(); }
+
+uint64_t WindowGate::in_line() const { return line_->in_line.load(std::memory_order_relaxed); }
 
 absl::StatusOr<std::shared_ptr<const WindowMemory>> WindowGate::Allocate(
     EngineSession& session, const std::shared_ptr<WindowUse>& own, uint64_t bytes,
@@ -174,7 +226,7 @@ bool WindowGate::Withdraw(const WindowWaiter& waiter) {
 }
 
 void WindowGate::Leave(WindowWaiter& waiter) {
-  const auto line = std::static_pointer_cast<Line>(std::move(waiter.line_));
+  const std::shared_ptr<WindowLine> line = std::move(waiter.line_);
   waiter.line_ = nullptr;
   waiter.place_ = 0;
   waiter.passed_ = 0;

@@ -28,16 +28,15 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "runtime/device/device.h"
 
 namespace resident {
+
+// Who waits for a window's memory, and how much of it is held (window_gate.cc).
+struct WindowLine;
 
 // Bytes held, by one client or by all.
 class WindowUse {
@@ -64,10 +63,11 @@ class WindowWaiter {
 
  private:
   friend class WindowGate;
+  friend struct WindowLine;
   // Its number in line and who has passed it, kept over tries until it gets its memory.
   uint64_t place_ = 0;
   uint32_t passed_ = 0;
-  std::shared_ptr<void> line_;  // Where it was in line last.
+  std::shared_ptr<WindowLine> line_;  // Where it was in line last.
 };
 
 class WindowGate {
@@ -75,7 +75,7 @@ class WindowGate {
   // How often one who waits may be passed.
   static constexpr uint32_t kMostPasses = 256;
 
-  explicit WindowGate(uint64_t window_bytes) : line_(std::make_shared<Line>(window_bytes)) {}
+  explicit WindowGate(uint64_t window_bytes);
 
   // Memory that counts as `own` until the last reference goes. RESOURCE_EXHAUSTED: over
   // the client's share, or nothing free in one piece. With a waiter, `*waits` says
@@ -94,53 +94,15 @@ class WindowGate {
   // How much of `most` bytes a transfer moves at a time: small enough that several fit.
   uint64_t PieceBytes(uint64_t most) const;
 
-  uint64_t used_bytes() const { return line_->all.bytes(); }
-  uint64_t in_line() const { return line_->in_line.load(std::memory_order_relaxed); }
+  uint64_t used_bytes() const;
+  uint64_t in_line() const;
 
  private:
-  struct Waiting {
-    WindowWaiter* waiter;  // Kept alive by `wake`.
-    std::shared_ptr<WindowUse> own;
-    uint64_t bytes;
-    std::function<void()> wake;
-  };
-
-  // Shared with the memory that is held, which may outlive the gate.
-  struct Line {
-    explicit Line(uint64_t bytes) : window_bytes(bytes) {}
-
-    bool FitsShare(uint64_t own, uint64_t bytes) const;
-    // The same for somebody who has waited: what no share allows must fit in the end.
-    bool FitsWaiting(const WindowWaiter& waiter, uint64_t own, uint64_t bytes) const;
-    // Whether it is the turn of whoever asks, and it fits.
-    bool MayTake(const WindowUse& own, uint64_t bytes, WindowWaiter* waiter);
-    void GaveBack();
-    void WakeFitting();
-
-    const uint64_t window_bytes;
-    WindowUse all;
-    std::atomic<uint64_t> given_back{0};  // Times.
-    std::atomic<uint64_t> in_line{0};     // As many as `waiting`.
-    absl::Mutex mu;
-    std::map<uint64_t, Waiting> waiting ABSL_GUARDED_BY(mu);  // By place.
-  };
-
-  struct Held {
-    Held(std::shared_ptr<const WindowMemory> m, std::shared_ptr<Line> l,
-         std::shared_ptr<WindowUse> o)
-        : memory(std::move(m)), line(std::move(l)), own(std::move(o)) {}
-    ~Held();
-
-    std::shared_ptr<const WindowMemory> memory;
-    const std::shared_ptr<Line> line;
-    const std::shared_ptr<WindowUse> own;
-  };
-
   // Puts the waiter in line, unless memory was given back since `seen`.
   bool GetInLine(WindowWaiter& waiter, const std::shared_ptr<WindowUse>& own, uint64_t bytes,
                  uint64_t seen);
 
-  const std::shared_ptr<Line> line_;
+  const std::shared_ptr<WindowLine> line_;  // Memory that is held may outlive the gate.
 };
 
 }  // namespace resident

@@ -73,15 +73,11 @@ void HandleFault(int signal, siginfo_t* info, void*) {
 }  // namespace
 
 void InstallFaultHandler(const SharedRegion& region) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  (void)region;
-#else
   last_words = region.control()->last_words;
   struct sigaction action {};
   action.sa_sigaction = &HandleFault;
   action.sa_flags = SA_SIGINFO;
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
-#endif
 }
 
 void NoteFaultContext(Breadcrumb* crumb) { current_crumb = crumb; }
