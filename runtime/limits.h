@@ -41,6 +41,9 @@ struct Limits {
   // answers, and likewise the copies of all durable buffers. Of the first two no client takes
   // more than it leaves to the others. 0: as much as there is.
   uint64_t max_host_mib = 8192;
+  // --max_connections: connections of clients, as far as the process may have descriptors
+  // (kOwnDescriptors are kept for the rest). Over that, one is closed as soon as it is made.
+  uint32_t max_connections = 4096;
   // --max_connection_streams: calls under way on one connection; a client's library keeps
   // more back until one has ended.
   uint32_t max_connection_streams = 1024;
@@ -66,6 +69,13 @@ struct DeviceLimits {
 };
 
 // Fixed limits.
+// File descriptors of the front end beside its clients' connections: engines, compilers,
+// files, the metrics page.
+inline constexpr uint32_t kOwnDescriptors = 512;
+// A connection without a call under way is closed; its client makes another when it calls.
+inline constexpr uint32_t kConnectionIdleMs = 10 * 60 * 1000;
+// From a connection's first byte to the end of its handshake.
+inline constexpr uint32_t kHandshakeMs = 20'000;
 inline constexpr uint32_t kMaxClientNameBytes = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 128;
 inline constexpr uint32_t kMaxOperatorNameBytes = 64;

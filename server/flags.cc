@@ -70,6 +70,8 @@ ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
           "memory of the daemon for all clients' requests that wait, likewise for their unread "
           "answers, likewise for copies of all durable "
           "buffers; 0: as much as there is");
+ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,
+          "connections of clients; one over that is closed as soon as it is made");
 ABSL_FLAG(uint32_t, max_connection_streams, resident::Limits().max_connection_streams,
           "calls under way on one connection; more wait at the client");
 ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
@@ -167,6 +169,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
       return BadFlag(flag, absl::StrCat(mib, " MiB"), absl::StrCat("give 0 to ", kMostMib));
     }
   }
+  limits.max_connections = absl::GetFlag(FLAGS_max_connections);
   limits.max_connection_streams = absl::GetFlag(FLAGS_max_connection_streams);
   if (limits.max_connection_streams > kMostStreams) {
     return BadFlag("max_connection_streams", absl::StrCat(limits.max_connection_streams, " calls"),
@@ -181,8 +184,8 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   }
   if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
       limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
-      limits.max_installs == 0 || limits.max_connection_streams == 0 ||
-      limits.max_install_upload_ms == 0) {
+      limits.max_installs == 0 || limits.max_connections == 0 ||
+      limits.max_connection_streams == 0 || limits.max_install_upload_ms == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

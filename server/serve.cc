@@ -26,12 +26,13 @@
 #include "runtime/compile/sandbox.h"
 #include "runtime/errors/daemon_errors.h"
 #include "runtime/install/live_operator_manager.h"
+#include "runtime/process/descriptor_limit.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
 #include "server/core.h"
 #include "server/device_list.h"
 #include "server/health.h"
-#include "server/listen_check.h"
+#include "server/listener.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
 #include "server/services/admin_service.h"
@@ -90,6 +91,20 @@ std::vector<TrialSeries> TrialsOf(const Core& core) {
   return trials;
 }
 
+// As many as are wanted, if the process may have the descriptors.
+uint32_t MostConnections(uint32_t wanted) {
+  const uint64_t descriptors = RaiseDescriptorLimit(uint64_t{wanted} + kOwnDescriptors);
+  if (descriptors >= uint64_t{wanted} + kOwnDescriptors) return wanted;
+  const uint64_t most =
+      std::max(descriptors / 2, descriptors - std::min<uint64_t>(descriptors, kOwnDescriptors));
+  fprintf(stderr,
+          "residentd: warning: at most %llu connections, not --max_connections=%u: the process may "
+          "have %llu descriptors. Fix: raise LimitNOFILE, or ulimit -Hn\n",
+          static_cast<unsigned long long>(most), wanted,
+          static_cast<unsigned long long>(descriptors));
+  return static_cast<uint32_t>(most);
+}
+
 // Everything that serves. Made in the order of its members, ended by Stop.
 class Daemon {
  public:
@@ -97,6 +112,7 @@ class Daemon {
       : options_(options), operator_options_(operator_options) {}
   // Devices call back into what is destroyed before them.
   ~Daemon() {
+    if (listener_ != nullptr) listener_->Stop();
     for (const auto& device : devices_) device->Shutdown();
   }
 
@@ -151,6 +167,7 @@ class Daemon {
   std::unique_ptr<BatchRunner> runner_;
   Core core_;
   std::unique_ptr<OperatorEventCounter> event_counter_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<ExecutorService> executor_;
   std::unique_ptr<SessionsService> sessions_;
@@ -323,6 +340,9 @@ absl::Status Daemon::StartMetrics() {
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
   sources.clients = [this] { return clients_->sessions(); };
+  sources.connections = [this] {
+    return ConnectionFigures{listener_->connections(), listener_->refused()};
+  };
   sources.rpc = [this] { return TotalsOf(counters_); };
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
@@ -354,8 +374,8 @@ absl::Status Daemon::StartServer() {
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(options_.limits.max_connection_streams));
-  // A second daemon on the same port would share its connections by chance.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kConnectionIdleMs));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
   // A client that vanished without a word is noticed, and its session ended.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -366,29 +386,31 @@ absl::Status Daemon::StartServer() {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
-  int port = 0;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(MakeUnreadableRequests());
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  builder.AddListeningPort(options_.address, credentials_.Make(options_.access, &access_), &port);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      credentials_.Make(options_.access, &access_));
   builder.RegisterService(executor_.get());
   builder.RegisterService(sessions_.get());
   builder.RegisterService(buffers_service_.get());
   builder.RegisterService(operators_.get());
   builder.RegisterService(admin_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return CannotListen("address", options_.address, "address in use, or not this machine's");
-  }
-  address_ = absl::StrCat(HostOf(options_.address), ":", port);
+  if (server_ == nullptr) return absl::InternalError("gRPC did not start its server");
+  address_ = absl::StrCat(HostOf(options_.address), ":", listener_->port());
   health_->Attach(server_->GetHealthCheckService());
   access_files_.Watch([this] { streams_.EndRefused(); });
-  return absl::OkStatus();
+  return listener_->Start(MostConnections(options_.limits.max_connections), std::move(acceptor));
 }
 
 absl::Status Daemon::Start() {
-  absl::Status status = CheckListen("address", options_.address);
-  if (status.ok() && !options_.metrics_address.empty()) {
+  auto listener = Listener::Bind("address", options_.address);
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  absl::Status status;
+  if (!options_.metrics_address.empty()) {
     status = CheckListen("metrics_address", options_.metrics_address);
   }
   if (status.ok()) status = CheckAccessOptions(options_.access, options_.address);
@@ -467,6 +489,7 @@ void Daemon::Stop(const sigset_t& signals) {
   gate_.AwaitEmpty(absl::Now() + absl::FromChrono(kLastAnswers));
   streams_.EndAll(errors::Draining());
   health_->Attach(nullptr);
+  listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   server_->Wait();
   // Batches refer to the pools, the pools to nothing else.

@@ -58,6 +58,7 @@ struct FakeSources {
     sources.window = [](uint32_t) { return WindowFigures{4096, 2}; };
     sources.host_memory = [] { return std::map<std::string, uint64_t>{{"requests", 11}}; };
     sources.clients = [] { return uint64_t{3}; };
+    sources.connections = [] { return ConnectionFigures{5, 2}; };
     sources.rpc = [this] { return rpc; };
     sources.access = [] { return AccessTotals(); };
     sources.operator_events = [] {

@@ -348,6 +348,12 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   families.push_back(Single("resident_clients", MetricType::Gauge, "Open sessions.",
                             static_cast<double>(sources_.clients())));
+  const ConnectionFigures connections = sources_.connections();
+  families.push_back(Single("resident_connections", MetricType::Gauge, "Connections of clients.",
+                            static_cast<double>(connections.open)));
+  families.push_back(Single("resident_connections_refused_total", MetricType::Counter,
+                            "Connections closed because there were too many.",
+                            static_cast<double>(connections.refused)));
   MetricFamily host = Family("resident_host_memory_used_bytes", MetricType::Gauge,
                              "Memory of the front end that clients take, by purpose.");
   for (const auto& [purpose, bytes] : sources_.host_memory()) {

@@ -43,10 +43,11 @@ TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
   auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
   ASSERT_TRUE(server.ok()) << server.status();
   ASSERT_GT((*server)->port(), 0);
-  EXPECT_THAT(
-      Get((*server)->port()),
-      AllOf(HasSubstr("200 OK"), HasSubstr(R"(resident_build_info{version="1.2.3"} 1)"),
-            HasSubstr("resident_clients 3"), HasSubstr("resident_buffers{device=\"0\"} 7")));
+  EXPECT_THAT(Get((*server)->port()),
+              AllOf(HasSubstr("200 OK"), HasSubstr(R"(resident_build_info{version="1.2.3"} 1)"),
+                    HasSubstr("resident_clients 3"), HasSubstr("resident_connections 5"),
+                    HasSubstr("resident_connections_refused_total 2"),
+                    HasSubstr("resident_buffers{device=\"0\"} 7")));
 }
 
 TEST(MetricsServerTest, ScrapeSeesTheCountersOfThatMoment) {

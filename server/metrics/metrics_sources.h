@@ -59,6 +59,11 @@ struct WindowFigures {
   uint64_t waiting = 0;  // Streams and transfers in line for it.
 };
 
+struct ConnectionFigures {
+  uint64_t open = 0;
+  uint64_t refused = 0;  // Since the start.
+};
+
 struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
@@ -72,6 +77,7 @@ struct MetricsSources {
   std::function<std::map<std::string, uint64_t>()> host_memory;
   // Open sessions.
   std::function<uint64_t()> clients;
+  std::function<ConnectionFigures()> connections;
   std::function<RpcTotals()> rpc;
   std::function<AccessTotals()> access;
   // Changes of operators since the start, by kind ("installed", "rolled_back"), and what

@@ -1,6 +1,7 @@
 #include "tests/daemon/daemon.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
@@ -164,15 +165,10 @@ Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
 std::string Daemon::Output() const { return ReadFile(folder_.path() + "/output"); }
 
 std::string Daemon::Metrics() const {
-  const size_t colon = metrics_address_.rfind(':');
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(metrics_address_.substr(colon + 1))));
-  inet_pton(AF_INET, metrics_address_.substr(0, colon).c_str(), &address.sin_addr);
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = ConnectBare(metrics_address_);
   std::string answer;
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+  if (fd >= 0 &&
       write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
     char buffer[4096];
     for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
@@ -260,6 +256,20 @@ std::string Daemon::LeftOver() const {
     }
   }
   return left;
+}
+
+int ConnectBare(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+  inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
 }
 
 grpc::Status Park(const Daemon& daemon, uint32_t device) {

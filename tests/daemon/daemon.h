@@ -96,6 +96,10 @@ class Daemon {
   std::unique_ptr<ChildProcess> child_;
 };
 
+// A TCP connection to "127.0.0.1:port" on which nothing has been said; the caller closes it.
+// -1: errno says why not.
+int ConnectBare(const std::string& address);
+
 // As Admin says.
 grpc::Status Park(const Daemon& daemon, uint32_t device = 0);
 grpc::Status Resume(const Daemon& daemon, uint32_t device = 0);

@@ -2,16 +2,22 @@
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/process/child_process.h"
 #include "tests/daemon/client.h"
@@ -231,6 +237,85 @@ TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
   ExpectNothingLeft(daemon, before);
   EXPECT_TRUE(Eventually([&] { return daemon.Threads() <= threads + growth; }))
       << daemon.Threads() << " threads, " << threads << " before";
+}
+
+// Connections on which nothing is said.
+class BareConnections {
+ public:
+  BareConnections(const Daemon& daemon, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      fds_.push_back(ConnectBare(daemon.address()));
+      EXPECT_GE(fds_.back(), 0) << strerror(errno);
+    }
+  }
+  ~BareConnections() {
+    for (const int fd : fds_) close(fd);
+  }
+
+  // That the daemon has closed.
+  size_t Closed() const {
+    size_t closed = 0;
+    for (const int fd : fds_) {
+      char byte;
+      const ssize_t bytes = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+      if (bytes == 0 || (bytes < 0 && errno != EAGAIN)) ++closed;
+    }
+    return closed;
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+TEST(ClientFaultsTest, ConnectionsOverTheLimitAreClosedAndTheOthersServed) {
+  const Daemon daemon({"--max_connections=20"});
+  const Baseline before(daemon);
+  const Client first(daemon, "first");
+  const Counters counters(first, 100);
+  {
+    const BareConnections many(daemon, 50);
+    // What the test itself had open may still be counted.
+    EXPECT_TRUE(Eventually([&] { return many.Closed() > 30; })) << many.Closed();
+    EXPECT_LT(many.Closed(), 40u);
+    EXPECT_THAT(daemon.Metrics(), HasSubstr("\nresident_connections 20\n"));
+    EXPECT_THAT(daemon.Metrics(), HasSubstr("\nresident_connections_refused_total " +
+                                            std::to_string(many.Closed()) + "\n"));
+    const int one_more = ConnectBare(daemon.address());
+    pollfd closed{one_more, POLLIN, 0};
+    EXPECT_EQ(poll(&closed, 1, 60'000), 1);
+    close(one_more);
+    EXPECT_TRUE(first.Run(counters.Batch(0, 100)).all_ok());
+  }
+  EXPECT_TRUE(Eventually([&] {
+    return daemon.Metrics().find("\nresident_connections 1\n") != std::string::npos;
+  })) << daemon.Metrics();
+  ExpectServes(daemon);
+  EXPECT_THAT(daemon.Output(), HasSubstr("--max_connections"));
+}
+
+TEST(ClientFaultsTest, WithoutADescriptorForAConnectionTheDaemonGoesOn) {
+  const Daemon daemon;
+  const Baseline before(daemon);
+  {
+    CountingClient others(daemon);
+    rlimit limit{};
+    ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+    const size_t most = daemon.Descriptors() + 6;
+    const rlimit small{most, limit.rlim_max};
+    ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &small, nullptr), 0);
+    {
+      const BareConnections many(daemon, 30);
+      EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() >= most; }));
+      EXPECT_TRUE(others.GoesOn());
+    }
+    // Still with no more of them.
+    const Client another(daemon, "another");
+    const Counters counters(another, 100);
+    EXPECT_TRUE(another.Run(counters.Batch(0, 100)).all_ok());
+    EXPECT_EQ(others.interruptions(), 0u);
+    ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  }
+  ExpectNothingLeft(daemon, before);
 }
 
 }  // namespace

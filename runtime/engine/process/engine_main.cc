@@ -11,10 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,12 +23,14 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/process/engine_fds.h"
 #include "runtime/engine/process/engine_service.h"
+#include "runtime/process/descriptor_limit.h"
 
 namespace resident {
 namespace {
 
-// An object for each operator slot of two generations, and what else there is.
-constexpr rlim_t kDescriptors = 4096;
+// An object for each operator slot of two generations (runtime/engine/cpu/cpu_generation.cc),
+// and what else there is.
+constexpr uint64_t kDescriptors = 4096;
 
 // What follows `name` ("--parent=") among the arguments.
 std::optional<std::string_view> Flag(int argc, char** argv, std::string_view name) {
@@ -46,14 +46,6 @@ std::optional<std::string_view> Flag(int argc, char** argv, std::string_view nam
 void LimitAllocator() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
-}
-
-// Each object of an operator holds a descriptor (runtime/engine/cpu/cpu_generation.cc).
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kDescriptors) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, kDescriptors);
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // The front end decides when the engine ends. A terminal's ^C, or a service manager
@@ -131,7 +123,7 @@ int Serve(pid_t parent) {
 
 int EngineMain(int argc, char** argv) {
   LimitAllocator();
-  RaiseDescriptorLimit();
+  RaiseDescriptorLimit(kDescriptors);
   prctl(PR_SET_NAME, "resident-engine");
   if (Flag(argc, argv, "--list_devices")) return ListDevices();
   const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");

@@ -1,0 +1,249 @@
+#include "server/listener.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+// Connections that the system keeps until they are taken.
+constexpr int kBacklog = 4096;
+// A peer that acknowledges nothing for so long is gone.
+constexpr unsigned kUserTimeoutMs = 5'000;
+// While the process has no descriptor left.
+constexpr int kRetryMs = 100;
+// Between two looks for connections that are closed, while more come than there may be.
+constexpr auto kLookEvery = std::chrono::milliseconds(10);
+constexpr auto kReportEvery = std::chrono::minutes(1);
+
+absl::Status CannotListen(const std::string& flag, const std::string& address,
+                          const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why,
+                                             ". Fix: stop what uses the address, or give another "
+                                             "with --",
+                                             flag));
+}
+
+// "host:port" or "[v6]:port".
+bool Split(const std::string& address, std::string* host, std::string* port) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) return false;
+  *host = address.substr(0, colon);
+  *port = address.substr(colon + 1);
+  if (host->size() > 1 && host->front() == '[' && host->back() == ']') {
+    *host = host->substr(1, host->size() - 2);
+  }
+  return !host->empty() && port->size() <= 5 &&
+         port->find_first_not_of("0123456789") == std::string::npos && std::stoi(*port) <= 65535;
+}
+
+void SetOption(int fd, int level, int name, unsigned value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+uint16_t* PortOf(sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? &reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : &reinterpret_cast<sockaddr_in&>(address).sin_port;
+}
+
+// A socket bound there, at another port if one is given; -1: errno says why not.
+int BoundSocket(const addrinfo& at, uint16_t port) {
+  const int fd = socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.ai_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  // Connections have these from their listener.
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  sockaddr_storage address{};
+  memcpy(&address, at.ai_addr, at.ai_addrlen);
+  if (port != 0) *PortOf(address) = htons(port);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+uint16_t BoundPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(*PortOf(address));
+}
+
+bool SameFile(int fd, const std::pair<dev_t, ino_t>& file) {
+  struct stat now;
+  return fstat(fd, &now) == 0 && std::pair(now.st_dev, now.st_ino) == file;
+}
+
+}  // namespace
+
+absl::Status CheckListen(const std::string& flag, const std::string& address) {
+  return Listener::Bind(flag, address).status();
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag,
+                                                         const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener(flag, address));
+  if (absl::Status status = listener->BindAll(); !status.ok()) return status;
+  return listener;
+}
+
+absl::Status Listener::BindAll() {
+  std::string host;
+  std::string port;
+  if (!Split(address_, &host, &port)) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag_, "=", address_,
+                                                   " is not host:port. Fix: give e.g. "
+                                                   "127.0.0.1:50051"));
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return CannotListen(flag_, address_, gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
+  int error = 0;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    // A name's other addresses get the port that the first one got.
+    const int fd = BoundSocket(*at, port_);
+    if (fd >= 0) {
+      sockets_.push_back(fd);
+      if (port_ == 0) port_ = BoundPort(fd);
+    } else if (error == 0 || errno == EADDRINUSE) {
+      error = errno;
+    }
+  }
+  // One that this machine does not have (IPv6, say) is left out, if there is another.
+  if (sockets_.empty() || error == EADDRINUSE) {
+    return CannotListen(flag_, address_, strerror(error));
+  }
+  return absl::OkStatus();
+}
+
+Listener::~Listener() {
+  Stop();
+  for (const int socket : sockets_) close(socket);
+}
+
+absl::Status Listener::Start(uint32_t max_connections,
+                             std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc) {
+  max_connections_ = max_connections;
+  grpc_ = std::move(grpc);
+  for (const int socket : sockets_) {
+    if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
+  }
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "resident-accept");
+    AcceptAll();
+  });
+  return absl::OkStatus();
+}
+
+void Listener::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.Signal();
+  thread_.join();
+  for (const int socket : sockets_) close(socket);
+  sockets_.clear();
+}
+
+uint64_t Listener::connections() {
+  absl::MutexLock lock(&mu_);
+  ForgetClosed();
+  return open_.size();
+}
+
+uint64_t Listener::refused() const {
+  absl::MutexLock lock(&mu_);
+  return refused_;
+}
+
+void Listener::AcceptAll() {
+  std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
+  for (const int socket : sockets_) polled.push_back({socket, POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[0].revents != 0) return;
+    bool able = true;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) able = Accept(polled[i].fd) && able;
+    }
+    // Those that wait would wake it at once.
+    if (!able) poll(polled.data(), 1, kRetryMs);
+    ReportRefused();
+  }
+}
+
+bool Listener::Accept(int socket) {
+  while (true) {
+    const int fd = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      Take(socket, fd);
+    } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
+      // Else one that was given up already, or that a firewall forbids: the next.
+      return errno == EAGAIN;
+    }
+  }
+}
+
+void Listener::Take(int socket, int fd) {
+  if (!Count(fd)) {
+    close(fd);
+    return;
+  }
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = socket;
+  connection.fd = fd;
+  grpc_->HandleNewConnection(&connection);
+}
+
+bool Listener::Count(int fd) {
+  struct stat file;
+  absl::MutexLock lock(&mu_);
+  // The one that had this descriptor before is closed.
+  open_.erase(fd);
+  if (open_.size() >= max_connections_ && Clock::now() - looked_ >= kLookEvery) {
+    ForgetClosed();
+    looked_ = Clock::now();
+  }
+  if (open_.size() >= max_connections_ || fstat(fd, &file) != 0) {
+    ++refused_;
+    return false;
+  }
+  open_.emplace(fd, File(file.st_dev, file.st_ino));
+  return true;
+}
+
+void Listener::ForgetClosed() {
+  absl::erase_if(open_, [](const auto& entry) { return !SameFile(entry.first, entry.second); });
+}
+
+void Listener::ReportRefused() {
+  const uint64_t refused = this->refused();
+  if (refused == reported_refused_ || Clock::now() - reported_ < kReportEvery) return;
+  fprintf(stderr,
+          "residentd: %llu connections were refused: %u are open. Fix: close those that are not "
+          "needed, or raise --max_connections\n",
+          static_cast<unsigned long long>(refused - reported_refused_), max_connections_);
+  reported_ = Clock::now();
+  reported_refused_ = refused;
+}
+
+}  // namespace resident
