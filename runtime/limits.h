@@ -42,7 +42,8 @@ struct Limits {
   // more than it leaves to the others. 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients, as far as the process may have descriptors
-  // (kOwnDescriptors are kept for the rest). Over that, one is closed as soon as it is made.
+  // (kOwnDescriptors are kept for the rest, or half of all if that is less). Over that, one is
+  // closed as soon as it is made.
   uint32_t max_connections = 4096;
   // --max_connection_streams: calls under way on one connection; a client's library keeps
   // more back until one has ended.
@@ -72,9 +73,7 @@ struct DeviceLimits {
 // File descriptors of the front end beside its clients' connections: engines, compilers,
 // files, the metrics page.
 inline constexpr uint32_t kOwnDescriptors = 512;
-// A connection without a call under way is closed; its client makes another when it calls.
-inline constexpr uint32_t kConnectionIdleMs = 10 * 60 * 1000;
-// From a connection's first byte to the end of its handshake.
+// From when a connection is taken to the end of its handshake.
 inline constexpr uint32_t kHandshakeMs = 20'000;
 inline constexpr uint32_t kMaxClientNameBytes = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 128;

@@ -12,9 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace resident {
 namespace {
@@ -23,6 +26,8 @@ namespace {
 constexpr int kBacklog = 4096;
 // A peer that acknowledges nothing for so long is gone.
 constexpr unsigned kUserTimeoutMs = 5'000;
+// Taken from one socket before others, and Stop, have their turn.
+constexpr int kMostAtOnce = 64;
 // While the process has no descriptor left.
 constexpr int kRetryMs = 100;
 // Between two looks for connections that are closed, while more come than there may be.
@@ -59,19 +64,54 @@ uint16_t* PortOf(sockaddr_storage& address) {
                                        : &reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
-// A socket bound there, at another port if one is given; -1: errno says why not.
-int BoundSocket(const addrinfo& at, uint16_t port) {
-  const int fd = socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+struct Address {
+  sockaddr_storage to{};
+  socklen_t bytes = 0;
+
+  bool operator==(const Address& other) const {
+    return bytes == other.bytes && memcmp(&to, &other.to, bytes) == 0;
+  }
+};
+
+Address Wildcard(sa_family_t family, uint16_t port) {
+  Address any;
+  any.to.ss_family = family;
+  any.bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  *PortOf(any.to) = htons(port);
+  return any;
+}
+
+// All that a host has, each once. getaddrinfo's error otherwise.
+std::variant<std::vector<Address>, int> Resolve(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return error;
+  }
+  std::vector<Address> all;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    Address address;
+    memcpy(&address.to, at->ai_addr, at->ai_addrlen);
+    address.bytes = at->ai_addrlen;
+    // A name may have one twice (/etc/hosts).
+    if (std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
+  }
+  freeaddrinfo(found);
+  return all;
+}
+
+// A socket bound there; -1: errno says why not.
+int BoundSocket(const Address& address) {
+  const int fd = socket(address.to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (at.ai_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (address.to.ss_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   // Connections have these from their listener.
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
-  sockaddr_storage address{};
-  memcpy(&address, at.ai_addr, at.ai_addrlen);
-  if (port != 0) *PortOf(address) = htons(port);
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) == 0) return fd;
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address.to), address.bytes) == 0) return fd;
   const int error = errno;
   close(fd);
   errno = error;
@@ -111,26 +151,32 @@ absl::Status Listener::BindAll() {
                                                    " is not host:port. Fix: give e.g. "
                                                    "127.0.0.1:50051"));
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return CannotListen(flag_, address_, gai_strerror(error));
+  const auto resolved = Resolve(host, port);
+  if (const int* const error = std::get_if<int>(&resolved)) {
+    return CannotListen(flag_, address_, gai_strerror(*error));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
+  std::vector<Address> addresses = std::get<std::vector<Address>>(resolved);
+  const uint16_t wanted = ntohs(*PortOf(addresses.front().to));
+  const std::vector<Address> wildcards = {Wildcard(AF_INET6, wanted), Wildcard(AF_INET, wanted)};
+  // Either one means all of the machine's addresses. Where there is no IPv6, IPv4's.
+  const bool everywhere =
+      std::find(wildcards.begin(), wildcards.end(), addresses.front()) != wildcards.end();
+  if (everywhere) addresses = wildcards;
   int error = 0;
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+  for (Address& address : addresses) {
     // A name's other addresses get the port that the first one got.
-    const int fd = BoundSocket(*at, port_);
+    if (port_ != 0) *PortOf(address.to) = htons(port_);
+    const int fd = BoundSocket(address);
     if (fd >= 0) {
       sockets_.push_back(fd);
       if (port_ == 0) port_ = BoundPort(fd);
+      if (everywhere) break;
     } else if (error == 0 || errno == EADDRINUSE) {
       error = errno;
+      if (error == EADDRINUSE) break;
     }
   }
-  // One that this machine does not have (IPv6, say) is left out, if there is another.
+  // One that this machine does not have (IPv6's, say) is left out, if there is another.
   if (sockets_.empty() || error == EADDRINUSE) {
     return CannotListen(flag_, address_, strerror(error));
   }
@@ -179,32 +225,40 @@ void Listener::AcceptAll() {
   std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
   for (const int socket : sockets_) polled.push_back({socket, POLLIN, 0});
   while (true) {
-    if (poll(polled.data(), polled.size(), -1) < 0) continue;
-    if (polled[0].revents != 0) return;
+    if (poll(polled.data(), polled.size(), UntilReportMs()) < 0) continue;
+    if (polled[0].revents != 0) break;
     bool able = true;
     for (size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) able = Accept(polled[i].fd) && able;
     }
+    if (UntilReportMs() == 0) ReportRefused();
     // Those that wait would wake it at once.
     if (!able) poll(polled.data(), 1, kRetryMs);
-    ReportRefused();
   }
+  ReportRefused();
 }
 
 bool Listener::Accept(int socket) {
-  while (true) {
+  for (int taken = 0; taken < kMostAtOnce; ++taken) {
     const int fd = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       Take(socket, fd);
+    } else if (errno == EAGAIN) {
+      return true;
     } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
       // Else one that was given up already, or that a firewall forbids: the next.
-      return errno == EAGAIN;
+      ReportNoRoom(errno);
+      return false;
     }
   }
+  return true;
 }
 
 void Listener::Take(int socket, int fd) {
-  if (!Count(fd)) {
+  sockaddr_storage peer;
+  socklen_t bytes = sizeof(peer);
+  // gRPC would log one that its client has reset already; nobody is there to be served.
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 || !Count(fd)) {
     close(fd);
     return;
   }
@@ -235,15 +289,31 @@ void Listener::ForgetClosed() {
   absl::erase_if(open_, [](const auto& entry) { return !SameFile(entry.first, entry.second); });
 }
 
+int Listener::UntilReportMs() const {
+  if (refused() == reported_refused_) return -1;
+  if (!reported_.has_value()) return 0;
+  const auto left = *reported_ + kReportEvery - Clock::now();
+  return std::max<int>(0, static_cast<int>(absl::ToInt64Milliseconds(absl::FromChrono(left))));
+}
+
 void Listener::ReportRefused() {
   const uint64_t refused = this->refused();
-  if (refused == reported_refused_ || Clock::now() - reported_ < kReportEvery) return;
+  if (refused == reported_refused_) return;
   fprintf(stderr,
-          "residentd: %llu connections were refused: %u are open. Fix: close those that are not "
-          "needed, or raise --max_connections\n",
-          static_cast<unsigned long long>(refused - reported_refused_), max_connections_);
+          "residentd: connections over --max_connections=%u: %llu were refused. Fix: close those "
+          "that are not needed, or raise the limit\n",
+          max_connections_, static_cast<unsigned long long>(refused - reported_refused_));
   reported_ = Clock::now();
   reported_refused_ = refused;
+}
+
+void Listener::ReportNoRoom(int error) {
+  if (reported_no_room_.has_value() && Clock::now() - *reported_no_room_ < kReportEvery) return;
+  fprintf(stderr,
+          "residentd: no connection can be taken for now, those that come wait: %s. Fix: raise "
+          "LimitNOFILE, or ulimit -n\n",
+          strerror(error));
+  reported_no_room_ = Clock::now();
 }
 
 }  // namespace resident

@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,7 +45,8 @@ absl::Status CheckListen(const std::string& flag, const std::string& address);
 class Listener {
  public:
   // Takes the address ("host:port" or "[v6]:port"; port 0: any), all of them if a name has
-  // several. "[::]" takes IPv4's too. Nobody can connect yet.
+  // several. "0.0.0.0" and "[::]" both mean all of the machine's, of IPv4 and IPv6. Nobody can
+  // connect yet.
   // INVALID_ARGUMENT: not host:port. UNAVAILABLE: in use, or not this machine's. `flag` is
   // named in the message.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& flag,
@@ -82,7 +84,10 @@ class Listener {
   // Whether there is room for it; counts it then.
   bool Count(int fd) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Until those that were refused are to be told of; -1: there are none. Once a minute.
+  int UntilReportMs() const;
   void ReportRefused();
+  void ReportNoRoom(int error);
 
   const std::string flag_;
   const std::string address_;
@@ -100,8 +105,9 @@ class Listener {
 
   // Of the thread that accepts.
   Clock::time_point looked_;  // For closed ones.
-  Clock::time_point reported_;
+  std::optional<Clock::time_point> reported_;
   uint64_t reported_refused_ = 0;
+  std::optional<Clock::time_point> reported_no_room_;
 };
 
 }  // namespace resident

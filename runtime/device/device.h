@@ -93,7 +93,8 @@ struct DeviceOptions {
   // The same for the operator in a slot; 0: task_time_limit. Called from the
   // supervisor's thread. Default: task_time_limit for all.
   std::function<std::chrono::milliseconds(uint32_t)> slot_time_limit;
-  // The engine's heartbeat may be this late. It comes ten times as often, or more.
+  // The engine's heartbeat may be this late. It comes ten times as often, at most
+  // every 50 ms.
   std::chrono::milliseconds heartbeat_limit{5'000};
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
   std::string engine_program;

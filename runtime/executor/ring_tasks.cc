@@ -219,6 +219,8 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
   std::vector<OverdueTask> overdue;
   if (ring_ == nullptr) return overdue;
   const Clock::time_point now = Clock::now();
+  watched_ += std::min<nanoseconds>(now - last_watch_, kMostOfALook);
+  last_watch_ = now;
   bool any_running = false;
   for (uint32_t w = 0; w < crumbs_.size(); ++w) {
     const Breadcrumb crumb = ReadCrumb(w);
@@ -229,12 +231,16 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     }
     any_running = true;
     if (crumbs_[w].stamp != crumb.stamp) {
-      crumbs_[w] = {crumb.stamp, now};
-    } else if (now - crumbs_[w].since > limit(crumb.operator_slot)) {
-      overdue.push_back({*sequence, crumb.operator_slot, now - crumbs_[w].since});
+      crumbs_[w] = {crumb.stamp, watched_};
+    } else if (watched_ - crumbs_[w].since > limit(crumb.operator_slot)) {
+      overdue.push_back({*sequence, crumb.operator_slot, watched_ - crumbs_[w].since});
     }
   }
-  const nanoseconds quiet = now - std::max(last_completion_, busy_since_);
+  if (const auto stirred = std::max(last_completion_, busy_since_); stirred != stirred_) {
+    stirred_ = stirred;
+    quiet_since_ = watched_;
+  }
+  const nanoseconds quiet = watched_ - quiet_since_;
   if (!any_running && ring_->in_flight() > 0 && quiet > limit(kNoOperatorSlot)) {
     overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, quiet});
   }

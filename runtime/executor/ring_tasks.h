@@ -83,6 +83,8 @@ class RingTasks {
   // The kernel is back, or was not parked after a Hold.
   void EndPark();
 
+  // To be called every so often while tasks are in flight: time counts as far as these calls
+  // saw it pass.
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   std::vector<uint32_t> RunningSlots() const;
   std::vector<RunningTask> RunningTasks() const;
@@ -97,11 +99,14 @@ class RingTasks {
     uint32_t index = 0;
   };
 
-  // What a worker was seen running, and since when.
+  // What a worker was seen running, and since when, by `watched_`.
   struct Crumb {
     uint32_t stamp = 0;
-    Clock::time_point since;
+    std::chrono::nanoseconds since{0};
   };
+  // Most of the time between two calls of FindOverdue that counts. In a longer one this process
+  // stood still, or the whole machine, and the engine may have too.
+  static constexpr std::chrono::milliseconds kMostOfALook{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
   // Puts one task into the ring; false when it is full.
@@ -125,6 +130,11 @@ class RingTasks {
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point looked_past_;
+  // Of FindOverdue: the time that counts, and when something was last seen to happen, by it.
+  std::chrono::nanoseconds watched_{0};
+  Clock::time_point last_watch_;
+  std::chrono::nanoseconds quiet_since_{0};
+  Clock::time_point stirred_;
 };
 
 }  // namespace resident
