@@ -219,8 +219,7 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
   std::vector<OverdueTask> overdue;
   if (ring_ == nullptr) return overdue;
   const Clock::time_point now = Clock::now();
-  watched_ += std::min<nanoseconds>(now - last_watch_, kMostOfALook);
-  last_watch_ = now;
+  const nanoseconds passed = time_.Look(now);
   bool any_running = false;
   for (uint32_t w = 0; w < crumbs_.size(); ++w) {
     const Breadcrumb crumb = ReadCrumb(w);
@@ -231,16 +230,16 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     }
     any_running = true;
     if (crumbs_[w].stamp != crumb.stamp) {
-      crumbs_[w] = {crumb.stamp, watched_};
-    } else if (watched_ - crumbs_[w].since > limit(crumb.operator_slot)) {
-      overdue.push_back({*sequence, crumb.operator_slot, watched_ - crumbs_[w].since});
+      crumbs_[w] = {crumb.stamp, passed};
+    } else if (passed - crumbs_[w].since > limit(crumb.operator_slot)) {
+      overdue.push_back({*sequence, crumb.operator_slot, passed - crumbs_[w].since});
     }
   }
   if (const auto stirred = std::max(last_completion_, busy_since_); stirred != stirred_) {
     stirred_ = stirred;
-    quiet_since_ = watched_;
+    quiet_since_ = passed;
   }
-  const nanoseconds quiet = watched_ - quiet_since_;
+  const nanoseconds quiet = passed - quiet_since_;
   if (!any_running && ring_->in_flight() > 0 && quiet > limit(kNoOperatorSlot)) {
     overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, quiet});
   }

@@ -29,6 +29,7 @@
 #include "runtime/executor/batch_outcome.h"
 #include "runtime/executor/device_queue.h"
 #include "runtime/executor/ring_backlog.h"
+#include "runtime/process/watched_time.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {
@@ -99,13 +100,12 @@ class RingTasks {
     uint32_t index = 0;
   };
 
-  // What a worker was seen running, and since when, by `watched_`.
+  // What a worker was seen running, and since when, by `time_`.
   struct Crumb {
     uint32_t stamp = 0;
     std::chrono::nanoseconds since{0};
   };
-  // Most of the time between two calls of FindOverdue that counts. In a longer one this process
-  // stood still, or the whole machine, and the engine may have too.
+  // Of the time between two calls of FindOverdue, at most.
   static constexpr std::chrono::milliseconds kMostOfALook{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
@@ -130,11 +130,10 @@ class RingTasks {
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point looked_past_;
-  // Of FindOverdue: the time that counts, and when something was last seen to happen, by it.
-  std::chrono::nanoseconds watched_{0};
-  Clock::time_point last_watch_;
-  std::chrono::nanoseconds quiet_since_{0};
+  // Of FindOverdue: what happened last, and since when it has been quiet, by `time_`.
+  WatchedTime time_{kMostOfALook, Clock::now()};
   Clock::time_point stirred_;
+  std::chrono::nanoseconds quiet_since_{0};
 };
 
 }  // namespace resident

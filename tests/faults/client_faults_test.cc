@@ -289,6 +289,12 @@ TEST(ClientFaultsTest, ConnectionsOverTheLimitAreClosedAndTheOthersServed) {
   EXPECT_THAT(daemon.Output(), HasSubstr("--max_connections"));
 }
 
+TEST(ClientFaultsTest, MoreConnectionsThanDescriptorsAreWarnedOf) {
+  const Daemon daemon({"--max_connections=4000000000"});
+  EXPECT_THAT(daemon.Output(), HasSubstr("connections, not --max_connections=4000000000"));
+  ExpectServes(daemon);
+}
+
 TEST(ClientFaultsTest, WithoutADescriptorForAConnectionTheDaemonGoesOn) {
   const Daemon daemon;
   const Baseline before(daemon);

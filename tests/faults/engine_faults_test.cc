@@ -189,13 +189,12 @@ TEST(EngineFaultsTest, AMachineThatStoodStillEndsNoTask) {
 // Programs are judged by what they may execute: no batch that is taken runs into the limit,
 // also where other batches keep the other workers.
 TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
-  const Daemon daemon({"--task_time_limit=4s", "--flux_max_cycles=1000000000"});
-  constexpr uint32_t kRuns = 18;
-  // CPU: one run takes a third of a second, so that a busy machine is no matter, and one that
-  // stands still for seconds neither; all of them on one worker would take longer than the
-  // limit. GPU: what is taken at most.
-  const uint32_t cycles_of_same = OnGpu() ? 10'000'000 : 101'000'000;
-  const uint32_t cycles_of_different = OnGpu() ? 1'248'000 : 101'000'000;
+  const Daemon daemon({"--task_time_limit=2s", "--flux_max_cycles=1000000000"});
+  constexpr uint32_t kRuns = 24;
+  // CPU: one run takes a sixth of a second, so that a busy machine is no matter; all of them
+  // on one worker would take twice the limit. GPU: what is taken at most.
+  const uint32_t cycles_of_same = OnGpu() ? 5'000'000 : 51'000'000;
+  const uint32_t cycles_of_different = OnGpu() ? 624'000 : 51'000'000;
   const std::string forever("\x43\x00\x00\x00", 4);  // JMP self
   v1::Batch same = Programs({forever});
   same.mutable_programs()->set_count(kRuns);
@@ -214,7 +213,7 @@ TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
   }
   for (std::thread& client : clients) client.join();
   // A run that might not end in time is not begun.
-  same.mutable_programs()->set_max_cycles(900'000'000);
+  same.mutable_programs()->set_max_cycles(500'000'000);
   const RunOutcome refused = Client(daemon).Run(same);
   EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.call.error_message(),
