@@ -26,7 +26,7 @@ _LIBRARIES = {
     ], []),
     "benchmark": (["benchmark"], []),
     "gmock": (["gmock"], []),
-    "grpc": (["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lgrpcpp_channelz"]),
+    "grpc": (["grpc++", "protobuf"], []),
     "gtest": (["gtest"], []),
     "gtest_main": (["gtest_main"], []),
     "json": (["nlohmann_json"], []),

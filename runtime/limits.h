@@ -108,6 +108,9 @@ inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
 inline constexpr uint32_t kMaxEventTextBytes = 4096;
 // Open Operators.Watch streams.
 inline constexpr uint32_t kMaxWatchers = 256;
+// Open Health.Watch streams, which need no credential, and the name that one watches.
+inline constexpr uint32_t kMaxHealthWatches = 256;
+inline constexpr uint32_t kMaxHealthNameBytes = 256;
 // Events of one Operators.Audit.
 inline constexpr uint32_t kMaxAuditEvents = 1000;
 inline constexpr uint32_t kDefaultAuditEvents = 100;

@@ -17,8 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/stubs/logging.h"
-#include "grpcpp/ext/channelz_service_plugin.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
@@ -28,19 +26,22 @@
 #include "runtime/install/live_operator_manager.h"
 #include "runtime/process/descriptor_limit.h"
 #include "server/auth/access_files.h"
+#include "server/auth/presented.h"
 #include "server/auth/server_credentials.h"
 #include "server/core.h"
 #include "server/device_list.h"
-#include "server/health.h"
 #include "server/listener.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
 #include "server/services/admin_service.h"
+#include "server/services/admitted_service.h"
 #include "server/services/buffers_service.h"
+#include "server/services/channelz_service.h"
 #include "server/services/executor_service.h"
+#include "server/services/health_service.h"
 #include "server/services/operators_service.h"
+#include "server/services/reflection_service.h"
 #include "server/services/sessions_service.h"
-#include "server/unreadable_requests.h"
 #include "server/version.h"
 
 namespace resident {
@@ -130,6 +131,10 @@ class Daemon {
   void ConnectCore();
   absl::Status StartMetrics();
   absl::Status StartServer();
+  // Registers the service with gRPC, behind the access check.
+  void AddService(grpc::ServerBuilder& builder, grpc::Service& service, const char* full_name);
+  // Whether a call may go on.
+  absl::Status Admit(const std::string& method, const grpc::CallbackServerContext& context) const;
   void RestoreBuffers(Device& device, EngineSession& session);
   // The gate has been closed.
   void OnDraining();
@@ -156,7 +161,6 @@ class Daemon {
   Access access_;
   ServerCredentials credentials_;
   AccessFiles access_files_{options_.access, &access_, &credentials_};
-  std::unique_ptr<Health> health_;
   std::unique_ptr<BatchTranslator> translator_;
   std::unique_ptr<WorkerPool> answers_;
   std::unique_ptr<WorkerPool> blocking_;
@@ -174,6 +178,10 @@ class Daemon {
   std::unique_ptr<BuffersService> buffers_service_;
   std::unique_ptr<OperatorsService> operators_;
   std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<ReflectionService> reflection_;
+  ChannelzService channelz_;
+  std::vector<std::unique_ptr<AdmittedService>> admitted_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };
@@ -270,7 +278,7 @@ void Daemon::ConnectCore() {
   }
   buffers_ = std::make_unique<BufferTable>(options_.limits);
   clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
-  health_ = std::make_unique<Health>(core_.devices, &gate_);
+  health_ = std::make_unique<HealthService>(&core_);
   translator_ = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
       &core_.limits, registry_.get(), buffers_.get(), core_.serving, options_.task_time_limit});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
@@ -365,10 +373,15 @@ absl::Status Daemon::StartServer() {
   buffers_service_ = std::make_unique<BuffersService>(&core_);
   operators_ = std::make_unique<OperatorsService>(&core_);
   admin_ = std::make_unique<AdminService>(&core_);
+  reflection_ = std::make_unique<ReflectionService>(
+      &core_,
+      std::vector<std::string>{
+          v1::Admin::service_full_name(), v1::Buffers::service_full_name(),
+          v1::Executor::service_full_name(), v1::Operators::service_full_name(),
+          v1::Sessions::service_full_name(), grpc::channelz::v1::Channelz::service_full_name(),
+          grpc::health::v1::Health::service_full_name(),
+          grpc::reflection::v1alpha::ServerReflection::service_full_name()});
 
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::channelz::experimental::InitChannelzService();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.limits.max_message_mib) << 20);
   builder.SetMaxSendMessageSize(-1);
@@ -381,27 +394,41 @@ absl::Status Daemon::StartServer() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  // Health, reflection and channelz are synchronous services.
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(MakeUnreadableRequests());
-  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      credentials_.Make(options_.access, &access_));
-  builder.RegisterService(executor_.get());
-  builder.RegisterService(sessions_.get());
-  builder.RegisterService(buffers_service_.get());
-  builder.RegisterService(operators_.get());
-  builder.RegisterService(admin_.get());
+      credentials_.Make(options_.access));
+  AddService(builder, *executor_, v1::Executor::service_full_name());
+  AddService(builder, *sessions_, v1::Sessions::service_full_name());
+  AddService(builder, *buffers_service_, v1::Buffers::service_full_name());
+  AddService(builder, *operators_, v1::Operators::service_full_name());
+  AddService(builder, *admin_, v1::Admin::service_full_name());
+  AddService(builder, *health_, grpc::health::v1::Health::service_full_name());
+  AddService(builder, *reflection_,
+             grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  AddService(builder, channelz_, grpc::channelz::v1::Channelz::service_full_name());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start its server");
   address_ = absl::StrCat(HostOf(options_.address), ":", listener_->port());
-  health_->Attach(server_->GetHealthCheckService());
+  health_->Update();
   access_files_.Watch([this] { streams_.EndRefused(); });
   return listener_->Start(MostConnections(options_.limits.max_connections), std::move(acceptor));
+}
+
+void Daemon::AddService(grpc::ServerBuilder& builder, grpc::Service& service,
+                        const char* full_name) {
+  admitted_.push_back(std::make_unique<AdmittedService>(
+      service, full_name,
+      [this](const std::string& method, const grpc::CallbackServerContext& context) {
+        return Admit(method, context);
+      }));
+  builder.RegisterService(admitted_.back().get());
+}
+
+absl::Status Daemon::Admit(const std::string& method,
+                           const grpc::CallbackServerContext& context) const {
+  if (!core_.credentials) return absl::OkStatus();
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  return access_.Admit(method, PresentedBy(context.client_metadata(), *auth));
 }
 
 absl::Status Daemon::Start() {
@@ -487,7 +514,6 @@ void Daemon::Stop(const sigset_t& signals) {
   for (const auto& device : devices_) device->Shutdown();
   gate_.AwaitEmpty(absl::Now() + absl::FromChrono(kLastAnswers));
   streams_.EndAll(errors::Draining());
-  health_->Attach(nullptr);
   listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   server_->Wait();

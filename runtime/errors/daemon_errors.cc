@@ -89,6 +89,32 @@ absl::Status Draining() {
       "after the restart");
 }
 
+absl::Status UnknownHealthService(const std::string& name) {
+  return absl::NotFoundError(StrCat("no service ", Quote(name),
+                                    " is known to the health service. Fix: ask for '' (all of "
+                                    "them), a service such as 'resident.v1.Executor', or "
+                                    "'resident.device/0'"));
+}
+
+absl::Status HealthNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("the name of a service has ", bytes, " bytes, at most ",
+                                           limit,
+                                           " are allowed. Fix: ask for '' or a service's name"));
+}
+
+absl::Status TooManyHealthWatches(uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat(limit,
+                                             " Health.Watch streams are open, the most that the "
+                                             "daemon serves. Fix: close some, or call "
+                                             "Health.Check now and then"));
+}
+
+absl::Status NoChannelzEntity() {
+  return absl::NotFoundError(
+      "no such channel, subchannel, server or socket. Fix: begin at GetServers or "
+      "GetTopChannels and follow the ids");
+}
+
 absl::Status Cancelled() {
   return absl::CancelledError("the call was cancelled. Fix: none needed if that was intended");
 }

@@ -13,7 +13,7 @@
 // Without a policy everybody may do everything, as the name of the certificate or as
 // "anonymous". With one, a name that it does not have may do nothing.
 //
-// Every call goes through Admit before its message is read (metadata_gate.h); what
+// Every call goes through Admit before its message is read (services/admitted_service.h); what
 // depends on the message (operators, quotas) is asked of the Account where it is known.
 //
 // Invariants:

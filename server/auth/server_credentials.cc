@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
-#include "server/auth/metadata_gate.h"
 
 namespace resident {
 namespace {
@@ -24,8 +23,8 @@ absl::Status ServerCredentials::SetCertificates(const Certificates& certificates
   return status;
 }
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentials::Make(const AccessOptions& options,
-                                                                 const Access* access) const {
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials::Make(
+    const AccessOptions& options) const {
   if (!options.credentials()) return grpc::InsecureServerCredentials();
   std::shared_ptr<grpc::ServerCredentials> credentials;
   if (!options.tls()) {
@@ -45,7 +44,6 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials::Make(const AccessOpt
                                   : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
     credentials = grpc::experimental::TlsServerCredentials(tls);
   }
-  credentials->SetAuthMetadataProcessor(std::make_shared<MetadataGate>(access));
   return credentials;
 }
 

@@ -1,8 +1,8 @@
 // ServerCredentials: how the daemon's port is secured, and the certificates behind it.
 //
-//   neither TLS nor a policy   plain, as fast as it gets: no call is looked at
-//   a policy without TLS       plain, on the loopback interface; calls go through the gate
-//   TLS                        calls go through the gate
+//   neither TLS nor a policy   plain
+//   a policy without TLS       plain, and refused by gRPC to peers on other machines
+//   TLS                        TLS, with or without client certificates
 //
 // Certificates are replaced while the server runs: connections that are open stay as
 // they are, new ones get the new certificate.
@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/security/server_credentials.h"
-#include "server/auth/access.h"
 #include "server/auth/access_options.h"
 #include "server/auth/certificate_files.h"
 #include "server/auth/published_file.h"
@@ -27,10 +26,9 @@ class ServerCredentials {
   // Checked certificates. gRPC takes them up within two seconds.
   absl::Status SetCertificates(const Certificates& certificates);
 
-  // For the port. REQUIRES: SetCertificates, if the options say TLS; this object and
-  // `access` outlive the server.
-  std::shared_ptr<grpc::ServerCredentials> Make(const AccessOptions& options,
-                                                const Access* access) const;
+  // For the port. REQUIRES: SetCertificates, if the options say TLS; this object outlives the
+  // server.
+  std::shared_ptr<grpc::ServerCredentials> Make(const AccessOptions& options) const;
 
  private:
   // Key and chain in one, so that they cannot be read apart.
