@@ -17,8 +17,8 @@ packages=(
   libprotobuf-dev libre2-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
-  # The real Prometheus server and promtool, for the metrics tests.
-  prometheus
+  # The real Prometheus server and promtool, for the metrics tests; openssl, for certificates.
+  openssl prometheus
 )
 
 missing=()

@@ -24,7 +24,9 @@ struct Limits {
   // --max_stream_batches: batches of one stream that are admitted and not yet
   // answered. A client that does not read its results stops being read from here.
   uint32_t max_stream_batches = 64;
-  // --max_sessions: open sessions.
+  // --max_sessions: open sessions, and likewise connections with work and without a session. Of
+  // these, installs and watches, one caller leaves an eighth to the others
+  // (server/shared_slots.h).
   uint32_t max_sessions = 1024;
   // --max_buffers: buffers of one session, and of all durable ones.
   uint32_t max_buffers = 65536;
@@ -52,6 +54,8 @@ struct Limits {
   uint64_t flux_max_cycles = 100'000'000;
   // --max_installs: installs under way, of all clients.
   uint32_t max_installs = 8;
+  // --max_install_header_ms: from the beginning of an install to its header.
+  uint32_t max_install_header_ms = 10'000;
   // --max_install_upload_ms: from the beginning of an install to its half-close. One that is
   // not sent holds a place of max_installs for so long.
   uint32_t max_install_upload_ms = 120'000;

@@ -99,12 +99,11 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(
   if (name.size() > kMaxClientNameBytes) {
     return errors::ClientNameTooLong(name.size(), kMaxClientNameBytes);
   }
+  auto slot = session_slots_.Take(HolderOf(*account, peer), account->session_quota());
+  if (!slot.ok()) return slot.status();
   absl::MutexLock lock(&mu_);
-  if (sessions_.size() >= limits_.max_sessions) {
-    return errors::TooManySessions(limits_.max_sessions);
-  }
   std::shared_ptr<Client> client = Make(NewSessionId(), name, peer, account);
-  sessions_[client->session()] = client;
+  sessions_[client->session()] = {client, *std::move(slot)};
   buffers_->AddOwner(client->id());
   return client;
 }
@@ -139,10 +138,11 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
   if (!session.empty()) {
     const auto found = sessions_.find(session);
     if (found == sessions_.end()) return errors::UnknownSession(session);
-    if (found->second->account().name() != account->name()) {
+    const std::shared_ptr<Client>& client = found->second.client;
+    if (client->account().name() != account->name()) {
       return errors::OthersSession(account->name());
     }
-    return found->second;
+    return client;
   }
   std::pair<std::string, std::string> key(peer, account->name());
   const auto found = peers_.find(key);
@@ -151,19 +151,22 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
     return found->second.client;
   }
   ForgetIdle(now, /*all=*/false);
-  if (peers_.size() >= limits_.max_sessions) {
+  const std::string holder = HolderOf(*account, peer);
+  auto slot = peer_slots_.Take(holder);
+  if (!slot.ok()) {
     ForgetIdle(now, /*all=*/true);
-    if (peers_.size() >= limits_.max_sessions) return errors::TooManyPeers(limits_.max_sessions);
+    slot = peer_slots_.Take(holder);
+    if (!slot.ok()) return slot.status();
   }
   std::shared_ptr<Client> client = Make("", "", peer, account);
-  peers_[std::move(key)] = {client, now};
+  peers_[std::move(key)] = {client, now, *std::move(slot)};
   return client;
 }
 
 std::vector<std::shared_ptr<Client>> ClientTable::List() const {
   std::vector<std::shared_ptr<Client>> list;
   absl::MutexLock lock(&mu_);
-  for (const auto& [id, client] : sessions_) list.push_back(client);
+  for (const auto& [id, session] : sessions_) list.push_back(session.client);
   for (const auto& [peer, entry] : peers_) list.push_back(entry.client);
   return list;
 }

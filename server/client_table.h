@@ -29,6 +29,7 @@
 #include "runtime/limits.h"
 #include "runtime/memory/host_memory.h"
 #include "server/auth/account.h"
+#include "server/shared_slots.h"
 #include "server/translation/batch_translator.h"
 
 namespace resident {
@@ -82,9 +83,15 @@ class Client {
 class ClientTable {
  public:
   ClientTable(const Limits& limits, std::vector<Device*> devices, BufferTable* buffers)
-      : limits_(limits), devices_(std::move(devices)), buffers_(buffers) {}
+      : session_slots_({.what = "sessions", .flag = "--max_sessions", .quota = "sessions"},
+                       limits.max_sessions),
+        peer_slots_({.what = "connections with work and no session", .flag = "--max_sessions"},
+                    limits.max_sessions),
+        devices_(std::move(devices)),
+        buffers_(buffers) {}
 
-  // Errors: RESOURCE_EXHAUSTED (--max_sessions), INVALID_ARGUMENT (name too long).
+  // Errors: RESOURCE_EXHAUSTED (--max_sessions, the account's quota), INVALID_ARGUMENT (name too
+  // long).
   absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
                                                       const std::string& peer,
                                                       const std::shared_ptr<Account>& account);
@@ -110,14 +117,20 @@ class ClientTable {
   struct Peer {
     std::shared_ptr<Client> client;
     absl::Time last_seen;
+    SharedSlots::Ticket slot;
+  };
+  struct Session {
+    std::shared_ptr<Client> client;
+    SharedSlots::Ticket slot;
   };
 
-  const Limits limits_;
+  SharedSlots session_slots_;
+  SharedSlots peer_slots_;
   const std::vector<Device*> devices_;
   BufferTable* const buffers_;
 
   mutable absl::Mutex mu_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Client>> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
   // By peer and account.
   absl::flat_hash_map<std::pair<std::string, std::string>, Peer> peers_ ABSL_GUARDED_BY(mu_);
   absl::Time last_sweep_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -6,7 +6,6 @@
 #ifndef RESIDENT_SERVER_CORE_H_
 #define RESIDENT_SERVER_CORE_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "server/drain_gate.h"
 #include "server/live_streams.h"
 #include "server/rpc_counters.h"
+#include "server/shared_slots.h"
 #include "server/translation/batch_translator.h"
 #include "server/worker_pool.h"
 
@@ -47,7 +47,9 @@ struct Core {
   HostMemory* request_memory = nullptr;
   HostMemory* answer_memory = nullptr;
   LiveStreams* streams = nullptr;
-  std::atomic<uint32_t> watchers{0};  // Open Operators.Watch streams.
+  // Of Operators.Watch streams, and of installs under way.
+  SharedSlots* watch_slots = nullptr;
+  SharedSlots* install_slots = nullptr;
   // For calls that block on a device (park, resume, drain, mapping).
   WorkerPool* blocking = nullptr;
   // For changes of what serves, which must not wait behind those: a rollback is urgent.

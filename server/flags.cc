@@ -78,6 +78,8 @@ ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
           "most instructions that one FLUX run may be allowed");
 ABSL_FLAG(uint32_t, max_installs, resident::Limits().max_installs,
           "installs of operators under way, of all clients");
+ABSL_FLAG(uint32_t, max_install_header_ms, resident::Limits().max_install_header_ms,
+          "time that a client may take to send an install's header");
 ABSL_FLAG(uint32_t, max_install_upload_ms, resident::Limits().max_install_upload_ms,
           "time that a client may take to send an install");
 ABSL_FLAG(bool, allow_shared_memory, true,
@@ -176,6 +178,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
                    absl::StrCat("give 1 to ", kMostStreams));
   }
   limits.flux_max_cycles = absl::GetFlag(FLAGS_flux_max_cycles);
+  limits.max_install_header_ms = absl::GetFlag(FLAGS_max_install_header_ms);
   limits.max_install_upload_ms = absl::GetFlag(FLAGS_max_install_upload_ms);
   limits.max_installs = absl::GetFlag(FLAGS_max_installs);
   if (limits.max_installs > kMostInstalls) {
@@ -185,7 +188,8 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   if (limits.max_batch_tasks == 0 || limits.max_queued_tasks == 0 ||
       limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
       limits.max_installs == 0 || limits.max_connections == 0 ||
-      limits.max_connection_streams == 0 || limits.max_install_upload_ms == 0) {
+      limits.max_connection_streams == 0 || limits.max_install_upload_ms == 0 ||
+      limits.max_install_header_ms == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

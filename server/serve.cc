@@ -157,6 +157,10 @@ class Daemon {
                              options_.limits.max_host_mib << 20};
   HostMemory answer_memory_{options_.limits.max_client_host_mib << 20,
                             options_.limits.max_host_mib << 20};
+  SharedSlots watch_slots_{{.what = "Operators.Watch streams", .quota = "watches"}, kMaxWatchers};
+  SharedSlots install_slots_{
+      {.what = "installs under way", .flag = "--max_installs", .quota = "installs"},
+      options_.limits.max_installs};
   LiveStreams streams_;
   Access access_;
   ServerCredentials credentials_;
@@ -306,6 +310,8 @@ void Daemon::ConnectCore() {
   core_.request_memory = &request_memory_;
   core_.answer_memory = &answer_memory_;
   core_.streams = &streams_;
+  core_.watch_slots = &watch_slots_;
+  core_.install_slots = &install_slots_;
   core_.blocking = blocking_.get();
   core_.disk = disk_.get();
   core_.changes = changes_.get();

@@ -20,10 +20,24 @@ absl::Status UnknownSession(const std::string& id) {
                                            "open"));
 }
 
-absl::Status TooManySessions(uint64_t limit) {
-  return absl::ResourceExhaustedError(StrCat("there are ", limit,
-                                             " sessions, the limit. Fix: end "
-                                             "one or raise --max_sessions"));
+absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
+                    const std::string& flag) {
+  const std::string raise = flag.empty() ? "" : StrCat(", or raise ", flag);
+  if (slots.free == 0) {
+    return absl::ResourceExhaustedError(StrCat("all ", slots.total, " ", what, " are taken, ",
+                                               slots.held, " of them by ", holder,
+                                               ". Fix: try again once one has ended", raise));
+  }
+  return absl::ResourceExhaustedError(
+      StrCat(holder, " has ", slots.held, " of ", slots.total, " ", what, ", and the ", slots.free,
+             " that are free are kept for callers who have none. Fix: end one first", raise));
+}
+
+absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
+                       uint64_t quota, const std::string& quota_name) {
+  return absl::ResourceExhaustedError(
+      StrCat(holder, " has ", held, " ", what, " and a quota of ", quota, " (quotas.", quota_name,
+             "). Fix: end one first, or raise the quota in the daemon's policy (--policy)"));
 }
 
 absl::Status NoHostMemory(uint64_t bytes) {
@@ -38,13 +52,6 @@ absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes,
              client ? " taken by this client" : " taken by all clients", ", are over the limit of ",
              limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
              client ? "--max_client_host_mib" : "--max_host_mib"));
-}
-
-absl::Status TooManyPeers(uint64_t limit) {
-  return absl::ResourceExhaustedError(StrCat("there are ", limit,
-                                             " connections with work, the "
-                                             "limit. Fix: send less at once or raise "
-                                             "--max_sessions"));
 }
 
 absl::Status ClientNameTooLong(size_t bytes, size_t limit) {

@@ -12,8 +12,18 @@ namespace resident::errors {
 
 absl::Status NoSession();
 absl::Status UnknownSession(const std::string& id);
-absl::Status TooManySessions(uint64_t limit);
-absl::Status TooManyPeers(uint64_t limit);
+// Of slots that callers share (server/shared_slots.h). `what`: "sessions". `flag`: what sets
+// how many there are; empty: nothing does.
+struct SlotFigures {
+  uint64_t total;
+  uint64_t free;
+  // Of the holder.
+  uint64_t held;
+};
+absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
+                    const std::string& flag);
+absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
+                       uint64_t quota, const std::string& quota_name);
 absl::Status NoHostMemory(uint64_t bytes);
 absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);

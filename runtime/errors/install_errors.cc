@@ -7,13 +7,6 @@ namespace resident::errors {
 
 using absl::StrCat;
 
-absl::Status TooManyInstalls(uint64_t limit) {
-  return absl::ResourceExhaustedError(
-      StrCat(limit,
-             " installs are under way, the limit. Fix: send it again once one has ended, or raise "
-             "--max_installs"));
-}
-
 absl::Status InstallNoHeader() {
   return absl::InvalidArgumentError(
       "an install begins with its header, and there is none. Fix: send InstallRequest.header "
@@ -52,6 +45,12 @@ absl::Status InstallNotSent(uint64_t limit_ms) {
       StrCat("the install was not sent whole within ", limit_ms,
              " ms. Fix: have files and examples ready before the call, and half-close after the "
              "last; or raise --max_install_upload_ms"));
+}
+
+absl::Status InstallHeaderNotSent(uint64_t limit_ms) {
+  return absl::DeadlineExceededError(
+      StrCat("the install's header was not sent within ", limit_ms,
+             " ms. Fix: send it right after opening the stream; or raise --max_install_header_ms"));
 }
 
 absl::Status InstallFileName(const std::string& name, const std::string& what) {

@@ -11,7 +11,7 @@
 
 namespace resident::errors {
 
-absl::Status TooManyInstalls(uint64_t limit);
+absl::Status InstallHeaderNotSent(uint64_t limit_ms);
 absl::Status InstallNoHeader();
 absl::Status InstallSecondHeader();
 absl::Status InstallEmptyMessage();

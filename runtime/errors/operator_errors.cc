@@ -198,13 +198,6 @@ absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
                                            ". Fix: ask for fewer and go on with before_revision"));
 }
 
-absl::Status TooManyWatchers(uint64_t limit) {
-  return absl::ResourceExhaustedError(
-      StrCat("there are ", limit,
-             " Operators.Watch streams, the limit. Fix: end one, or share one among those who "
-             "look; Operators.Audit lists what was missed"));
-}
-
 absl::Status RemovedButRunning(const std::string& name) {
   return absl::DeadlineExceededError(StrCat(Quote(name),
                                             " was removed, but tasks of it still run. Fix: none "

@@ -45,7 +45,6 @@ absl::Status PromoteShare(const std::string& field, double percent);
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);
 absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms);
 absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit);
-absl::Status TooManyWatchers(uint64_t limit);
 absl::Status RemovedButRunning(const std::string& name);
 
 }  // namespace resident::errors

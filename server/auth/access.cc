@@ -36,7 +36,9 @@ std::optional<std::string_view> TokenIn(std::string_view authorization) {
 
 }  // namespace
 
-Access::Access() : anybody_(MakeIdentity(kAnonymous, Everything())) {
+Access::Access()
+    : anybody_(std::make_shared<Identity>(
+          std::make_shared<Account>(kAnonymous, Everything(), /*everybody=*/true))) {
   auto state = std::make_shared<State>();
   state->everything_allowed = true;
   absl::MutexLock lock(&mu_);

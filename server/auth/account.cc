@@ -18,7 +18,8 @@ bool HasPrefix(const std::optional<std::vector<std::string>>& prefixes, const st
 
 }  // namespace
 
-Account::Account(std::string name, Rights rights) : name_(std::move(name)) {
+Account::Account(std::string name, Rights rights, bool everybody)
+    : name_(std::move(name)), everybody_(everybody) {
   SetRights(std::move(rights));
 }
 

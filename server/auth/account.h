@@ -46,15 +46,22 @@ struct Rights {
   std::optional<uint64_t> tasks_in_flight = std::nullopt;
   std::optional<uint64_t> buffer_bytes = std::nullopt;
   std::optional<uint32_t> installs_per_minute = std::nullopt;
+  // At a time. Absent: as many as the daemon lets one caller have (server/shared_slots.h).
+  std::optional<uint32_t> sessions = std::nullopt;
+  std::optional<uint32_t> watches = std::nullopt;
+  std::optional<uint32_t> installs = std::nullopt;
 
   bool operator==(const Rights&) const = default;
 };
 
 class Account : public std::enable_shared_from_this<Account> {
  public:
-  Account(std::string name, Rights rights);
+  // `everybody`: it stands for all callers, since nothing tells them apart (no policy, no
+  // certificates).
+  Account(std::string name, Rights rights, bool everybody = false);
 
   const std::string& name() const { return name_; }
+  bool everybody() const { return everybody_; }
   void SetRights(Rights rights);
 
   // PERMISSION_DENIED: the account has none of these roles. `call`: what for, e.g.
@@ -77,11 +84,22 @@ class Account : public std::enable_shared_from_this<Account> {
   // RESOURCE_EXHAUSTED: too many within the last minute.
   absl::Status BeginInstall(const std::string& operator_name, absl::Time now);
 
+  // Quotas of what it may have open at a time; absent: none.
+  std::optional<uint32_t> session_quota() const { return QuotaOf(&Rights::sessions); }
+  std::optional<uint32_t> watch_quota() const { return QuotaOf(&Rights::watches); }
+  std::optional<uint32_t> install_quota() const { return QuotaOf(&Rights::installs); }
+
   uint64_t tasks_in_flight() const { return tasks_.load(std::memory_order_relaxed); }
   uint64_t buffer_bytes() const;
 
  private:
+  std::optional<uint32_t> QuotaOf(std::optional<uint32_t> Rights::*quota) const {
+    absl::ReaderMutexLock lock(&mu_);
+    return rights_.*quota;
+  }
+
   const std::string name_;
+  const bool everybody_;
   // May submit anything, in any number.
   std::atomic<bool> open_{false};
   std::atomic<uint64_t> tasks_{0};

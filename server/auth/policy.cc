@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 8;
 constexpr uint64_t kMaxMib = uint64_t{1} << 30;
+constexpr uint64_t kMaxOpen = 1'000'000;
 
 absl::Status BadField(const std::string& path, const std::string& what, const std::string& fix) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what, ". Fix: ", fix));
@@ -142,8 +143,9 @@ absl::Status ReadOperators(const Json& json, const std::string& path, Rights& ri
 }
 
 absl::Status ReadQuotas(const Json& json, const std::string& path, Rights& rights) {
-  const absl::Status status =
-      CheckObject(json, path, {"tasks_in_flight", "buffer_mib", "installs_per_minute"});
+  const absl::Status status = CheckObject(
+      json, path,
+      {"tasks_in_flight", "buffer_mib", "installs_per_minute", "sessions", "watches", "installs"});
   if (!status.ok()) return status;
   const auto tasks = ReadNumber(json, "tasks_in_flight", path, uint64_t{1} << 40);
   if (!tasks.ok()) return tasks.status();
@@ -154,6 +156,13 @@ absl::Status ReadQuotas(const Json& json, const std::string& path, Rights& right
   const auto installs = ReadNumber(json, "installs_per_minute", path, 10'000);
   if (!installs.ok()) return installs.status();
   if (installs->has_value()) rights.installs_per_minute = static_cast<uint32_t>(**installs);
+  for (const auto& [key, quota] :
+       {std::pair("sessions", &Rights::sessions), std::pair("watches", &Rights::watches),
+        std::pair("installs", &Rights::installs)}) {
+    const auto most = ReadNumber(json, key, path, kMaxOpen);
+    if (!most.ok()) return most.status();
+    if (most->has_value()) rights.*quota = static_cast<uint32_t>(**most);
+  }
   return absl::OkStatus();
 }
 

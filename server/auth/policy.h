@@ -5,7 +5,7 @@
 //       "anonymous": {"roles": []},
 //       "ranking":   {"roles": ["submit"],
 //                     "operators": {"submit": ["rank.", "add"]},
-//                     "quotas": {"tasks_in_flight": 100000, "buffer_mib": 512}},
+//                     "quotas": {"tasks_in_flight": 100000, "buffer_mib": 512, "sessions": 8}},
 //       "spiffe://corp/deployer":
 //                    {"roles": ["submit", "install"],
 //                     "operators": {"install": ["rank."]},

@@ -23,46 +23,55 @@ grpc::ByteBuffer BytesOf(const InstallProgress& progress) {
 
 }  // namespace
 
-InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContext& context,
-                                    std::atomic<uint32_t>& under_way) {
-  std::shared_ptr<InstallStream> stream(new InstallStream(core, context, under_way));
+InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContext& context) {
+  std::shared_ptr<InstallStream> stream(new InstallStream(core, context));
   stream->self_ = stream;
   stream->Open();
   return stream.get();  // gRPC destroys nothing before this handler has returned.
 }
 
-InstallStream::InstallStream(Core& core, const grpc::CallbackServerContext& context,
-                             std::atomic<uint32_t>& under_way)
-    : core_(core), context_(context), under_way_(under_way), identity_(IdentityOf(context, core)) {}
+InstallStream::InstallStream(Core& core, const grpc::CallbackServerContext& context)
+    : core_(core), context_(context), identity_(IdentityOf(context, core)) {}
 
 InstallStream::~InstallStream() { core_.streams->Remove(this); }
 
 void InstallStream::Open() {
-  const bool fits = ++under_way_ <= core_.limits.max_installs;
   core_.streams->Add(shared_from_this(),
                      RecheckOf(context_, core_, Role::kInstall, "resident.v1.Operators/Install"));
   absl::MutexLock lock(&mu_);
-  if (core_.gate->draining()) {
-    Conclude(errors::Draining());
-  } else if (!fits) {
-    Conclude(errors::TooManyInstalls(core_.limits.max_installs));
-  } else if (!identity_.ok()) {
-    Conclude(identity_.status());
-  } else {
-    const std::chrono::milliseconds most(core_.limits.max_install_upload_ms);
-    upload_alarm_.Set(std::chrono::system_clock::now() + most,
-                      [weak = weak_from_this(), most](bool passed) {
-                        const std::shared_ptr<InstallStream> self = weak.lock();
-                        if (passed && self != nullptr) self->EndUpload(most);
-                      });
-    StartRead(&message_bytes_);
+  const absl::Status refused = core_.gate->draining() ? errors::Draining() : TakeSlot();
+  if (!refused.ok()) {
+    Conclude(refused);
+    return;
   }
+  const uint64_t upload_ms = core_.limits.max_install_upload_ms;
+  const uint64_t header_ms = core_.limits.max_install_header_ms;
+  EndIfNotSent(upload_alarm_, upload_ms, /*header=*/false);
+  if (header_ms < upload_ms) EndIfNotSent(header_alarm_, header_ms, /*header=*/true);
+  StartRead(&message_bytes_);
 }
 
-void InstallStream::EndUpload(std::chrono::milliseconds most) {
-  absl::MutexLock lock(&mu_);
-  if (finished_ || installing_ || end_.has_value()) return;
-  Conclude(errors::InstallNotSent(static_cast<uint64_t>(most.count())));
+absl::Status InstallStream::TakeSlot() {
+  if (!identity_.ok()) return identity_.status();
+  const Account& account = *(*identity_)->account();
+  auto slot =
+      core_.install_slots->Take(HolderOf(account, context_.peer()), account.install_quota());
+  if (!slot.ok()) return slot.status();
+  slot_ = *std::move(slot);
+  return absl::OkStatus();
+}
+
+void InstallStream::EndIfNotSent(grpc::Alarm& alarm, uint64_t limit_ms, bool header) {
+  alarm.Set(std::chrono::system_clock::now() + std::chrono::milliseconds(limit_ms),
+            [weak = weak_from_this(), limit_ms, header](bool passed) {
+              const std::shared_ptr<InstallStream> self = weak.lock();
+              if (!passed || self == nullptr) return;
+              absl::MutexLock lock(&self->mu_);
+              if (self->finished_ || self->installing_ || self->end_.has_value()) return;
+              if (header && self->has_header_) return;
+              self->Conclude(header ? errors::InstallHeaderNotSent(limit_ms)
+                                    : errors::InstallNotSent(limit_ms));
+            });
 }
 
 absl::Status InstallStream::Accept() {
@@ -80,6 +89,7 @@ void InstallStream::OnReadDone(bool ok) {
     absl::MutexLock lock(&mu_);
     if (finished_ || end_.has_value()) return;
     if (added.ok()) {
+      has_header_ = true;  // The first message that is accepted.
       StartRead(&message_bytes_);
     } else {
       Conclude(added);
@@ -93,6 +103,7 @@ void InstallStream::OnReadDone(bool ok) {
   if (context_.IsCancelled()) {
     Conclude(errors::Cancelled());
   } else {
+    header_alarm_.Cancel();
     upload_alarm_.Cancel();
     Launch();
   }
@@ -152,7 +163,7 @@ void InstallStream::Advance() {
     StartWrite(&responses_.front());
   } else if (end_.has_value() && !installing_) {
     finished_ = true;
-    --under_way_;  // Before the client knows, whose next install must find the place.
+    slot_.Release();  // Before the client knows, whose next install must find the slot.
     Finish(ToGrpc(*end_));
   }
 }

@@ -7,9 +7,10 @@
 // an answer. A client that is gone, or a daemon that stops, withdraws the install: the
 // manager sees that before it stages anything.
 //
-// An install counts against Limits::max_installs from its beginning on, since what it
-// sends is kept in memory. So that nobody holds the places with installs that are never
-// sent, reading ends DEADLINE_EXCEEDED after Limits::max_install_upload_ms.
+// An install holds one of Limits::max_installs slots from its beginning on, since what it
+// sends is kept in memory (server/shared_slots.h). So that nobody holds slots with installs
+// that are never sent, the call ends DEADLINE_EXCEEDED if the header has not come after
+// Limits::max_install_header_ms, or all of it after Limits::max_install_upload_ms.
 //
 // Thread safety: gRPC and the manager call its members from any thread. mu_ guards what
 // both see. Operations are started under mu_, and none after Finish.
@@ -40,9 +41,8 @@ class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
                             public LiveStream,
                             public std::enable_shared_from_this<InstallStream> {
  public:
-  // Owns itself until gRPC and the manager are done with it. `under_way` counts installs.
-  static InstallStream* Start(Core& core, const grpc::CallbackServerContext& context,
-                              std::atomic<uint32_t>& under_way);
+  // Owns itself until gRPC and the manager are done with it.
+  static InstallStream* Start(Core& core, const grpc::CallbackServerContext& context);
   ~InstallStream() override;
 
   void OnReadDone(bool ok) override;
@@ -55,11 +55,12 @@ class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   bool ends_at_drain() const override { return true; }
 
  private:
-  InstallStream(Core& core, const grpc::CallbackServerContext& context,
-                std::atomic<uint32_t>& under_way);
+  InstallStream(Core& core, const grpc::CallbackServerContext& context);
   void Open();
-  // (on the alarm, after `most`) Ends an install that has not been half-closed.
-  void EndUpload(std::chrono::milliseconds most);
+  absl::Status TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the call after this time unless it has been half-closed, or (`header`) its header
+  // has come.
+  void EndIfNotSent(grpc::Alarm& alarm, uint64_t limit_ms, bool header);
   // Takes a message. The header says what is installed, and so whether the caller may.
   absl::Status Accept();
   // (after the half-close) Hands what was sent to the manager.
@@ -74,7 +75,6 @@ class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   Core& core_;
   // Valid until Finish.
   const grpc::CallbackServerContext& context_;
-  std::atomic<uint32_t>& under_way_;
   // Who installs. An error ends the call.
   const absl::StatusOr<std::shared_ptr<Identity>> identity_;
   const Clock::time_point started_ = Clock::now();
@@ -83,9 +83,13 @@ class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   grpc::ByteBuffer message_bytes_;  // gRPC's while it is read.
   InstallCollector collector_;      // The reader's.
   std::atomic<bool> withdrawn_{false};
-  grpc::Alarm upload_alarm_;  // Holds no reference to the stream.
+  // They hold no reference to the stream.
+  grpc::Alarm header_alarm_;
+  grpc::Alarm upload_alarm_;
 
   absl::Mutex mu_;
+  SharedSlots::Ticket slot_ ABSL_GUARDED_BY(mu_);
+  bool has_header_ ABSL_GUARDED_BY(mu_) = false;
   bool installing_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
     grpc::CallbackServerContext* context) {
-  return InstallStream::Start(core_, *context, installs_);
+  return InstallStream::Start(core_, *context);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,

@@ -6,7 +6,6 @@
 #ifndef RESIDENT_SERVER_SERVICES_OPERATORS_SERVICE_H_
 #define RESIDENT_SERVER_SERVICES_OPERATORS_SERVICE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -62,7 +61,6 @@ class OperatorsService final : public OperatorsCallbacks {
                                    std::function<absl::Status()> change);
 
   Core& core_;
-  std::atomic<uint32_t> installs_{0};  // Under way.
   RemovalWaits removals_;
 };
 

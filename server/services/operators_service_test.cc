@@ -47,7 +47,6 @@ OperatorEvent Event(const std::string& name, EventKind kind = EventKind::kActiva
 class OperatorsServiceTest : public ::testing::Test {
  protected:
   OperatorsServiceTest() {
-    core_.limits.max_installs = 2;
     registry_ = *Registry::Create({});
     core_.registry = registry_.get();
     core_.operators = &manager_;
@@ -55,6 +54,8 @@ class OperatorsServiceTest : public ::testing::Test {
     core_.gate = &gate_;
     core_.counters = &counters_;
     core_.streams = &streams_;
+    core_.watch_slots = &watch_slots_;
+    core_.install_slots = &install_slots_;
     core_.blocking = &blocking_;
     core_.changes = &changes_;
     core_.rounds = &rounds_;
@@ -134,6 +135,8 @@ class OperatorsServiceTest : public ::testing::Test {
   DrainGate gate_;
   RpcCounters counters_;
   LiveStreams streams_;
+  SharedSlots watch_slots_{{.what = "Operators.Watch streams"}, kMaxWatchers};
+  SharedSlots install_slots_{{.what = "installs under way", .flag = "--max_installs"}, 2};
   WorkerPool blocking_{2};
   WorkerPool changes_{1};
   WorkerPool rounds_{1};
@@ -346,7 +349,8 @@ TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {
 }
 
 TEST_F(OperatorsServiceTest, AClientThatGoesWhileItSendsInstallsNothing) {
-  core_.limits.max_installs = 100;
+  SharedSlots many({.what = "installs under way"}, 1'000'000);
+  core_.install_slots = &many;
   // One that is taken for whole, since the connection's end came first, is withdrawn.
   manager_.set_script({{}, {}, /*until_withdrawn=*/true});
   for (int i = 0; i < 50; ++i) {
@@ -403,6 +407,29 @@ TEST_F(OperatorsServiceTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
   }
   EXPECT_TRUE(manager_.installs().empty());
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
+}
+
+TEST_F(OperatorsServiceTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
+  core_.limits.max_install_header_ms = 1'000;
+  core_.limits.max_install_upload_ms = 600'000;
+  grpc::ClientContext silent_context;
+  const auto silent = stub_->Install(&silent_context);
+  grpc::ClientContext header_context;
+  const auto with_header = stub_->Install(&header_context);
+  ASSERT_TRUE(with_header->Write(Header()));
+  v1::InstallResponse response;
+  EXPECT_FALSE(silent->Read(&response));
+  const grpc::Status status = silent->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("header was not sent within 1000 ms"));
+  EXPECT_THAT(status.error_message(), HasSubstr("--max_install_header_ms"));
+  EXPECT_EQ(install_slots_.taken(), 1u);
+  // The other has the longer time.
+  ASSERT_TRUE(with_header->Write(File("swish.cc", kSource)));
+  ASSERT_TRUE(with_header->WritesDone());
+  while (with_header->Read(&response)) {
+  }
+  EXPECT_TRUE(with_header->Finish().ok());
 }
 
 TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndSaysWhy) {
@@ -648,8 +675,10 @@ TEST_F(OperatorsServiceTest, AWatcherThatFellBehindIsToldSo) {
 
 TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
   std::vector<std::unique_ptr<client::Watcher>> watchers;
-  for (uint32_t i = 0; i < kMaxWatchers; ++i) watchers.push_back(*operators_->Watch());
-  ASSERT_TRUE(Eventually([&] { return core_.watchers == kMaxWatchers; }));
+  // One caller's share: the rest is for others.
+  const uint32_t most = kMaxWatchers - watch_slots_.reserve();
+  for (uint32_t i = 0; i < most; ++i) watchers.push_back(*operators_->Watch());
+  ASSERT_TRUE(Eventually([&] { return watch_slots_.taken() == most; }));
   auto refused = *operators_->Watch();
   v1::OperatorEvent event;
   EXPECT_FALSE(refused->Next(&event));
@@ -657,9 +686,9 @@ TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
   watchers.front()->Cancel();
-  ASSERT_TRUE(Eventually([&] { return core_.watchers == kMaxWatchers - 1; }));
+  ASSERT_TRUE(Eventually([&] { return watch_slots_.taken() == most - 1; }));
   auto next = *operators_->Watch();
-  ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == kMaxWatchers; }));
+  ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == most; }));
   manager_.AddEvent(Event("swish"));
   EXPECT_TRUE(next->Next(&event));
 }

@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "runtime/errors/daemon_errors.h"
-#include "runtime/errors/operator_errors.h"
-#include "runtime/limits.h"
 #include "server/services/call.h"
 #include "server/status.h"
 #include "server/translation/operator_messages.h"
@@ -26,15 +24,9 @@ WatchStream* WatchStream::Start(Core& core, const grpc::CallbackServerContext& c
 
 WatchStream::WatchStream(Core& core, const grpc::CallbackServerContext& context,
                          const v1::WatchRequest& request)
-    : core_(core),
-      name_(request.name()),
-      identity_(IdentityOf(context, core)),
-      number_(core.watchers.fetch_add(1) + 1) {}
+    : core_(core), name_(request.name()), identity_(IdentityOf(context, core)) {}
 
-WatchStream::~WatchStream() {
-  core_.streams->Remove(this);
-  core_.watchers.fetch_sub(1);
-}
+WatchStream::~WatchStream() { core_.streams->Remove(this); }
 
 void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
   core_.streams->Add(shared_from_this(),
@@ -43,7 +35,12 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
     absl::MutexLock lock(&mu_);
     absl::Status refused = identity_.status();
     if (core_.gate->draining()) refused = errors::Draining();
-    if (number_ > kMaxWatchers) refused = errors::TooManyWatchers(kMaxWatchers);
+    if (refused.ok()) {
+      const Account& account = *(*identity_)->account();
+      auto slot = core_.watch_slots->Take(HolderOf(account, context.peer()), account.watch_quota());
+      if (slot.ok()) slot_ = *std::move(slot);
+      refused = slot.status();
+    }
     if (!refused.ok()) {
       Conclude(refused);
       return;

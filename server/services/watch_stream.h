@@ -56,7 +56,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   const std::string name_;
   // Who watches. An error ends the call.
   const absl::StatusOr<std::shared_ptr<Identity>> identity_;
-  const uint32_t number_;              // Of the streams that are open.
+  SharedSlots::Ticket slot_;           // Set before the handler returns.
   std::shared_ptr<WatchStream> self_;  // Until OnDone.
   uint64_t subscription_ = 0;          // Set before the handler returns.
 
