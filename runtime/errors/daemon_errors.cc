@@ -109,13 +109,6 @@ absl::Status HealthNameTooLong(size_t bytes, size_t limit) {
                                            " are allowed. Fix: ask for '' or a service's name"));
 }
 
-absl::Status TooManyHealthWatches(uint64_t limit) {
-  return absl::ResourceExhaustedError(StrCat(limit,
-                                             " Health.Watch streams are open, the most that the "
-                                             "daemon serves. Fix: close some, or call "
-                                             "Health.Check now and then"));
-}
-
 absl::Status NoChannelzEntity() {
   return absl::NotFoundError(
       "no such channel, subchannel, server or socket. Fix: begin at GetServers or "

@@ -36,7 +36,6 @@ absl::Status Draining();
 absl::Status UnreadableMessage(const std::string& type);
 absl::Status UnknownHealthService(const std::string& name);
 absl::Status HealthNameTooLong(size_t bytes, size_t limit);
-absl::Status TooManyHealthWatches(uint64_t limit);
 absl::Status NoChannelzEntity();
 absl::Status Cancelled();
 absl::Status DeadlineExceeded();

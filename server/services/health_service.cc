@@ -37,15 +37,13 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
                                          public std::enable_shared_from_this<WatchStream> {
  public:
   // Owns itself until gRPC is done with it.
-  static WatchStream* Start(HealthService& health, const std::string& service) {
+  static WatchStream* Start(HealthService& health, const std::string& peer,
+                            const std::string& service) {
     std::shared_ptr<WatchStream> watch(new WatchStream(health, service));
     watch->self_ = watch;
     health.core_.streams->Add(watch);
-    absl::Status refused = CheckName(service);
-    if (refused.ok() && !health.Add(watch)) {
-      refused = errors::TooManyHealthWatches(kMaxHealthWatches);
-    }
-    if (!refused.ok()) watch->End(refused);
+    const absl::Status status = watch->Open(peer);
+    if (!status.ok()) watch->End(status);
     return watch.get();  // gRPC destroys nothing before this handler has returned.
   }
 
@@ -80,6 +78,17 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   WatchStream(HealthService& health, std::string service)
       : health_(health), service_(std::move(service)) {}
 
+  absl::Status Open(const std::string& peer) {
+    absl::Status status = CheckName(service_);
+    if (!status.ok()) return status;
+    // Nobody's identity is asked for: a place is the caller's address's.
+    auto slot = health_.slots_.Take(HolderOf(*health_.core_.access->anybody()->account(), peer));
+    if (!slot.ok()) return slot.status();
+    slot_ = *std::move(slot);
+    health_.Add(this);
+    return absl::OkStatus();
+  }
+
   // Writes the latest status, unless the client has it or a write is under way.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (finished_ || writing_) return;
@@ -96,6 +105,7 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   HealthService& health_;
   const std::string service_;
   std::shared_ptr<WatchStream> self_;  // Until OnDone.
+  SharedSlots::Ticket slot_;
 
   absl::Mutex mu_;
   Status::ServingStatus latest_ ABSL_GUARDED_BY(mu_) = HealthCheckResponse::UNKNOWN;
@@ -126,12 +136,10 @@ HealthService::Status::ServingStatus HealthService::StatusOf(const std::string& 
   return found->second ? Status::SERVING : Status::NOT_SERVING;
 }
 
-bool HealthService::Add(const std::shared_ptr<WatchStream>& watch) {
+void HealthService::Add(WatchStream* watch) {
   absl::MutexLock lock(&mu_);
-  if (watches_.size() >= kMaxHealthWatches) return false;
-  watches_.insert(watch.get());
+  watches_.insert(watch);
   watch->Tell(StatusOf(watch->service()));
-  return true;
 }
 
 void HealthService::Remove(WatchStream* watch) {
@@ -156,8 +164,8 @@ grpc::ServerUnaryReactor* HealthService::Check(CallbackServerContext* context,
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    CallbackServerContext*, const HealthCheckRequest* request) {
-  return WatchStream::Start(*this, request->service());
+    CallbackServerContext* context, const HealthCheckRequest* request) {
+  return WatchStream::Start(*this, context->peer(), request->service());
 }
 
 }  // namespace resident

@@ -13,14 +13,15 @@
 #define RESIDENT_SERVER_SERVICES_HEALTH_SERVICE_H_
 
 #include <map>
-#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "runtime/limits.h"
 #include "server/core.h"
+#include "server/shared_slots.h"
 
 namespace resident {
 
@@ -48,11 +49,13 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   Status::ServingStatus StatusOf(const std::string& service) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // From here on Update tells `watch`. False: there are too many.
-  bool Add(const std::shared_ptr<WatchStream>& watch) ABSL_LOCKS_EXCLUDED(mu_);
+  // From here on Update tells `watch`.
+  void Add(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
 
   Core& core_;
+  SharedSlots slots_{{.what = "Health.Watch streams"}, kMaxHealthWatches};
+
   absl::Mutex mu_;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<WatchStream*> watches_ ABSL_GUARDED_BY(mu_);

@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Headers that gRPC treats itself, well-formed and not, on every kind of service, with and
+without a credential: each call ends with a status, and the daemon serves on.
+
+The last line is `N passed, N failed`.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import certificates  # noqa: E402
+import daemon as daemons  # noqa: E402
+import http2  # noqa: E402
+import unittest_main  # noqa: E402
+
+OK, UNAUTHENTICATED, UNIMPLEMENTED = 0, 16, 12
+
+TOKEN = "a-token-of-the-tests"
+BEARER = ("authorization", "Bearer " + TOKEN)
+
+HEALTH = "/grpc.health.v1.Health/Check"
+# One method of each service and each kind of call.
+METHODS = [
+    HEALTH,
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/grpc.channelz.v1.Channelz/GetServers",
+    "/resident.v1.Admin/Status",
+    "/resident.v1.Buffers/Upload",
+    "/resident.v1.Executor/Run",
+    "/resident.v1.Executor/Submit",
+    "/resident.v1.Operators/Install",
+    "/resident.v1.Operators/Watch",
+    "/resident.v1.Sessions/Open",
+    "/resident.v1.Executor/NotYetThought",
+    "/",
+    "no path",
+]
+OPEN_TO_ALL = {HEALTH, "/grpc.health.v1.Health/Watch"}
+
+# Of bytes that mean something to a decoder: text, numbers, Base64, a protobuf, none.
+VALUES = [
+    "", "x", "0", "-1", "1S", "99999999S", "999999999999999999999", "1", "200", "trailers",
+    "identity", "gzip", "gzip,deflate,identity", "http", "https", "AAAA", "AA==", "A", "%", "%zz",
+    b"\x00", b"\xff\xfe", b"\x0a\x03abc", b"\x80" * 300, "y" * 4000
+]
+
+# Every header for which gRPC 1.51 has a type of its own, those that end in -bin, those of
+# HTTP, and forms that are not headers.
+NAMES = [
+    "te", "content-type", "content-encoding", "accept-encoding", "grpc-encoding",
+    "grpc-accept-encoding", "grpc-internal-encoding-request", "grpc-timeout",
+    "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms", "grpc-status", "grpc-message", "host",
+    "endpoint-load-metrics-bin", "grpc-server-stats-bin", "grpc-trace-bin", "grpc-tags-bin",
+    "grpclb_client_stats", "lb-token", "lb-cost-bin", "x-envoy-peer-metadata", "user-agent",
+    "authorization", "cookie", "x-any-bin", "x-any", "x-endpoint-load-metrics-bin", "connection",
+    "transfer-encoding", "resident-session", "Upper-Case", "", "with space", "with\nline", b"\xff",
+    ":scheme", ":method", ":authority", ":status", ":path", ":unknown"
+]
+
+
+class Headers(unittest.TestCase):
+    """A daemon with a policy, on the loopback interface."""
+
+    tls = None
+    scheme = "http"
+
+    @classmethod
+    def flags(cls, _folder):
+        return []
+
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="residentd-headers-")
+        cls.addClassCleanup(temporary.cleanup)
+        folder = pathlib.Path(temporary.name)
+        policy = folder / "policy"
+        policy.write_text(json.dumps(
+            {"identities": {"tester": {"roles": ["submit", "install", "admin"]}}}))
+        tokens = folder / "tokens"
+        tokens.write_text("tester " + hashlib.sha256(TOKEN.encode()).hexdigest() + "\n")
+        tokens.chmod(0o600)
+        cls.daemon = daemons.Daemon("--policy=" + str(policy), "--token_file=" + str(tokens),
+                                    *cls.flags(folder))
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def connect(self):
+        return http2.Connection(self.daemon.address, tls=self.tls)
+
+    def assert_serves(self, what):
+        """The same process, with the same engine, admits and refuses as before."""
+        self.assertIsNone(self.daemon.process.poll(), what)
+        with self.connect() as connection:
+            self.assertEqual(connection.call(HEALTH).grpc_status, OK, what)
+            status = connection.call("/resident.v1.Admin/Status", [BEARER])
+            self.assertEqual(status.grpc_status, OK, what)
+            self.assertEqual(
+                connection.call("/resident.v1.Admin/Status").grpc_status, UNAUTHENTICATED, what)
+        page = urllib.request.urlopen("http://" + self.daemon.metrics_address + "/metrics",
+                                      timeout=30).read().decode()
+        restarts = re.findall(r"^resident_engine_restarts_total\{.*\} (\d+)$", page, re.M)
+        self.assertTrue(restarts, page)
+        self.assertEqual(set(restarts), {"0"}, what)
+
+    def send(self, cases):
+        """Each case, (path, headers in front, headers behind), on a stream of one connection,
+        or of the next one where a case has ended the connection. Returns (case, Result)s."""
+        results = []
+        connection = self.connect()
+        try:
+            for case in cases:
+                result = self.send_one(connection, case)
+                # The case before may have ended the connection.
+                if result.ended == http2.CLOSED:
+                    connection.close()
+                    connection = self.connect()
+                    result = self.send_one(connection, case)
+                results.append((case, result))
+                self.assertIsNone(self.daemon.process.poll(), (case, result))
+        finally:
+            connection.close()
+        return results
+
+    def send_one(self, connection, case):
+        path, front, behind = case
+        stream = connection.new_stream()
+        result = connection.results[stream]
+        try:
+            connection.send_headers(
+                stream,
+                list(front) + http2.request_headers(path, behind, scheme=self.scheme))
+            connection.send_data(stream, http2.encode_message(b""), end_stream=True)
+            # A watch or a session that is admitted stays open, after its first message.
+            connection.read_until(lambda: result.ended != http2.OPEN or result.headers)
+            if result.ended == http2.OPEN:
+                connection.send_rst(stream)
+        except http2.ConnectionClosed:
+            pass
+        if connection.closed and result.ended == http2.OPEN:
+            result.ended = http2.CLOSED
+        return result
+
+    def assert_ended(self, results, credential):
+        for case, result in results:
+            path = case[0]
+            said = (case, result)
+            # An answer, a reset of the stream, or the end of a connection on which what was
+            # sent is not HTTP/2: never silence.
+            self.assertTrue(result.ended != http2.OPEN or result.headers, said)
+            if credential or path in OPEN_TO_ALL:
+                continue
+            # Nothing is done for a caller without a credential.
+            self.assertNotEqual(result.grpc_status, OK, said)
+            self.assertEqual(result.messages, [], said)
+
+    def test_each_header_with_each_value_before_authentication(self):
+        for name in NAMES:
+            for path in (HEALTH, "/resident.v1.Executor/Run"):
+                cases = [(path, [], [(name, value)]) for value in VALUES]
+                self.assert_ended(self.send(cases), credential=False)
+            self.assert_serves(name)
+
+    def test_each_header_after_authentication(self):
+        for name in NAMES:
+            cases = [("/resident.v1.Admin/Status", [], [BEARER, (name, value)])
+                     for value in VALUES]
+            self.assert_ended(self.send(cases), credential=True)
+        self.assert_serves("after authentication")
+
+    def test_each_header_on_each_service(self):
+        for credential in ([], [BEARER]):
+            for path in METHODS:
+                cases = [(path, front, credential + behind) for name in NAMES
+                         for front, behind in (([], [(name, "x")]), ([(name, "x")], []),
+                                               ([], [(name, "1"), (name, "2")]))]
+                self.assert_ended(self.send(cases), credential=bool(credential))
+            self.assert_serves(str(credential))
+
+    def test_the_header_that_ended_the_daemon_is_answered(self):
+        for path, expected in ((HEALTH, OK), ("/resident.v1.Executor/Run", UNAUTHENTICATED),
+                               ("/resident.v1.Executor/NotYetThought", UNIMPLEMENTED)):
+            with self.connect() as connection:
+                result = connection.call(path, [("grpclb_client_stats", "x")])
+                self.assertEqual(result.grpc_status, expected, (path, result))
+        self.assert_serves("grpclb_client_stats")
+
+    def test_a_call_is_refused_before_its_message_is_read(self):
+        """No byte of the message is sent, and the refusal comes."""
+        with self.connect() as connection:
+            for path in ("/resident.v1.Executor/Run", "/resident.v1.Admin/Status",
+                         "/resident.v1.Operators/Watch"):
+                stream = connection.new_stream()
+                connection.send_headers(stream, http2.request_headers(path, scheme=self.scheme))
+                self.assertEqual(connection.result(stream).grpc_status, UNAUTHENTICATED, path)
+
+    def test_a_call_without_its_message_is_answered(self):
+        with self.connect() as connection:
+            for path in ("/resident.v1.Executor/Run", "/resident.v1.Admin/Status",
+                         "/resident.v1.Operators/Watch", HEALTH):
+                stream = connection.new_stream()
+                connection.send_headers(
+                    stream, http2.request_headers(path, [BEARER], scheme=self.scheme),
+                    end_stream=True)
+                result = connection.result(stream)
+                self.assertEqual(result.grpc_status, 3, (path, result))  # INVALID_ARGUMENT
+                self.assertIn("Fix:", result.grpc_message)
+        self.assert_serves("calls without a message")
+
+    def test_health_watches_without_a_credential_leave_places(self):
+        """One address takes all but the reserve; the daemon says why, and frees the places."""
+        watch = "/grpc.health.v1.Health/Watch"
+        limit, reserve = 256, 32
+        with self.connect() as connection:
+            streams = []
+            for _ in range(limit):
+                stream = connection.new_stream()
+                streams.append(stream)
+                connection.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
+                connection.send_message(stream, b"")
+            results = [connection.results[stream] for stream in streams]
+            connection.read_until(lambda: all(r.headers for r in results))
+            refused = [r for r in results if r.grpc_status == 8]  # RESOURCE_EXHAUSTED
+            self.assertEqual(len(refused), reserve)
+            self.assertIn("Health.Watch", refused[0].grpc_message)
+            # Another address has its place.
+            with http2.Connection(self.daemon.address, tls=self.tls,
+                                  source="127.0.0.2") as other:
+                stream = other.new_stream()
+                other.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
+                other.send_message(stream, b"")
+                result = other.results[stream]
+                other.read_until(lambda: result.messages or result.ended != http2.OPEN)
+                self.assertEqual(len(result.messages), 1, result)
+                long_name = connection.call(HEALTH, message=b"\x0a\xac\x02" + b"n" * 300)
+                self.assertEqual(long_name.grpc_status, 3, long_name)
+
+        def place_is_free():
+            with self.connect() as again:
+                stream = again.new_stream()
+                again.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
+                again.send_message(stream, b"")
+                result = again.results[stream]
+                again.read_until(lambda: result.headers)
+                return result.grpc_status is None
+
+        for _ in range(1000):
+            if place_is_free():
+                break
+        self.assertTrue(place_is_free())
+
+
+class HeadersOverTls(Headers):
+    """The same over TLS, where clients show a token."""
+
+    scheme = "https"
+
+    @classmethod
+    def flags(cls, folder):
+        server = certificates.Authority(folder).issue("server", "DNS:localhost,IP:127.0.0.1")
+        pathlib.Path(server.key).chmod(0o600)
+        cls.tls = http2.tls_context()
+        return ["--tls_cert=" + server.certificate, "--tls_key=" + server.key]
+
+
+if __name__ == "__main__":
+    unittest_main.main()
