@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/compile/does_not_compile.h"
+#include "runtime/compile/inspect_ptx.h"
 #include "runtime/engine/image/cuda_library.h"
 
 namespace resident {
@@ -20,6 +21,8 @@ namespace {
   X(nvrtcGetProgramLog)         \
   X(nvrtcGetCUBINSize)          \
   X(nvrtcGetCUBIN)              \
+  X(nvrtcGetPTXSize)            \
+  X(nvrtcGetPTX)                \
   X(nvrtcDestroyProgram)
 
 struct Nvrtc {
@@ -107,6 +110,13 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     return DoesNotCompile(*log);
   }
   std::string cubin;
+  if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetPTXSize(program, &size);
+  if (result == NVRTC_SUCCESS) {
+    std::string ptx(size, '\0');
+    result = nvrtc.nvrtcGetPTX(program, ptx.data());
+    const absl::Status returns = CheckPtxFunctionsReturn(ptx);
+    if (result == NVRTC_SUCCESS && !returns.ok()) return returns;
+  }
   if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);
   if (result == NVRTC_SUCCESS) {
     cubin.resize(size);

@@ -32,7 +32,8 @@ struct NvrtcSource {
   std::vector<std::string> options;
 };
 
-// A relocatable cubin. INVALID_ARGUMENT: does not compile. `log` gets all that the
+// A relocatable cubin. INVALID_ARGUMENT: does not compile, or the compiler has dropped code
+// (inspect_ptx.h). `log` gets all that the
 // compiler said, in either case.
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log);
 

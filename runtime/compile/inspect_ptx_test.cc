@@ -1,0 +1,48 @@
+// Functions whose code the compiler has dropped, as PTX shows them.
+#include "runtime/compile/inspect_ptx.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace resident {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Function(const std::string& body) {
+  return ".version 9.0\n.target sm_90\n.address_size 64\n"
+         ".func  (.param .b64 func_retval0) declared\n(\n\t.param .b64 p\n)\n;\n"
+         ".global .align 4 .b8 table[8] = {1, 2};\n"
+         ".visible .func resident_operator_swish(\n\t.param .b64 a\n)\n{\n\t.reg .b64 %rd<4>;\n" +
+         body + "\n}\n";
+}
+
+TEST(InspectPtxTest, FunctionsThatEndAreTaken) {
+  for (const char* body : {"\tadd.s64 %rd1, %rd2, 1;\n\tret;",
+                           "$L__BB0_1:\n\tst.u64 [%rd1], 1;\n\tbra.uni \t$L__BB0_1;",
+                           "\ttrap;\n\t// begin inline asm\n\texit;\n\t// end inline asm",
+                           "\tret; // the end\n\t.pragma \"x\";",
+                           "\t{ // callseq 0, 0\n\tcall.uni f;\n\t} // callseq 0\n\tret;"}) {
+    EXPECT_TRUE(CheckPtxFunctionsReturn(Function(body)).ok())
+        << CheckPtxFunctionsReturn(Function(body)) << body;
+  }
+  EXPECT_TRUE(CheckPtxFunctionsReturn("").ok());
+}
+
+TEST(InspectPtxTest, FunctionsWhoseEndIsMissingAreRefused) {
+  for (const char* body :
+       {"", "\tadd.s64 %rd1, %rd2, 1;", "\tret;\n$L__BB0_1:", "\t@%p1 bra \t$L__BB0_1;",
+        "\t@%p1 ret;", "\tretained.u64 %rd1;",
+        "\t{ // callseq 0, 0\n\tcall.uni f;\n\tret;\n\t} // callseq 0\n\tmov.u64 %rd1, 1;"}) {
+    const absl::Status status = CheckPtxFunctionsReturn(Function(body));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("'resident_operator_swish'"), HasSubstr("Fix:")));
+  }
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,100 @@
+// Every public member of the SDK beside every other, in both builds, through the real NVRTC:
+// what one member tells the compiler must not make it drop what another one does. NvrtcCompile
+// refuses a function whose code was dropped (inspect_ptx.h).
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/sdk_headers.h"
+
+namespace resident {
+namespace {
+
+struct Use {
+  const char* member;
+  const char* statement;  // Its effect is seen outside.
+};
+
+constexpr Use kUses[] = {
+    {"thread", "sink[0] = block.thread();"},
+    {"threads", "sink[1] = block.threads();"},
+    {"chunk", "sink[2] = static_cast<float>(block.chunk());"},
+    {"chunk_count", "sink[3] = static_cast<float>(block.chunk_count());"},
+    {"share", "const resident::Range r = block.share(1000, 4); sink[4] = r.begin + r.end;"},
+    {"for_each", "block.for_each({0, 100}, [&](resident::i64 i) { sink[i] = 1; });"},
+    {"barrier", "block.barrier();"},
+    {"reduce_sum", "sink[5] = block.reduce_sum(sink[0]);"},
+    {"reduce_max", "sink[6] = block.reduce_max(sink[0]);"},
+    {"memory", "float* m = block.memory<float>(0, 8); m[block.thread()] = 1; sink[7] = m[1];"},
+    {"memory at an offset", "float* m = block.memory<float>(64, 8); m[0] = 1; sink[8] = m[1];"},
+    {"scratch", "float* m = block.scratch<float>(0, 8); m[block.thread()] = 1; sink[9] = m[1];"},
+    {"fail", "if (sink[0] < 0) block.fail(resident::CompletionStatus::kInvalidArgument, 3);"},
+    {"set_result", "if (block.thread() == 0) block.set_result(sink[0]);"},
+    {"compact", "sink[10] = args.compact();"},
+    {"tensor", "sink[11] = args.tensor<const float>(1)[0];"},
+    {"scalar", "sink[12] = args.scalar<float>(2);"},
+};
+
+std::string Source(const std::string& statements) {
+  // Where the results go is no argument: reading one first hid the defect.
+  return absl::StrCat(
+      "#include \"resident/operator.h\"\n"
+      "RESIDENT_OPERATOR(pair)(resident::Block& block, const resident::Args& args) {\n"
+      "  float* const sink = reinterpret_cast<float*>(0x10000);\n",
+      statements, "}\n");
+}
+
+absl::Status Compile(const std::string& statements, bool checked) {
+  NvrtcSource source;
+  source.main_name = "pair.cc";
+  source.main_text = Source(statements);
+  source.headers = SdkHeaders();
+  source.options = {"-std=c++20", "-rdc=true", "-arch=sm_90", "-default-device"};
+  if (checked) source.options.push_back("-DRESIDENT_CHECKED=1");
+  std::string log;
+  const absl::Status status = NvrtcCompile(source, &log).status();
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(status.message(), log));
+}
+
+TEST(SdkPairsTest, NoMemberMakesTheCompilerDropAnother) {
+  for (const bool checked : {false, true}) {
+    for (const Use& first : kUses) {
+      for (const Use& second : kUses) {
+        const absl::Status status = Compile(
+            absl::StrCat("  {", first.statement, "}\n  {", second.statement, "}\n"), checked);
+        EXPECT_TRUE(status.ok()) << first.member << ", then " << second.member
+                                 << (checked ? " (checked): " : ": ") << status;
+      }
+    }
+  }
+}
+
+// The shapes in which the defect was found.
+TEST(SdkPairsTest, BlockMemoryBesideOtherMembers) {
+  for (const bool checked : {false, true}) {
+    for (const char* statements :
+         {"auto* a = block.memory<float>(0); auto* b = block.memory<float>(512);"
+          "auto x = args.tensor<float>(0); a[block.thread()] = x[0]; block.barrier();"
+          "b[block.thread()] = a[1]; block.barrier(); x[block.thread()] = b[2];",
+          "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
+          "auto r = block.share(x.size()); a[block.thread()] = x[r.begin]; block.barrier();"
+          "x[r.begin] = a[1];",
+          "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
+          "auto* b = block.scratch<float>(); a[block.thread()] = x[0]; b[0] = a[0]; x[1] = "
+          "b[2];"}) {
+      EXPECT_TRUE(Compile(statements, checked).ok()) << statements << Compile(statements, checked);
+    }
+  }
+}
+
+TEST(SdkPairsTest, CodeThatIsDroppedIsRefused) {
+  const absl::Status status = Compile("sink[0] = 1; __builtin_unreachable();", false);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("dropped code"), absl::string_view::npos) << status;
+}
+
+}  // namespace
+}  // namespace resident
