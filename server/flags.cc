@@ -67,7 +67,8 @@ ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
           "has not read, likewise for its batches that are queued or under way on a "
           "device, likewise for copies of one session's durable buffers; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
-          "memory of the daemon for all clients' requests that wait, likewise for their unread "
+          "memory of the daemon for all clients' requests that wait, likewise for their batches "
+          "that are queued or under way, likewise for their unread "
           "answers, likewise for copies of all durable "
           "buffers; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,

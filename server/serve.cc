@@ -139,6 +139,9 @@ class Daemon {
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
+  // Outlives the devices, whose queues hold batches.
+  HostMemory batch_memory_{options_.limits.max_client_host_mib << 20,
+                           options_.limits.max_host_mib << 20};
   std::vector<int> ordinals_;  // CUDA's, by index; the CPU's is 0.
   std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<StateStore> state_;
@@ -289,7 +292,7 @@ void Daemon::ConnectCore() {
         manager_->RecordShadow(version, tasks, mismatches);
       });
   runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get(),
-                                          shadow_.get());
+                                          shadow_.get(), &batch_memory_);
   core_.limits = options_.limits;
   core_.registry = registry_.get();
   core_.buffers = buffers_.get();
@@ -308,6 +311,7 @@ void Daemon::ConnectCore() {
   core_.disk = disk_.get();
   core_.changes = changes_.get();
   core_.rounds = rounds_.get();
+  core_.batch_memory = &batch_memory_;
   core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
@@ -350,6 +354,7 @@ absl::Status Daemon::StartMetrics() {
     return ConnectionFigures{listener_->connections(), listener_->refused()};
   };
   sources.rpc = [this] { return TotalsOf(counters_); };
+                                           {"batches", batch_memory_.used_bytes()},
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
     return AccessTotals{access_.denied(absl::StatusCode::kUnauthenticated),
