@@ -363,7 +363,8 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.operator_events = [this] { return event_counter_->counts(); };
   sources.trials = [this] { return TrialsOf(core_); };
-  auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
+  auto metrics =
+      MetricsServer::Start(options_.metrics_address, std::move(sources), options_.metrics_hosts);
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);
   core_.metrics_address = absl::StrCat(HostOf(options_.metrics_address), ":", metrics_->port());
