@@ -29,12 +29,14 @@
 #include "runtime/process/descriptor_limit.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
+#include "server/auth/trusted_file.h"
 #include "server/core.h"
 #include "server/device_list.h"
 #include "server/health.h"
 #include "server/listener.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
+#include "server/port_file.h"
 #include "server/services/admin_service.h"
 #include "server/services/buffers_service.h"
 #include "server/services/executor_service.h"
@@ -122,7 +124,8 @@ class Daemon {
   // Ends once a signal has come. `signals`: those that cut the draining short.
   void Stop(const sigset_t& signals);
   std::string Banner() const;
-  absl::Status WritePortFile() const;
+  // Writes --port_file.
+  absl::Status TellPorts() const;
 
  private:
   absl::Status StartDevicesAndRegistry();
@@ -136,12 +139,12 @@ class Daemon {
 
   const ServeOptions options_;
   const OperatorOptions operator_options_;
-  std::string gpu_unavailable_reason_;
-  std::unique_ptr<Registry> registry_;
-  std::vector<std::unique_ptr<Device>> devices_;
   // Outlives the devices, whose queues hold batches.
   HostMemory batch_memory_{options_.limits.max_client_host_mib << 20,
                            options_.limits.max_host_mib << 20};
+  std::string gpu_unavailable_reason_;
+  std::unique_ptr<Registry> registry_;
+  std::vector<std::unique_ptr<Device>> devices_;
   std::vector<int> ordinals_;  // CUDA's, by index; the CPU's is 0.
   std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<StateStore> state_;
@@ -216,6 +219,11 @@ absl::Status Daemon::StartDevicesAndRegistry() {
 }
 
 absl::Status Daemon::StartOperators() {
+  std::vector<std::string> warnings;
+  if (!operator_options_.state_dir.empty()) {
+    const absl::Status usable = CheckTrustedFolder(operator_options_.state_dir, &warnings);
+    if (!usable.ok()) return usable;
+  }
   auto state = StateStore::Open({.directory = operator_options_.state_dir});
   if (!state.ok()) return state.status();
   state_ = *std::move(state);
@@ -238,7 +246,7 @@ absl::Status Daemon::StartOperators() {
       options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(), started,
                                             ordinals_});
   core_.operators = manager_.get();
-  std::vector<std::string> warnings = state_->warnings();
+  for (const std::string& warning : state_->warnings()) warnings.push_back(warning);
   for (std::string& open : DescribeSandbox().missing) warnings.push_back(std::move(open));
   absl::Status restored = manager_->Restore(&warnings);
   for (std::string& warning : buffers_->Load(state_.get())) {
@@ -303,6 +311,7 @@ void Daemon::ConnectCore() {
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
   core_.request_memory = &request_memory_;
+  core_.batch_memory = &batch_memory_;
   core_.answer_memory = &answer_memory_;
   core_.streams = &streams_;
   core_.watch_slots = &watch_slots_;
@@ -311,7 +320,6 @@ void Daemon::ConnectCore() {
   core_.disk = disk_.get();
   core_.changes = changes_.get();
   core_.rounds = rounds_.get();
-  core_.batch_memory = &batch_memory_;
   core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
   core_.drain_timeout = options_.drain_timeout;
@@ -346,6 +354,7 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.host_memory = [this] {
     return std::map<std::string, uint64_t>{{"requests", request_memory_.used_bytes()},
+                                           {"batches", batch_memory_.used_bytes()},
                                            {"answers", answer_memory_.used_bytes()},
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
@@ -354,7 +363,6 @@ absl::Status Daemon::StartMetrics() {
     return ConnectionFigures{listener_->connections(), listener_->refused()};
   };
   sources.rpc = [this] { return TotalsOf(counters_); };
-                                           {"batches", batch_memory_.used_bytes()},
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
     return AccessTotals{access_.denied(absl::StatusCode::kUnauthenticated),
@@ -454,22 +462,12 @@ std::string Daemon::Banner() const {
       "\nresidentd: compilers are confined by ", DescribeSandbox().held);
 }
 
-absl::Status Daemon::WritePortFile() const {
+absl::Status Daemon::TellPorts() const {
   if (options_.port_file.empty()) return absl::OkStatus();
   const nlohmann::json ports = {{"address", address_},
                                 {"metrics_address", core_.metrics_address},
                                 {"pid", static_cast<int64_t>(getpid())}};
-  const std::string text = ports.dump() + "\n";
-  // A reader sees all of it or nothing.
-  const std::string draft = options_.port_file + ".new";
-  FILE* const file = fopen(draft.c_str(), "w");
-  const bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) fclose(file);
-  if (!written || rename(draft.c_str(), options_.port_file.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write --port_file=", options_.port_file,
-                                               ". Fix: give a path in a folder that is there"));
-  }
-  return absl::OkStatus();
+  return WritePortFile(options_.port_file, ports.dump() + "\n");
 }
 
 void Daemon::OnDraining() {
@@ -530,7 +528,7 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
 
   Daemon daemon(options, operator_options);
   absl::Status status = daemon.Start();
-  if (status.ok()) status = daemon.WritePortFile();
+  if (status.ok()) status = daemon.TellPorts();
   if (!status.ok()) return status;
   printf("%s\n", daemon.Banner().c_str());
   fflush(stdout);
