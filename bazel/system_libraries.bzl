@@ -31,7 +31,7 @@ _LIBRARIES = {
     "gtest_main": (["gtest_main"], []),
     "json": (["nlohmann_json"], []),
     "openssl": (["libssl", "libcrypto"], []),
-    "prometheus": (["prometheus-cpp-pull", "prometheus-cpp-core"], []),
+    "prometheus": (["prometheus-cpp-core"], ["-lcivetweb-cpp", "-lcivetweb"]),
     "protobuf": (["protobuf"], []),
     "zlib": (["zlib"], []),
 }

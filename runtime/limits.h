@@ -39,9 +39,10 @@ struct Limits {
   // on a device; and likewise the copies of one session's durable buffers. 0: as much as
   // there is.
   uint64_t max_client_host_mib = 2048;
-  // --max_host_mib: what all clients' waiting requests may take, likewise their unread
-  // answers, and likewise the copies of all durable buffers. Of the first two no client takes
-  // more than it leaves to the others. 0: as much as there is.
+  // --max_host_mib: what all clients' waiting requests may take, likewise their batches that
+  // are queued or under way, likewise their unread answers, and likewise the copies of all
+  // durable buffers. Of the first three no client takes more than it leaves to the others.
+  // 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients, as far as the process may have descriptors
   // (kOwnDescriptors are kept for the rest, or half of all if that is less). Over that, one is

@@ -21,11 +21,18 @@ std::string OperatorOf(const v1::Batch& message) {
 
 absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
     const v1::Batch& message, const std::shared_ptr<Client>& client, Clock::time_point deadline,
-    Answer answer, WindowWaiter* waiter, bool* waits) {
+    Answer answer, WindowWaiter* waiter, bool* waits, uint64_t* lacking) {
   if (gate_->draining()) return errors::Draining();
   const absl::Status may = client->account().MaySubmit(OperatorOf(message));
   if (!may.ok()) return may;
-  const Caller caller{client->id(), &client->window_use(), deadline, waiter, waits};
+  const Caller caller{.id = client->id(),
+                      .window_use = &client->window_use(),
+                      .deadline = deadline,
+                      .waiter = waiter,
+                      .waits = waits,
+                      .memory = batch_memory_,
+                      .memory_use = client->batch_use(),
+                      .lacking = lacking};
   absl::StatusOr<std::shared_ptr<RequestBatch>> batch = translator_->Translate(message, caller);
   if (!batch.ok()) return batch.status();
   (*batch)->done = [this, client, answer = std::move(answer)](Batch& finished) {
@@ -38,6 +45,7 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
       // What waits for the completion may be waiting for this memory.
       held->keep_alive.clear();
       held->shadow = nullptr;
+      held->charge.Clear();
       client->Completed();
       gate_->Leave(tasks);
     };

@@ -33,20 +33,23 @@ class BatchRunner {
   using Answer = std::function<void(RequestBatch& batch)>;
 
   BatchRunner(const BatchTranslator* translator, std::vector<Device*> devices, DrainGate* gate,
-              WorkerPool* answers, ShadowRunner* shadow)
+              WorkerPool* answers, ShadowRunner* shadow, HostMemory* batch_memory)
       : translator_(translator),
         devices_(std::move(devices)),
         gate_(gate),
         answers_(answers),
-        shadow_(shadow) {}
+        shadow_(shadow),
+        batch_memory_(batch_memory) {}
 
   // Errors: as Executor.Run documents. `waiter` waits if there is no window memory now;
-  // `*waits` says whether it does (WindowGate::Allocate).
+  // `*waits` says whether it does (WindowGate::Allocate). `*lacking`: bytes of batch memory
+  // (Core::batch_memory) that it was refused for, if it was.
   absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
                                                         const std::shared_ptr<Client>& client,
                                                         Clock::time_point deadline, Answer answer,
                                                         WindowWaiter* waiter = nullptr,
-                                                        bool* waits = nullptr);
+                                                        bool* waits = nullptr,
+                                                        uint64_t* lacking = nullptr);
 
   // Errors: RESOURCE_EXHAUSTED (the client's queue is full, or its quota used), UNAVAILABLE,
   // UNAUTHENTICATED (the session has ended). Then `answer` is not called.
@@ -74,6 +77,7 @@ class BatchRunner {
   DrainGate* const gate_;
   WorkerPool* const answers_;
   ShadowRunner* const shadow_;
+  HostMemory* const batch_memory_;
 };
 
 }  // namespace resident

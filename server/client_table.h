@@ -54,6 +54,8 @@ class Client {
   // daemon's memory.
   const std::shared_ptr<HostUse>& request_use() const { return request_use_; }
   const std::shared_ptr<HostUse>& answer_use() const { return answer_use_; }
+  // Likewise its batches that are queued or under way.
+  const std::shared_ptr<HostUse>& batch_use() const { return batch_use_; }
 
   // A batch is on its way; Completed follows when it is answered.
   void Begin();
@@ -74,6 +76,7 @@ class Client {
   std::vector<std::shared_ptr<WindowUse>> window_use_;
   const std::shared_ptr<HostUse> request_use_ = std::make_shared<HostUse>();
   const std::shared_ptr<HostUse> answer_use_ = std::make_shared<HostUse>();
+  const std::shared_ptr<HostUse> batch_use_ = std::make_shared<HostUse>();
 
   absl::Mutex mu_;
   uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;

@@ -43,8 +43,10 @@ struct Core {
   // Whether calls have credentials that say who calls; else everybody is anybody.
   bool credentials = false;
   RpcCounters* counters = nullptr;
-  // Of requests that wait to be admitted, and of answers that are not read.
+  // Of requests that wait to be admitted, of batches that are queued or under way, and of
+  // answers that are not read.
   HostMemory* request_memory = nullptr;
+  HostMemory* batch_memory = nullptr;
   HostMemory* answer_memory = nullptr;
   LiveStreams* streams = nullptr;
   // Of Operators.Watch streams, and of installs under way.

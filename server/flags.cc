@@ -1,6 +1,8 @@
 #include "server/flags.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,8 @@ ABSL_FLAG(std::string, address, "127.0.0.1:50051",
           "host:port that gRPC listens on; port 0 takes a free one");
 ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
           "host:port of the Prometheus page; empty: none; port 0 takes a free one");
+ABSL_FLAG(std::vector<std::string>, metrics_hosts, {},
+          "further names, separated by commas, under which the Prometheus page may be asked for");
 ABSL_FLAG(std::string, tls_cert, "",
           "PEM file with the server's certificate and those that issued it; turns TLS on");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with the certificate's private key");
@@ -67,7 +71,8 @@ ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
           "has not read, likewise for its batches that are queued or under way on a "
           "device, likewise for copies of one session's durable buffers; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
-          "memory of the daemon for all clients' requests that wait, likewise for their unread "
+          "memory of the daemon for all clients' requests that wait, likewise for their batches "
+          "that are queued or under way, likewise for their unread "
           "answers, likewise for copies of all durable "
           "buffers; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,
@@ -112,6 +117,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   ServeOptions options;
   options.address = absl::GetFlag(FLAGS_address);
   options.metrics_address = absl::GetFlag(FLAGS_metrics_address);
+  options.metrics_hosts = absl::GetFlag(FLAGS_metrics_hosts);
   options.access.tls_cert = absl::GetFlag(FLAGS_tls_cert);
   options.access.tls_key = absl::GetFlag(FLAGS_tls_key);
   options.access.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);

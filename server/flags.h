@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/limits.h"
@@ -21,6 +22,8 @@ struct ServeOptions {
   AccessOptions access;
   // --metrics_address: the same for the metrics page; empty: none.
   std::string metrics_address;
+  // --metrics_hosts: further names under which the page may be asked for.
+  std::vector<std::string> metrics_hosts;
   // --port_file: where to write the addresses, as JSON, once serving; empty: nowhere.
   std::string port_file;
   // --devices: "all", "cpu", or CUDA ordinals such as "0,2".

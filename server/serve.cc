@@ -28,11 +28,13 @@
 #include "server/auth/access_files.h"
 #include "server/auth/presented.h"
 #include "server/auth/server_credentials.h"
+#include "server/auth/trusted_file.h"
 #include "server/core.h"
 #include "server/device_list.h"
 #include "server/listener.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
+#include "server/port_file.h"
 #include "server/services/admin_service.h"
 #include "server/services/admitted_service.h"
 #include "server/services/buffers_service.h"
@@ -123,7 +125,8 @@ class Daemon {
   // Ends once a signal has come. `signals`: those that cut the draining short.
   void Stop(const sigset_t& signals);
   std::string Banner() const;
-  absl::Status WritePortFile() const;
+  // Writes --port_file.
+  absl::Status TellPorts() const;
 
  private:
   absl::Status StartDevicesAndRegistry();
@@ -141,6 +144,9 @@ class Daemon {
 
   const ServeOptions options_;
   const OperatorOptions operator_options_;
+  // Outlives the devices, whose queues hold batches.
+  HostMemory batch_memory_{options_.limits.max_client_host_mib << 20,
+                           options_.limits.max_host_mib << 20};
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
@@ -221,6 +227,11 @@ absl::Status Daemon::StartDevicesAndRegistry() {
 }
 
 absl::Status Daemon::StartOperators() {
+  std::vector<std::string> warnings;
+  if (!operator_options_.state_dir.empty()) {
+    const absl::Status usable = CheckTrustedFolder(operator_options_.state_dir, &warnings);
+    if (!usable.ok()) return usable;
+  }
   auto state = StateStore::Open({.directory = operator_options_.state_dir});
   if (!state.ok()) return state.status();
   state_ = *std::move(state);
@@ -243,7 +254,7 @@ absl::Status Daemon::StartOperators() {
       options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(), started,
                                             ordinals_});
   core_.operators = manager_.get();
-  std::vector<std::string> warnings = state_->warnings();
+  for (const std::string& warning : state_->warnings()) warnings.push_back(warning);
   for (std::string& open : DescribeSandbox().missing) warnings.push_back(std::move(open));
   absl::Status restored = manager_->Restore(&warnings);
   for (std::string& warning : buffers_->Load(state_.get())) {
@@ -297,7 +308,7 @@ void Daemon::ConnectCore() {
         manager_->RecordShadow(version, tasks, mismatches);
       });
   runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get(),
-                                          shadow_.get());
+                                          shadow_.get(), &batch_memory_);
   core_.limits = options_.limits;
   core_.registry = registry_.get();
   core_.buffers = buffers_.get();
@@ -308,6 +319,7 @@ void Daemon::ConnectCore() {
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
   core_.request_memory = &request_memory_;
+  core_.batch_memory = &batch_memory_;
   core_.answer_memory = &answer_memory_;
   core_.streams = &streams_;
   core_.watch_slots = &watch_slots_;
@@ -350,6 +362,7 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.host_memory = [this] {
     return std::map<std::string, uint64_t>{{"requests", request_memory_.used_bytes()},
+                                           {"batches", batch_memory_.used_bytes()},
                                            {"answers", answer_memory_.used_bytes()},
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
@@ -366,7 +379,8 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.operator_events = [this] { return event_counter_->counts(); };
   sources.trials = [this] { return TrialsOf(core_); };
-  auto metrics = MetricsServer::Start(options_.metrics_address, std::move(sources));
+  auto metrics =
+      MetricsServer::Start(options_.metrics_address, std::move(sources), options_.metrics_hosts);
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);
   core_.metrics_address = absl::StrCat(HostOf(options_.metrics_address), ":", metrics_->port());
@@ -475,22 +489,12 @@ std::string Daemon::Banner() const {
       "\nresidentd: compilers are confined by ", DescribeSandbox().held);
 }
 
-absl::Status Daemon::WritePortFile() const {
+absl::Status Daemon::TellPorts() const {
   if (options_.port_file.empty()) return absl::OkStatus();
   const nlohmann::json ports = {{"address", address_},
                                 {"metrics_address", core_.metrics_address},
                                 {"pid", static_cast<int64_t>(getpid())}};
-  const std::string text = ports.dump() + "\n";
-  // A reader sees all of it or nothing.
-  const std::string draft = options_.port_file + ".new";
-  FILE* const file = fopen(draft.c_str(), "w");
-  const bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) fclose(file);
-  if (!written || rename(draft.c_str(), options_.port_file.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write --port_file=", options_.port_file,
-                                               ". Fix: give a path in a folder that is there"));
-  }
-  return absl::OkStatus();
+  return WritePortFile(options_.port_file, ports.dump() + "\n");
 }
 
 void Daemon::OnDraining() {
@@ -550,7 +554,7 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
 
   Daemon daemon(options, operator_options);
   absl::Status status = daemon.Start();
-  if (status.ok()) status = daemon.WritePortFile();
+  if (status.ok()) status = daemon.TellPorts();
   if (!status.ok()) return status;
   printf("%s\n", daemon.Banner().c_str());
   fflush(stdout);

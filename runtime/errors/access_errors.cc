@@ -47,6 +47,20 @@ absl::Status BadCertificateName(const std::string& name) {
              "printable ASCII characters without spaces, and not 'residentd'"));
 }
 
+absl::Status UriWithoutScheme(const std::string& name) {
+  return absl::UnauthenticatedError(
+      StrCat("the client certificate's URI ", Quote(name),
+             " has no scheme, so that it could be taken for a common name. Fix: use a certificate "
+             "whose URI begins with one, as spiffe://corp/name does"));
+}
+
+absl::Status CommonNameLikeUri(const std::string& name) {
+  return absl::UnauthenticatedError(
+      StrCat("the client certificate's common name ", Quote(name),
+             " contains ':', so that it could be taken for a URI. Fix: use a certificate that has "
+             "the URI among its alternative names, or a common name without ':'"));
+}
+
 absl::Status LacksRole(const std::string& identity, const std::string& roles,
                        const std::string& call) {
   return absl::PermissionDeniedError(StrCat("identity ", Quote(identity),

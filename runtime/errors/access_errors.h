@@ -18,6 +18,8 @@ absl::Status UnknownToken();
 absl::Status RevokedToken(const std::string& identity);
 absl::Status BadCertificateName(const std::string& name);
 // `roles`: "'submit' or 'admin'"; `call`: what needs them.
+absl::Status UriWithoutScheme(const std::string& name);
+absl::Status CommonNameLikeUri(const std::string& name);
 absl::Status LacksRole(const std::string& identity, const std::string& roles,
                        const std::string& call);
 // `role`: "submit" or "install", whose list of prefixes has none for the operator.

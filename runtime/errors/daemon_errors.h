@@ -26,6 +26,14 @@ absl::Status SlotQuota(const std::string& what, const std::string& holder, uint6
                        uint64_t quota, const std::string& quota_name);
 absl::Status NoHostMemory(uint64_t bytes);
 absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
+// Bytes that a batch's tasks need, and that are taken.
+struct BatchMemoryFigures {
+  uint64_t wanted;
+  uint64_t of_client;
+  uint64_t of_all;
+  uint64_t limit;
+};
+absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
 absl::Status UnknownDevice(uint64_t device, size_t devices);
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);

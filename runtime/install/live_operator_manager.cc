@@ -280,7 +280,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
     std::string reason = fault.cause;
     for (const RunningTask& task : fault.running) {
       if (task.task.operator_slot != version->slot) continue;
-      absl::StrAppend(&reason, "; its arguments: ", ArgumentsText(task));
+      absl::StrAppend(&reason, kArgumentsOfReason, ArgumentsText(task));
       break;
     }
     // It fails if the version was removed, or quarantined by another device's fault.

@@ -35,6 +35,50 @@ TEST(HostMemoryTest, WhatIsRefusedTakesNothingFromOthers) {
   EXPECT_TRUE(host.Hold(modest, 150).ok());
 }
 
+TEST(HostMemoryTest, WhatIsSharedNeverPassesTheLimitOfAll) {
+  HostMemory host(100, 160);
+  const auto first = Client(), second = Client(), third = Client();
+  // The first of a client may be over its own limit.
+  auto large = host.Share(first, 120);
+  ASSERT_TRUE(large.ok());
+  const absl::Status own = host.Share(first, 1).status();
+  EXPECT_EQ(own.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(own.message()).find("--max_client_host_mib"), std::string::npos);
+  const absl::Status all = host.Share(second, 41).status();
+  EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(all.message()).find("--max_host_mib"), std::string::npos);
+  EXPECT_EQ(second->bytes(), 0u);
+  EXPECT_TRUE(host.Share(second, 40).ok());
+  EXPECT_FALSE(host.MayFit(161));
+  large->Clear();
+  // A client that has some leaves half to those who have none.
+  auto some = host.Share(first, 30);
+  ASSERT_TRUE(some.ok());
+  EXPECT_FALSE(host.Share(first, 30).ok());
+  auto more = host.Share(first, 20);
+  EXPECT_TRUE(more.ok());
+  EXPECT_TRUE(host.Share(third, 110).ok());
+  EXPECT_EQ(host.used_bytes(), 50u);
+}
+
+TEST(HostMemoryTest, WhoWaitsForRoomIsWokenOnceThereIsEnough) {
+  HostMemory host(0, 100);
+  const auto holder = Client(), waiter = Client();
+  auto much = host.Share(holder, 60);
+  auto more = host.Share(Client(), 30);
+  ASSERT_TRUE(much.ok() && more.ok());
+  int woken = 0;
+  const auto wake = [&] { ++woken; };
+  EXPECT_FALSE(host.WaitForRoom(waiter, 10, &woken, wake)) << "there is room";
+  EXPECT_FALSE(host.WaitForRoom(waiter, 101, &woken, wake)) << "there will never be";
+  EXPECT_TRUE(host.WaitForRoom(waiter, 50, &woken, wake));
+  more->Clear();
+  EXPECT_EQ(woken, 0) << "40 are free";
+  much->Clear();
+  EXPECT_EQ(woken, 1);
+  EXPECT_TRUE(host.Share(waiter, 50).ok());
+}
+
 TEST(HostMemoryTest, FullWakesOnceThereIsRoom) {
   HostMemory host(100, 0);
   const auto own = Client();

@@ -23,6 +23,14 @@
 
 namespace resident {
 
+// In the reason of a quarantine: from here on it tells the arguments of the task that was
+// guilty, which only an admin may see.
+inline constexpr char kArgumentsOfReason[] = "; its arguments: ";
+// What everybody may be told of it.
+inline std::string PublicReason(const std::string& reason) {
+  return reason.substr(0, reason.find(kArgumentsOfReason));
+}
+
 class SlotPool;
 
 // What all versions of an operator have in common.

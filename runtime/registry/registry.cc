@@ -137,7 +137,7 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_
   if (version == 0) {
     if (serving.active == nullptr) {
       const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
-      return errors::NoActiveVersion(name, standby, serving.standby_reason);
+      return errors::NoActiveVersion(name, standby, PublicReason(serving.standby_reason));
     }
     if (Picked(serving.traffic, serving.traffic_share)) {
       return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
@@ -150,7 +150,7 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_
   }
   if (serving.standby != nullptr && serving.standby->version == version) {
     if (!serving.standby_reason.empty()) {
-      return errors::VersionQuarantined(name, version, serving.standby_reason);
+      return errors::VersionQuarantined(name, version, PublicReason(serving.standby_reason));
     }
     return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
   }

@@ -261,7 +261,7 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
     return errors::NotInSlot(name, version, now.standby->version);
   }
   if (!now.standby_reason.empty() && !force) {
-    return errors::VersionQuarantined(name, now.standby->version, now.standby_reason);
+    return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
   }
   auto next = std::make_unique<Serving>();
   next->active = now.standby;
@@ -291,7 +291,7 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
     return errors::NoPrevious(name, NumberOf(standby));
   }
   if (!now.standby_reason.empty()) {
-    return errors::VersionQuarantined(name, standby->version, now.standby_reason);
+    return errors::VersionQuarantined(name, standby->version, PublicReason(now.standby_reason));
   }
   const bool previous = standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
   const bool trial = now.trial.version != 0;
@@ -329,7 +329,7 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
     return errors::NotInSlot(name, version, now.standby->version);
   }
   if (!now.standby_reason.empty()) {
-    return errors::VersionQuarantined(name, now.standby->version, now.standby_reason);
+    return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
   }
   auto next = std::make_unique<Serving>();
   next->active = now.active;

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace resident {
@@ -411,12 +412,23 @@ TEST_F(RegistryTest, QuarantineDoesNotPutAVersionIntoServiceThatNeverServed) {
   Stage("swish");
   Activate("swish");
   Stage("swish");  // Version 2, staged.
-  const auto change = registry_->Quarantine("swish", 1, "looped for ever", commit_);
+  const std::string reason = absl::StrCat("looped for ever", kArgumentsOfReason, "n=42");
+  const auto change = registry_->Quarantine("swish", 1, reason, commit_);
   ASSERT_TRUE(change.ok());
   EXPECT_EQ(change->active_version, 0u);
   const absl::Status none = registry_->Resolve("swish", 0).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(none.message().find("looped for ever"), std::string::npos);
+  // Whoever calls the operator is not told what others called it with.
+  EXPECT_EQ(none.message().find("42"), std::string::npos);
+  for (const absl::Status& status :
+       {registry_->Resolve("swish", 1).status(),
+        registry_->Activate("swish", 1, std::nullopt, /*force=*/false, commit_).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("looped for ever"), std::string::npos) << status;
+    EXPECT_EQ(status.message().find("42"), std::string::npos) << status;
+  }
+  EXPECT_EQ(registry_->Describe("swish")->Find(1)->quarantine_reason, reason);
 }
 
 TEST_F(RegistryTest, AStagedVersionSurvivesTheQuarantineOfThePreviousOne) {

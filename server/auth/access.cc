@@ -34,6 +34,16 @@ std::optional<std::string_view> TokenIn(std::string_view authorization) {
   return authorization.substr(kScheme.size());
 }
 
+// Whoever signs certificates may be careful with URIs and let applicants choose their common
+// names, or the other way round: neither kind of name can be written as the other.
+absl::Status CheckCertificateName(const std::string& name, bool is_uri) {
+  if (!CheckIdentityName(name).ok()) return errors::BadCertificateName(name);
+  const bool has_colon = absl::StrContains(name, ':');
+  if (is_uri && !has_colon) return errors::UriWithoutScheme(name);
+  if (!is_uri && has_colon) return errors::CommonNameLikeUri(name);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Access::Access()
@@ -96,8 +106,8 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
   }
   if (presented.certificate) {
     const std::string name(presented.certificate_name);
-    const absl::Status usable = CheckIdentityName(name);
-    if (!usable.ok()) return errors::BadCertificateName(name);
+    const absl::Status usable = CheckCertificateName(name, presented.name_is_uri);
+    if (!usable.ok()) return usable;
     if (current->everything_allowed) return MakeIdentity(name, Everything());
     const auto found = current->by_name.find(name);
     if (found != current->by_name.end()) return found->second;

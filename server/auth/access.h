@@ -7,7 +7,8 @@
 //     It counts before a certificate; one that is not known is refused, whatever else
 //     the call has.
 //   * A client certificate that the TLS layer has verified: its first URI among the
-//     subject's alternative names, else its common name.
+//     subject's alternative names, else its common name. A name with ':' is a URI's alone,
+//     and a URI has one, so that a common name never stands for a URI or the reverse.
 //   * Neither: "anonymous".
 //
 // Without a policy everybody may do everything, as the name of the certificate or as
@@ -48,9 +49,11 @@ struct Presented {
   // Value of the metadata "authorization", and how many there are.
   std::string_view authorization = {};
   int authorizations = 0;
-  // Name in the verified client certificate; empty: none. `certificate`: there is one.
+  // Whether there is a verified client certificate; the name in it, and whether that is its
+  // URI or its common name.
   bool certificate = false;
   std::string_view certificate_name = {};
+  bool name_is_uri = false;
 };
 
 class Access {

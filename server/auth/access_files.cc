@@ -3,9 +3,11 @@
 #include <stdio.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/auth/trusted_file.h"
 
 namespace resident {
 namespace {
@@ -15,6 +17,12 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
 absl::Status Named(const char* flag, const std::string& path, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("--", flag, "=", path, ": ", status.message()));
+}
+
+void Warn(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
+  }
 }
 
 std::string Fingerprint(const absl::StatusOr<std::string>& text) {
@@ -80,19 +88,25 @@ absl::Status AccessFiles::Load() {
   absl::MutexLock lock(&mu_);
   absl::Status status;
   if (options_.tls()) {
-    const auto files = ReadCertificates(certificate_paths());
+    std::vector<std::string> warnings;
+    const auto files = ReadCertificates(certificate_paths(), &warnings);
     Settled(certificates_seen_, Fingerprint(files), /*at_once=*/true);
+    Warn(warnings);
     status = TakeCertificates(files);
   }
   if (!status.ok() || options_.policy.empty()) return status;
-  const auto policy = ReadSmallFile(options_.policy, kMaxPolicyBytes);
+  std::vector<std::string> warnings;
+  const auto policy =
+      ReadTrustedFile(options_.policy, kMaxPolicyBytes, /*secret=*/false, &warnings);
   Settled(policy_seen_, Fingerprint(policy), /*at_once=*/true);
   status = TakePolicy(policy);
   if (status.ok() && !options_.token_file.empty()) {
-    const auto tokens = ReadSmallFile(options_.token_file, kMaxTokenFileBytes);
+    const auto tokens =
+        ReadTrustedFile(options_.token_file, kMaxTokenFileBytes, /*secret=*/false, &warnings);
     Settled(tokens_seen_, Fingerprint(tokens), /*at_once=*/true);
     status = TakeTokens(tokens);
   }
+  Warn(warnings);
   if (status.ok()) access_.Load(policy_, tokens_);
   return status;
 }
@@ -112,19 +126,27 @@ bool AccessFiles::Report(const char* flag, const absl::Status& status) {
 bool AccessFiles::Look(bool at_once) {
   bool changed = false;
   if (options_.tls()) {
-    const auto files = ReadCertificates(certificate_paths());
+    std::vector<std::string> warnings;
+    const auto files = ReadCertificates(certificate_paths(), &warnings);
     if (Settled(certificates_seen_, Fingerprint(files), at_once)) {
+      Warn(warnings);
       Report("tls_cert", TakeCertificates(files));
     }
   }
   if (options_.policy.empty()) return false;
-  const auto policy = ReadSmallFile(options_.policy, kMaxPolicyBytes);
+  std::vector<std::string> warnings;
+  const auto policy =
+      ReadTrustedFile(options_.policy, kMaxPolicyBytes, /*secret=*/false, &warnings);
   if (Settled(policy_seen_, Fingerprint(policy), at_once)) {
+    Warn(warnings);
     changed |= Report("policy", TakePolicy(policy));
   }
   if (!options_.token_file.empty()) {
-    const auto tokens = ReadSmallFile(options_.token_file, kMaxTokenFileBytes);
+    warnings.clear();
+    const auto tokens =
+        ReadTrustedFile(options_.token_file, kMaxTokenFileBytes, /*secret=*/false, &warnings);
     if (Settled(tokens_seen_, Fingerprint(tokens), at_once)) {
+      Warn(warnings);
       changed |= Report("token_file", TakeTokens(tokens));
     }
   }

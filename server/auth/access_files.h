@@ -4,7 +4,8 @@
 // taken when two looks in a row see the same, so that a file that is being written is
 // not taken by half; Reload takes it at once. A file that cannot be used changes
 // nothing: what was read before holds, the log says why, and the failure is counted,
-// once for each change of a file.
+// once for each change of a file. A file that everybody may write cannot be used either, and
+// what else is wrong with its mode is warned of when it is taken (trusted_file.h).
 //
 //   AccessFiles files(options, &access, &credentials);
 //   RETURN_IF_ERROR(files.Load());          // The start is refused where one is bad.

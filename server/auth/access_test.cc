@@ -35,6 +35,7 @@ Presented Certificate(std::string_view name) {
   Presented presented;
   presented.certificate = true;
   presented.certificate_name = name;
+  presented.name_is_uri = name.find(':') != std::string_view::npos;
   return presented;
 }
 

@@ -1,20 +1,16 @@
 #include "server/auth/certificate_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <memory>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "server/auth/trusted_file.h"
 
 namespace resident {
 namespace {
@@ -59,34 +55,12 @@ absl::StatusOr<Certificate> CheckChain(const std::string& text, const std::strin
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t most) {
-  const auto failed = [&](int error) {
-    return absl::Status(absl::ErrnoToStatusCode(error),
-                        absl::StrCat("cannot read ", path, ": ", strerror(error),
-                                     ". Fix: give a file that the daemon may read"));
-  };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return failed(errno);
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  std::string text;
-  char piece[4096];
-  for (;;) {
-    const ssize_t got = read(fd, piece, sizeof(piece));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(errno);
-    if (got == 0) return text;
-    text.append(piece, static_cast<size_t>(got));
-    if (text.size() > most) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, " has over ", most, " bytes. Fix: give the file that is meant, or split it"));
-    }
-  }
-}
-
-absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths) {
+absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths,
+                                              std::vector<std::string>* warnings) {
   Certificates certificates;
-  const auto read = [](const std::string& path, std::string& text) {
-    auto contents = ReadSmallFile(path, kMaxCertificateFileBytes);
+  const auto read = [&](const std::string& path, std::string& text) {
+    auto contents =
+        ReadTrustedFile(path, kMaxCertificateFileBytes, /*secret=*/path == paths.key, warnings);
     if (!contents.ok()) return contents.status();
     text = *std::move(contents);
     return absl::OkStatus();

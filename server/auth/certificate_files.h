@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,17 +35,16 @@ struct CertificatePaths {
   std::string client_ca;  // Empty: none.
 };
 
-// The files' contents, not checked. NOT_FOUND and others, with the path.
-absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths);
+// The files' contents, not checked. NOT_FOUND and others, with the path; `warnings` as of
+// ReadTrustedFile.
+absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths,
+                                              std::vector<std::string>* warnings);
 
 // INVALID_ARGUMENT: one is not PEM, or the key is not the certificate's, or is
 // encrypted. `paths` are named in messages. Returns when the certificate expires, in
 // seconds since 1970.
 absl::StatusOr<int64_t> CheckCertificates(const Certificates& certificates,
                                           const CertificatePaths& paths);
-
-// A file of at most `most` bytes. Errors name the path.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t most);
 
 }  // namespace resident
 

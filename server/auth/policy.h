@@ -14,8 +14,9 @@
 //     }
 //   }
 //
-// Operators are named by prefix; a list that is not there stands for all operators. A
-// quota that is not there is not limited. Comments (// and /* */) are allowed. A field
+// An identity is a token's name, a certificate's URI or its common name; one with ':' is never a
+// common name (access.h). Operators are named by prefix; a list that is not there stands for all
+// operators. A quota that is not there is not limited. Comments (// and /* */) are allowed. A field
 // that is not known, or is there twice, is an error: a policy with a spelling mistake
 // must not allow more than was meant.
 //

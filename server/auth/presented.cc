@@ -27,6 +27,7 @@ Presented PresentedBy(const CallMetadata& metadata, const grpc::AuthContext& con
     const std::vector<grpc::string_ref> values = context.FindPropertyValues(property);
     if (values.empty()) continue;
     presented.certificate_name = View(values.front());
+    presented.name_is_uri = std::string_view(property) == GRPC_PEER_URI_PROPERTY_NAME;
     break;
   }
   return presented;

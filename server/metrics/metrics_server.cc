@@ -1,6 +1,9 @@
 #include "server/metrics/metrics_server.h"
 
+#include <CivetServer.h>
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,20 +12,26 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "prometheus/exposer.h"
+#include "prometheus/text_serializer.h"
 #include "server/metrics/metrics_collector.h"
 
 namespace resident {
 namespace {
 
-constexpr int kScrapeThreads = 2;
+// So that a few clients that send half a request do not hold up the next: each holds a thread
+// until the time for a request is over.
+constexpr int kThreads = 16;
+constexpr int kRequestMs = 2000;
+constexpr int kMaxRequestBytes = 8192;
 
 struct HostPort {
   std::string host;  // Without brackets.
@@ -96,28 +105,98 @@ void Knock(const HostPort& parts) {
   close(fd);
 }
 
-class ExposingServer : public MetricsServer {
+std::string LowerCaseHost(std::string host) {
+  absl::AsciiStrToLower(&host);
+  if (host.ends_with('.')) host.pop_back();
+  return host;
+}
+
+// Names in the header Host under which the page is served. A page of the web whose name its
+// owner lets point to this machine (DNS rebinding) would otherwise be able to read this one in
+// the browser of somebody here. Addresses need no such check: no name leads to them.
+class ServedHosts {
+ public:
+  ServedHosts(const std::string& listens_on, const std::vector<std::string>& more)
+      : names_{"localhost", LowerCaseHost(listens_on)} {
+    for (const std::string& name : more) names_.insert(LowerCaseHost(name));
+  }
+
+  // `header`: null without one, as HTTP/1.0 allows; browsers always send it.
+  bool Contains(const char* header) const {
+    if (header == nullptr) return true;
+    std::string host = header;
+    in6_addr address;
+    if (host.starts_with('[')) {
+      const size_t end = host.find(']');
+      if (end == std::string::npos) return false;
+      return inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &address) == 1;
+    }
+    host = host.substr(0, host.find(':'));
+    return inet_pton(AF_INET, host.c_str(), &address) == 1 || names_.contains(LowerCaseHost(host));
+  }
+
+ private:
+  std::set<std::string> names_;
+};
+
+// Answers GET /metrics.
+class Page : public CivetHandler {
+ public:
+  Page(MetricsSources sources, ServedHosts hosts)
+      : collector_(std::move(sources)), hosts_(std::move(hosts)) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    if (!hosts_.Contains(mg_get_header(connection, "Host"))) {
+      Answer(connection, "403 Forbidden",
+             "The page is not served under this host name. Fix: ask for it by address, or add the "
+             "name to --metrics_hosts\n");
+      return true;
+    }
+    Answer(connection, "200 OK", prometheus::TextSerializer().Serialize(collector_.Collect()));
+    return true;
+  }
+
+ private:
+  static void Answer(mg_connection* connection, const char* status, const std::string& text) {
+    const std::string header = absl::StrCat(
+        "HTTP/1.1 ", status, "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
+        "X-Content-Type-Options: nosniff\r\nContent-Length: ", text.size(),
+        "\r\nConnection: close\r\n\r\n");
+    mg_write(connection, header.data(), header.size());
+    mg_write(connection, text.data(), text.size());
+  }
+
+  const MetricsCollector collector_;
+  const ServedHosts hosts_;
+};
+
+class CivetMetricsServer : public MetricsServer {
  public:
   // Throws what the listener throws.
-  ExposingServer(const std::string& address, const HostPort& parts, MetricsSources sources)
-      : collector_(std::make_shared<MetricsCollector>(std::move(sources))),
+  CivetMetricsServer(const std::string& address, const HostPort& parts, MetricsSources sources,
+                     const std::vector<std::string>& hosts)
+      : page_(std::move(sources), ServedHosts(parts.host, hosts)),
         parts_(parts),
-        exposer_(std::in_place, address, kScrapeThreads) {
-    exposer_->RegisterCollectable(collector_);
-    port_ = exposer_->GetListeningPorts().at(0);
+        server_(std::in_place,
+                std::vector<std::string>{
+                    "listening_ports", address, "num_threads", std::to_string(kThreads),
+                    "request_timeout_ms", std::to_string(kRequestMs), "max_request_size",
+                    std::to_string(kMaxRequestBytes), "enable_keep_alive", "no"}) {
+    server_->addHandler("/metrics", page_);
+    port_ = server_->getListeningPorts().at(0);
     parts_.port = std::to_string(port_);
   }
 
   // The listener looks for its end between connections, or every two seconds. So that
   // the daemon need not wait for that, somebody knocks meanwhile.
-  ~ExposingServer() override {
+  ~CivetMetricsServer() override {
     std::jthread knocker([this](std::stop_token stopped) {
       while (!stopped.stop_requested()) {
         Knock(parts_);
         std::this_thread::sleep_for(kKnockPause);
       }
     });
-    exposer_.reset();
+    server_.reset();
   }
 
   int port() const override { return port_; }
@@ -125,20 +204,20 @@ class ExposingServer : public MetricsServer {
  private:
   static constexpr std::chrono::milliseconds kKnockPause{5};
 
-  const std::shared_ptr<MetricsCollector> collector_;
+  Page page_;  // Outlives the server.
   HostPort parts_;
-  std::optional<prometheus::Exposer> exposer_;
+  std::optional<CivetServer> server_;
   int port_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
-                                                                    MetricsSources sources) {
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts) {
   absl::StatusOr<HostPort> parts = Split(address);
   if (!parts.ok()) return parts.status();
   try {
-    return std::make_unique<ExposingServer>(address, *parts, std::move(sources));
+    return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts);
   } catch (const std::exception&) {
     // Its text is the same for every reason.
     return absl::UnavailableError(absl::StrCat(

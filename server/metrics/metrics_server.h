@@ -7,8 +7,13 @@
 // docs/operations.md lists the metrics; deploy/prometheus has alert rules over them
 // and deploy/grafana a dashboard.
 //
-// Thread safety: all members may be called from any thread. Scrapes are served by
-// two threads of its own, which call the functions of MetricsSources.
+// A request that is not sent within two seconds is dropped, and so is a client that does not
+// take the answer; 16 requests are served at a time. The page is given to those who ask for it
+// by an address, as localhost, by the name that it listens on, or by one of `hosts`: others
+// are refused (DNS rebinding).
+//
+// Thread safety: all members may be called from any thread. Scrapes are served by threads of
+// its own, which call the functions of MetricsSources.
 //
 //   MetricsSources sources{.devices = {device.get()}, ...};
 //   ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start("127.0.0.1:9464", std::move(sources)));
@@ -18,6 +23,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/metrics/metrics_sources.h"
@@ -30,8 +36,10 @@ class MetricsServer {
   //   INVALID_ARGUMENT     not host:port
   //   UNAVAILABLE          in use, or not an address of this machine: the message says
   //                        which, and names the address
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
-                                                              MetricsSources sources);
+  // `hosts`: further names that the header Host may have.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
+      const std::string& address, MetricsSources sources,
+      const std::vector<std::string>& hosts = {});
   // Stops listening, and waits for scrapes under way.
   virtual ~MetricsServer() = default;
 

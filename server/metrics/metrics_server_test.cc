@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -17,26 +19,34 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
-// What GET /metrics on the loopback answers, header and body.
-std::string Get(int port) {
+// A connection on which this was sent.
+int Send(int port, const std::string& request) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(port));
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  std::string answer;
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
     EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-    char buffer[4096];
-    for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
-      answer.append(buffer, static_cast<size_t>(bytes));
-    }
+  }
+  return fd;
+}
+
+// What is answered to it until the end, header and body.
+std::string Receive(int fd) {
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
+    answer.append(buffer, static_cast<size_t>(bytes));
   }
   close(fd);
   return answer;
 }
+
+// What GET /metrics on the loopback answers.
+std::string Get(int port) { return Receive(Send(port, "GET /metrics HTTP/1.0\r\n\r\n")); }
 
 TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
   FakeSources fake;
@@ -57,6 +67,43 @@ TEST(MetricsServerTest, ScrapeSeesTheCountersOfThatMoment) {
   EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 0)"));
   fake.add.CountTasks(0, 5);
   EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 5)"));
+}
+
+TEST(MetricsServerTest, HalfSentRequestsDoNotHoldUpTheNext) {
+  FakeSources fake;
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> half_sent;
+  for (int i = 0; i < 24; ++i) {
+    half_sent.push_back(Send((*server)->port(), "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(Get((*server)->port()), HasSubstr("200 OK"));
+  // Prometheus gives a scrape ten seconds.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  for (const int fd : half_sent) EXPECT_THAT(Receive(fd), Not(HasSubstr("200 OK")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(MetricsServerTest, OtherHostNamesAreRefused) {
+  FakeSources fake;
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources(), {"gpu-7.corp"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto get = [&](const std::string& host) {
+    return Receive(
+        Send((*server)->port(), absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
+  };
+  for (const char* served : {"127.0.0.1", "127.0.0.1:9464", "localhost:9464", "LOCALHOST.", "[::1]",
+                             "[::1]:9464", "10.1.2.3:80", "gpu-7.corp", "GPU-7.corp:9464"}) {
+    EXPECT_THAT(get(served), AllOf(HasSubstr("200 OK"), HasSubstr("resident_clients 3"))) << served;
+  }
+  for (const char* refused :
+       {"evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example",
+        "gpu-7.corp.evil.example", "[evil.example]", "[::1", "xgpu-7.corp", ":9464"}) {
+    EXPECT_THAT(get(refused), AllOf(HasSubstr("403"), HasSubstr("--metrics_hosts"),
+                                    Not(HasSubstr("resident_clients"))))
+        << refused;
+  }
 }
 
 TEST(MetricsServerTest, PortInUseIsAnErrorThatNamesTheAddress) {

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "runtime/errors/daemon_errors.h"
+#include "server/services/call.h"
 #include "server/status.h"
 #include "server/version.h"
 
@@ -68,6 +69,13 @@ void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* ou
 grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
                                                const v1::StatusRequest*,
                                                v1::StatusResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpc(caller.status()));
+    return reactor;
+  }
+  const bool sees_others = SeesOthers(**caller);
   response->set_version(kVersion);
   response->set_uptime_ms(
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - core_.started).count());
@@ -77,9 +85,9 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   response->set_gpu_unavailable_reason(core_.gpu_unavailable_reason);
   for (Device* device : core_.devices) DescribeDevice(core_, *device, response->add_devices());
   for (const auto& client : core_.clients->List()) {
+    if (!sees_others && client->account().name() != (*caller)->name()) continue;
     DescribeClient(core_, *client, response->add_clients());
   }
-  auto* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

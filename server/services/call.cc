@@ -29,6 +29,10 @@ LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const
   return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
 }
 
+bool SeesOthers(const Identity& caller) {
+  return caller.Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
+}
+
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
                                                  Core& core) {
   const auto identity = IdentityOf(context, core);

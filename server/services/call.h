@@ -26,6 +26,12 @@ absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerC
 LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
                                RoleSet any_of, const std::string& method);
 
+// Whether the caller sees what others did: who installed a version, the hash of what, why it
+// is quarantined (the reason may hold the arguments of somebody's task), and other identities'
+// clients. Those with the role admin do, and everybody where there is no policy. The one rule
+// for Operators.List, Describe and Watch and for Admin.Status.
+bool SeesOthers(const Identity& caller);
+
 // The client in whose name the call's work is queued. Errors: as ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
                                                  Core& core);

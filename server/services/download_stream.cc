@@ -1,5 +1,6 @@
 #include "server/services/download_stream.h"
 
+#include <chrono>
 #include <utility>
 
 #include "runtime/errors/buffer_errors.h"
@@ -9,22 +10,32 @@
 #include "server/status.h"
 
 namespace resident {
+namespace {
+
+// How long a stream that is ended waits for its client to take the message that is being
+// written; then it is broken off.
+constexpr auto kLastWrite = std::chrono::milliseconds(500);
+
+}  // namespace
 
 DownloadStream* DownloadStream::Start(Core& core, const grpc::CallbackServerContext& context,
                                       const v1::DownloadRequest& request) {
-  std::shared_ptr<DownloadStream> stream(new DownloadStream(core));
+  std::shared_ptr<DownloadStream> stream(new DownloadStream(core, context));
   stream->self_ = stream;
   const absl::Status opened = stream->Open(context, request);
-  if (!opened.ok()) stream->End(opened);
+  if (!opened.ok()) stream->Conclude(opened);
   return stream.get();
 }
 
 DownloadStream::~DownloadStream() {
+  core_.streams->Remove(this);
   if (entered_) core_.gate->Leave(1);
 }
 
 absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
                                   const v1::DownloadRequest& request) {
+  core_.streams->Add(shared_from_this(),
+                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
   const auto client = SessionClientOf(context, core_);
   if (!client.ok()) return client.status();
   if (!core_.gate->Enter(1)) return errors::Draining();
@@ -40,9 +51,10 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
   auto reader = std::make_shared<DeviceReader>(
       core_, *client, *buffer, DeviceReader::Range{offset, bytes, kDownloadChunkBytes},
       [self = shared_from_this()](absl::Span<const uint8_t> data) { self->Take(data); },
-      [self = shared_from_this()](const absl::Status& status) { self->End(status); });
+      [self = shared_from_this()](const absl::Status& status) { self->Conclude(status); });
   {
     absl::MutexLock lock(&mu_);
+    if (!ended_.ok()) return ended_;
     reader_ = reader;
   }
   reader->Start();
@@ -62,6 +74,12 @@ void DownloadStream::Take(absl::Span<const uint8_t> data) {
   response->mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
   core_.counters->Sent(data.size());
   absl::MutexLock lock(&mu_);
+  if (!ended_.ok() && !responses_.empty()) {
+    // Not sent any more; the reader has no lock of its own here.
+    const std::shared_ptr<DeviceReader> reader = reader_;
+    if (reader != nullptr) reader->Next();
+    return;
+  }
   responses_.push_back(std::move(response));
   // The reader ends the call only once every piece is given back, in OnWriteDone.
   if (responses_.size() == 1) StartWrite(responses_.front().get());
@@ -91,11 +109,40 @@ void DownloadStream::OnCancel() {
 }
 
 void DownloadStream::End(const absl::Status& status) {
+  std::shared_ptr<DeviceReader> reader;
+  size_t dropped = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    if (finished_ || !ended_.ok()) return;
+    ended_ = status;
+    reader = reader_;
+    // What is being written is gRPC's; the rest is not sent any more.
+    while (responses_.size() > 1) {
+      responses_.pop_back();
+      ++dropped;
+    }
+    if (!responses_.empty()) {
+      unread_alarm_.Set(std::chrono::system_clock::now() + kLastWrite,
+                        [weak = weak_from_this()](bool passed) {
+                          const std::shared_ptr<DownloadStream> self = weak.lock();
+                          if (!passed || self == nullptr) return;
+                          absl::MutexLock lock(&self->mu_);
+                          if (!self->finished_) self->context_.TryCancel();
+                        });
+    }
+  }
+  if (reader == nullptr) return;
+  reader->Cancel();
+  for (size_t i = 0; i < dropped; ++i) reader->Next();
+}
+
+void DownloadStream::Conclude(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (finished_) return;
   finished_ = true;
+  unread_alarm_.Cancel();
   reader_.reset();  // It refers to this object.
-  Finish(ToGrpc(status));
+  Finish(ToGrpc(ended_.ok() ? status : ended_));
 }
 
 }  // namespace resident

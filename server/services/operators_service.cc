@@ -26,7 +26,8 @@ std::vector<OperatorResources> ResourcesOf(const Core& core) {
 }
 
 void Describe(const OperatorView& op, const Core& core,
-              const std::vector<OperatorResources>& resources, v1::Operator* out) {
+              const std::vector<OperatorResources>& resources, bool sees_others,
+              v1::Operator* out) {
   out->set_name(op.op->name());
   out->set_summary(op.summary);
   out->set_active_version(op.active_version);
@@ -48,12 +49,14 @@ void Describe(const OperatorView& op, const Core& core,
     v->set_state_code(static_cast<v1::VersionState>(version.state));
     v->set_slot(version.slot == kNoSlot ? 0 : version.slot);
     v->set_builtin(version.builtin);
-    v->set_content_hash(version.spec.content_hash);
-    v->set_installed_by(version.spec.installed_by);
+    if (sees_others) {
+      v->set_content_hash(version.spec.content_hash);
+      v->set_installed_by(version.spec.installed_by);
+      v->set_quarantine_reason(version.quarantine_reason);
+    }
     v->set_installed_ms(version.spec.installed_ms);
     v->set_tasks(version.tasks());
     v->set_failed_tasks(version.failed_tasks());
-    v->set_quarantine_reason(version.quarantine_reason);
     v->set_kind(OperatorKindName(version.spec.kind));
     for (const OperatorResources& use : resources) {
       if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
@@ -99,9 +102,12 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
                                                  const v1::ListOperatorsRequest*,
                                                  v1::ListOperatorsResponse* response) {
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) return Refuse(context, caller.status());
+  const bool sees_others = SeesOthers(**caller);
   const std::vector<OperatorResources> resources = ResourcesOf(core_);
   for (const OperatorView& op : core_.registry->List()) {
-    resident::Describe(op, core_, resources, response->add_operators());
+    resident::Describe(op, core_, resources, sees_others, response->add_operators());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -111,9 +117,12 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext* context,
                                                      const v1::DescribeOperatorRequest* request,
                                                      v1::DescribeOperatorResponse* response) {
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) return Refuse(context, caller.status());
   const auto op = core_.registry->Describe(request->name());
   if (op.ok()) {
-    resident::Describe(*op, core_, ResourcesOf(core_), response->mutable_operator_());
+    resident::Describe(*op, core_, ResourcesOf(core_), SeesOthers(**caller),
+                       response->mutable_operator_());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(op.status()));

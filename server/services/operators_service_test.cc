@@ -655,6 +655,47 @@ TEST_F(OperatorsServiceTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
   EXPECT_EQ(watched_by(RoleSet(Role::kSubmit) | Role::kInstall), "||");
 }
 
+TEST_F(OperatorsServiceTest, ListAndDescribeHideFromOthersWhatWatchHides) {
+  const Registry::Commit commit = [](const RegistryChange&) { return 1; };
+  VersionSpec spec;
+  spec.signature = "x: in f32[*S], out: out f32[*S]";
+  spec.content_hash = "abc";
+  spec.installed_by = "deployer";
+  auto reserved = registry_->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  ASSERT_TRUE(registry_->Stage(*std::move(reserved), std::nullopt, commit).ok());
+  ASSERT_TRUE(registry_->Quarantine("swish", 1, "hung on x = 42", commit).ok());
+  core_.credentials = true;
+  const auto seen_by = [&](RoleSet roles) {
+    access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
+    const auto text = [](const v1::Operator& op) {
+      EXPECT_EQ(op.versions_size(), 1);
+      const v1::OperatorVersion& version = op.versions(0);
+      EXPECT_EQ(version.state(), "quarantined");
+      return version.installed_by() + "|" + version.content_hash() + "|" +
+             version.quarantine_reason();
+    };
+    grpc::ClientContext describe, list;
+    v1::DescribeOperatorRequest request;
+    request.set_name("swish");
+    v1::DescribeOperatorResponse described;
+    EXPECT_TRUE(stub_->Describe(&describe, request, &described).ok());
+    v1::ListOperatorsResponse listed;
+    EXPECT_TRUE(stub_->List(&list, v1::ListOperatorsRequest(), &listed).ok());
+    std::string in_list;
+    for (const v1::Operator& op : listed.operators()) {
+      if (op.name() == "swish") in_list = text(op);
+    }
+    EXPECT_EQ(in_list, text(described.operator_()));
+    return in_list;
+  };
+  EXPECT_EQ(seen_by(Role::kAdmin), "deployer|abc|hung on x = 42");
+  EXPECT_EQ(seen_by(RoleSet(Role::kSubmit) | Role::kInstall), "||");
+  // Without a policy everybody is shown everything.
+  core_.credentials = false;
+  EXPECT_EQ(seen_by({}), "deployer|abc|hung on x = 42");
+}
+
 TEST_F(OperatorsServiceTest, WatchFromNowOnSeesNothingOld) {
   manager_.AddEvent(Event("old"));
   auto watcher = *operators_->Watch();

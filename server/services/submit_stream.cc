@@ -30,6 +30,7 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
 
 SubmitStream::~SubmitStream() {
   core_.request_memory->Withdraw(this);
+  core_.batch_memory->Withdraw(this);
   core_.answer_memory->Withdraw(this);
   core_.streams->Remove(this);
 }
@@ -95,7 +96,8 @@ void SubmitStream::Admit() {
       return;
     }
     bool waits = false;
-    const absl::Status status = expired ? errors::DeadlineExceeded() : TryAdmit(&waits);
+    uint64_t lacking = 0;
+    const absl::Status status = expired ? errors::DeadlineExceeded() : TryAdmit(&waits, &lacking);
     if (waits) {
       ArmExpiry(expires);
       bool ends = false;
@@ -113,6 +115,10 @@ void SubmitStream::Admit() {
       // that may have ended just now; otherwise waiting would not help.
       if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
       if (again) continue;
+      if (lacking != 0 && core_.batch_memory->MayFit(lacking)) {
+        if (AwaitBatchMemory(lacking)) return;
+        continue;
+      }
     }
     const uint64_t id = DropRequest();
     if (!status.ok()) Refuse(id, status);
@@ -137,15 +143,26 @@ bool SubmitStream::AwaitAnswersRead() {
   if (!core_.answer_memory->Full(*client_->answer_use())) return false;
   // Others need not wait for this client to read.
   WindowGate::Leave(*this);
+  return AwaitMemory([this](std::function<void()> wake) {
+    return core_.answer_memory->WaitIfFull(client_->answer_use(), this, std::move(wake));
+  });
+}
+
+bool SubmitStream::AwaitBatchMemory(uint64_t bytes) {
+  return AwaitMemory([this, bytes](std::function<void()> wake) {
+    return core_.batch_memory->WaitForRoom(client_->batch_use(), bytes, this, std::move(wake));
+  });
+}
+
+bool SubmitStream::AwaitMemory(absl::FunctionRef<bool(std::function<void()> wake)> wait) {
   const Clock::time_point expires = expires_;
   {
     absl::MutexLock lock(&mu_);
-    awaits_answers_ = true;
+    awaits_memory_ = true;
   }
-  const bool waits = core_.answer_memory->WaitIfFull(
-      client_->answer_use(), this, core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
-        if (self.TakeTurnFromAnswers()) self.Admit();
-      }));
+  const bool waits = wait(core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
+    if (self.TakeTurnFromMemory()) self.Admit();
+  }));
   ArmExpiry(expires);
   bool ends = false;
   {
@@ -154,12 +171,12 @@ bool SubmitStream::AwaitAnswersRead() {
   }
   // Whoever takes it has the turn.
   if (waits && !ends) return true;
-  return !TakeTurnFromAnswers();
+  return !TakeTurnFromMemory();
 }
 
-bool SubmitStream::TakeTurnFromAnswers() {
+bool SubmitStream::TakeTurnFromMemory() {
   absl::MutexLock lock(&mu_);
-  return std::exchange(awaits_answers_, false);
+  return std::exchange(awaits_memory_, false);
 }
 
 void SubmitStream::ArmExpiry(Clock::time_point expires) {
@@ -176,18 +193,18 @@ void SubmitStream::ArmExpiry(Clock::time_point expires) {
 }
 
 bool SubmitStream::LeaveLine() {
-  if (TakeTurnFromAnswers()) return true;
+  if (TakeTurnFromMemory()) return true;
   for (const ServingDevice& device : core_.serving) {
     if (device.window->Withdraw(*this)) return true;
   }
   return false;
 }
 
-absl::Status SubmitStream::TryAdmit(bool* waits) {
+absl::Status SubmitStream::TryAdmit(bool* waits, uint64_t* lacking) {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
   auto batch = core_.runner->Prepare(
       request_.batch(), client_, expires_, [alive](RequestBatch& done) { alive->Answer(done); },
-      this, waits);
+      this, waits, lacking);
   if (!batch.ok()) return batch.status();
   bool lone = false;
   {

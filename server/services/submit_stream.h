@@ -5,14 +5,15 @@
 //   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
 //      │ ▲
 //      ▼ │ an answer was written / a batch of the client's completed /
-//        │ staging memory was given back / the client read an answer
+//        │ memory was given back / the client read an answer
 //   paused, waiting
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
 // not written back (paused), nor while the batch that it has read waits: because it does
 // not fit the client's queue (it is tried again when a batch of the client's completes) or
-// staging memory (when its turn in the line for that has come), or because the client
-// leaves too many answers unread (when it has read some). Batches that wait and answers
+// staging memory (when its turn in the line for that has come) or the daemon's memory for
+// batches (when enough is given back), or because the client leaves too many answers unread
+// (when it has read some). Batches that wait and answers
 // that are not written count as the client's host memory; while that is full
 // (runtime/memory/host_memory.h), none of its streams is read from (paused). A batch whose
 // time is over while it waits for memory, or for answers to be read, is refused.
@@ -29,6 +30,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
@@ -62,9 +64,10 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // (reader's turn) Admits request_, answers its refusal, or lets it wait.
   void Admit();
   // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
-  absl::Status TryAdmit(bool* waits);
+  // `*lacking`: bytes of batch memory that it was refused for.
+  absl::Status TryAdmit(bool* waits, uint64_t* lacking);
   std::function<void()> WindowWake() override;
-  // Takes the turn from what the batch waits for, if it is staging memory or answers.
+  // Takes the turn from what the batch waits for, if it is memory or answers.
   bool LeaveLine();
   // The batch waits: at its deadline it does so no longer.
   void ArmExpiry(Clock::time_point expires);
@@ -73,8 +76,13 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // (reader's turn) True: the client has as many answers unread as it may; the turn is gone,
   // to whoever takes it.
   bool AwaitAnswersRead();
-  // Whether the caller has taken the turn of a batch that waits for answers to be read.
-  bool TakeTurnFromAnswers();
+  // (reader's turn) The same until so much memory for batches is given back.
+  bool AwaitBatchMemory(uint64_t bytes);
+  // `wait` says whether `wake` follows.
+  bool AwaitMemory(absl::FunctionRef<bool(std::function<void()> wake)> wait);
+  // Whether the caller has taken the turn of a batch that waits for memory, or for answers to
+  // be read.
+  bool TakeTurnFromMemory();
   // The client's memory for requests or answers is full, and the stream is woken when it is
   // not.
   bool HostFull();
@@ -103,7 +111,8 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // Admitted or refused, and not yet written.
   uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
-  bool awaits_answers_ ABSL_GUARDED_BY(mu_) = false;
+  // For memory of batches to be given back, or answers to be read.
+  bool awaits_memory_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<grpc::Alarm> expiry_ ABSL_GUARDED_BY(mu_);  // Holds no reference to this.
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

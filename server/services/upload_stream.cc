@@ -29,10 +29,13 @@ UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext&
 
 UploadStream::~UploadStream() {
   core_.request_memory->Withdraw(this);
+  core_.streams->Remove(this);
   if (entered_) core_.gate->Leave(1);
 }
 
 void UploadStream::Open(const grpc::CallbackServerContext& context) {
+  core_.streams->Add(shared_from_this(),
+                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
   const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) {
@@ -133,9 +136,11 @@ void UploadStream::OnPieceDone(const absl::Status& outcome, uint64_t offset, uin
   Advance();
 }
 
-void UploadStream::OnCancel() {
+void UploadStream::OnCancel() { End(errors::Cancelled()); }
+
+void UploadStream::End(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
-  Fail(errors::Cancelled());
+  Fail(status);
   Advance();
 }
 

@@ -20,10 +20,12 @@
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/buffers.pb.h"
 #include "server/core.h"
+#include "server/live_streams.h"
 
 namespace resident {
 
 class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
+                           public LiveStream,
                            public WindowWaiter,
                            public std::enable_shared_from_this<UploadStream> {
  public:
@@ -35,6 +37,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void OnReadDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
+  // A message that is awaited does not hold it up; pieces that are under way do.
+  void End(const absl::Status& status) override;
 
  private:
   UploadStream(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}

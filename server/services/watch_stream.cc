@@ -59,10 +59,6 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
   Advance();
 }
 
-bool WatchStream::CallerReadsTheAudit() const {
-  return (*identity_)->Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
-}
-
 void WatchStream::Advance() {
   if (finished_ || writing_) return;
   while (end_.ok() && events_.empty()) {
@@ -85,7 +81,7 @@ void WatchStream::Advance() {
   }
   response_.Clear();
   OperatorEvent& event = events_.front();
-  if (!CallerReadsTheAudit()) {
+  if (!SeesOthers(**identity_)) {
     event.actor.clear();
     event.content_hash.clear();
     event.message.clear();

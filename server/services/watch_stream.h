@@ -4,9 +4,8 @@
 // so that a client that reads slowly takes no memory. One that falls behind what is kept
 // ends OUT_OF_RANGE.
 //
-// Who did something, the hash of what, and the daemon's account of it (which may hold the
-// arguments of somebody's task) are the audit log's, and so an admin's: others get the
-// events without.
+// Who did something, the hash of what, and the daemon's account of it are left out for callers
+// who may not see what others did (SeesOthers in call.h).
 //
 // Thread safety: gRPC and the manager call its members from any thread; mu_ guards
 // everything. Operations are started under mu_, and none after Finish.
@@ -47,7 +46,6 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   WatchStream(Core& core, const grpc::CallbackServerContext& context,
               const v1::WatchRequest& request);
   void Open(const grpc::CallbackServerContext& context, uint64_t after_revision);
-  bool CallerReadsTheAudit() const;
   // Reads and writes the next event, if there is one.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

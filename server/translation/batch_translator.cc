@@ -22,6 +22,24 @@ absl::Status CheckOptions(const v1::BatchOptions& options) {
   return absl::OkStatus();
 }
 
+// Of each task beside its descriptor: status, time and detail, once in the batch and once in
+// its answer, as a message and as bytes.
+constexpr uint64_t kTaskOutcomeBytes = 24;
+
+// Charges what a few bytes of message expand into, before it is made.
+absl::Status ChargeTasks(const Caller& caller, uint64_t tasks, uint64_t descriptor_bytes,
+                         RequestBatch& batch) {
+  if (caller.memory == nullptr) return absl::OkStatus();
+  const uint64_t bytes = descriptor_bytes + tasks * kTaskOutcomeBytes;
+  auto charge = caller.memory->Share(caller.memory_use, bytes);
+  if (!charge.ok()) {
+    if (caller.lacking != nullptr) *caller.lacking = bytes;
+    return charge.status();
+  }
+  batch.charge = *std::move(charge);
+  return absl::OkStatus();
+}
+
 // Window memory for a batch, kept alive by it; null if it needs none.
 absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevice& device,
                                                                EngineSession& session,
@@ -67,6 +85,10 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   if (columns.descriptor_bytes() > kMaxBatchDescriptorBytes) {
     return errors::TooManyArguments(columns.descriptor_bytes(), kMaxBatchDescriptorBytes);
   }
+  // A version on trial gets the same tasks once more.
+  const uint64_t copies = op->shadow != nullptr ? 2 : 1;
+  status = ChargeTasks(caller, copies * tasks.count(), copies * columns.descriptor_bytes(), batch);
+  if (!status.ok()) return status;
 
   batch.device = place->device;
   batch.epoch = place->session->epoch();
@@ -115,6 +137,8 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
 
   const FluxSplit split = programs.Split(place->session->info(), sources.task_time_limit);
   status = programs.CheckSplit(split);
+  if (!status.ok()) return status;
+  status = ChargeTasks(caller, programs.most_tasks(split), programs.descriptor_bytes(split), batch);
   if (!status.ok()) return status;
 
   batch.device = place->device;

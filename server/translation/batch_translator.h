@@ -23,6 +23,7 @@
 #include "runtime/buffers/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/limits.h"
+#include "runtime/memory/host_memory.h"
 #include "runtime/registry/registry.h"
 #include "server/translation/request_batch.h"
 #include "server/translation/window_gate.h"
@@ -45,6 +46,11 @@ struct Caller {
   // Who waits if there is no window memory now, and whether it does; null: nobody.
   WindowWaiter* waiter = nullptr;
   bool* waits = nullptr;
+  // What the tasks' own memory is charged to, before it is made; null: nothing.
+  HostMemory* memory = nullptr;
+  std::shared_ptr<HostUse> memory_use = nullptr;
+  // Bytes that were refused for lack of that memory; null: nobody asks.
+  uint64_t* lacking = nullptr;
 };
 
 // Until when a batch with these options waits that has arrived now.

@@ -12,6 +12,8 @@
 namespace resident {
 namespace {
 
+constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
+
 constexpr uint32_t kRegisters = 16;
 // Programs larger than this on average are not staged in fast memory by the operator
 // (kernels/flux/run_arguments.h), which then reads them where they are.
@@ -112,11 +114,14 @@ FluxSplit FluxPrograms::Split(const EngineInfo& engine, std::chrono::millisecond
   return split;
 }
 
+uint64_t FluxPrograms::descriptor_bytes(const FluxSplit& split) const {
+  return most_tasks(split) * kTaskBytes;
+}
+
 absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
   if (max_cycles_ > split.most_cycles) {
     return errors::FluxCyclesInTime(max_cycles_, split.most_cycles);
   }
-  constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
   const uint64_t tasks = split.tasks(runs_);
   if (tasks * kTaskBytes <= kMaxBatchDescriptorBytes) return absl::OkStatus();
   return errors::FluxTooMuchWork(runs_, max_cycles_, tasks, kMaxBatchDescriptorBytes / kTaskBytes);

@@ -46,6 +46,10 @@ class FluxPrograms {
   // INVALID_ARGUMENT: a run may be allowed more cycles than end on this device in time, or
   // there are more tasks than a batch may have.
   absl::Status CheckSplit(const FluxSplit& split) const;
+  // Tasks that Fill makes at most, one that stages the bytecode among them; bytes of their
+  // descriptors and arguments.
+  uint64_t most_tasks(const FluxSplit& split) const { return 1 + split.tasks(runs_); }
+  uint64_t descriptor_bytes(const FluxSplit& split) const;
 
   // Fills in the tasks that run the programs, and one before them that copies the
   // bytecode when `staged` is not null.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/executor/batch.h"
+#include "runtime/memory/host_memory.h"
 #include "runtime/registry/operator_version.h"
 
 namespace resident {
@@ -41,6 +42,9 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   // null. The arguments that are its outputs.
   std::shared_ptr<const OperatorVersion> shadow;
   std::vector<uint32_t> shadow_outputs;
+
+  // The daemon's memory that the tasks and what becomes of them take.
+  HostMemory::Charge charge;
 
   // Window memory held (in keep_alive); address as operators see it.
   uint64_t window_address = 0;

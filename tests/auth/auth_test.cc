@@ -1,7 +1,12 @@
 // Who may, through a real daemon: TLS, tokens, the policy, and how they change while it
 // serves.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -10,7 +15,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/operators.h"
@@ -355,6 +362,30 @@ TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
   EXPECT_EQ(Call(kStatus, kAdminToken).error_code(), StatusCode::PERMISSION_DENIED);
 }
 
+TEST_F(PolicyTest, APolicyThatEverybodyMayWriteIsNotTaken) {
+  const auto log_has = [&](const std::string& text) {
+    return Eventually([&] { return daemon_.Output().find(text) != std::string::npos; });
+  };
+  // Taken with a warning: those of the group are at least known.
+  std::ofstream(folder_.Path("next")) << R"({"identities": {"submitter": {"roles": ["submit"]},
+      "admin": {"roles": ["admin"]}}})";
+  ASSERT_EQ(chmod(folder_.Path("next").c_str(), 0664), 0);
+  std::filesystem::rename(folder_.Path("next"), policy_);
+  EXPECT_TRUE(log_has("--policy was read anew"));
+  EXPECT_THAT(daemon_.Output(), HasSubstr("warning: " + policy_ + " may be written by its group"));
+  EXPECT_THAT(daemon_.Output(), HasSubstr("Fix: chmod g-w " + policy_));
+  EXPECT_EQ(Call(kStatus, kInstallToken).error_code(), StatusCode::PERMISSION_DENIED);
+
+  std::ofstream(folder_.Path("next")) << kFourIdentities;
+  ASSERT_EQ(chmod(folder_.Path("next").c_str(), 0666), 0);
+  std::filesystem::rename(folder_.Path("next"), policy_);
+  EXPECT_TRUE(log_has("may be written by every user of this machine (mode 0666)"));
+  EXPECT_EQ(Call(kStatus, kInstallToken).error_code(), StatusCode::PERMISSION_DENIED);
+  // The mode is enough of a change.
+  ASSERT_EQ(chmod(policy_.c_str(), 0600), 0);
+  EXPECT_TRUE(Eventually([&] { return Call(kStatus, kInstallToken).ok(); }));
+}
+
 TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
   client::Options options;
   options.credentials.token = kSubmitToken;
@@ -390,6 +421,228 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
     }
     return true;
   }));
+}
+
+TEST_F(PolicyTest, WhatIsWithdrawnEndsTransfersThatStandStill) {
+  SetPolicy(R"({"identities": {
+      "submitter": {"roles": ["submit"]}, "admin": {"roles": ["submit", "admin"]}}})");
+  const auto sessions = v1::Sessions::NewStub(channel_);
+  const auto buffers = v1::Buffers::NewStub(channel_);
+  grpc::ClientContext open;
+  open.AddMetadata("authorization", Bearer(kSubmitToken));
+  const auto session = sessions->Open(&open, v1::OpenSessionRequest());
+  v1::OpenSessionResponse opened;
+  ASSERT_TRUE(session->Read(&opened));
+  const auto prepare = [&](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    context.AddMetadata("authorization", Bearer(kSubmitToken));
+    context.AddMetadata("resident-session", opened.session_id());
+  };
+  constexpr uint64_t kFloats = 16 << 20;  // 64 MiB: more than a connection holds.
+  grpc::ClientContext allocate;
+  prepare(allocate);
+  v1::AllocateRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.add_shape(kFloats);
+  v1::AllocateResponse allocated;
+  ASSERT_TRUE(buffers->Allocate(&allocate, request, &allocated).ok());
+
+  // An upload of which nothing more comes, and a download that is not read.
+  grpc::ClientContext upload_context;
+  prepare(upload_context);
+  v1::UploadResponse uploaded;
+  const auto upload = buffers->Upload(&upload_context, &uploaded);
+  v1::UploadRequest piece;
+  piece.set_buffer_id(allocated.buffer().id());
+  piece.set_data("some");
+  ASSERT_TRUE(upload->Write(piece));
+  grpc::ClientContext download_context;
+  prepare(download_context);
+  v1::DownloadRequest wanted;
+  wanted.set_buffer_id(allocated.buffer().id());
+  const auto download = buffers->Download(&download_context, wanted);
+  v1::DownloadResponse got;
+  ASSERT_TRUE(download->Read(&got));
+
+  SetTokens(TokenLine("admin", kAdminToken));
+  // The daemon waits for transfers that are under way: there are none left.
+  grpc::ClientContext drain_context;
+  drain_context.AddMetadata("authorization", Bearer(kAdminToken));
+  v1::DrainRequest drain;
+  drain.set_timeout_ms(20'000);
+  v1::DrainResponse drained;
+  const grpc::Status left = v1::Admin::NewStub(channel_)->Drain(&drain_context, drain, &drained);
+  EXPECT_TRUE(left.ok()) << left.error_message();
+  EXPECT_EQ(upload->Finish().error_code(), StatusCode::UNAUTHENTICATED);
+  while (download->Read(&got)) {
+  }
+  EXPECT_FALSE(download->Finish().ok());
+}
+
+TEST_F(PolicyTest, StatusNamesOtherIdentitiesClientsToAdminsAlone) {
+  client::Options options;
+  options.client_name = "a name of its own";
+  options.credentials.token = kSubmitToken;
+  auto submitter = client::Client::Connect(daemon_.address(), options);
+  ASSERT_TRUE(submitter.ok()) << submitter.status();
+  ASSERT_TRUE((*submitter)->Allocate<float>({4}).ok());  // Opens its session.
+  const auto clients_seen_by = [&](const char* token) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", Bearer(token));
+    v1::StatusResponse status;
+    EXPECT_TRUE(v1::Admin::NewStub(channel_)->Status(&context, v1::StatusRequest(), &status).ok());
+    EXPECT_EQ(status.devices_size(), 1);
+    std::string names;
+    for (const v1::ClientStatus& client : status.clients()) names += client.name() + ";";
+    return names;
+  };
+  EXPECT_EQ(clients_seen_by(kAdminToken), "a name of its own;");
+  EXPECT_EQ(clients_seen_by(kSubmitToken), "a name of its own;");
+  EXPECT_EQ(clients_seen_by(kInstallToken), "");
+}
+
+TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthers) {
+  const Folder folder;
+  const Daemon daemon(
+      {"--policy=" + folder.Write("policy", R"({"identities": {
+           "greedy": {"roles": ["submit", "install"]},
+           "modest": {"roles": ["submit", "install"]},
+           "limited": {"roles": ["submit"], "quotas": {"sessions": 2}}}})"),
+       "--token_file=" +
+           folder.Write("tokens", TokenLine("greedy", "greedy") + TokenLine("modest", "modest") +
+                                      TokenLine("limited", "limited")),
+       "--max_sessions=16", "--max_install_header_ms=600000", "--max_install_upload_ms=600000"});
+  const auto channel = Open(daemon);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  const auto context = [&](const char* token) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->AddMetadata("authorization", Bearer(token));
+    return contexts.back().get();
+  };
+
+  // Sessions.
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>>> sessions;
+  const auto open_session = [&](const char* token) {
+    auto stream = v1::Sessions::NewStub(channel)->Open(context(token), v1::OpenSessionRequest());
+    v1::OpenSessionResponse opened;
+    if (!stream->Read(&opened)) return stream->Finish();
+    sessions.push_back(std::move(stream));
+    return grpc::Status::OK;
+  };
+  EXPECT_TRUE(open_session("limited").ok());
+  EXPECT_TRUE(open_session("limited").ok());
+  ExpectRefused(open_session("limited"), StatusCode::RESOURCE_EXHAUSTED,
+                {"'limited'", "quota of 2", "quotas.sessions"});
+  grpc::Status refused;
+  while ((refused = open_session("greedy")).ok()) ASSERT_LE(sessions.size(), 16u);
+  ExpectRefused(refused, StatusCode::RESOURCE_EXHAUSTED,
+                {"identity 'greedy' has 12 of 16 sessions", "--max_sessions"});
+  EXPECT_TRUE(open_session("modest").ok());
+
+  // Connections with work and without a session.
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::SubmitRequest, v1::SubmitResponse>>>
+      streams;
+  const auto open_connection = [&](const char* token) {
+    auto stream = v1::Executor::NewStub(Open(daemon))->Submit(context(token));
+    v1::SubmitRequest request;
+    *request.mutable_batch() = SmallAdd();
+    v1::SubmitResponse response;
+    stream->Write(request);
+    if (!stream->Read(&response)) return stream->Finish();
+    streams.push_back(std::move(stream));
+    return grpc::Status::OK;
+  };
+  while ((refused = open_connection("greedy")).ok()) ASSERT_LE(streams.size(), 16u);
+  EXPECT_EQ(streams.size(), 14u);
+  ExpectRefused(refused, StatusCode::RESOURCE_EXHAUSTED, {"identity 'greedy' has 14 of 16"});
+  EXPECT_TRUE(open_connection("modest").ok());
+
+  // Installs that send nothing.
+  const auto operators = v1::Operators::NewStub(channel);
+  const auto install = [&](const char* token, const std::string& name) {
+    client::Options options;
+    options.session = false;
+    options.credentials.token = token;
+    auto client = client::Client::Connect(daemon.address(), options);
+    if (!client.ok()) return client.status();
+    return client::Operators(**client)
+        .Install(client::Installation::Bytecode(name, std::string(1, '\0')))
+        .status();
+  };
+  EXPECT_TRUE(install("greedy", "first").ok());
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::InstallRequest, v1::InstallResponse>>>
+      installs;
+  for (int i = 0; i < 12; ++i) installs.push_back(operators->Install(context("greedy")));
+  absl::Status full;
+  ASSERT_TRUE(Eventually([&] {
+    full = install("greedy", "another");
+    return full.code() == absl::StatusCode::kResourceExhausted;
+  }));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("identity 'greedy' has 7 of 8 installs"));
+  const absl::Status installed = install("modest", "second");
+  EXPECT_TRUE(installed.ok()) << installed;
+
+  // Watches. What was installed is an event for each.
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchResponse>>> watches;
+  const auto open_watch = [&](const char* token) {
+    v1::WatchRequest request;
+    request.set_after_revision(1);
+    auto watch = operators->Watch(context(token), request);
+    v1::WatchResponse event;
+    if (!watch->Read(&event)) return watch->Finish();
+    watches.push_back(std::move(watch));
+    return grpc::Status::OK;
+  };
+  while ((refused = open_watch("greedy")).ok()) ASSERT_LE(watches.size(), 256u);
+  EXPECT_EQ(watches.size(), 224u);
+  ExpectRefused(refused, StatusCode::RESOURCE_EXHAUSTED, {"224 of 256 Operators.Watch streams"});
+  EXPECT_TRUE(open_watch("modest").ok());
+
+  for (const auto& open : contexts) open->TryCancel();
+  const auto finish = [](const auto& all) {
+    for (const auto& stream : all) (void)stream->Finish();
+  };
+  finish(sessions);
+  finish(streams);
+  finish(installs);
+  finish(watches);
+}
+
+TEST(SharesTest, WithoutAPolicyAnAddressLeavesSessionsToTheOthers) {
+  const Daemon daemon({"--max_sessions=8"});
+  const std::string port = daemon.address().substr(daemon.address().rfind(':') + 1);
+  // A connection from this address of the loopback network.
+  const auto connect = [&](const char* from) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    EXPECT_EQ(inet_pton(AF_INET, from, &address.sin_addr), 1);
+    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(port)));
+    EXPECT_EQ(inet_pton(AF_INET, "127.0.0.1", &address.sin_addr), 1);
+    EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    return grpc::CreateInsecureChannelFromFd("daemon", fd);
+  };
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>>> sessions;
+  const auto open = [&](const std::shared_ptr<grpc::Channel>& channel) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    auto stream =
+        v1::Sessions::NewStub(channel)->Open(contexts.back().get(), v1::OpenSessionRequest());
+    v1::OpenSessionResponse opened;
+    if (!stream->Read(&opened)) return stream->Finish();
+    sessions.push_back(std::move(stream));
+    return grpc::Status::OK;
+  };
+  const auto greedy = connect("127.0.0.2");
+  grpc::Status refused;
+  while ((refused = open(greedy)).ok()) ASSERT_LE(sessions.size(), 8u);
+  ExpectRefused(refused, StatusCode::RESOURCE_EXHAUSTED, {"address 127.0.0.2 has 7 of 8 sessions"});
+  ExpectRefused(open(connect("127.0.0.2")), StatusCode::RESOURCE_EXHAUSTED, {"127.0.0.2"});
+  EXPECT_TRUE(open(connect("127.0.0.3")).ok());
+  for (const auto& context : contexts) context->TryCancel();
+  for (const auto& session : sessions) (void)session->Finish();
 }
 
 TEST_F(PolicyTest, ATokenThatTheCommandMadeLetsItIn) {
@@ -473,6 +726,29 @@ TEST_F(TlsTest, ClientCertificatesSayWhoCalls) {
   EXPECT_EQ(call(other_ca_.Issue("bob", ""), kStatus).error_code(), StatusCode::UNAVAILABLE);
 }
 
+TEST_F(TlsTest, ACommonNameAndAUriNeverStandForEachOther) {
+  auto flags = TlsFlags(ca_.Issue("server", kServerNames));
+  flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
+  flags.push_back("--policy=" + folder_.Write("policy", R"({"identities": {
+      "spiffe://test/admin": {"roles": ["admin"]}, "urn:admin": {"roles": ["admin"]},
+      "bob": {"roles": ["admin"]}}})"));
+  Daemon daemon(flags);
+  const auto call = [&](const std::string& common_name, const std::string& alternative_names) {
+    return Call(Open(daemon, Tls(ca_.certificate(), ca_.Issue(common_name, alternative_names))),
+                kStatus);
+  };
+  EXPECT_TRUE(call("anyone", "URI:spiffe://test/admin").ok());
+  EXPECT_TRUE(call("bob", "").ok());
+  for (const char* name : {"spiffe://test/admin", "urn:admin"}) {
+    ExpectRefused(call(name, ""), StatusCode::UNAUTHENTICATED, {"common name", name, "a URI"});
+    ExpectRefused(call(name, "DNS:test"), StatusCode::UNAUTHENTICATED, {"common name", name});
+  }
+  ExpectRefused(call("anyone", "URI:bob"), StatusCode::UNAUTHENTICATED, {"'bob'", "no scheme"});
+  // The URI is what counts, also where it does not let its owner in.
+  ExpectRefused(call("bob", "URI:spiffe://test/mallory"), StatusCode::PERMISSION_DENIED,
+                {"'spiffe://test/mallory'"});
+}
+
 TEST_F(TlsTest, WithoutARequiredCertificateATokenWillDo) {
   auto flags = TlsFlags(ca_.Issue("server", kServerNames));
   flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
@@ -505,6 +781,37 @@ TEST_F(TlsTest, CertificatesAreReplacedWhileItServes) {
       Eventually([&] { return Call(Open(daemon, Tls(other_ca_.certificate())), kStatus).ok(); }));
   EXPECT_FALSE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
   EXPECT_TRUE(Call(before, kStatus).ok()) << "a connection that is open stays";
+}
+
+TEST_F(TlsTest, FilesThatEverybodyMayWriteAreRefusedAndOthersWarnedOf) {
+  const auto flags = TlsFlags(ca_.Issue("server", kServerNames));
+  const auto refused = [&](std::vector<std::string> all, const std::string& path) {
+    const mode_t mode = std::filesystem::is_directory(path) ? 0777 : 0646;
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    const Daemon::Failure failure = Daemon::StartInVain(all);
+    EXPECT_EQ(failure.exit.status, 1);
+    EXPECT_THAT(failure.output, HasSubstr(path + " may be written by every user"));
+    EXPECT_THAT(failure.output, HasSubstr("Fix: chmod o-w " + path));
+    ASSERT_EQ(chmod(path.c_str(), mode & 0755), 0);
+  };
+  refused(flags, folder_.Path("key"));
+  refused(flags, folder_.Path("cert"));
+  const std::string policy = folder_.Write("policy", kFourIdentities);
+  const std::string tokens = folder_.Write("tokens", FourTokens());
+  refused({"--policy=" + policy}, policy);
+  refused({"--policy=" + policy, "--token_file=" + tokens}, tokens);
+  const std::string state = folder_.Path("state");
+  std::filesystem::create_directory(state);
+  refused({"--state_dir=" + state}, state);
+
+  auto all = flags;
+  all.push_back("--state_dir=" + state);
+  ASSERT_EQ(chmod(state.c_str(), 0770), 0);
+  ASSERT_EQ(chmod(folder_.Path("key").c_str(), 0644), 0);
+  const Daemon daemon(all);
+  EXPECT_THAT(daemon.Output(), HasSubstr("warning: " + state + " may be written by its group"));
+  EXPECT_THAT(daemon.Output(), HasSubstr("key may be read by every user of this machine"));
+  EXPECT_TRUE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
 }
 
 TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {

@@ -1,7 +1,9 @@
 // Flow control and fairness: what one client does to itself, and not to others.
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -166,6 +168,135 @@ TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
   }
   EXPECT_EQ(answered, 3);
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A few bytes that stand for `count` tasks of one float each, on the first device.
+v1::Batch FewBytes(uint64_t buffer, uint32_t count) {
+  v1::Batch batch = Tasks("copy", count);
+  Buffers(batch, {buffer});
+  Buffers(batch, {buffer});
+  batch.mutable_options()->set_device(0);
+  EXPECT_LT(batch.ByteSizeLong(), 100u);
+  return batch;
+}
+
+// Memory that only the front end has, in bytes: what it shares with the engine is not in it.
+uint64_t OwnMemory(const Daemon& daemon) {
+  std::ifstream status("/proc/" + std::to_string(daemon.pid()) + "/status");
+  for (std::string word; status >> word;) {
+    uint64_t kib = 0;
+    if (word == "RssAnon:" && status >> kib) return kib << 10;
+  }
+  ADD_FAILURE() << "no RssAnon";
+  return 0;
+}
+
+double BatchMemory(const Daemon& daemon) {
+  const std::string page = daemon.Metrics();
+  const std::string name = "resident_host_memory_used_bytes{purpose=\"batches\"} ";
+  const size_t at = page.find(name);
+  EXPECT_NE(at, std::string::npos);
+  return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size()));
+}
+
+TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
+  constexpr uint64_t kLimit = 128 << 20;
+  const Daemon daemon({"--max_host_mib=128"});
+  ASSERT_TRUE(Park(daemon).ok());
+  const uint64_t before = OwnMemory(daemon);
+  // One that would take all there is, from callers who hold nothing.
+  {
+    const Client client(daemon);
+    uint64_t buffer = 0;
+    ASSERT_TRUE(client.Allocate(1, &buffer).ok());
+    for (int i = 0; i < 4; ++i) {
+      ExpectRefused(client.Run(FewBytes(buffer, 4u << 20)).call, StatusCode::RESOURCE_EXHAUSTED,
+                    {"--max_host_mib", "128 MiB"});
+    }
+    // The stream says so too, and goes on.
+    v1::Batch huge = FewBytes(buffer, 4u << 20);
+    huge.set_id(7);
+    const auto context = client.Context();
+    const auto stream = client.executor().Submit(context.get());
+    v1::SubmitRequest request;
+    *request.mutable_batch() = huge;
+    ASSERT_TRUE(stream->Write(request));
+    v1::SubmitResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.result().id(), 7u);
+    EXPECT_EQ(response.result().refused().code(), static_cast<int>(StatusCode::RESOURCE_EXHAUSTED));
+    EXPECT_NE(response.result().refused().message().find("--max_host_mib"), std::string::npos);
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  // Many that each fit: as many sessions as are wanted do not pass the limit together.
+  constexpr uint32_t kTasks = 400'000;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::future<RunOutcome>> calls;
+  for (int i = 0; i < 12; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon));
+    uint64_t buffer = 0;
+    ASSERT_TRUE(clients.back()->Allocate(1, &buffer).ok());
+    calls.push_back(std::async(std::launch::async, [client = clients.back().get(), buffer] {
+      return client->Run(FewBytes(buffer, kTasks));
+    }));
+  }
+  // A refused call ends at once; the others wait for the device.
+  std::vector<bool> counted(calls.size());
+  size_t refused = 0;
+  EXPECT_TRUE(Eventually([&] {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (counted[i] || calls[i].wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+        continue;
+      }
+      counted[i] = true;
+      ++refused;
+      ExpectRefused(calls[i].get().call, StatusCode::RESOURCE_EXHAUSTED, {"--max_host_mib"});
+    }
+    return daemon.Device().queued_tasks() == (calls.size() - refused) * kTasks;
+  }));
+  EXPECT_GT(refused, 0u);
+  EXPECT_LT(refused, calls.size());
+  EXPECT_LE(BatchMemory(daemon), kLimit);
+  EXPECT_LT(OwnMemory(daemon), before + kLimit + (64 << 20));
+  // A stream waits for the memory instead, although it has nothing of its own under way.
+  const Client patient(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(patient.Allocate(1, &buffer).ok());
+  const auto context = patient.Context();
+  const auto stream = patient.executor().Submit(context.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = FewBytes(buffer, kTasks);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  // So does one that is given up: it gives its place back.
+  v1::SubmitRequest impatient;
+  *impatient.mutable_batch() = FewBytes(buffer, kTasks);
+  impatient.mutable_batch()->mutable_options()->set_timeout_us(100'000);
+  const auto other_context = patient.Context();
+  const auto other = patient.executor().Submit(other_context.get());
+  ASSERT_TRUE(other->Write(impatient));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(other->Read(&response));
+  EXPECT_EQ(response.result().refused().code(), static_cast<int>(StatusCode::DEADLINE_EXCEEDED));
+  other_context->TryCancel();
+  (void)other->Finish();
+
+  ASSERT_TRUE(Resume(daemon).ok());
+  int answered = 0;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+    ++answered;
+  }
+  EXPECT_EQ(answered, 3);
+  EXPECT_TRUE(stream->Finish().ok());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (counted[i]) continue;
+    EXPECT_TRUE(calls[i].get().all_ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return BatchMemory(daemon) == 0; }));
 }
 
 TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {

@@ -1,0 +1,105 @@
+#include "server/auth/trusted_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace resident {
+namespace {
+
+std::string ModeText(const struct stat& info) {
+  return absl::StrFormat("mode %04o", info.st_mode & 07777);
+}
+
+absl::Status CheckMode(const std::string& path, const struct stat& info,
+                       std::vector<std::string>* warnings) {
+  if ((info.st_mode & S_IWOTH) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " may be written by every user of this machine (", ModeText(info),
+                     "), who could give themselves all rights. Fix: chmod o-w ", path));
+  }
+  if ((info.st_mode & S_IWGRP) != 0) {
+    warnings->push_back(absl::StrCat(path, " may be written by its group (", ModeText(info),
+                                     "), whose members could give themselves all rights. Fix: "
+                                     "chmod g-w ",
+                                     path));
+  }
+  if (info.st_uid != 0 && info.st_uid != geteuid()) {
+    warnings->push_back(absl::StrCat(path, " belongs to user ", info.st_uid,
+                                     ", who can change it at any time. Fix: chown it to the "
+                                     "daemon's user (",
+                                     geteuid(), ") or root"));
+  }
+  return absl::OkStatus();
+}
+
+// Whoever may write a folder can put another file in the place of one in it.
+void CheckFolderAround(const std::string& path, std::vector<std::string>* warnings) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? "." : parent;
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0 || (info.st_mode & S_ISVTX) != 0) return;
+  if ((info.st_mode & S_IWOTH) == 0) return;
+  warnings->push_back(absl::StrCat(
+      "the folder ", folder, " of ", path, " may be written by every user of this machine (",
+      ModeText(info), "), who could replace the file. Fix: chmod o-w ", folder));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t most, bool secret,
+                                            std::vector<std::string>* warnings) {
+  const auto failed = [&](int error) {
+    return absl::Status(absl::ErrnoToStatusCode(error),
+                        absl::StrCat("cannot read ", path, ": ", strerror(error),
+                                     ". Fix: give a file that the daemon may read"));
+  };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return failed(errno);
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return failed(errno);
+  // A pipe or a device, such as /dev/fd/3, belongs to whoever started the daemon.
+  if (S_ISREG(info.st_mode)) {
+    const absl::Status usable = CheckMode(path, info, warnings);
+    if (!usable.ok()) return usable;
+    if (secret && (info.st_mode & S_IROTH) != 0) {
+      warnings->push_back(absl::StrCat("the private key ", path,
+                                       " may be read by every user of this machine (",
+                                       ModeText(info), "). Fix: chmod o-r ", path));
+    }
+    CheckFolderAround(path, warnings);
+  }
+  std::string text;
+  char piece[4096];
+  for (;;) {
+    const ssize_t got = read(fd, piece, sizeof(piece));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed(errno);
+    if (got == 0) return text;
+    text.append(piece, static_cast<size_t>(got));
+    if (text.size() > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " has over ", most, " bytes. Fix: give the file that is meant, or split it"));
+    }
+  }
+}
+
+absl::Status CheckTrustedFolder(const std::string& path, std::vector<std::string>* warnings) {
+  struct stat info {};
+  // Whatever else is wrong is found when it is used.
+  if (stat(path.c_str(), &info) != 0) return absl::OkStatus();
+  const absl::Status usable = CheckMode(path, info, warnings);
+  if (usable.ok()) CheckFolderAround(path, warnings);
+  return usable;
+}
+
+}  // namespace resident
