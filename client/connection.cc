@@ -6,6 +6,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "client/local_socket.h"
 
 namespace resident::client {
 namespace {
@@ -152,6 +153,23 @@ bool Connection::IsCurrentSession(const std::string& id) {
   return session_state_ == SessionState::kOpen && session_id_ == id;
 }
 
+absl::StatusOr<std::string> Connection::PassDescriptor(int fd) {
+  const absl::StatusOr<std::string> session = SessionId();
+  if (!session.ok()) return session.status();
+  std::string path = options_.local_address;
+  if (path.empty()) {
+    absl::MutexLock lock(&mutex_);
+    path = local_address_;
+  }
+  if (path.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the daemon at ", address_,
+                     " has no local socket for descriptors of shared memory. Fix: start it with "
+                     "--local_address, or upload"));
+  }
+  return SendDescriptor(path, *session, fd, options_.call_timeout);
+}
+
 absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size) {
   grpc::ClientContext context;
   if (absl::Status status = Prepare(context); !status.ok()) return status;
@@ -230,6 +248,7 @@ void Connection::ReadSession() {
   while (reader->Read(&response)) {
     absl::MutexLock lock(&mutex_);
     session_id_ = response.session_id();
+    local_address_ = response.local_address();
     session_state_ = SessionState::kOpen;
   }
   const absl::Status status = FromGrpc(reader->Finish());

@@ -60,6 +60,11 @@ class Connection {
   // Whether `id` is the session that is open now.
   bool IsCurrentSession(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Passes a descriptor of shared memory over the daemon's local socket; the token for the
+  // session's ImportShared. FAILED_PRECONDITION: the daemon has no such socket, or it is not on
+  // this machine. UNAVAILABLE: the socket does not answer. Otherwise the daemon's own error.
+  absl::StatusOr<std::string> PassDescriptor(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+
   absl::Status Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size);
   absl::Status Download(uint64_t buffer, uint64_t offset, uint64_t size,
                         const std::function<bool(std::string_view)>& sink);
@@ -91,6 +96,7 @@ class Connection {
   absl::Mutex mutex_;
   SessionState session_state_ ABSL_GUARDED_BY(mutex_) = SessionState::kNone;
   std::string session_id_ ABSL_GUARDED_BY(mutex_);
+  std::string local_address_ ABSL_GUARDED_BY(mutex_);  // As the daemon says, with the session.
   absl::Status session_status_ ABSL_GUARDED_BY(mutex_);
   // Replaced only while no session thread runs, under opening_.
   std::unique_ptr<grpc::ClientContext> session_context_;

@@ -57,13 +57,27 @@ absl::StatusOr<BufferHandle> Client::AllocateAs(v1::DType dtype, const Shape& sh
   return BufferHandle(connection_, *session, std::move(*response.mutable_buffer()));
 }
 
+absl::StatusOr<BufferHandle> Client::ImportSharedAs(int fd, v1::DType dtype, const Shape& shape,
+                                                    const BufferOptions& options) {
+  absl::StatusOr<std::string> token = connection_->PassDescriptor(fd);
+  if (!token.ok()) return token.status();
+  v1::ImportSharedRequest request;
+  request.set_descriptor_token(*std::move(token));
+  return Import(std::move(request), dtype, shape, options);
+}
+
 absl::StatusOr<BufferHandle> Client::ImportSharedAs(const std::string& name, v1::DType dtype,
                                                     const Shape& shape,
                                                     const BufferOptions& options) {
-  grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
   v1::ImportSharedRequest request;
   request.set_name(name);
+  return Import(std::move(request), dtype, shape, options);
+}
+
+absl::StatusOr<BufferHandle> Client::Import(v1::ImportSharedRequest request, v1::DType dtype,
+                                            const Shape& shape, const BufferOptions& options) {
+  grpc::ClientContext context;
+  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
   request.set_dtype(dtype);
   request.mutable_shape()->Add(shape.begin(), shape.end());
   request.set_size_bytes(ElementsOf(shape) * SizeOf(dtype));

@@ -377,6 +377,9 @@ struct Options {
   // How the daemon is asked to let the client in. Connect refuses a token that would
   // cross a network in the clear (FAILED_PRECONDITION).
   Credentials credentials;
+  // Path of the daemon's local socket, for descriptors of shared memory. Empty: as the
+  // daemon says; to be given where the path is another one here, as in a container.
+  std::string local_address;
   // False: no session is ever opened. Such a client cannot have buffers.
   bool session = true;
 };
@@ -419,8 +422,23 @@ class Client {
     return buffer;
   }
 
-  // Makes a POSIX shared-memory object of this machine a buffer: tasks read and write it
-  // in place. `name` is as given to shm_open.
+  // Makes shared memory a buffer: tasks read and write it in place, and nothing is copied
+  // through gRPC. The daemon must be on this machine and have a local socket
+  // (--local_address; FAILED_PRECONDITION otherwise). `fd` is a descriptor of the memory,
+  // open for reading and writing, which stays the caller's: client/shared_memory.h makes
+  // memory that every daemon accepts. docs/shared_memory.md says what else is accepted.
+  template <typename T>
+  absl::StatusOr<Buffer<T>> ImportShared(int fd, const Shape& shape,
+                                         const BufferOptions& options = {}) {
+    absl::StatusOr<BufferHandle> handle = ImportSharedAs(fd, DTypeOf<T>(), shape, options);
+    if (!handle.ok()) return handle.status();
+    return Buffer<T>(*std::move(handle));
+  }
+  absl::StatusOr<BufferHandle> ImportSharedAs(int fd, v1::DType dtype, const Shape& shape,
+                                              const BufferOptions& options = {});
+
+  // The same for a POSIX shared-memory object, by its name as given to shm_open. Only a
+  // daemon without identities on a loopback address accepts names.
   template <typename T>
   absl::StatusOr<Buffer<T>> ImportShared(const std::string& name, const Shape& shape,
                                          const BufferOptions& options = {}) {
@@ -468,6 +486,9 @@ class Client {
  private:
   friend class Operators;
   explicit Client(std::shared_ptr<Connection> connection);
+  // Fills in what is not about which memory it is, and calls.
+  absl::StatusOr<BufferHandle> Import(v1::ImportSharedRequest request, v1::DType dtype,
+                                      const Shape& shape, const BufferOptions& options);
   std::shared_ptr<Connection> connection_;
 };
 

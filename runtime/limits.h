@@ -78,6 +78,21 @@ struct DeviceLimits {
 // File descriptors of the front end beside its clients' connections: engines, compilers,
 // files, the metrics page.
 inline constexpr uint32_t kOwnDescriptors = 512;
+// --local_address. Connections at one time, in all and of one user; the time that a client may
+// take to send its packet; the longest packet.
+inline constexpr uint32_t kMaxLocalConnections = 64;
+inline constexpr uint32_t kMaxLocalConnectionsOfUser = 16;
+inline constexpr uint32_t kLocalPacketMs = 5'000;
+inline constexpr uint32_t kMaxLocalPacketBytes = 128;
+// Descriptors that were passed and not yet imported, in all, of one user and of one session, and
+// how long each is kept.
+inline constexpr uint32_t kMaxPassedDescriptors = 256;
+inline constexpr uint32_t kMaxPassedDescriptorsOfUser = 64;
+inline constexpr uint32_t kMaxPassedDescriptorsOfSession = 16;
+inline constexpr uint32_t kPassedDescriptorMs = 30'000;
+// File descriptors that all of this takes: a connection, with two that came with its packet (one
+// too many is received to be refused), and those that are kept; the socket itself.
+inline constexpr uint32_t kLocalDescriptors = 3 * kMaxLocalConnections + kMaxPassedDescriptors + 1;
 // From when a connection is taken to the end of its handshake.
 inline constexpr uint32_t kHandshakeMs = 20'000;
 inline constexpr uint32_t kMaxClientNameBytes = 64;

@@ -163,6 +163,11 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
   return client;
 }
 
+bool ClientTable::HasSession(const std::string& session) const {
+  absl::MutexLock lock(&mu_);
+  return sessions_.contains(session);
+}
+
 std::vector<std::shared_ptr<Client>> ClientTable::List() const {
   std::vector<std::shared_ptr<Client>> list;
   absl::MutexLock lock(&mu_);

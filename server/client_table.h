@@ -108,6 +108,9 @@ class ClientTable {
                                                   const std::string& peer,
                                                   const std::shared_ptr<Account>& account);
 
+  // Whether such a session is open, whoever's it is.
+  bool HasSession(const std::string& session) const;
+
   std::vector<std::shared_ptr<Client>> List() const;
   uint64_t sessions() const;
 

@@ -23,6 +23,7 @@
 #include "server/client_table.h"
 #include "server/drain_gate.h"
 #include "server/live_streams.h"
+#include "server/passed_descriptors.h"
 #include "server/rpc_counters.h"
 #include "server/shared_slots.h"
 #include "server/translation/batch_translator.h"
@@ -66,6 +67,12 @@ struct Core {
   std::vector<ServingDevice> serving;
 
   bool allow_shared_memory = true;
+  // Whether shared memory may be imported by its name, which proves nothing: only where callers
+  // have no identities and are on this machine.
+  bool named_shared_memory = false;
+  // What came over the local socket; null: there is none.
+  PassedDescriptors* passed_descriptors = nullptr;
+  std::string local_address;
   std::chrono::milliseconds drain_timeout{0};
   Clock::time_point started = Clock::now();
   std::string metrics_address;

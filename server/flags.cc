@@ -89,6 +89,9 @@ ABSL_FLAG(uint32_t, max_install_upload_ms, resident::Limits().max_install_upload
           "time that a client may take to send an install");
 ABSL_FLAG(bool, allow_shared_memory, true,
           "whether clients on this machine may make their shared memory buffers");
+ABSL_FLAG(std::string, local_address, "",
+          "path of a Unix socket over which clients on this machine pass descriptors of shared "
+          "memory (docs/shared_memory.md); empty: none");
 ABSL_FLAG(bool, test_operators, false, "load the operators that exist to go wrong (tests)");
 
 namespace resident {
@@ -143,6 +146,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   options.cpu_workers = absl::GetFlag(FLAGS_cpu_workers);
   options.test_operators = absl::GetFlag(FLAGS_test_operators);
   options.allow_shared_memory = absl::GetFlag(FLAGS_allow_shared_memory);
+  options.local_address = absl::GetFlag(FLAGS_local_address);
 
   DeviceLimits& device = options.device_limits;
   device.ring_slots = absl::GetFlag(FLAGS_ring_slots);

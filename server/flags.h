@@ -42,6 +42,9 @@ struct ServeOptions {
   bool test_operators = false;
   // --allow_shared_memory.
   bool allow_shared_memory = true;
+  // --local_address: path of the socket for descriptors of shared memory; empty: none. Nothing
+  // listens there without allow_shared_memory.
+  std::string local_address;
 
   Limits limits;
   DeviceLimits device_limits;

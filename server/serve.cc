@@ -32,9 +32,11 @@
 #include "server/core.h"
 #include "server/device_list.h"
 #include "server/listener.h"
+#include "server/local_socket.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
 #include "server/port_file.h"
+#include "server/passed_descriptors.h"
 #include "server/services/admin_service.h"
 #include "server/services/admitted_service.h"
 #include "server/services/buffers_service.h"
@@ -94,12 +96,12 @@ std::vector<TrialSeries> TrialsOf(const Core& core) {
   return trials;
 }
 
-// As many as are wanted, if the process may have the descriptors.
-uint32_t MostConnections(uint32_t wanted) {
-  const uint64_t descriptors = RaiseDescriptorLimit(uint64_t{wanted} + kOwnDescriptors);
-  if (descriptors >= uint64_t{wanted} + kOwnDescriptors) return wanted;
+// As many as are wanted, if the process may have the descriptors beside `own` others.
+uint32_t MostConnections(uint32_t wanted, uint32_t own) {
+  const uint64_t descriptors = RaiseDescriptorLimit(uint64_t{wanted} + own);
+  if (descriptors >= uint64_t{wanted} + own) return wanted;
   const uint64_t most =
-      std::max(descriptors / 2, descriptors - std::min<uint64_t>(descriptors, kOwnDescriptors));
+      std::max(descriptors / 2, descriptors - std::min<uint64_t>(descriptors, own));
   fprintf(stderr,
           "residentd: warning: at most %llu connections, not --max_connections=%u: the process may "
           "have %llu descriptors. Fix: raise LimitNOFILE, or ulimit -Hn\n",
@@ -133,6 +135,7 @@ class Daemon {
   absl::Status StartOperators();
   void ConnectCore();
   absl::Status StartMetrics();
+  absl::Status BindLocalSocket();
   absl::Status StartServer();
   // Registers the service with gRPC, behind the access check.
   void AddService(grpc::ServerBuilder& builder, grpc::Service& service, const char* full_name);
@@ -182,6 +185,8 @@ class Daemon {
   Core core_;
   std::unique_ptr<OperatorEventCounter> event_counter_;
   std::unique_ptr<Listener> listener_;
+  std::shared_ptr<PassedDescriptors> passed_descriptors_;  // Null: there is no local socket.
+  std::unique_ptr<LocalSocket> local_;                     // Likewise.
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<ExecutorService> executor_;
   std::unique_ptr<SessionsService> sessions_;
@@ -330,6 +335,12 @@ void Daemon::ConnectCore() {
   core_.rounds = rounds_.get();
   core_.installs = installs_.get();
   core_.allow_shared_memory = options_.allow_shared_memory;
+  core_.named_shared_memory = !core_.credentials && OnLoopback(options_.address);
+  if (local_ != nullptr) {
+    passed_descriptors_ = std::make_shared<PassedDescriptors>();
+    core_.passed_descriptors = passed_descriptors_.get();
+    core_.local_address = options_.local_address;
+  }
   core_.drain_timeout = options_.drain_timeout;
   core_.gpu_unavailable_reason = gpu_unavailable_reason_;
   core_.on_draining = [this] { OnDraining(); };
@@ -431,7 +442,24 @@ absl::Status Daemon::StartServer() {
   address_ = absl::StrCat(HostOf(options_.address), ":", listener_->port());
   health_->Update();
   access_files_.Watch([this] { streams_.EndRefused(); });
-  return listener_->Start(MostConnections(options_.limits.max_connections), std::move(acceptor));
+  uint32_t own_descriptors = kOwnDescriptors;
+  if (local_ != nullptr) {
+    own_descriptors += kLocalDescriptors;
+    local_->Start(
+        {.is_session = [this](const std::string& session) { return clients_->HasSession(session); },
+         .sealed = core_.credentials},
+        passed_descriptors_);
+  }
+  return listener_->Start(MostConnections(options_.limits.max_connections, own_descriptors),
+                          std::move(acceptor));
+}
+
+absl::Status Daemon::BindLocalSocket() {
+  if (options_.local_address.empty() || !options_.allow_shared_memory) return absl::OkStatus();
+  auto local = LocalSocket::Bind(options_.local_address);
+  if (!local.ok()) return local.status();
+  local_ = *std::move(local);
+  return absl::OkStatus();
 }
 
 void Daemon::AddService(grpc::ServerBuilder& builder, grpc::Service& service,
@@ -460,6 +488,7 @@ absl::Status Daemon::Start() {
     status = CheckListen("metrics_address", options_.metrics_address);
   }
   if (status.ok()) status = CheckAccessOptions(options_.access, options_.address);
+  if (status.ok()) status = BindLocalSocket();
   if (status.ok()) status = access_files_.Load();
   if (status.ok()) status = StartDevicesAndRegistry();
   if (!status.ok()) return status;
@@ -484,6 +513,7 @@ std::string Daemon::Banner() const {
       "); metrics ",
       core_.metrics_address.empty() ? "off"
                                     : absl::StrCat("at http://", core_.metrics_address, "/metrics"),
+      core_.local_address.empty() ? "" : absl::StrCat("; shared memory at ", core_.local_address),
       "; ", devices,
       gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_),
       "\nresidentd: compilers are confined by ", DescribeSandbox().held);
@@ -493,6 +523,7 @@ absl::Status Daemon::TellPorts() const {
   if (options_.port_file.empty()) return absl::OkStatus();
   const nlohmann::json ports = {{"address", address_},
                                 {"metrics_address", core_.metrics_address},
+                                {"local_address", core_.local_address},
                                 {"pid", static_cast<int64_t>(getpid())}};
   return WritePortFile(options_.port_file, ports.dump() + "\n");
 }
@@ -525,6 +556,7 @@ void Daemon::Stop(const sigset_t& signals) {
   gate_.AwaitEmpty(absl::Now() + absl::FromChrono(kLastAnswers));
   streams_.EndAll(errors::Draining());
   listener_->Stop();
+  if (local_ != nullptr) local_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   server_->Wait();
   // Batches refer to the pools, the pools to nothing else.

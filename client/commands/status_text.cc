@@ -20,6 +20,9 @@ std::string Headline(const v1::StatusResponse& status, const std::string& addres
   if (!status.metrics_address().empty()) {
     absl::StrAppend(&text, "metrics   http://", status.metrics_address(), "/metrics\n");
   }
+  if (!status.local_address().empty()) {
+    absl::StrAppend(&text, "local     ", status.local_address(), "\n");
+  }
   if (!status.gpu_unavailable_reason().empty()) {
     absl::StrAppend(&text, "no GPU    ", status.gpu_unavailable_reason(), "\n");
   }

@@ -26,6 +26,25 @@ absl::Status SharedMemoryMissing(const std::string& name);
 absl::Status SharedMemoryDenied(const std::string& name, const std::string& why);
 absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t object);
 absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size);
+// `why`: what about the daemon rules names out.
+absl::Status SharedMemoryNotByName(const std::string& why, bool local_socket);
+absl::Status SharedMemoryNameAndToken();
+
+// Descriptors of shared memory, passed over the socket of --local_address.
+absl::Status NoLocalSocket();
+absl::Status LocalPacket(size_t bytes, size_t limit);
+// `descriptors`: how many came with the packet.
+absl::Status LocalPacketDescriptors(size_t descriptors);
+absl::Status NoFileDescriptorLeft();
+absl::Status TooManyLocalConnections(uint64_t limit, bool of_user, uint32_t user);
+// `whose`: "this session", "user 1000", "all clients".
+absl::Status TooManyPassedDescriptors(uint64_t limit, const std::string& whose);
+absl::Status DescriptorIsNotSharedMemory();
+absl::Status DescriptorIsNotWritable(const std::string& why);
+absl::Status DescriptorIsNotSealed();
+absl::Status DescriptorSize(uint64_t asked, uint64_t object);
+absl::Status UnknownDescriptorToken(uint32_t lifetime_ms);
+
 absl::Status TransferFailed(const std::string& what, const std::string& cause);
 
 }  // namespace resident::errors

@@ -21,7 +21,8 @@ bool IsLoopback(const sockaddr& address) {
   return false;
 }
 
-// Whether only this machine reaches the address; false for one that is not understood.
+}  // namespace
+
 bool OnLoopback(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
@@ -39,8 +40,6 @@ bool OnLoopback(const std::string& address) {
   freeaddrinfo(found);
   return all;
 }
-
-}  // namespace
 
 std::string DescribeAccess(const AccessOptions& options) {
   return absl::StrCat(options.tls() ? "TLS" : "no TLS",

@@ -29,6 +29,10 @@ struct AccessOptions {
   bool credentials() const { return tls() || !policy.empty(); }
 };
 
+// Whether only this machine reaches the address (host:port); false for one that cannot be
+// resolved.
+bool OnLoopback(const std::string& address);
+
 // INVALID_ARGUMENT, FAILED_PRECONDITION: flags that do not fit together, or would serve
 // a network in the clear without having been told to. `address`: host:port.
 absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address);

@@ -82,6 +82,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   response->set_pid(getpid());
   response->set_draining(core_.gate->draining());
   response->set_metrics_address(core_.metrics_address);
+  response->set_local_address(core_.local_address);
   response->set_gpu_unavailable_reason(core_.gpu_unavailable_reason);
   for (Device* device : core_.devices) DescribeDevice(core_, *device, response->add_devices());
   for (const auto& client : core_.clients->List()) {

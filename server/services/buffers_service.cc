@@ -198,6 +198,33 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
   return reactor;
 }
 
+absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request) const {
+  if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
+  const bool local_socket = core_.passed_descriptors != nullptr;
+  if (request.descriptor_token().empty()) {
+    if (core_.named_shared_memory) return absl::OkStatus();
+    return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
+                                                           : "the daemon serves other machines",
+                                         local_socket);
+  }
+  if (!request.name().empty()) return errors::SharedMemoryNameAndToken();
+  return local_socket ? absl::OkStatus() : errors::NoLocalSocket();
+}
+
+absl::StatusOr<int> BuffersService::OpenShared(const Client& client,
+                                               const v1::ImportSharedRequest& request) {
+  if (request.descriptor_token().empty()) {
+    return OpenSharedMemory(request.name(), request.size_bytes());
+  }
+  const absl::StatusOr<int> fd = core_.passed_descriptors->Take(
+      request.descriptor_token(), client.session(), PassedDescriptors::Clock::now());
+  if (!fd.ok()) return fd.status();
+  absl::Status status = CheckSharedSize(*fd, request.size_bytes());
+  if (status.ok()) return *fd;
+  close(*fd);
+  return status;
+}
+
 absl::Status BuffersService::DoImport(const Client& client, const v1::ImportSharedRequest& request,
                                       v1::ImportSharedResponse& response) {
   BufferSpec spec;
@@ -220,7 +247,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
 
   status = HoldBuffer(client, &spec);
   if (!status.ok()) return status;
-  const absl::StatusOr<int> fd = OpenSharedMemory(request.name(), request.size_bytes());
+  const absl::StatusOr<int> fd = OpenShared(client, request);
   if (!fd.ok()) return fd.status();
   const absl::Cleanup close_fd = [&] { close(*fd); };
   // As much of it as is counted: the shape's bytes, and not the object's.
@@ -237,7 +264,8 @@ grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerConte
                                                        v1::ImportSharedResponse* response) {
   const auto client = SessionClientOf(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
-  if (!core_.allow_shared_memory) return FinishNow(context, errors::SharedMemoryDisabled());
+  const absl::Status checked = CheckImport(*request);
+  if (!checked.ok()) return FinishNow(context, checked);
   if (core_.gate->draining()) return FinishNow(context, errors::Draining());
   auto* const reactor = context->DefaultReactor();
   // Mapping is a call to the engine.

@@ -48,6 +48,10 @@ class BuffersService final : public BuffersCallbacks {
   // Answers with what `work` returns, once the disk's thread has done it.
   grpc::ServerUnaryReactor* FinishOnDisk(grpc::CallbackServerContext* context,
                                          std::function<absl::Status()> work);
+  // Whether the memory is named in a way that this daemon accepts.
+  absl::Status CheckImport(const v1::ImportSharedRequest& request) const;
+  // A descriptor of the memory that is to be imported, which the caller closes. Uses the token up.
+  absl::StatusOr<int> OpenShared(const Client& client, const v1::ImportSharedRequest& request);
   absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,
                         v1::ImportSharedResponse& response);
 

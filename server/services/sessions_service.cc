@@ -65,6 +65,7 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionRespo
     }
     client_ = *std::move(client);
     first_.set_session_id(client_->session());
+    first_.set_local_address(core_.local_address);
     StartWrite(&first_);
   }
 

@@ -41,4 +41,12 @@ absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_byte
   return status;
 }
 
+absl::Status CheckSharedSize(int fd, uint64_t size_bytes) {
+  struct stat object {};
+  if (fstat(fd, &object) != 0) return errors::DescriptorIsNotSharedMemory();
+  const auto bytes = static_cast<uint64_t>(object.st_size);
+  if (size_bytes == 0 || size_bytes > bytes) return errors::DescriptorSize(size_bytes, bytes);
+  return absl::OkStatus();
+}
+
 }  // namespace resident

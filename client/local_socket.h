@@ -1,0 +1,24 @@
+// The client's side of the daemon's local socket (--local_address), over which descriptors of
+// shared memory are passed. proto/resident/v1/buffers.proto has the protocol, at ImportShared.
+// The client library's own.
+//
+// Thread safety: a function without state.
+#ifndef RESIDENT_CLIENT_LOCAL_SOCKET_H_
+#define RESIDENT_CLIENT_LOCAL_SOCKET_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace resident::client {
+
+// Passes a descriptor for a session; the token that the daemon gives for it. `fd` stays the
+// caller's. FAILED_PRECONDITION: there is no socket at the path. UNAVAILABLE: it does not answer,
+// or not within the timeout. Otherwise the daemon's own error.
+absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::string& session,
+                                           int fd, absl::Duration timeout);
+
+}  // namespace resident::client
+
+#endif  // RESIDENT_CLIENT_LOCAL_SOCKET_H_

@@ -1,0 +1,220 @@
+// Memory that daemon and client share, where callers have no identities: descriptors passed over
+// the local socket, and names. tests/auth/shared_memory_test.cc is about identities.
+#include "client/shared_memory.h"
+
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/residentd_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "tests/daemon/messages.h"
+#include "tests/daemon/nothing_left.h"
+#include "tests/support/local_packets.h"
+#include "tests/support/temp_folder.h"
+
+namespace resident::testing {
+namespace {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+class SharedMemoryTest : public ::testing::Test {
+ protected:
+  std::string Flag() const { return "--local_address=" + path_; }
+  static std::unique_ptr<client::Client> Connect(const Daemon& daemon,
+                                                 const client::Options& options = {}) {
+    auto client = client::Client::Connect(daemon.address(), options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+  static grpc::Status Import(const Client& client, const std::string& name,
+                             const std::string& descriptor_token, uint64_t floats = 4) {
+    v1::ImportSharedRequest request;
+    request.set_name(name);
+    request.set_descriptor_token(descriptor_token);
+    request.set_dtype(v1::DTYPE_F32);
+    request.add_shape(floats);
+    request.set_size_bytes(floats * sizeof(float));
+    v1::ImportSharedResponse response;
+    return client.buffers().ImportShared(client.Context().get(), request, &response);
+  }
+  LocalAnswer Pass(const Client& client, int fd) const {
+    LocalAnswer answer = PassDescriptors(path_, "residfd1" + client.session(), {fd});
+    close(fd);
+    return answer;
+  }
+
+  // In /tmp: Bazel's folder may be too deep for a socket's path.
+  const TempFolder folder_{"resident-shm", "/tmp"};
+  const std::string path_ = folder_.path() + "/socket";
+};
+
+TEST_F(SharedMemoryTest, ADescriptorsMemoryIsReadAndWrittenInPlace) {
+  const Daemon daemon({Flag()});
+  const auto client = Connect(daemon);
+  auto memory = client::SharedMemory::Create(2 * sizeof(float));
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const std::span<float> floats = memory->As<float>();
+  floats[0] = 21;
+  auto buffer = client->ImportShared<float>(memory->fd(), {2});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  client::TaskBatch scale("scale");
+  scale.Use(*buffer, {.shape = {1}});
+  v1::BufferColumn& out = *scale.message().mutable_tasks()->add_arguments()->mutable_buffer();
+  out.add_buffer_ids(buffer->id());
+  out.add_offsets(sizeof(float));
+  out.add_shape(1);
+  scale.Scalar(2);
+  const auto result = client->Run(scale);
+  ASSERT_TRUE(result.ok() && result->ok()) << result.status();
+  EXPECT_EQ(floats[1], 42);
+  EXPECT_TRUE(buffer->Free().ok());
+
+  // Where there are no identities, what can be truncated is accepted as well.
+  const int fd = NewMemory(4096, /*shrink_sealed=*/false);
+  EXPECT_TRUE(client->ImportShared<float>(fd, {1024}).ok());
+  close(fd);
+}
+
+TEST_F(SharedMemoryTest, TheDaemonNamesItsSocketAndRemovesItAtTheEnd) {
+  Daemon daemon({Flag()});
+  EXPECT_EQ(daemon.Status().local_address(), path_);
+  EXPECT_THAT(daemon.Output(), HasSubstr("shared memory at " + path_));
+  EXPECT_TRUE(std::filesystem::is_socket(path_));
+  daemon.Kill(SIGTERM);
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->status, 0) << exit->ToString();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(SharedMemoryTest, AKilledDaemonsSocketIsReplacedAndALiveOnesIsNot) {
+  {
+    Daemon killed({Flag()});
+    killed.Kill(SIGKILL);
+    ASSERT_TRUE(killed.Wait());
+  }
+  EXPECT_TRUE(std::filesystem::is_socket(path_));
+  const Daemon daemon({Flag()});
+  const Daemon::Failure second = Daemon::StartInVain({Flag()});
+  EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
+  EXPECT_THAT(second.output, HasSubstr("--local_address=" + path_));
+  EXPECT_THAT(second.output, HasSubstr("in use"));
+  EXPECT_THAT(second.output, HasSubstr("Fix: "));
+  const Client client(daemon);
+  EXPECT_EQ(Pass(client, NewMemory(4096, true)).code, 0);
+}
+
+TEST_F(SharedMemoryTest, PathsThatCannotBeUsedEndTheStart) {
+  for (const std::string& path : {std::string("relative"), "/tmp/" + std::string(120, 'x'),
+                                  folder_.path() + "/none/socket", folder_.path() + "/"}) {
+    const Daemon::Failure failure = Daemon::StartInVain({"--local_address=" + path});
+    EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
+    EXPECT_THAT(failure.output, HasSubstr("--local_address=" + path));
+    EXPECT_THAT(failure.output, HasSubstr("Fix: "));
+  }
+}
+
+TEST_F(SharedMemoryTest, ImportsThatDoNotFitAreRefused) {
+  const Daemon daemon({Flag()});
+  const Client client(daemon);
+  LocalAnswer answer = Pass(client, NewMemory(4096, true));
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  ExpectRefused(Import(client, "/name", answer.text), StatusCode::INVALID_ARGUMENT,
+                {"both name and descriptor_token"});
+  ExpectRefused(Import(client, "", answer.text, 1025), StatusCode::INVALID_ARGUMENT,
+                {"4100", "4096"});
+  // The call has used it up.
+  ExpectRefused(Import(client, "", answer.text), StatusCode::NOT_FOUND, {"descriptor_token"});
+  ExpectRefused(Import(client, "", std::string(1 << 16, 'x')), StatusCode::NOT_FOUND,
+                {"descriptor_token"});
+
+  const Daemon without;
+  const Client other(without);
+  ExpectRefused(Import(other, "", std::string(32, '0')), StatusCode::FAILED_PRECONDITION,
+                {"--local_address"});
+  const int fd = NewMemory(4096, true);
+  const absl::Status status = Connect(without)->ImportShared<float>(fd, {4}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--local_address"));
+  // A path at which there is nothing: as if the daemon were on another machine.
+  client::Options far;
+  far.local_address = folder_.path() + "/none";
+  const absl::Status none = Connect(daemon, far)->ImportShared<float>(fd, {4}).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition) << none;
+  EXPECT_THAT(std::string(none.message()), HasSubstr("Fix: "));
+  close(fd);
+}
+
+TEST_F(SharedMemoryTest, NamesAreForTheLoopbackInterface) {
+  const std::string name = absl::StrCat("/resident-names-", getpid());
+  const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(ftruncate(fd, 4096), 0);
+  close(fd);
+  {
+    const Daemon daemon({Flag()});
+    EXPECT_TRUE(Import(Client(daemon), name, "").ok());
+  }
+  {
+    const Daemon daemon({"--insecure_non_loopback", Flag()}, "0.0.0.0:0");
+    const Client client(daemon);
+    ExpectRefused(Import(client, name, ""), StatusCode::FAILED_PRECONDITION,
+                  {"serves other machines", "--local_address"});
+    const LocalAnswer answer = Pass(client, NewMemory(4096, false));
+    ASSERT_EQ(answer.code, 0) << answer.text;
+    EXPECT_TRUE(Import(client, "", answer.text).ok());
+  }
+  shm_unlink(name.c_str());
+}
+
+TEST_F(SharedMemoryTest, WithoutSharedMemoryThereIsNoSocket) {
+  const Daemon daemon({Flag(), "--allow_shared_memory=false"});
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_EQ(daemon.Status().local_address(), "");
+  ExpectRefused(Import(Client(daemon), "", "token"), StatusCode::FAILED_PRECONDITION,
+                {"--allow_shared_memory"});
+}
+
+TEST_F(SharedMemoryTest, NothingIsLeftOfWhatWasPassed) {
+  const Daemon daemon({Flag()});
+  const Baseline before(daemon);
+  {
+    const Client client(daemon);
+    const std::string request = "residfd1" + client.session();
+    for (int i = 0; i < 8; ++i) {
+      // Never imported.
+      EXPECT_EQ(Pass(client, NewMemory(4096, true)).code, 0);
+      const LocalAnswer answer = Pass(client, NewMemory(4096, true));
+      ASSERT_EQ(answer.code, 0) << answer.text;
+      EXPECT_TRUE(Import(client, "", answer.text).ok());
+    }
+    const int fd = NewMemory(4096, true);
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_GT(PassDescriptors(path_, request, {fd, fd}).code, 0);
+      EXPECT_GT(PassDescriptors(path_, std::string(static_cast<size_t>(i), 'r'), {fd}).code, 0);
+    }
+    close(fd);
+    // More silent ones than a user may have, which leave without a word.
+    std::vector<int> silent;
+    for (int i = 0; i < 40; ++i) silent.push_back(ConnectLocal(path_));
+    for (const int connection : silent) close(connection);
+  }
+  ExpectNothingLeft(daemon, before);
+  ExpectServes(daemon);
+}
+
+}  // namespace
+}  // namespace resident::testing
