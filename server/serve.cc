@@ -340,9 +340,7 @@ absl::Status Daemon::StartMetrics() {
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
   sources.clients = [this] { return clients_->sessions(); };
-  sources.connections = [this] {
-    return ConnectionFigures{listener_->connections(), listener_->refused()};
-  };
+  sources.connections = [this] { return listener_->Figures(); };
   sources.rpc = [this] { return TotalsOf(counters_); };
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
@@ -375,6 +373,9 @@ absl::Status Daemon::StartServer() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(options_.limits.max_connection_streams));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
+  // Bounds the headers of a call once they are complete. gRPC 1.51 stores them until then,
+  // whatever they take: the listener bounds what a connection without an admitted call sends.
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
   // A client that vanished without a word is noticed, and its session ended.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -401,7 +402,13 @@ absl::Status Daemon::StartServer() {
   address_ = absl::StrCat(HostOf(options_.address), ":", listener_->port());
   health_->Attach(server_->GetHealthCheckService());
   access_files_.Watch([this] { streams_.EndRefused(); });
-  return listener_->Start(MostConnections(options_.limits.max_connections), std::move(acceptor));
+  const Limits& limits = options_.limits;
+  return listener_->Start(
+      {.max_connections = MostConnections(limits.max_connections),
+       .max_address_connections = limits.max_address_connections,
+       .max_unadmitted_idle = std::chrono::milliseconds(limits.max_unadmitted_idle_ms),
+       .max_unadmitted_bytes = uint64_t{limits.max_unadmitted_kib} << 10},
+      std::move(acceptor));
 }
 
 absl::Status Daemon::Start() {
