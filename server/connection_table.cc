@@ -134,6 +134,9 @@ void ConnectionTable::ShutDown(int fd, const File& file) {
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   const int named = copy < 0 ? fd : copy;
   if (StillOpen(named, file)) {
+    // gRPC's close() resets the connection, which tells a peer whose window is closed, too.
+    const linger reset{1, 0};
+    setsockopt(named, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     shutdown(named, SHUT_RDWR);
     // What was received and not read would still be read, and stored. Nothing is received after
     // the shutdown, so gRPC sees the end after what it has read until now.
