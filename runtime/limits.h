@@ -48,6 +48,16 @@ struct Limits {
   // (kOwnDescriptors are kept for the rest, or half of all if that is less). Over that, one is
   // closed as soon as it is made.
   uint32_t max_connections = 4096;
+  // --max_address_connections: of those, connections from one address, or from one /64 network
+  // of IPv6. 0: a quarter, and no limit for the loopback interface, where a proxy may stand for
+  // all clients.
+  uint32_t max_address_connections = 0;
+  // --max_unadmitted_idle_ms: a connection over which no call was admitted is closed after so
+  // long without a call.
+  uint32_t max_unadmitted_idle_ms = 20'000;
+  // --max_unadmitted_kib: what such a connection may send, beside 32 KiB a second. It bounds
+  // what gRPC stores of headers whose sender is not known yet.
+  uint32_t max_unadmitted_kib = 1024;
   // --max_connection_streams: calls under way on one connection; a client's library keeps
   // more back until one has ended.
   uint32_t max_connection_streams = 1024;
@@ -93,8 +103,11 @@ inline constexpr uint32_t kPassedDescriptorMs = 30'000;
 // File descriptors that all of this takes: a connection, with two that came with its packet (one
 // too many is received to be refused), and those that are kept; the socket itself.
 inline constexpr uint32_t kLocalDescriptors = 3 * kMaxLocalConnections + kMaxPassedDescriptors + 1;
-// From when a connection is taken to the end of its handshake.
-inline constexpr uint32_t kHandshakeMs = 20'000;
+// From when a connection is taken to the end of its handshake: TLS, and the client's first
+// HTTP/2 frame.
+inline constexpr uint32_t kHandshakeMs = 5'000;
+// Names and values of a call's headers; each header counts 32 bytes more.
+inline constexpr uint32_t kMaxMetadataBytes = 16 << 10;
 inline constexpr uint32_t kMaxClientNameBytes = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 128;
 inline constexpr uint32_t kMaxOperatorNameBytes = 64;

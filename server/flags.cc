@@ -77,6 +77,14 @@ ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
           "buffers; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,
           "connections of clients; one over that is closed as soon as it is made");
+ABSL_FLAG(uint32_t, max_address_connections, resident::Limits().max_address_connections,
+          "connections from one address, or one /64 network of IPv6; 0: a quarter of "
+          "--max_connections, and no limit for the loopback interface");
+ABSL_FLAG(uint32_t, max_unadmitted_idle_ms, resident::Limits().max_unadmitted_idle_ms,
+          "a connection over which no call was admitted is closed after so long without a call");
+ABSL_FLAG(uint32_t, max_unadmitted_kib, resident::Limits().max_unadmitted_kib,
+          "what a connection over which no call was admitted may send, beside 32 KiB a second; "
+          "at least 16");
 ABSL_FLAG(uint32_t, max_connection_streams, resident::Limits().max_connection_streams,
           "calls under way on one connection; more wait at the client");
 ABSL_FLAG(uint64_t, flux_max_cycles, resident::Limits().flux_max_cycles,
@@ -98,6 +106,7 @@ namespace resident {
 namespace {
 
 constexpr uint32_t kMostInstalls = 256;
+constexpr uint32_t kMinUnadmittedKib = 16;
 constexpr uint32_t kMostStreams = 1u << 20;
 constexpr uint64_t kMostMib = uint64_t{1} << 40;
 
@@ -182,6 +191,14 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
     }
   }
   limits.max_connections = absl::GetFlag(FLAGS_max_connections);
+  limits.max_address_connections = absl::GetFlag(FLAGS_max_address_connections);
+  limits.max_unadmitted_idle_ms = absl::GetFlag(FLAGS_max_unadmitted_idle_ms);
+  limits.max_unadmitted_kib = absl::GetFlag(FLAGS_max_unadmitted_kib);
+  if (limits.max_unadmitted_kib < kMinUnadmittedKib) {
+    return BadFlag("max_unadmitted_kib", absl::StrCat(limits.max_unadmitted_kib, " KiB"),
+                   absl::StrCat("give at least ", kMinUnadmittedKib,
+                                ", which the handshake and the headers of a call need"));
+  }
   limits.max_connection_streams = absl::GetFlag(FLAGS_max_connection_streams);
   if (limits.max_connection_streams > kMostStreams) {
     return BadFlag("max_connection_streams", absl::StrCat(limits.max_connection_streams, " calls"),
@@ -199,7 +216,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
       limits.max_stream_batches == 0 || limits.max_sessions == 0 || limits.flux_max_cycles == 0 ||
       limits.max_installs == 0 || limits.max_connections == 0 ||
       limits.max_connection_streams == 0 || limits.max_install_upload_ms == 0 ||
-      limits.max_install_header_ms == 0) {
+      limits.max_install_header_ms == 0 || limits.max_unadmitted_idle_ms == 0) {
     return BadFlag("max_...", "a limit is 0, so that nothing could be done", "give at least 1");
   }
   return options;

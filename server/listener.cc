@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,8 +29,6 @@ constexpr unsigned kUserTimeoutMs = 5'000;
 constexpr int kMostAtOnce = 64;
 // While the process has no descriptor left.
 constexpr int kRetryMs = 100;
-// Between two looks for connections that are closed, while more come than there may be.
-constexpr auto kLookEvery = std::chrono::milliseconds(10);
 constexpr auto kReportEvery = std::chrono::minutes(1);
 
 absl::Status CannotListen(const std::string& flag, const std::string& address,
@@ -125,11 +122,6 @@ uint16_t BoundPort(int fd) {
   return ntohs(*PortOf(address));
 }
 
-bool SameFile(int fd, const std::pair<dev_t, ino_t>& file) {
-  struct stat now;
-  return fstat(fd, &now) == 0 && std::pair(now.st_dev, now.st_ino) == file;
-}
-
 }  // namespace
 
 absl::Status CheckListen(const std::string& flag, const std::string& address) {
@@ -188,9 +180,9 @@ Listener::~Listener() {
   for (const int socket : sockets_) close(socket);
 }
 
-absl::Status Listener::Start(uint32_t max_connections,
+absl::Status Listener::Start(const ConnectionLimits& limits,
                              std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc) {
-  max_connections_ = max_connections;
+  table_.emplace(limits);
   grpc_ = std::move(grpc);
   for (const int socket : sockets_) {
     if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
@@ -210,32 +202,29 @@ void Listener::Stop() {
   sockets_.clear();
 }
 
-uint64_t Listener::connections() {
-  absl::MutexLock lock(&mu_);
-  ForgetClosed();
-  return open_.size();
+void Listener::OnCall(std::string_view peer, bool admitted) {
+  if (table_.has_value()) table_->OnCall(peer, admitted);
 }
 
-uint64_t Listener::refused() const {
-  absl::MutexLock lock(&mu_);
-  return refused_;
+ConnectionFigures Listener::Figures() {
+  return table_.has_value() ? table_->Figures() : ConnectionFigures();
 }
 
 void Listener::AcceptAll() {
   std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
   for (const int socket : sockets_) polled.push_back({socket, POLLIN, 0});
   while (true) {
-    if (poll(polled.data(), polled.size(), UntilReportMs()) < 0) continue;
+    if (poll(polled.data(), polled.size(), Sweep()) < 0) continue;
     if (polled[0].revents != 0) break;
     bool able = true;
     for (size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) able = Accept(polled[i].fd) && able;
     }
-    if (UntilReportMs() == 0) ReportRefused();
     // Those that wait would wake it at once.
     if (!able) poll(polled.data(), 1, kRetryMs);
   }
-  ReportRefused();
+  reported_.reset();
+  Report();
 }
 
 bool Listener::Accept(int socket) {
@@ -258,7 +247,7 @@ void Listener::Take(int socket, int fd) {
   sockaddr_storage peer;
   socklen_t bytes = sizeof(peer);
   // gRPC would log one that its client has reset already; nobody is there to be served.
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 || !Count(fd)) {
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 || !table_->Add(fd, peer)) {
     close(fd);
     return;
   }
@@ -268,43 +257,47 @@ void Listener::Take(int socket, int fd) {
   grpc_->HandleNewConnection(&connection);
 }
 
-bool Listener::Count(int fd) {
-  struct stat file;
-  absl::MutexLock lock(&mu_);
-  // The one that had this descriptor before is closed.
-  open_.erase(fd);
-  if (open_.size() >= max_connections_ && Clock::now() - looked_ >= kLookEvery) {
-    ForgetClosed();
-    looked_ = Clock::now();
+int Listener::Sweep() {
+  const auto next = table_->Sweep();
+  const int report = Report();
+  if (!next.has_value()) return report;
+  const int sweep = static_cast<int>(next->count());
+  return report < 0 ? sweep : std::min(report, sweep);
+}
+
+int Listener::Report() {
+  const ConnectionFigures now = table_->counters();
+  const uint64_t refused = now.refused - reported_figures_.refused;
+  const uint64_t idle = now.closed_idle - reported_figures_.closed_idle;
+  const uint64_t bytes = now.closed_bytes - reported_figures_.closed_bytes;
+  const uint64_t for_room = now.closed_for_room - reported_figures_.closed_for_room;
+  if (refused + idle + bytes + for_room == 0) return -1;
+  if (reported_.has_value()) {
+    const auto left = absl::FromChrono(*reported_ + kReportEvery - Clock::now());
+    if (left > absl::ZeroDuration()) return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
   }
-  if (open_.size() >= max_connections_ || fstat(fd, &file) != 0) {
-    ++refused_;
-    return false;
+  if (refused > 0) {
+    fprintf(stderr,
+            "residentd: connections over --max_connections=%u, or over one address's share of it "
+            "(--max_address_connections=%u): %llu were refused. Fix: close those that are not "
+            "needed, or raise the limit\n",
+            table_->limits().max_connections, table_->limits().max_address_connections,
+            static_cast<unsigned long long>(refused));
   }
-  open_.emplace(fd, File(file.st_dev, file.st_ino));
-  return true;
-}
-
-void Listener::ForgetClosed() {
-  absl::erase_if(open_, [](const auto& entry) { return !SameFile(entry.first, entry.second); });
-}
-
-int Listener::UntilReportMs() const {
-  if (refused() == reported_refused_) return -1;
-  if (!reported_.has_value()) return 0;
-  const auto left = *reported_ + kReportEvery - Clock::now();
-  return std::max<int>(0, static_cast<int>(absl::ToInt64Milliseconds(absl::FromChrono(left))));
-}
-
-void Listener::ReportRefused() {
-  const uint64_t refused = this->refused();
-  if (refused == reported_refused_) return;
-  fprintf(stderr,
-          "residentd: connections over --max_connections=%u: %llu were refused. Fix: close those "
-          "that are not needed, or raise the limit\n",
-          max_connections_, static_cast<unsigned long long>(refused - reported_refused_));
+  if (idle + bytes + for_room > 0) {
+    fprintf(stderr,
+            "residentd: connections over which no credential was shown were closed: %llu had no "
+            "call for --max_unadmitted_idle_ms=%lld, %llu had sent more than "
+            "--max_unadmitted_kib=%llu, %llu made room for others\n",
+            static_cast<unsigned long long>(idle),
+            static_cast<long long>(table_->limits().max_unadmitted_idle.count()),
+            static_cast<unsigned long long>(bytes),
+            static_cast<unsigned long long>(table_->limits().max_unadmitted_bytes >> 10),
+            static_cast<unsigned long long>(for_room));
+  }
   reported_ = Clock::now();
-  reported_refused_ = refused;
+  reported_figures_ = now;
+  return -1;
 }
 
 void Listener::ReportNoRoom(int error) {

@@ -2,39 +2,34 @@
 //
 // gRPC's own listener has no limit, and stops for good the first time that a connection
 // cannot be taken because the process has no file descriptor left. This one closes what
-// comes over the limit, which its client sees at once, and goes on after any error.
+// comes over the limit, which its client sees at once, and goes on after any error. Its thread
+// also closes connections over which nobody has shown a credential;
+// connection_table.h says how many there may be, and which are closed.
 //
-// How connections are counted: gRPC owns a connection from the moment it is handed over,
-// and does not say when it closes it. Its descriptor then names another file, or none,
-// which the file's inode tells. Who has closed is looked for when the limit is reached,
-// and when somebody asks.
-//
-// Thread safety: Start and Stop belong to one thread; the counts may be asked from any.
+// Thread safety: Start and Stop belong to one thread; OnCall and Figures may be called from any.
 //
 //   ASSIGN_OR_RETURN(auto listener, Listener::Bind("address", "127.0.0.1:0"));
 //   ... start gRPC's server with an acceptor ...
-//   RETURN_IF_ERROR(listener->Start(4096, std::move(acceptor)));
+//   RETURN_IF_ERROR(listener->Start({.max_connections = 4096}, std::move(acceptor)));
 #ifndef RESIDENT_SERVER_LISTENER_H_
 #define RESIDENT_SERVER_LISTENER_H_
 
 #include <grpcpp/server_builder.h>
-#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "runtime/process/wake_event.h"
+#include "server/connection_table.h"
 
 namespace resident {
 
@@ -60,18 +55,17 @@ class Listener {
 
   // From here on connections go to `grpc`, whose server has been started. UNAVAILABLE:
   // another process listens there meanwhile.
-  absl::Status Start(uint32_t max_connections,
+  absl::Status Start(const ConnectionLimits& limits,
                      std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc);
   // No more connections. Those that are open stay.
   void Stop();
 
-  // Open now, and closed because of the limit.
-  uint64_t connections() ABSL_LOCKS_EXCLUDED(mu_);
-  uint64_t refused() const ABSL_LOCKS_EXCLUDED(mu_);
+  // A call came over the connection from `peer`: see ConnectionTable::OnCall.
+  void OnCall(std::string_view peer, bool admitted);
+  ConnectionFigures Figures();
 
  private:
   using Clock = std::chrono::steady_clock;
-  using File = std::pair<dev_t, ino_t>;
 
   Listener(std::string flag, std::string address)
       : flag_(std::move(flag)), address_(std::move(address)) {}
@@ -81,32 +75,25 @@ class Listener {
   // What waits at one socket. False: the process can take no more for now.
   bool Accept(int socket);
   void Take(int socket, int fd);
-  // Whether there is room for it; counts it then.
-  bool Count(int fd) ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Until those that were refused are to be told of; -1: there are none. Once a minute.
-  int UntilReportMs() const;
-  void ReportRefused();
+  // Closes what is over a limit, and says once a minute what was closed or refused. How long
+  // poll() may wait until this has to be called again; -1: for ever.
+  int Sweep();
+  int Report();
   void ReportNoRoom(int error);
 
   const std::string flag_;
   const std::string address_;
   uint16_t port_ = 0;
   std::vector<int> sockets_;
-  uint32_t max_connections_ = 0;
+  // From Start on.
+  std::optional<ConnectionTable> table_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_;
   WakeEvent stop_;
   std::thread thread_;
 
-  mutable absl::Mutex mu_;
-  // What was handed over, by descriptor.
-  absl::flat_hash_map<int, File> open_ ABSL_GUARDED_BY(mu_);
-  uint64_t refused_ ABSL_GUARDED_BY(mu_) = 0;
-
   // Of the thread that accepts.
-  Clock::time_point looked_;  // For closed ones.
   std::optional<Clock::time_point> reported_;
-  uint64_t reported_refused_ = 0;
+  ConnectionFigures reported_figures_;
   std::optional<Clock::time_point> reported_no_room_;
 };
 

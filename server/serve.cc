@@ -26,6 +26,7 @@
 #include "runtime/install/live_operator_manager.h"
 #include "runtime/process/descriptor_limit.h"
 #include "server/auth/access_files.h"
+#include "server/auth/method_roles.h"
 #include "server/auth/presented.h"
 #include "server/auth/server_credentials.h"
 #include "server/auth/trusted_file.h"
@@ -139,8 +140,8 @@ class Daemon {
   absl::Status StartServer();
   // Registers the service with gRPC, behind the access check.
   void AddService(grpc::ServerBuilder& builder, grpc::Service& service, const char* full_name);
-  // Whether a call may go on.
-  absl::Status Admit(const std::string& method, const grpc::CallbackServerContext& context) const;
+  // Whether a call may go on; tells the listener of it.
+  absl::Status Admit(const std::string& method, const grpc::CallbackServerContext& context);
   void RestoreBuffers(Device& device, EngineSession& session);
   // The gate has been closed.
   void OnDraining();
@@ -378,9 +379,7 @@ absl::Status Daemon::StartMetrics() {
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
   sources.clients = [this] { return clients_->sessions(); };
-  sources.connections = [this] {
-    return ConnectionFigures{listener_->connections(), listener_->refused()};
-  };
+  sources.connections = [this] { return listener_->Figures(); };
   sources.rpc = [this] { return TotalsOf(counters_); };
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
@@ -419,6 +418,9 @@ absl::Status Daemon::StartServer() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(options_.limits.max_connection_streams));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
+  // Bounds the headers of a call once they are complete. gRPC 1.51 stores them until then,
+  // whatever they take: the listener bounds what a connection without an admitted call sends.
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
   // A client that vanished without a word is noticed, and its session ended.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -450,8 +452,13 @@ absl::Status Daemon::StartServer() {
          .sealed = core_.credentials},
         passed_descriptors_);
   }
-  return listener_->Start(MostConnections(options_.limits.max_connections, own_descriptors),
-                          std::move(acceptor));
+  const Limits& limits = options_.limits;
+  return listener_->Start(
+      {.max_connections = MostConnections(limits.max_connections, own_descriptors),
+       .max_address_connections = limits.max_address_connections,
+       .max_unadmitted_idle = std::chrono::milliseconds(limits.max_unadmitted_idle_ms),
+       .max_unadmitted_bytes = uint64_t{limits.max_unadmitted_kib} << 10},
+      std::move(acceptor));
 }
 
 absl::Status Daemon::BindLocalSocket() {
@@ -472,11 +479,17 @@ void Daemon::AddService(grpc::ServerBuilder& builder, grpc::Service& service,
   builder.RegisterService(admitted_.back().get());
 }
 
-absl::Status Daemon::Admit(const std::string& method,
-                           const grpc::CallbackServerContext& context) const {
-  if (!core_.credentials) return absl::OkStatus();
-  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
-  return access_.Admit(method, PresentedBy(context.client_metadata(), *auth));
+absl::Status Daemon::Admit(const std::string& method, const grpc::CallbackServerContext& context) {
+  absl::Status status;
+  bool known = true;  // The caller has a credential, where one is asked for.
+  if (core_.credentials) {
+    const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+    const Presented presented = PresentedBy(context.client_metadata(), *auth);
+    status = access_.Admit(method, presented);
+    known = status.ok() && (!RuleOf(method).open_to_all || access_.Identify(presented).ok());
+  }
+  listener_->OnCall(context.peer(), known);
+  return status;
 }
 
 absl::Status Daemon::Start() {

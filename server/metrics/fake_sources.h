@@ -58,7 +58,14 @@ struct FakeSources {
     sources.window = [](uint32_t) { return WindowFigures{4096, 2}; };
     sources.host_memory = [] { return std::map<std::string, uint64_t>{{"requests", 11}}; };
     sources.clients = [] { return uint64_t{3}; };
-    sources.connections = [] { return ConnectionFigures{5, 2}; };
+    sources.connections = [] {
+      return ConnectionFigures{.open = 5,
+                               .refused = 2,
+                               .closed_idle = 3,
+                               .closed_bytes = 4,
+                               .closed_for_room = 6,
+                               .without_call = 7};
+    };
     sources.rpc = [this] { return rpc; };
     sources.access = [] { return AccessTotals(); };
     sources.operator_events = [] {

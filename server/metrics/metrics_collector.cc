@@ -354,6 +354,18 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   families.push_back(Single("resident_connections_refused_total", MetricType::Counter,
                             "Connections closed because there were too many.",
                             static_cast<double>(connections.refused)));
+  MetricFamily closed =
+      Family("resident_connections_closed_total", MetricType::Counter,
+             "Connections without an admitted call that the daemon closed, by reason.");
+  for (const auto& [reason, count] :
+       {std::pair("idle", connections.closed_idle), std::pair("bytes", connections.closed_bytes),
+        std::pair("room", connections.closed_for_room)}) {
+    AddCounter(closed, {{"reason", reason}}, static_cast<double>(count));
+  }
+  families.push_back(std::move(closed));
+  families.push_back(Single("resident_connections_without_call_total", MetricType::Counter,
+                            "Connections that ended before any call came over them.",
+                            static_cast<double>(connections.without_call)));
   MetricFamily host = Family("resident_host_memory_used_bytes", MetricType::Gauge,
                              "Memory of the front end that clients take, by purpose.");
   for (const auto& [purpose, bytes] : sources_.host_memory()) {

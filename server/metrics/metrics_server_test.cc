@@ -57,6 +57,10 @@ TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
               AllOf(HasSubstr("200 OK"), HasSubstr(R"(resident_build_info{version="1.2.3"} 1)"),
                     HasSubstr("resident_clients 3"), HasSubstr("resident_connections 5"),
                     HasSubstr("resident_connections_refused_total 2"),
+                    HasSubstr("resident_connections_closed_total{reason=\"idle\"} 3"),
+                    HasSubstr("resident_connections_closed_total{reason=\"bytes\"} 4"),
+                    HasSubstr("resident_connections_closed_total{reason=\"room\"} 6"),
+                    HasSubstr("resident_connections_without_call_total 7"),
                     HasSubstr("resident_buffers{device=\"0\"} 7")));
 }
 

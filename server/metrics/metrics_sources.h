@@ -15,6 +15,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/executor/operator_stats.h"
+#include "server/connection_table.h"
 
 namespace resident {
 
@@ -57,11 +58,6 @@ struct TrialSeries {
 struct WindowFigures {
   uint64_t used_bytes = 0;
   uint64_t waiting = 0;  // Streams and transfers in line for it.
-};
-
-struct ConnectionFigures {
-  uint64_t open = 0;
-  uint64_t refused = 0;  // Since the start.
 };
 
 struct MetricsSources {
