@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,10 +22,10 @@
 #include "nlohmann/json.hpp"
 #include "runtime/buffers/copy_task.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/compile/sandbox.h"
 #include "runtime/errors/daemon_errors.h"
 #include "runtime/install/live_operator_manager.h"
 #include "runtime/process/descriptor_limit.h"
+#include "runtime/sandbox/sandbox.h"
 #include "server/auth/access_files.h"
 #include "server/auth/method_roles.h"
 #include "server/auth/presented.h"
@@ -521,6 +522,7 @@ std::string Daemon::Banner() const {
         absl::StrAppend(out, " (", info.kind, ", ", info.workers,
                         info.kind == "cpu" ? " workers)" : " blocks)");
       });
+  const SandboxLayers layers = DescribeSandbox();
   return absl::StrCat(
       "residentd ", kVersion, ": serving on ", address_, " (", DescribeAccess(options_.access),
       "); metrics ",
@@ -529,7 +531,8 @@ std::string Daemon::Banner() const {
       core_.local_address.empty() ? "" : absl::StrCat("; shared memory at ", core_.local_address),
       "; ", devices,
       gpu_unavailable_reason_.empty() ? "" : absl::StrCat("; no GPU: ", gpu_unavailable_reason_),
-      "\nresidentd: compilers are confined by ", DescribeSandbox().held);
+      "\nresidentd: compilers are confined by ", layers.held,
+      "\nresidentd: engines are confined by ", layers.engines);
 }
 
 absl::Status Daemon::TellPorts() const {
@@ -585,6 +588,9 @@ void Daemon::Stop(const sigset_t& signals) {
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options) {
+  // Other processes of the same user cannot read this one's memory (keys, tokens, clients' data)
+  // or trace it, and it leaves no core file.
+  prctl(PR_SET_DUMPABLE, 0);
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

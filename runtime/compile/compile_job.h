@@ -19,12 +19,18 @@
 namespace resident {
 
 // Limits of one compilation. What is over one of them is refused, or killed.
+// Of the folder that a host compiler works in, with all that it writes there.
+inline constexpr uint64_t kMaxCompileFolderMib = 256;
+inline constexpr uint64_t kMaxCompileFolderEntries = 10'000;
+
 struct CompileLimits {
   // --compile_cpu_time, --compile_wall_time.
   std::chrono::seconds cpu_time{60};
   std::chrono::milliseconds wall_time{60'000};
   // --compile_memory_mib: address space of each of its processes.
   uint64_t memory_mib = 4096;
+  // Of all files in its folder (kMaxCompileFolderMib).
+  uint64_t folder_mib = kMaxCompileFolderMib;
 };
 
 // Limits that are not set. Those of what is sent are in runtime/limits.h.

@@ -22,8 +22,9 @@
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
-#include "runtime/compile/sandbox.h"
 #include "runtime/limits.h"
+#include "runtime/process/oom_score.h"
+#include "runtime/sandbox/sandbox.h"
 
 namespace resident {
 namespace {
@@ -125,6 +126,7 @@ int CompileMain(int argc, char** argv) {
   // Over its limit on a file's size it reports an error, as the programs it starts do.
   signal(SIGXFSZ, SIG_IGN);
   fcntl(kCompileFd, F_SETFD, FD_CLOEXEC);
+  RaiseOomScore(kCompilerOomScore);
   const Role role = ParseRole(argc, argv);
   if (role.kind != "host" && role.kind != "cuda") return 2;
 

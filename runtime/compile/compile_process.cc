@@ -7,10 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -18,6 +21,7 @@
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
+#include "runtime/engine/image/gpu_variables.h"
 #include "runtime/errors/install_errors.h"
 
 namespace resident {
@@ -27,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 
 // How often `cancelled` is asked.
 constexpr std::chrono::milliseconds kCancelPoll{20};
+// How often the folder is measured.
+constexpr std::chrono::milliseconds kFolderPoll{100};
 // How long a process that broke its socket off may take to be seen to end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
@@ -49,6 +55,31 @@ std::vector<std::string> Arguments(const CompileProcessOptions& options,
     arguments.push_back(absl::StrCat("--executable=", path));
   }
   return arguments;
+}
+
+// Variables that the process gets. (A host compiler gets its own: run_program.h.)
+std::vector<std::string> Environment(CompileKind kind) {
+  std::vector<std::string> names = SanitizerVariables();
+  if (kind == CompileKind::kCuda) {
+    names.insert(names.end(), std::begin(kGpuVariables), std::end(kGpuVariables));
+  }
+  return PickEnvironment(names);
+}
+
+// Whether all that is below the folder takes more than so much of the disk. Files may come and go
+// meanwhile.
+bool IsOver(const std::string& folder, uint64_t most_bytes, uint64_t most_entries) {
+  namespace fs = std::filesystem;
+  uint64_t bytes = 0, entries = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    struct stat status;
+    if (lstat(entry->path().c_str(), &status) != 0) continue;
+    bytes += static_cast<uint64_t>(status.st_blocks) * 512;
+    if (bytes > most_bytes || ++entries > most_entries) return true;
+  }
+  return false;
 }
 
 // A new folder below the work folder, named after this process.
@@ -93,6 +124,7 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
   child_options.program = options.program.empty() ? "/proc/self/exe" : options.program;
   child_options.arguments = Arguments(options, folder);
   child_options.fds = {{sockets[1], kCompileFd}, {null, STDOUT_FILENO}, {null, STDERR_FILENO}};
+  child_options.environment = Environment(options.kind);
   auto child = ChildProcess::Spawn(child_options);
   if (!child.ok()) return child.status();
   std::move(close_ours).Cancel();
@@ -138,11 +170,22 @@ absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadli
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return absl::DeadlineExceededError("");
-    const auto nap = cancelled ? std::min(left, kCancelPoll) : left;
+    auto nap = cancelled ? std::min(left, kCancelPoll) : left;
+    if (!folder_.empty()) nap = std::min(nap, kFolderPoll);
     const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(nap.count(), 1 << 30)));
     if (count > 0) return absl::OkStatus();
     if (cancelled && cancelled()) return errors::InstallWithdrawn();
+    if (absl::Status status = CheckFolder(); !status.ok()) return status;
   }
+}
+
+absl::Status CompileProcess::CheckFolder() {
+  const auto now = Clock::now();
+  if (folder_.empty() || now - folder_checked_ < kFolderPoll) return absl::OkStatus();
+  folder_checked_ = now;
+  const uint64_t most_mib = options_.limits.folder_mib;
+  if (!IsOver(folder_, most_mib << 20, kMaxCompileFolderEntries)) return absl::OkStatus();
+  return errors::CompileFolderFull(most_mib, kMaxCompileFolderEntries);
 }
 
 absl::Status CompileProcess::EndOf(const absl::Status& status) {

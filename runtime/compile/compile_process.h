@@ -1,5 +1,8 @@
 // CompileProcess: one `residentd compile`, seen from the front end.
 //
+// The folder that a host compiler works in is watched: over CompileLimits::folder_mib it is killed.
+// A file that was deleted while it is open is not counted.
+//
 //   Start ──▶ starting ──▶ Call ──▶ Call ... ──▶ ended
 //                │ Hello               │ over a limit, cancelled, or it ended: UNAVAILABLE
 //                ▼                     ▼ and the like, and it is of no more use
@@ -68,6 +71,8 @@ class CompileProcess {
   // Until the descriptor is ready, the deadline has passed or `cancelled` says so.
   absl::Status Wait(int fd, short events, std::chrono::steady_clock::time_point deadline,
                     const std::function<bool()>& cancelled);
+  // RESOURCE_EXHAUSTED: the folder is over its limit. Looks every kFolderPoll.
+  absl::Status CheckFolder();
   // Kills it with all that it started, and reaps it. Does nothing the second time.
   void KillAndReap();
   // Waits for it to end by itself, at most so long; then KillAndReap(). How it ended;
@@ -81,6 +86,7 @@ class CompileProcess {
   const int socket_;
   const std::unique_ptr<ChildProcess> child_;
   std::optional<absl::StatusOr<std::string>> hello_;
+  std::chrono::steady_clock::time_point folder_checked_;
   bool reaped_ = false;
 };
 

@@ -22,7 +22,6 @@
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/object_cache.h"
 #include "runtime/compile/process_pool.h"
-#include "runtime/compile/sandbox.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
 #include "runtime/errors/install_errors.h"

@@ -235,6 +235,28 @@ TEST_F(CompilerTest, HugeOutputIsRefused) {
       << unit.compiled << unit.log;
 }
 
+TEST_F(CompilerTest, CompilerThatFillsItsFolderIsKilled) {
+  options_.host_compiler = fs::absolute("runtime/compile/greedy_compiler_for_test");
+  options_.limits.folder_mib = 64;
+  Restart();
+  const CompileResult unit = compiler_->Compile(Job(kSwish));
+  EXPECT_EQ(unit.compiled.code(), absl::StatusCode::kResourceExhausted) << unit.compiled;
+  EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("64 MiB or 10000 files. Fix: "));
+  EXPECT_TRUE(fs::is_empty(cache_ + "/work"));
+}
+
+// An assembler repeats what it does not understand, with the name of its input file.
+TEST_F(CompilerTest, MessagesAreUtf8AndNameNoFolderOfTheDaemon) {
+  const CompileResult unit =
+      compiler_->Compile(Job(Operator("asm(\".error \\\"caf\\xe9 (\\xc3)\\\"\");", "")));
+  EXPECT_EQ(unit.compiled.code(), absl::StatusCode::kInvalidArgument) << unit.compiled << unit.log;
+  EXPECT_THAT(unit.log, HasSubstr("caf\xef\xbf\xbd"));
+  for (const std::string& text : {unit.log, std::string(unit.compiled.message())}) {
+    EXPECT_THAT(text, Not(HasSubstr(cache_)));
+    EXPECT_THAT(text, Not(HasSubstr("/work/")));
+  }
+}
+
 TEST_F(CompilerTest, LargeSourceIsRefusedBeforeItIsCompiled) {
   const CompileResult unit =
       compiler_->Compile(Job(absl::StrCat(kSwish, std::string(10 << 20, '\n'))));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/device_link.h"
@@ -13,6 +14,7 @@
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
 #include "runtime/limits.h"
+#include "runtime/text/utf8.h"
 
 namespace resident {
 namespace {
@@ -70,6 +72,17 @@ void SetUnit(const absl::StatusOr<InspectedUnit>& unit, internal::CompileRespons
   response->set_code_bytes(unit->resources.code_bytes);
 }
 
+// What a program said, without the path of the folder that it worked in: the installer's files are
+// named as they were sent.
+std::string WithoutFolder(const std::string& text, const std::string& folder) {
+  if (folder.empty()) return text;
+  return absl::StrReplaceAll(text, {{absl::StrCat(folder, "/"), ""}, {folder, "."}});
+}
+
+absl::Status WithoutFolder(const absl::Status& status, const std::string& folder) {
+  return absl::Status(status.code(), WithoutFolder(std::string(status.message()), folder));
+}
+
 void SetLog(std::string log, internal::CompileResponse* response) {
   // What a source may include is a question that the compilers' messages do not answer.
   if (absl::StrContains(log, "cannot open source file") ||
@@ -85,7 +98,8 @@ void SetLog(std::string log, internal::CompileResponse* response) {
     log.resize(kMaxCompilerLogBytes);
     log += "\n... (the log is longer)\n";
   }
-  response->set_log(std::move(log));
+  // Cut in the middle of a character, and whatever bytes the source had printed.
+  response->set_log(ToUtf8(log));
 }
 
 bool CheckSize(const std::string& object, internal::CompileResponse* response) {
@@ -146,7 +160,7 @@ absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& un
 
 void SetStatus(const absl::Status& status, internal::CompileStatus* to) {
   to->set_code(static_cast<int32_t>(status.code()));
-  to->set_message(std::string(status.message()));
+  to->set_message(ToUtf8(status.message()));
 }
 
 absl::Status GetStatus(const internal::CompileStatus& from) {
@@ -164,8 +178,8 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
   if (status.ok()) {
     std::string log;
     auto result = HostCompile(compiler, folder, unit, job.files, &log);
-    SetLog(std::move(log), &response);
-    status = result.status();
+    SetLog(WithoutFolder(log, folder), &response);
+    status = WithoutFolder(result.status(), folder);
     if (result.ok()) compiled = *std::move(result);
     steps.End("compile x86-64");
   }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "runtime/engine/image/gpu_variables.h"
 #include "runtime/process/child_process.h"
 
 namespace resident {
@@ -54,6 +56,7 @@ absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& pro
   ChildOptions options;
   options.program = program.empty() ? "/proc/self/exe" : program;
   options.arguments = {"residentd", "engine", "--list_devices"};
+  options.environment = PickEnvironment({std::begin(kGpuVariables), std::end(kGpuVariables)});
   options.fds = {{output[1], STDOUT_FILENO}};
   const auto child = ChildProcess::Spawn(options);
   if (!child.ok()) return absl::UnavailableError(child.status().message());

@@ -6,14 +6,19 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <iterator>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/engine/image/gpu_variables.h"
 #include "runtime/engine/process/engine_fds.h"
+#include "runtime/sandbox/engine_sandbox.h"
+#include "runtime/text/utf8.h"
 
 namespace resident {
 namespace {
@@ -34,6 +39,16 @@ absl::StatusOr<SocketPair> MakeSocketPair(int type) {
                      ". Fix: raise the limit on open files of the service"));
   }
   return SocketPair{sockets[0], sockets[1]};
+}
+
+// Variables that the engine gets; a GPU's also those of the driver and of the loader that finds it.
+std::vector<std::string> EngineEnvironment(bool cuda) {
+  std::vector<std::string> names = SanitizerVariables();
+  names.push_back(kEngineSandboxVariable);
+  if (cuda) {
+    names.insert(names.end(), std::begin(kGpuVariables), std::end(kGpuVariables));
+  }
+  return PickEnvironment(names);
 }
 
 }  // namespace
@@ -59,6 +74,10 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   absl::Cleanup close_descriptors = [&] { close(descriptors->ours); };
   absl::Cleanup close_their_descriptors = [&] { close(descriptors->theirs); };
 
+  auto output =
+      ChildOutput::Create(absl::StrCat("residentd: engine of device ", options.index, ": "));
+  if (!output.ok()) return output.status();
+
   ChildOptions child_options;
   child_options.program =
       options.engine_program.empty() ? "/proc/self/exe" : options.engine_program;
@@ -67,15 +86,19 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
       absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
   child_options.fds = {{(*region)->fd(), kEngineRegionFd},
                        {control->theirs, kEngineControlFd},
-                       {descriptors->theirs, kEngineDescriptorFd}};
+                       {descriptors->theirs, kEngineDescriptorFd},
+                       {(*output)->child_end(), STDOUT_FILENO},
+                       {(*output)->child_end(), STDERR_FILENO}};
+  child_options.environment = EngineEnvironment(options.cuda);
   auto child = ChildProcess::Spawn(child_options);
   if (!child.ok()) return child.status();
+  (*output)->CloseChildEnd();
 
   std::move(close_control).Cancel();
   std::move(close_descriptors).Cancel();
   auto client = std::make_shared<EngineClient>(control->ours, descriptors->ours);
-  return std::unique_ptr<EngineProcess>(
-      new EngineProcess(options, *std::move(region), *std::move(child), std::move(client)));
+  return std::unique_ptr<EngineProcess>(new EngineProcess(
+      options, *std::move(region), *std::move(output), *std::move(child), std::move(client)));
 }
 
 absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
@@ -109,7 +132,8 @@ uint64_t EngineProcess::heartbeat() const {
 
 std::string EngineProcess::last_words() const {
   const char* words = region_->control()->last_words;
-  return std::string(words, strnlen(words, kLastWordsBytes));
+  // An operator can write there too.
+  return ToPrintableLine(absl::string_view(words, strnlen(words, kLastWordsBytes)));
 }
 
 }  // namespace resident

@@ -1,5 +1,6 @@
 // EngineProcess: one engine process with what the front end shares with it: the
-// region, the control plane, the child itself.
+// region, the control plane, the child itself. What the engine prints comes out of this
+// process's standard error, marked and limited (runtime/process/child_output.h).
 //
 // The destructor kills and reaps the process. The region stays mapped as long as
 // anybody holds it.
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/process/engine_client.h"
+#include "runtime/process/child_output.h"
 #include "runtime/process/child_process.h"
 #include "runtime/ring/shared_region.h"
 
@@ -47,10 +49,12 @@ class EngineProcess {
 
  private:
   EngineProcess(const DeviceOptions& options, std::shared_ptr<SharedRegion> region,
-                std::unique_ptr<ChildProcess> child, std::shared_ptr<EngineClient> client)
+                std::unique_ptr<ChildOutput> output, std::unique_ptr<ChildProcess> child,
+                std::shared_ptr<EngineClient> client)
       : cuda_(options.cuda),
         options_(options.engine),
         region_(std::move(region)),
+        output_(std::move(output)),
         child_(std::move(child)),
         client_(std::move(client)) {
     if (options_.memory_bytes == 0) options_.memory_bytes = options.limits.device_memory_mib << 20;
@@ -59,6 +63,7 @@ class EngineProcess {
   const bool cuda_;
   EngineOptions options_;
   const std::shared_ptr<SharedRegion> region_;
+  const std::unique_ptr<ChildOutput> output_;  // Ends after the child.
   const std::unique_ptr<ChildProcess> child_;
   const std::shared_ptr<EngineClient> client_;
 };

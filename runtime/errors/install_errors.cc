@@ -115,6 +115,12 @@ absl::Status InstallWithdrawn() {
       "the install was withdrawn before it was staged. Fix: none needed if that was intended");
 }
 
+absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries) {
+  return absl::ResourceExhaustedError(StrCat(
+      "the compiler filled its folder over the limit of ", limit_mib, " MiB or ", limit_entries,
+      " files. Fix: make the source smaller, and pass large tables as tensors"));
+}
+
 absl::Status BytecodeSize(size_t bytes, size_t limit) {
   return absl::InvalidArgumentError(
       StrCat("a program of ", bytes, " bytes. Fix: send 1 to ", limit, " bytes"));

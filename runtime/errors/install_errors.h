@@ -32,6 +32,7 @@ absl::Status ExpressionSignature(const std::string& given, const std::string& de
 absl::Status ObjectsNotAllowed();
 absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::milliseconds limit);
 absl::Status InstallWithdrawn();
+absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries);
 
 // Of bytecode. Examples count from 1; 0: the run without one.
 absl::Status BytecodeSize(size_t bytes, size_t limit);

@@ -17,7 +17,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "runtime/process/process_thread.h"
 
 namespace resident {
@@ -38,6 +41,7 @@ struct SpawnFailure {
 struct ChildPlan {
   const char* program;
   char* const* argv;
+  char* const* envp;
   const ChildOptions::Fd* fds;
   int* spare_fds;  // Room for one descriptor for each of fds.
   size_t fd_count;
@@ -91,7 +95,7 @@ void CloseOnExecFrom(int first) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execv(plan.program, plan.argv);
+  execve(plan.program, plan.argv, plan.envp);
   Fail(plan, SpawnFailure::kExec, failure_fd);
 }
 
@@ -147,6 +151,11 @@ absl::StatusOr<Spawned> ForkAndExec(const ChildOptions& options) {
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
   argv.push_back(nullptr);
+  std::vector<char*> envp;
+  for (const std::string& variable : options.environment) {
+    envp.push_back(const_cast<char*>(variable.c_str()));
+  }
+  envp.push_back(nullptr);
   std::vector<int> spare_fds(options.fds.size(), -1);
   int first_free_fd = 3;
   for (const ChildOptions::Fd& fd : options.fds) {
@@ -159,8 +168,9 @@ absl::StatusOr<Spawned> ForkAndExec(const ChildOptions& options) {
   absl::Cleanup close_read = [&] { close(failure_pipe[0]); };
   absl::Cleanup close_write = [&] { close(failure_pipe[1]); };
 
-  const ChildPlan plan{options.program.c_str(), argv.data(),   options.fds.data(), spare_fds.data(),
-                       spare_fds.size(),        first_free_fd, failure_pipe[1],    getpid()};
+  const ChildPlan plan{options.program.c_str(), argv.data(),      envp.data(),
+                       options.fds.data(),      spare_fds.data(), spare_fds.size(),
+                       first_free_fd,           failure_pipe[1],  getpid()};
   const pid_t pid = ForkInto(plan);
   if (pid < 0) return ForkError("fork", errno);
   std::move(close_write).Invoke();
@@ -191,6 +201,28 @@ absl::StatusOr<Spawned> ForkAndExec(const ChildOptions& options) {
 }
 
 }  // namespace
+
+std::vector<std::string> PickEnvironment(const std::vector<std::string>& names) {
+  std::vector<std::string> picked;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const absl::string_view text = *variable;
+    const absl::string_view name = text.substr(0, text.find('='));
+    const bool wanted = std::any_of(names.begin(), names.end(), [&](const std::string& pattern) {
+      return absl::EndsWith(pattern, "*") ? absl::StartsWith(name, absl::StripSuffix(pattern, "*"))
+                                          : name == pattern;
+    });
+    if (wanted) picked.emplace_back(text);
+  }
+  return picked;
+}
+
+std::vector<std::string> SanitizerVariables() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
+#else
+  return {};
+#endif
+}
 
 std::string ChildExit::ToString() const {
   if (signal) return absl::StrCat("was killed by signal ", *signal, " (", strsignal(*signal), ")");

@@ -1,9 +1,9 @@
 // ChildProcess: another program, run as a child that cannot outlive this process.
 //
 // Spawn forks and executes; an error of either is reported by Spawn itself, with what
-// failed. The child gets exactly the descriptors it is given, default signal handlers
-// and no blocked signals. It is killed by the system when this process ends, however
-// that comes about. The destructor kills and reaps it: no zombie is left.
+// failed. The child gets exactly the descriptors and the environment that it is given,
+// default signal handlers and no blocked signals. It is killed by the system when this process
+// ends, however that comes about. The destructor kills and reaps it: no zombie is left.
 //
 // The system ties "killed when the parent ends" to the thread that forked, not to
 // the process (prctl(2), PR_SET_PDEATHSIG). So one thread, which is started by the
@@ -54,10 +54,20 @@ struct ChildOptions {
   std::string program;
   // argv, from argv[0].
   std::vector<std::string> arguments;
+  // The child's whole environment, each "NAME=value": nothing of this process's is inherited.
+  // PickEnvironment makes it from this process's variables.
+  std::vector<std::string> environment;
   // What the child gets besides stdin (/dev/null), stdout and stderr (this process's,
   // unless they are given here). Numbers must differ.
   std::vector<Fd> fds;
 };
+
+// Those of this process's environment variables that one of `names` names: the whole name, or the
+// beginning of one, with "*" behind it ("CUDA_*"; "*": all). As ChildOptions::environment.
+std::vector<std::string> PickEnvironment(const std::vector<std::string>& names);
+
+// Variables of sanitizers, which a child built with one reads. Empty in builds without.
+std::vector<std::string> SanitizerVariables();
 
 class ChildProcess {
  public:

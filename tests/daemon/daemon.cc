@@ -77,6 +77,7 @@ std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string
       "--window_mib=" + std::to_string(kWindowMib),
       "--test_operators"};
   options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
+  options.environment = PickEnvironment({"*"});
   options.fds = {{output, STDOUT_FILENO}, {output, STDERR_FILENO}};
   auto child = ChildProcess::Spawn(options);
   close(output);

@@ -1,12 +1,12 @@
-// What the daemon says at its start of what confines its compilers.
+// What the daemon says at its start of what confines its compilers and engines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 
 #include <string>
 
-#include "runtime/compile/sandbox.h"
 #include "runtime/process/process_thread.h"
+#include "runtime/sandbox/sandbox.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/nothing_left.h"
 #include "tests/support/eventually.h"
@@ -19,9 +19,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// What the daemon has printed once it has said what confines compilers.
+// What the daemon has printed once it has said what confines engines, which comes last.
 std::string OutputOf(const Daemon& daemon) {
-  const std::string line = "\nresidentd: compilers are confined by ";
+  const std::string line = "\nresidentd: engines are confined by ";
   EXPECT_TRUE(Eventually([&] {
     const std::string output = daemon.Output();
     const size_t at = output.find(line);
@@ -38,7 +38,8 @@ SandboxLayers Layers() {
 }
 
 void ExpectSaid(const std::string& output, const SandboxLayers& layers) {
-  EXPECT_THAT(output, HasSubstr("\nresidentd: compilers are confined by " + layers.held + "\n"));
+  EXPECT_THAT(output, HasSubstr("\nresidentd: compilers are confined by " + layers.held +
+                                "\nresidentd: engines are confined by " + layers.engines + "\n"));
   for (const std::string& open : layers.missing) {
     EXPECT_THAT(output, HasSubstr("residentd: warning: " + open + "\n"));
   }
@@ -60,6 +61,7 @@ TEST(BannerTest, WarnsWhereThereIsNoLandlock) {
   if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
   const SandboxLayers layers = Layers();
   EXPECT_EQ(layers.held, "limits, seccomp");
+  EXPECT_EQ(layers.engines, "seccomp");
   ASSERT_THAT(layers.missing, SizeIs(1));
   EXPECT_THAT(layers.missing[0], HasSubstr("no Landlock. Fix: "));
   const Daemon daemon;

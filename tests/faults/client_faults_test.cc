@@ -86,6 +86,7 @@ TEST(ClientFaultsTest, VanishesMidStream) {
     ChildOptions options;
     options.program = "/proc/self/exe";
     options.arguments = {"client_faults_test", "--vanishing_client", daemon.address()};
+    options.environment = PickEnvironment({"*"});
     options.fds = {{ready[1], 3}};
     auto vanishing = ChildProcess::Spawn(options);
     ASSERT_TRUE(vanishing.ok()) << vanishing.status();

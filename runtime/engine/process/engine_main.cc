@@ -24,6 +24,8 @@
 #include "runtime/engine/process/engine_fds.h"
 #include "runtime/engine/process/engine_service.h"
 #include "runtime/process/descriptor_limit.h"
+#include "runtime/process/oom_score.h"
+#include "runtime/sandbox/engine_sandbox.h"
 
 namespace resident {
 namespace {
@@ -69,11 +71,6 @@ int ListDevices() {
   return 0;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOptions& options) {
-  if (cuda) return CreateCudaEngine(options);
-  return CreateCpuEngine(options);
-}
-
 std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
   grpc::ServerBuilder builder;
   builder.RegisterService(service);
@@ -92,7 +89,23 @@ std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
   return server;
 }
 
-int Serve(pid_t parent) {
+// The device's kind is known before the front end says more: an engine is confined before it
+// has threads.
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOptions& options,
+                                                     EngineKind confined_as) {
+  const EngineKind kind = cuda ? EngineKind::kGpu : EngineKind::kCpu;
+  if (kind != confined_as) {
+    return absl::InvalidArgumentError("the engine was started for another kind of device");
+  }
+  return cuda ? CreateCudaEngine(options) : CreateCpuEngine(options);
+}
+
+int ReportNotConfined(const absl::Status& status) {
+  fprintf(stderr, "cannot confine the engine: %s\n", std::string(status.message()).c_str());
+  return 2;
+}
+
+int Serve(pid_t parent, EngineKind kind) {
   for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       fprintf(stderr,
@@ -102,7 +115,21 @@ int Serve(pid_t parent) {
       return 2;
     }
   }
-  EngineService service(kEngineRegionFd, kEngineDescriptorFd, CreateEngine);
+  if (absl::Status status = ConfineEngineFiles(kind); !status.ok()) {
+    return ReportNotConfined(status);
+  }
+  if (kind == EngineKind::kCpu) {
+    if (absl::Status status = ConfineEngineCalls(kind); !status.ok()) {
+      return ReportNotConfined(status);
+    }
+  }
+  EngineService service(
+      kEngineRegionFd, kEngineDescriptorFd,
+      [kind](bool cuda, const EngineOptions& options) { return CreateEngine(cuda, options, kind); },
+      [kind] {
+        // The driver is up, with all its threads.
+        return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();
+      });
   const std::unique_ptr<grpc::Server> server = ServeControlPlane(&service);
   if (server == nullptr) {
     fprintf(stderr, "residentd engine: the control plane did not start\n");
@@ -125,6 +152,7 @@ int EngineMain(int argc, char** argv) {
   LimitAllocator();
   RaiseDescriptorLimit(kDescriptors);
   prctl(PR_SET_NAME, "resident-engine");
+  RaiseOomScore(kEngineOomScore);
   if (Flag(argc, argv, "--list_devices")) return ListDevices();
   const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");
   if (!parent) {
@@ -134,7 +162,9 @@ int EngineMain(int argc, char** argv) {
     return 2;
   }
   IgnoreSignalsMeantForTheFrontEnd();
-  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())));
+  const EngineKind kind =
+      Flag(argc, argv, "--kind=") == "cuda" ? EngineKind::kGpu : EngineKind::kCpu;
+  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())), kind);
 }
 
 }  // namespace resident

@@ -27,9 +27,11 @@ void WriteLastWords(ControlBlock* control, const std::string& words) {
 
 }  // namespace
 
-EngineService::EngineService(int region_fd, int descriptor_socket, EngineFactory factory)
+EngineService::EngineService(int region_fd, int descriptor_socket, EngineFactory factory,
+                             std::function<absl::Status()> confine)
     : descriptor_socket_(descriptor_socket),
       factory_(std::move(factory)),
+      confine_(std::move(confine)),
       inbox_(descriptor_socket),
       region_fd_(region_fd) {}
 
@@ -89,6 +91,9 @@ absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartReque
     beat_every_ = options.beat_every;
   }
   absl::StatusOr<EngineInfo> info = created->Start(*attached);
+  if (absl::Status confined = info.ok() ? confine_() : absl::OkStatus(); !confined.ok()) {
+    return confined;
+  }
   if (info.ok()) {
     absl::MutexLock lock(&mu_);
     running_ = true;

@@ -27,8 +27,11 @@ class EngineService : public internal::EngineControl::Service {
   using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
       bool cuda, const EngineOptions& options)>;
 
-  // Takes both descriptors over: the shared region and the descriptor channel.
-  EngineService(int region_fd, int descriptor_socket, EngineFactory factory);
+  // Takes both descriptors over: the shared region and the descriptor channel. `confine` is called
+  // once, when the engine has started; if it fails, the start does.
+  EngineService(
+      int region_fd, int descriptor_socket, EngineFactory factory,
+      std::function<absl::Status()> confine = [] { return absl::OkStatus(); });
   // The engine is not destroyed: with a kernel on the device its destruction would
   // wait for it. The process ends, and the system takes everything back.
   ~EngineService() override;
@@ -69,6 +72,7 @@ class EngineService : public internal::EngineControl::Service {
 
   const int descriptor_socket_;
   const EngineFactory factory_;
+  const std::function<absl::Status()> confine_;
   DescriptorInbox inbox_;
 
   // Held for the length of a call: one for what parks, launches and switches, one each for

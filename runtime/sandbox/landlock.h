@@ -2,8 +2,8 @@
 //
 // Thread safety: the functions may be called from any thread; the rules bind the calling
 // one and its later children.
-#ifndef RESIDENT_RUNTIME_COMPILE_LANDLOCK_H_
-#define RESIDENT_RUNTIME_COMPILE_LANDLOCK_H_
+#ifndef RESIDENT_RUNTIME_SANDBOX_LANDLOCK_H_
+#define RESIDENT_RUNTIME_SANDBOX_LANDLOCK_H_
 
 #include <string>
 #include <vector>
@@ -16,6 +16,8 @@ struct LandlockPaths {
   std::vector<std::string> readable;
   std::vector<std::string> executable;
   std::vector<std::string> writable;
+  // Device files: read, written and controlled (ioctl).
+  std::vector<std::string> devices;
 };
 
 // Version of the kernel's Landlock; 0: it has none, or it is switched off.
@@ -26,4 +28,4 @@ absl::Status RestrictFiles(const LandlockPaths& paths);
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_COMPILE_LANDLOCK_H_
+#endif  // RESIDENT_RUNTIME_SANDBOX_LANDLOCK_H_

@@ -16,8 +16,8 @@
 // reading attributes of files (stat), the time, CPU use within the limits.
 //
 // Thread safety: ConfineProcess before the process starts threads.
-#ifndef RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
-#define RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
+#ifndef RESIDENT_RUNTIME_SANDBOX_SANDBOX_H_
+#define RESIDENT_RUNTIME_SANDBOX_SANDBOX_H_
 
 #include <cstdint>
 #include <string>
@@ -43,10 +43,12 @@ struct SandboxOptions {
 // INTERNAL: a layer that the kernel has could not be put in place.
 absl::Status ConfineProcess(const SandboxOptions& options);
 
-// What confines a process here, for people.
+// What confines processes here, for people.
 struct SandboxLayers {
-  // "limits, Landlock (version 7), seccomp".
+  // Compilers: "limits, Landlock (version 7), seccomp".
   std::string held;
+  // Engines (engine_sandbox.h): "Landlock (version 7), seccomp"; "nothing".
+  std::string engines;
   // Of each layer that is not to be had: what is open, and what to do.
   std::vector<std::string> missing;
 };
@@ -55,4 +57,4 @@ SandboxLayers DescribeSandbox();
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_COMPILE_SANDBOX_H_
+#endif  // RESIDENT_RUNTIME_SANDBOX_SANDBOX_H_

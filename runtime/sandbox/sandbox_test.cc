@@ -1,5 +1,5 @@
 // What holds in a confined process, tried from inside one.
-#include "runtime/compile/sandbox.h"
+#include "runtime/sandbox/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,11 +8,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,12 +26,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/compile/landlock.h"
-#include "runtime/compile/syscall_filter.h"
+#include "runtime/sandbox/engine_sandbox.h"
+#include "runtime/sandbox/landlock.h"
+#include "runtime/sandbox/syscall_filter.h"
 #include "tests/support/refuse_calls.h"
 
 namespace resident {
@@ -55,13 +60,17 @@ int InSandbox(const SandboxOptions& options, const std::function<int()>& attempt
 }
 
 // With the filter alone: a newer Landlock would refuse some of the same.
-int InFilter(bool single_process, const std::function<int()>& attempt) {
+int InFilter(SyscallPolicy policy, const std::function<int()>& attempt) {
   return InProcess(
       [&] {
-        return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && FilterSyscalls(single_process).ok();
+        return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+               FilterSyscalls({.policy = policy}).ok();
       },
       attempt);
 }
+
+constexpr SyscallPolicy kPolicies[] = {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone,
+                                       SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine};
 
 int OpenFor(const std::string& path, int flags) {
   return open(path.c_str(), flags, 0600) >= 0 ? 0 : errno;
@@ -157,6 +166,12 @@ TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
   info.si_code = SI_QUEUE;
   rlimit64 limit = {};
   sched_param lowest = {};
+  cpu_set_t affinity;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(affinity), &affinity), 0);
+  // A segment that another process of the user has: attaching it needs its number only.
+  const long segment = shmget(IPC_PRIVATE, 4096, 0600);
+  ASSERT_GE(segment, 0);
+  shmid_ds segment_info;
   char byte = 0;
   const iovec own{&byte, 1};
   int pipe_ends[2];
@@ -181,19 +196,144 @@ TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
       {"setpriority", [&] { return Try(SYS_setpriority, PRIO_PROCESS, parent, 19); }},
       {"sched_setscheduler",
        [&] { return Try(SYS_sched_setscheduler, parent, SCHED_IDLE, Pointer(&lowest)); }},
+      {"sched_setaffinity",
+       [&] { return Try(SYS_sched_setaffinity, parent, sizeof(affinity), Pointer(&affinity)); }},
+      {"shmget", [&] { return Try(SYS_shmget, IPC_PRIVATE, 4096, 0600); }},
+      {"shmat", [&] { return Try(SYS_shmat, segment, 0, 0); }},
+      {"shmctl", [&] { return Try(SYS_shmctl, segment, IPC_STAT, Pointer(&segment_info)); }},
+      {"msgsnd", [&] { return Try(SYS_msgsnd, -1, Pointer(&info), 1, IPC_NOWAIT); }},
+      {"msgrcv", [&] { return Try(SYS_msgrcv, -1, Pointer(&info), 1, 0, IPC_NOWAIT); }},
+      {"msgctl", [&] { return Try(SYS_msgctl, -1, IPC_STAT, Pointer(&info)); }},
+      {"semctl", [&] { return Try(SYS_semctl, -1, 0, IPC_STAT, Pointer(&info)); }},
+      {"semop", [&] { return Try(SYS_semop, -1, Pointer(&info), 1); }},
+      {"mq_unlink", [&] { return Try(SYS_mq_unlink, Pointer("resident-no-such-queue")); }},
       {"sched_setparam", [&] { return Try(SYS_sched_setparam, parent, Pointer(&lowest)); }},
       {"F_SETOWN", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETOWN, parent); }},
       {"F_SETOWN_EX", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETOWN_EX, Pointer(&owner)); }},
       {"F_SETSIG", [&] { return Try(SYS_fcntl, pipe_ends[0], F_SETSIG, SIGKILL); }},
       {"FIOSETOWN", [&] { return Try(SYS_ioctl, pipe_ends[0], FIOSETOWN, Pointer(&owner_pid)); }},
   };
-  for (const bool single_process : {false, true}) {
+  for (const SyscallPolicy policy : kPolicies) {
     for (const auto& [name, make] : attempts) {
-      EXPECT_EQ(InFilter(single_process, make), EPERM) << name;
+      EXPECT_EQ(InFilter(policy, make), EPERM) << name << ", policy " << static_cast<int>(policy);
     }
   }
   close(pipe_ends[0]);
   close(pipe_ends[1]);
+  EXPECT_EQ(shmctl(static_cast<int>(segment), IPC_STAT, &segment_info), 0);
+  EXPECT_EQ(shmctl(static_cast<int>(segment), IPC_RMID, nullptr), 0);
+}
+
+// What an engine goes on to do once it is confined.
+TEST_F(SystemCallsTest, AnEngineHasThreadsMemoryAndItsSockets) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  for (const SyscallPolicy policy : {SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine}) {
+    EXPECT_EQ(InFilter(policy,
+                       [&] {
+                         int value = 0;
+                         std::thread([&] { value = 1; }).join();
+                         const int fd = memfd_create("object", MFD_CLOEXEC);
+                         char byte = 'x';
+                         if (value != 1 || fd < 0 || write(fd, &byte, 1) != 1) return 1;
+                         // As dlopen does.
+                         const int again =
+                             open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC);
+                         if (again < 0 || mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE,
+                                               again, 0) == MAP_FAILED) {
+                           return 2;
+                         }
+                         if (send(sockets[0], &byte, 1, 0) != 1) return 3;
+                         if (recv(sockets[1], &byte, 1, 0) != 1) return 4;
+                         return fcntl(sockets[0], F_SETFL, O_NONBLOCK) == 0 ? 0 : 5;
+                       }),
+              0)
+        << static_cast<int>(policy);
+  }
+  close(sockets[0]);
+  close(sockets[1]);
+}
+
+TEST_F(SystemCallsTest, AnEngineStartsNothingAndConnectsToNothing) {
+  const Attempt attempts[] = {
+      {"fork", [] { return Try(SYS_fork); }},
+      {"vfork", [] { return Try(SYS_vfork); }},
+      {"clone", [] { return Try(SYS_clone, SIGCHLD); }},
+      {"execve", [] { return Try(SYS_execve, Pointer("/bin/true"), 0, 0); }},
+      {"socket", [] { return Try(SYS_socket, AF_INET, SOCK_STREAM, 0); }},
+      {"socketpair", [] { return Try(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, 0); }},
+      {"connect", [] { return Try(SYS_connect, 0, 0, 0); }},
+      {"io_uring_setup", [] { return Try(SYS_io_uring_setup, 1, 0); }},
+      {"bpf", [] { return Try(SYS_bpf, 0, 0, 0); }},
+      {"keyctl", [] { return Try(SYS_keyctl, 0, 0, 0); }},
+      {"perf_event_open", [] { return Try(SYS_perf_event_open, 0, 0, -1, -1, 0); }},
+      {"userfaultfd", [] { return Try(SYS_userfaultfd, 0); }},
+      {"unshare", [] { return Try(SYS_unshare, CLONE_NEWUSER); }},
+      {"mount", [] { return Try(SYS_mount, 0, 0, 0, 0, 0); }},
+  };
+  for (const SyscallPolicy policy : {SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine}) {
+    for (const auto& [name, make] : attempts) {
+      EXPECT_EQ(InFilter(policy, make), EPERM) << name << ", policy " << static_cast<int>(policy);
+    }
+  }
+}
+
+// Also where there is no Landlock.
+TEST_F(SystemCallsTest, ACpuEngineOpensNothingForWriting) {
+  const std::string file = folder_ + "/inside";
+  const auto in_engine = [&](int flags) {
+    return InFilter(SyscallPolicy::kCpuEngine, [&] { return OpenFor(file, flags); });
+  };
+  for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_CREAT, O_RDONLY | O_TRUNC}) {
+    EXPECT_EQ(in_engine(flags), EPERM) << flags;
+  }
+  EXPECT_EQ(in_engine(O_RDONLY), 0);
+}
+
+// A filter that comes when there are threads binds them too.
+TEST_F(SystemCallsTest, AllThreadsOfAnEngineAreBound) {
+  EXPECT_EQ(InProcess([] { return true; },
+                      [] {
+                        std::promise<void> confined;
+                        std::promise<int> result;
+                        std::thread other([&] {
+                          confined.get_future().wait();
+                          result.set_value(Try(SYS_socket, AF_INET, SOCK_STREAM, 0));
+                        });
+                        const bool bound = ConfineEngineFiles(EngineKind::kGpu).ok() &&
+                                           ConfineEngineCalls(EngineKind::kGpu).ok();
+                        confined.set_value();
+                        const int error = result.get_future().get();
+                        other.join();
+                        return bound ? error : kConfineFailed;
+                      }),
+            EPERM);
+}
+
+TEST_F(FilesTest, ACpuEngineOpensNothingButTheNumberOfCpus) {
+  const auto in_engine = [](const std::string& path) {
+    return InProcess([] { return ConfineEngineFiles(EngineKind::kCpu).ok(); },
+                     [&] { return OpenFor(path, O_RDONLY); });
+  };
+  EXPECT_EQ(in_engine(folder_ + "/inside"), EACCES);
+  EXPECT_EQ(in_engine("/etc/passwd"), EACCES);
+  EXPECT_EQ(in_engine("/proc/self/maps"), EACCES);
+  EXPECT_EQ(in_engine(absl::StrCat("/proc/", getpid(), "/mem")), EACCES);
+  EXPECT_EQ(in_engine("/sys/devices/system/cpu/online"), 0);
+}
+
+TEST_F(FilesTest, AGpuEngineOpensLibrariesAndNoSecrets) {
+  const auto in_engine = [](const std::string& path, int flags) {
+    return InProcess([] { return ConfineEngineFiles(EngineKind::kGpu).ok(); },
+                     [&] { return OpenFor(path, flags); });
+  };
+  EXPECT_EQ(in_engine(folder_ + "/inside", O_RDONLY), EACCES);
+  EXPECT_EQ(in_engine(folder_ + "/new", O_WRONLY | O_CREAT), EACCES);
+  EXPECT_EQ(in_engine("/etc/passwd", O_RDONLY), EACCES);
+  EXPECT_EQ(in_engine(absl::StrCat("/proc/", getpid(), "/mem"), O_RDONLY), EACCES);
+  EXPECT_EQ(in_engine("/proc/self/maps", O_RDONLY), 0);
+  EXPECT_EQ(in_engine("/dev/null", O_RDWR), 0);
+  EXPECT_EQ(in_engine("/usr/lib", O_RDONLY), 0);
 }
 
 TEST_F(SystemCallsTest, AProcessMaySignalAndLimitItself) {
@@ -249,7 +389,9 @@ TEST_F(SystemCallsTest, FilesAreNotChangedByPathAlone) {
       {"setxattr", [&] { return Try(SYS_setxattr, name, attribute, name, 1, 0); }},
       {"removexattr", [&] { return Try(SYS_removexattr, name, attribute); }},
   };
-  for (const auto& [what, make] : attempts) EXPECT_EQ(InFilter(false, make), EPERM) << what;
+  for (const auto& [what, make] : attempts) {
+    EXPECT_EQ(InFilter(SyscallPolicy::kCompiler, make), EPERM) << what;
+  }
   close(fd);
   EXPECT_EQ(std::filesystem::file_size(file), 5u);
   EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(file, O_WRONLY | O_TRUNC); }), 0);
@@ -322,6 +464,7 @@ TEST(SandboxLayersTest, EachLayerIsHeldOrMissing) {
   }
   const SandboxLayers layers = DescribeSandbox();
   EXPECT_EQ(layers.held, held);
+  EXPECT_EQ(layers.engines, held == "limits" ? "nothing" : held.substr(strlen("limits, ")));
   EXPECT_THAT(layers.missing, SizeIs(missing));
 }
 
@@ -333,6 +476,7 @@ TEST(SandboxLayersTest, WhatIsMissingIsSaidWithWhatIsOpen) {
     layers = DescribeSandbox();
   }).join();
   EXPECT_EQ(layers.held, "limits");
+  EXPECT_EQ(layers.engines, "nothing");
   EXPECT_THAT(layers.missing,
               ElementsAre(HasSubstr("EVERY FILE THAT THE DAEMON'S USER CAN READ"),
                           HasSubstr("NOT HELD BACK from the network and other processes")));

@@ -1,6 +1,7 @@
-#include "runtime/compile/sandbox.h"
+#include "runtime/sandbox/sandbox.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -8,8 +9,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/compile/landlock.h"
-#include "runtime/compile/syscall_filter.h"
+#include "absl/strings/str_join.h"
+#include "runtime/sandbox/engine_sandbox.h"
+#include "runtime/sandbox/landlock.h"
+#include "runtime/sandbox/syscall_filter.h"
 
 namespace resident {
 namespace {
@@ -61,29 +64,39 @@ absl::Status ConfineProcess(const SandboxOptions& options) {
     return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
   }
   if (LandlockVersion() > 0) {
-    const LandlockPaths paths{options.readable, options.executable, options.writable};
+    const LandlockPaths paths{options.readable, options.executable, options.writable, {}};
     if (absl::Status status = RestrictFiles(paths); !status.ok()) return status;
   }
-  if (HasSyscallFilters()) return FilterSyscalls(options.single_process);
-  return absl::OkStatus();
+  if (!HasSyscallFilters()) return absl::OkStatus();
+  return FilterSyscalls({.policy = options.single_process ? SyscallPolicy::kCompilerAlone
+                                                          : SyscallPolicy::kCompiler});
 }
 
 SandboxLayers DescribeSandbox() {
-  SandboxLayers layers{"limits", {}};
+  SandboxLayers layers;
+  std::vector<std::string> held;
   if (const int landlock = LandlockVersion(); landlock > 0) {
-    absl::StrAppend(&layers.held, ", Landlock (version ", landlock, ")");
+    held.push_back(absl::StrCat("Landlock (version ", landlock, ")"));
   } else {
     layers.missing.push_back(
-        "compilers can open EVERY FILE THAT THE DAEMON'S USER CAN READ: there is no Landlock. Fix: "
-        "Linux 5.13 or later, with landlock in its lsm= list and its system calls allowed");
+        "compilers, and operators on the CPU engine, can open EVERY FILE THAT THE DAEMON'S USER "
+        "CAN READ: there is no Landlock. Fix: Linux 5.13 or later, with landlock in its lsm= list "
+        "and its system calls allowed");
   }
   if (HasSyscallFilters()) {
-    absl::StrAppend(&layers.held, ", seccomp");
+    held.push_back("seccomp");
   } else {
     layers.missing.push_back(
-        "compilers are NOT HELD BACK from the network and other processes: there are no seccomp "
-        "filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and its system call allowed");
+        "compilers, and operators on the CPU engine, are NOT HELD BACK from the network and other "
+        "processes: there are no seccomp filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and "
+        "its system call allowed");
   }
+  layers.engines = held.empty() ? "nothing" : absl::StrJoin(held, ", ");
+  if (const char* const mode = getenv(kEngineSandboxVariable); mode != nullptr && *mode != '\0') {
+    absl::StrAppend(&layers.engines, "; ", kEngineSandboxVariable, "=", mode);
+  }
+  held.insert(held.begin(), "limits");
+  layers.held = absl::StrJoin(held, ", ");
   return layers;
 }
 

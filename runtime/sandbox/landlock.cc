@@ -1,4 +1,4 @@
-#include "runtime/compile/landlock.h"
+#include "runtime/sandbox/landlock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,9 +38,11 @@ constexpr uint64_t kExecute = kRead | LANDLOCK_ACCESS_FS_EXECUTE;
 constexpr uint64_t kWrite = kRead | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG |
                             LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |
                             kTruncate;
+constexpr uint64_t kDevice = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE |
+                             LANDLOCK_ACCESS_FS_READ_DIR | kDeviceControl;
 // Those that make sense for a file that is no folder.
 constexpr uint64_t kOfFiles = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE |
-                              LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate;
+                              LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate | kDeviceControl;
 
 absl::Status Failed(const char* what) {
   return absl::InternalError(absl::StrCat("Landlock: ", what, ": ", strerror(errno)));
@@ -86,7 +88,8 @@ absl::Status RestrictFiles(const LandlockPaths& paths) {
   absl::Cleanup close_ruleset = [&] { close(ruleset); };
   for (const auto& [list, access] : {std::pair{&paths.readable, kRead},
                                      {&paths.executable, kExecute},
-                                     {&paths.writable, kWrite}}) {
+                                     {&paths.writable, kWrite},
+                                     {&paths.devices, kDevice}}) {
     for (const std::string& path : *list) {
       if (absl::Status status = Allow(ruleset, path, access & attributes.files); !status.ok()) {
         return status;

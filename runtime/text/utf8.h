@@ -1,0 +1,26 @@
+// UTF-8 from bytes that nobody has checked: what a compiler or an engine printed.
+//
+// Thread safety: may be called from any thread.
+//
+//   ToUtf8("caf\xe9")          // "caf\uFFFD"
+//   ToPrintableLine("a\x1b[2J") // "a?[2J"
+#ifndef RESIDENT_RUNTIME_TEXT_UTF8_H_
+#define RESIDENT_RUNTIME_TEXT_UTF8_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace resident {
+
+// With U+FFFD in place of each byte that is not part of a well-formed character. Protobuf and its
+// clients refuse a message with other strings.
+std::string ToUtf8(absl::string_view bytes);
+
+// As ToUtf8, with '?' in place of each control character but the tab: one line, which does nothing
+// to a terminal.
+std::string ToPrintableLine(absl::string_view bytes);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_TEXT_UTF8_H_
