@@ -28,9 +28,21 @@ TEST(PolicyTest, ReadsRolesPrefixesAndQuotas) {
   EXPECT_EQ(ranking.tasks_in_flight, 7u);
   EXPECT_EQ(ranking.buffer_bytes, 2u << 20);
   EXPECT_EQ(ranking.installs_per_minute, 0u);
+  EXPECT_FALSE(ranking.sessions.has_value());
   EXPECT_EQ(policy->identities.at("spiffe://corp/deployer").roles,
             RoleSet(Role::kInstall) | Role::kAdmin);
   EXPECT_TRUE(policy->identities.at("anonymous").roles.empty());
+}
+
+TEST(PolicyTest, QuotasOfWhatIsOpenAtATime) {
+  const auto policy = ParsePolicy(R"({"identities": {
+      "a": {"roles": [], "quotas": {"sessions": 1, "watches": 2, "installs": 0}}}})");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  const Account account("a", policy->identities.at("a"));
+  EXPECT_EQ(account.session_quota(), 1u);
+  EXPECT_EQ(account.watch_quota(), 2u);
+  EXPECT_EQ(account.install_quota(), 0u);
+  EXPECT_FALSE(Account("b", {}).session_quota().has_value());
 }
 
 struct BadPolicy {
