@@ -42,8 +42,8 @@ struct Limits {
   // more than it leaves to the others. 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients, as far as the process may have descriptors
-  // (kOwnDescriptors are kept for the rest, or half of all if that is less). Over that, one is
-  // closed as soon as it is made.
+  // (kOwnDescriptors, and kLocalDescriptors where there is a local socket, are kept for the
+  // rest, or half of all if that is less). Over that, one is closed as soon as it is made.
   uint32_t max_connections = 4096;
   // --max_connection_streams: calls under way on one connection; a client's library keeps
   // more back until one has ended.
