@@ -45,8 +45,8 @@ struct Limits {
   // 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients, as far as the process may have descriptors
-  // (kOwnDescriptors are kept for the rest, or half of all if that is less). Over that, one is
-  // closed as soon as it is made.
+  // (kOwnDescriptors, and kLocalDescriptors where there is a local socket, are kept for the
+  // rest, or half of all if that is less). Over that, one is closed as soon as it is made.
   uint32_t max_connections = 4096;
   // --max_address_connections: of those, connections from one address, or from one /64 network
   // of IPv6. 0: a quarter, and no limit for the loopback interface, where a proxy may stand for

@@ -37,7 +37,7 @@ class PassedDescriptors {
     std::chrono::milliseconds lifetime{kPassedDescriptorMs};
   };
 
-  PassedDescriptors() = default;
+  PassedDescriptors() : PassedDescriptors(Limits{}) {}
   explicit PassedDescriptors(const Limits& limits) : limits_(limits) {}
   // Closes them.
   ~PassedDescriptors();

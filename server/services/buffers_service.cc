@@ -211,22 +211,21 @@ absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request)
   return local_socket ? absl::OkStatus() : errors::NoLocalSocket();
 }
 
-absl::StatusOr<int> BuffersService::OpenShared(const Client& client,
-                                               const v1::ImportSharedRequest& request) {
-  if (request.descriptor_token().empty()) {
-    return OpenSharedMemory(request.name(), request.size_bytes());
-  }
-  const absl::StatusOr<int> fd = core_.passed_descriptors->Take(
-      request.descriptor_token(), client.session(), PassedDescriptors::Clock::now());
-  if (!fd.ok()) return fd.status();
-  absl::Status status = CheckSharedSize(*fd, request.size_bytes());
-  if (status.ok()) return *fd;
-  close(*fd);
-  return status;
-}
-
 absl::Status BuffersService::DoImport(const Client& client, const v1::ImportSharedRequest& request,
                                       v1::ImportSharedResponse& response) {
+  int fd = -1;
+  const absl::Cleanup close_fd = [&fd] {
+    if (fd >= 0) close(fd);
+  };
+  // A token is used up by this call, whatever becomes of it.
+  if (!request.descriptor_token().empty()) {
+    const absl::StatusOr<int> passed = core_.passed_descriptors->Take(
+        request.descriptor_token(), client.session(), PassedDescriptors::Clock::now());
+    if (!passed.ok()) return passed.status();
+    fd = *passed;
+    absl::Status fits = CheckSharedSize(fd, request.size_bytes());
+    if (!fits.ok()) return fits;
+  }
   BufferSpec spec;
   absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
   if (!status.ok()) return status;
@@ -247,12 +246,14 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
 
   status = HoldBuffer(client, &spec);
   if (!status.ok()) return status;
-  const absl::StatusOr<int> fd = OpenShared(client, request);
-  if (!fd.ok()) return fd.status();
-  const absl::Cleanup close_fd = [&] { close(*fd); };
+  if (fd < 0) {
+    const absl::StatusOr<int> opened = OpenSharedMemory(request.name(), request.size_bytes());
+    if (!opened.ok()) return opened.status();
+    fd = *opened;
+  }
   // As much of it as is counted: the shape's bytes, and not the object's.
   const auto buffer = core_.buffers->Adopt(
-      spec, client.id(), [&](uint64_t bytes) { return place->session->MapShared(*fd, bytes); },
+      spec, client.id(), [&](uint64_t bytes) { return place->session->MapShared(fd, bytes); },
       place->session->epoch());
   if (!buffer.ok()) return buffer.status();
   Describe(**buffer, response.mutable_buffer());

@@ -50,8 +50,6 @@ class BuffersService final : public BuffersCallbacks {
                                          std::function<absl::Status()> work);
   // Whether the memory is named in a way that this daemon accepts.
   absl::Status CheckImport(const v1::ImportSharedRequest& request) const;
-  // A descriptor of the memory that is to be imported, which the caller closes. Uses the token up.
-  absl::StatusOr<int> OpenShared(const Client& client, const v1::ImportSharedRequest& request);
   absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,
                         v1::ImportSharedResponse& response);
 

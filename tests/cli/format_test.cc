@@ -88,6 +88,7 @@ v1::StatusResponse SampleStatus(uint64_t completed) {
   status.set_pid(42);
   status.set_uptime_ms(65000);
   status.set_metrics_address("127.0.0.1:9100");
+  status.set_local_address("/run/residentd.sock");
   v1::DeviceStatus& device = *status.add_devices();
   device.set_device(0);
   device.set_name("cpu");
@@ -124,6 +125,7 @@ TEST(StatusTextTest, SaysWhatThereIs) {
   const std::string text = StatusText(SampleStatus(1234), "host:1");
   EXPECT_THAT(text, HasSubstr("residentd 1.2.3 at host:1, pid 42, up 1 m 5 s"));
   EXPECT_THAT(text, HasSubstr("http://127.0.0.1:9100/metrics"));
+  EXPECT_THAT(text, HasSubstr("local     /run/residentd.sock\n"));
   EXPECT_THAT(text, HasSubstr("idle parked"));
   EXPECT_THAT(text, HasSubstr("1,234"));
   EXPECT_THAT(text, HasSubstr("device 0: why it is so"));
