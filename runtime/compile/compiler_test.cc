@@ -251,6 +251,7 @@ TEST_F(CompilerTest, MessagesAreUtf8AndNameNoFolderOfTheDaemon) {
       compiler_->Compile(Job(Operator("asm(\".error \\\"caf\\xe9 (\\xc3)\\\"\");", "")));
   EXPECT_EQ(unit.compiled.code(), absl::StatusCode::kInvalidArgument) << unit.compiled << unit.log;
   EXPECT_THAT(unit.log, HasSubstr("caf\xef\xbf\xbd"));
+  EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("Error: caf\xef\xbf\xbd"));
   for (const std::string& text : {unit.log, std::string(unit.compiled.message())}) {
     EXPECT_THAT(text, Not(HasSubstr(cache_)));
     EXPECT_THAT(text, Not(HasSubstr("/work/")));

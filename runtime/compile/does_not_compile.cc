@@ -15,8 +15,12 @@ constexpr size_t kMostQuoted = 300;
 absl::Status DoesNotCompile(const std::string& log) {
   absl::string_view first;
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
-    // "op.cc:8:13: error: ...", "op.cc(8): error: ...", "fatal error", "catastrophic error".
-    if (!absl::StrContains(line, "error: ") && !absl::StrContains(line, "error #")) continue;
+    // "op.cc:8:13: error: ...", "op.cc(8): error: ...", "fatal error", "catastrophic error". Of
+    // the assembler: "x.s:12: Error: ...".
+    if (!absl::StrContains(line, "error: ") && !absl::StrContains(line, "error #") &&
+        !absl::StrContains(line, ": Error: ")) {
+      continue;
+    }
     first = absl::StripAsciiWhitespace(line).substr(0, kMostQuoted);
     break;
   }

@@ -17,7 +17,7 @@
 //
 // For measurements, $RESIDENTD_ENGINE_SANDBOX of the daemon chooses layers: "off"; "files": without
 // the filter; "calls": without Landlock; "report": all, and each refused call is written to stderr
-// with its number. Unset or empty: all.
+// with its number (a driver's thread that blocks SIGSYS is killed by it). Otherwise: all.
 //
 // Thread safety: the functions that confine are called once, from one thread.
 //

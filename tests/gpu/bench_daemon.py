@@ -27,9 +27,18 @@ PINNED = 4
 
 
 def memory_mib(pid):
-    """Resident memory of a process: all of it, and without what it shares (MiB)."""
+    """Resident memory of a process: all of it, and without what it shares (MiB).
+
+    The front end's smaps are root's alone to read. For others, what is not shared is what is
+    mapped from no file."""
     total = shared = 0
-    for line in pathlib.Path("/proc/{}/smaps_rollup".format(pid)).read_text().splitlines():
+    try:
+        lines = pathlib.Path("/proc/{}/smaps_rollup".format(pid)).read_text().splitlines()
+    except PermissionError:
+        status = pathlib.Path("/proc/{}/status".format(pid)).read_text().splitlines()
+        kib = {line.split()[0]: int(line.split()[1]) for line in status if line.endswith(" kB")}
+        return kib["VmRSS:"] / 1024, kib["RssAnon:"] / 1024
+    for line in lines:
         words = line.split()
         if words[0] == "Rss:":
             total = int(words[1])
