@@ -349,11 +349,11 @@ INSTANTIATE_TEST_SUITE_P(Moments, KilledInAChangeTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneration) {
+  std::vector<DeviceFault> faults;  // Outlives the device, which calls back until its end.
   DeviceHarness harness;
   Device& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
   const uint32_t architecture = Architecture(device);
-  std::vector<DeviceFault> faults;
   device.OnFault([&](const DeviceFault& fault) {
     faults.push_back(fault);
     return VersionsGeneration(9, architecture, {{kSlot, 2}});
@@ -382,8 +382,8 @@ TEST_F(DeviceGenerationTest, OperatorsHaveTimeLimitsOfTheirOwn) {
   options.slot_time_limit = [](uint32_t slot) {
     return milliseconds(slot == OperatorSlot("test.never_returns") ? 200 : 0);
   };
+  std::vector<DeviceFault> faults;  // Outlives the device, which calls back until its end.
   DeviceHarness harness(options);
-  std::vector<DeviceFault> faults;
   harness.device().OnFault([&](const DeviceFault& fault) {
     faults.push_back(fault);
     return nullptr;
