@@ -139,6 +139,10 @@ void SupervisedDevice::Supervise() {
       first_start_ = engine.status();
       return;
     } else {
+      {
+        absl::MutexLock lock(&mu_);
+        if (stop_) return;  // Shutdown has ended the start: that is not a failure.
+      }
       end = EngineEnd{
           "start",
           absl::StrCat("the ", Name(), " did not start: ", std::string(engine.status().message())),
