@@ -54,6 +54,8 @@ constexpr const char* kFacts[] = {"/etc/ld.so.cache",
 constexpr const char* kCpuCounts[] = {"/sys/devices/system/cpu/online",
                                       "/sys/devices/system/cpu/possible",
                                       "/sys/devices/system/cpu/present"};
+// The driver names its threads (/proc/self/task/N/comm); cuInit fails where it cannot.
+constexpr char kThreads[] = "/proc/self/task";
 constexpr char kMpsFolder[] = "/tmp/nvidia-mps";
 
 absl::string_view Variable(const char* name) {
@@ -92,6 +94,7 @@ LandlockPaths GpuPaths() {
     const absl::string_view path(program, static_cast<size_t>(length));
     paths.readable.push_back(absl::StrCat(path.substr(0, path.rfind('/')), "/../lib"));
   }
+  paths.writable.emplace_back(kThreads);
   // Where there is a server that several processes share the GPU through, its pipes are there.
   const absl::string_view mps = Variable("CUDA_MPS_PIPE_DIRECTORY");
   paths.writable.emplace_back(mps.empty() ? absl::string_view(kMpsFolder) : mps);
