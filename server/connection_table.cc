@@ -226,6 +226,7 @@ void ConnectionTable::Forget(int fd) {
   const auto found = open_.find(fd);
   if (found == open_.end()) return;
   const Connection& connection = found->second;
+  ++figures_.ended;
   if (!connection.called) ++figures_.without_call;
   if (connection.closing) {
     --closing_;

@@ -59,7 +59,8 @@ struct ConnectionFigures {
   uint64_t closed_idle = 0;
   uint64_t closed_bytes = 0;
   uint64_t closed_for_room = 0;
-  // Ended before any call came over them, whoever closed them and why: failed handshakes,
+  uint64_t ended = 0;
+  // Of those: ended before any call came over them, whoever closed them and why: failed handshakes,
   // peers that are not HTTP/2 clients, silent and unused connections.
   uint64_t without_call = 0;
 };

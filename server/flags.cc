@@ -28,6 +28,9 @@ ABSL_FLAG(std::string, token_file, "",
           "file with names and hashes of their tokens (residentctl token new)");
 ABSL_FLAG(bool, insecure_non_loopback, false,
           "serve other machines without TLS: whoever reaches the port may do everything");
+ABSL_FLAG(bool, allow_clients_without_certificates, false,
+          "with TLS, serve other machines although clients need no certificate: whoever reaches "
+          "the port can connect and send headers before a credential is checked");
 ABSL_FLAG(std::string, port_file, "",
           "file to write the addresses to, as JSON, once the daemon serves");
 ABSL_FLAG(std::string, devices, "all",
@@ -137,6 +140,8 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   options.access.policy = absl::GetFlag(FLAGS_policy);
   options.access.token_file = absl::GetFlag(FLAGS_token_file);
   options.access.insecure_non_loopback = absl::GetFlag(FLAGS_insecure_non_loopback);
+  options.access.allow_clients_without_certificates =
+      absl::GetFlag(FLAGS_allow_clients_without_certificates);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.devices = absl::GetFlag(FLAGS_devices);
   const auto park_after = Milliseconds("park_after", absl::GetFlag(FLAGS_park_after));

@@ -18,7 +18,8 @@ namespace resident {
 struct ServeOptions {
   // --address: host:port that gRPC listens on; port 0: a free one.
   std::string address;
-  // --tls_..., --policy, --token_file, --insecure_non_loopback.
+  // --tls_..., --policy, --token_file, --insecure_non_loopback,
+  // --allow_clients_without_certificates.
   AccessOptions access;
   // --metrics_address: the same for the metrics page; empty: none.
   std::string metrics_address;

@@ -33,12 +33,14 @@
 #include "server/auth/trusted_file.h"
 #include "server/core.h"
 #include "server/device_list.h"
+#include "server/grpc_log.h"
+#include "server/heap_trimmer.h"
 #include "server/listener.h"
 #include "server/local_socket.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
-#include "server/port_file.h"
 #include "server/passed_descriptors.h"
+#include "server/port_file.h"
 #include "server/services/admin_service.h"
 #include "server/services/admitted_service.h"
 #include "server/services/buffers_service.h"
@@ -187,6 +189,7 @@ class Daemon {
   Core core_;
   std::unique_ptr<OperatorEventCounter> event_counter_;
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<HeapTrimmer> trimmer_;
   std::shared_ptr<PassedDescriptors> passed_descriptors_;  // Null: there is no local socket.
   std::unique_ptr<LocalSocket> local_;                     // Likewise.
   std::unique_ptr<MetricsServer> metrics_;
@@ -381,6 +384,7 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.clients = [this] { return clients_->sessions(); };
   sources.connections = [this] { return listener_->Figures(); };
+  sources.log_lines_suppressed = [] { return GrpcLog::Install().suppressed(); };
   sources.rpc = [this] { return TotalsOf(counters_); };
   sources.access = [this] {
     const AccessFiles::Counters files = access_files_.counters();
@@ -453,6 +457,7 @@ absl::Status Daemon::StartServer() {
          .sealed = core_.credentials},
         passed_descriptors_);
   }
+  trimmer_ = std::make_unique<HeapTrimmer>([this] { return listener_->Figures().ended; });
   const Limits& limits = options_.limits;
   return listener_->Start(
       {.max_connections = MostConnections(limits.max_connections, own_descriptors),
@@ -502,6 +507,11 @@ absl::Status Daemon::Start() {
     status = CheckListen("metrics_address", options_.metrics_address);
   }
   if (status.ok()) status = CheckAccessOptions(options_.access, options_.address);
+  if (!status.ok()) return status;
+  if (const std::string warning = AccessWarning(options_.access, options_.address);
+      !warning.empty()) {
+    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
+  }
   if (status.ok()) status = BindLocalSocket();
   if (status.ok()) status = access_files_.Load();
   if (status.ok()) status = StartDevicesAndRegistry();
@@ -602,6 +612,7 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   signal(SIGPIPE, SIG_IGN);
   // A malformed message is its sender's affair, who is told; it does not fill the log.
   google::protobuf::SetLogHandler(nullptr);
+  GrpcLog::Install();
 
   Daemon daemon(options, operator_options);
   absl::Status status = daemon.Start();

@@ -49,6 +49,19 @@ std::string DescribeAccess(const AccessOptions& options) {
                       options.policy.empty() ? ", everybody may do everything" : ", policy");
 }
 
+std::string AccessWarning(const AccessOptions& options, const std::string& address) {
+  if (options.requires_client_certificates() || OnLoopback(address)) return "";
+  if (!options.tls()) {
+    return absl::StrCat("--insecure_non_loopback: whoever reaches ", address,
+                        " may run, install and read everything, and can read and change what "
+                        "others send");
+  }
+  return absl::StrCat("--allow_clients_without_certificates: whoever reaches ", address,
+                      options.policy.empty()
+                          ? " may run, install and read everything"
+                          : " can connect and send headers before a credential is checked");
+}
+
 absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address) {
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -65,7 +78,18 @@ absl::Status CheckAccessOptions(const AccessOptions& options, const std::string&
         "--token_file without --policy: nothing would ask for a token. Fix: give a policy that "
         "says what the tokens' names may do");
   }
-  if (options.tls() || OnLoopback(address)) return absl::OkStatus();
+  if (OnLoopback(address)) return absl::OkStatus();
+  if (options.tls()) {
+    if (options.requires_client_certificates() || options.allow_clients_without_certificates) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--address=", address,
+        " can be reached from other machines, and clients need no certificate: whoever reaches "
+        "it may make the daemon read and store headers before a credential is checked. Fix: give "
+        "--tls_client_ca, or serve other machines through a proxy (docs/operations.md) from "
+        "127.0.0.1, or give --allow_clients_without_certificates"));
+  }
   if (!options.policy.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--policy with --address=", address,

@@ -23,8 +23,15 @@ struct AccessOptions {
   std::string token_file;
   // --insecure_non_loopback.
   bool insecure_non_loopback = false;
+  // --allow_clients_without_certificates.
+  bool allow_clients_without_certificates = false;
 
   bool tls() const { return !tls_cert.empty(); }
+  // Whether a peer without a client certificate is refused in the TLS handshake, before it can
+  // send anything that gRPC stores.
+  bool requires_client_certificates() const {
+    return tls() && !tls_client_ca.empty() && tls_require_client_cert;
+  }
   // Whether callers have credentials that are looked at.
   bool credentials() const { return tls() || !policy.empty(); }
 };
@@ -33,9 +40,13 @@ struct AccessOptions {
 // resolved.
 bool OnLoopback(const std::string& address);
 
-// INVALID_ARGUMENT, FAILED_PRECONDITION: flags that do not fit together, or would serve
-// a network in the clear without having been told to. `address`: host:port.
+// INVALID_ARGUMENT, FAILED_PRECONDITION: flags that do not fit together, or that would serve
+// other machines in the clear, or without asking them for certificates, where no flag allows
+// it. `address`: host:port.
 absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address);
+
+// What checked options leave open to other machines; empty: nothing.
+std::string AccessWarning(const AccessOptions& options, const std::string& address);
 
 // For the daemon's first line: "TLS, client certificates, policy".
 std::string DescribeAccess(const AccessOptions& options);

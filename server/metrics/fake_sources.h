@@ -66,6 +66,7 @@ struct FakeSources {
                                .closed_for_room = 6,
                                .without_call = 7};
     };
+    sources.log_lines_suppressed = [] { return 8; };
     sources.rpc = [this] { return rpc; };
     sources.access = [] { return AccessTotals(); };
     sources.operator_events = [] {

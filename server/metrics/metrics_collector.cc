@@ -366,6 +366,9 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   families.push_back(Single("resident_connections_without_call_total", MetricType::Counter,
                             "Connections that ended before any call came over them.",
                             static_cast<double>(connections.without_call)));
+  families.push_back(Single("resident_grpc_log_lines_suppressed_total", MetricType::Counter,
+                            "Lines that gRPC logged over the limit, which were not written.",
+                            static_cast<double>(sources_.log_lines_suppressed())));
   MetricFamily host = Family("resident_host_memory_used_bytes", MetricType::Gauge,
                              "Memory of the front end that clients take, by purpose.");
   for (const auto& [purpose, bytes] : sources_.host_memory()) {

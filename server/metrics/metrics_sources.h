@@ -74,6 +74,8 @@ struct MetricsSources {
   // Open sessions.
   std::function<uint64_t()> clients;
   std::function<ConnectionFigures()> connections;
+  // Lines that gRPC logged and that were not written.
+  std::function<uint64_t()> log_lines_suppressed;
   std::function<RpcTotals()> rpc;
   std::function<AccessTotals()> access;
   // Changes of operators since the start, by kind ("installed", "rolled_back"), and what

@@ -37,6 +37,7 @@ namespace {
 
 using ::grpc::StatusCode;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kServerNames[] = "DNS:localhost,IP:127.0.0.1";
 
@@ -833,6 +834,36 @@ TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {
   refused({"--policy=" + folder.Write("bad", "{")}, "at line 1");
   Daemon trusted({"--insecure_non_loopback"}, "0.0.0.0:0");
   EXPECT_THAT(trusted.Output(), HasSubstr("everybody may do everything"));
+  EXPECT_THAT(trusted.Output(), HasSubstr("warning: --insecure_non_loopback: whoever reaches"));
+}
+
+TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagSaysOtherwise) {
+  auto tls = TlsFlags(ca_.Issue("server", kServerNames));
+  const std::string client_ca = "--tls_client_ca=" + folder_.Write("ca", ca_.certificate());
+  const std::string allow = "--allow_clients_without_certificates";
+  constexpr char kEverywhere[] = "0.0.0.0:0";
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), tls.begin(), tls.end());
+    return more;
+  };
+  const std::string address = std::string("--address=") + kEverywhere;
+  for (const auto& flags : {with({address}), with({address, "--insecure_non_loopback"}),
+                            with({address, client_ca, "--tls_require_client_cert=false"})}) {
+    const Daemon::Failure failure = Daemon::StartInVain(flags);
+    EXPECT_EQ(failure.exit.status, 1);
+    EXPECT_THAT(failure.output, HasSubstr("clients need no certificate"));
+    EXPECT_THAT(failure.output, HasSubstr("Fix: "));
+    EXPECT_THAT(failure.output, HasSubstr(allow));
+  }
+  {
+    const Daemon daemon(with({client_ca}), kEverywhere);
+    EXPECT_THAT(daemon.Output(), Not(HasSubstr(allow)));
+  }
+  const Daemon open(with({allow}), kEverywhere);
+  EXPECT_THAT(open.Output(), HasSubstr("warning: " + allow + ": whoever reaches 0.0.0.0:0"));
+  // On the loopback interface the flag is not needed, and nothing is said.
+  const Daemon local(tls);
+  EXPECT_THAT(local.Output(), Not(HasSubstr(allow)));
 }
 
 }  // namespace
