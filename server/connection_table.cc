@@ -6,6 +6,7 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,12 +128,21 @@ bool ConnectionTable::StillOpen(int fd, const File& file) {
   return fstat(fd, &now) == 0 && File(now.st_dev, now.st_ino) == file;
 }
 
+ConnectionTable::ConnectionTable(const ConnectionLimits& limits)
+    : limits_(limits),
+      placeholder_(eventfd(0, EFD_CLOEXEC)),
+      copy_(fcntl(placeholder_, F_DUPFD_CLOEXEC, 0)) {}
+
+ConnectionTable::~ConnectionTable() {
+  close(copy_);
+  close(placeholder_);
+}
+
 void ConnectionTable::ShutDown(int fd, const File& file) {
-  // gRPC may close the descriptor at any time, and another file may get it. A copy of it keeps
-  // naming what it names now. Without a free descriptor there is no copy; that the original is
-  // closed within the next microsecond is then accepted.
-  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  const int named = copy < 0 ? fd : copy;
+  // gRPC may close the descriptor at any time, and another file may get its number. A copy of it
+  // keeps naming what it names now. The number for the copy is kept free for this.
+  const int named = dup3(fd, copy_, O_CLOEXEC);
+  if (named < 0) return;  // It is closed already.
   if (StillOpen(named, file)) {
     // gRPC's close() resets the connection, which tells a peer whose window is closed, too.
     const linger reset{1, 0};
@@ -143,7 +153,7 @@ void ConnectionTable::ShutDown(int fd, const File& file) {
     while (recv(named, nullptr, INT_MAX, MSG_TRUNC | MSG_DONTWAIT) > 0) {
     }
   }
-  if (copy >= 0) close(copy);
+  dup3(placeholder_, copy_, O_CLOEXEC);
 }
 
 uint32_t ConnectionTable::ShareLimit(const Address& address) const {
@@ -173,7 +183,7 @@ bool ConnectionTable::Add(int fd, const sockaddr_storage& peer) {
   Share& share = shares_[ShareOf(from.first)];
   ++share.open;
   share.unadmitted.emplace(connection.number, fd);
-  by_peer_[from] = fd;
+  by_peer_[from].push_back(fd);
   open_.emplace(fd, connection);
   return true;
 }
@@ -234,9 +244,10 @@ void ConnectionTable::Forget(int fd) {
     NoLongerUnadmitted(connection);
     LeaveShare(connection);
   }
-  // Its address and port may be another's by now.
   const auto peer = by_peer_.find(connection.peer);
-  if (peer != by_peer_.end() && peer->second == fd) by_peer_.erase(peer);
+  auto& fds = peer->second;
+  fds.erase(std::remove(fds.begin(), fds.end(), fd), fds.end());
+  if (fds.empty()) by_peer_.erase(peer);
   open_.erase(found);
 }
 
@@ -254,18 +265,44 @@ void ConnectionTable::OnCall(std::string_view peer, bool admitted) {
   if (!from.has_value()) return;
   {
     absl::ReaderMutexLock lock(&mu_);
-    const auto fd = by_peer_.find(*from);
-    if (fd == by_peer_.end() || open_.find(fd->second)->second.admitted) return;
+    const auto found = by_peer_.find(*from);
+    if (found == by_peer_.end()) return;
+    if (std::all_of(found->second.begin(), found->second.end(),
+                    [&](int fd) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+                      return open_.find(fd)->second.admitted;
+                    })) {
+      return;
+    }
   }
   absl::MutexLock lock(&mu_);
-  const auto fd = by_peer_.find(*from);
-  if (fd == by_peer_.end()) return;
-  Connection& connection = open_.find(fd->second)->second;
-  connection.called = true;
-  connection.last_call = Clock::now();
-  if (!admitted || connection.admitted) return;
-  connection.admitted = true;
-  if (!connection.closing) NoLongerUnadmitted(connection);
+  const auto found = by_peer_.find(*from);
+  if (found == by_peer_.end()) return;
+  for (const int fd : found->second) {
+    Connection& connection = open_.find(fd)->second;
+    connection.called = true;
+    connection.last_call = Clock::now();
+    if (!admitted || connection.admitted) continue;
+    connection.admitted = true;
+    if (!connection.closing) NoLongerUnadmitted(connection);
+  }
+}
+
+void ConnectionTable::OnWatch(std::string_view peer, bool open) {
+  const std::optional<Peer> from = Parse(peer);
+  if (!from.has_value()) return;
+  absl::MutexLock lock(&mu_);
+  const auto found = by_peer_.find(*from);
+  if (found == by_peer_.end()) return;
+  for (const int fd : found->second) {
+    Connection& connection = open_.find(fd)->second;
+    connection.last_call = Clock::now();
+    // The watch that ends may be one of an earlier connection from the same port.
+    if (open) {
+      ++connection.watches;
+    } else if (connection.watches > 0) {
+      --connection.watches;
+    }
+  }
 }
 
 milliseconds ConnectionTable::SweepPeriod() const {
@@ -294,7 +331,8 @@ std::optional<milliseconds> ConnectionTable::Sweep() {
     connection.received = received;
     if (connection.level > static_cast<double>(limits_.max_unadmitted_bytes)) {
       over.emplace_back(fd, &figures_.closed_bytes);
-    } else if (now - connection.last_call > limits_.max_unadmitted_idle) {
+    } else if (connection.watches == 0 &&
+               now - connection.last_call > limits_.max_unadmitted_idle) {
       over.emplace_back(fd, &figures_.closed_idle);
     } else {
       all += connection.level;

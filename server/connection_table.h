@@ -18,7 +18,7 @@
 //
 // How connections are followed: gRPC owns a connection from the moment it is handed over, and
 // does not say when it closes it. Its descriptor then names another file, or none; the file's
-// inode tells.
+// inode shows whether it still names the connection.
 //
 // Thread safety: all functions may be called from any thread.
 #ifndef RESIDENT_SERVER_CONNECTION_TABLE_H_
@@ -37,6 +37,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 
 namespace resident {
@@ -69,12 +70,13 @@ class ConnectionTable {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What an unadmitted connection may send for ever.
+  // What an unadmitted connection may send without end.
   static constexpr uint64_t kUnadmittedBytesPerSecond = 32 << 10;
   static constexpr uint64_t kMaxAllUnadmittedBytes = 32 << 20;
   static constexpr auto kGrace = std::chrono::seconds(1);
 
-  explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
+  explicit ConnectionTable(const ConnectionLimits& limits);
+  ~ConnectionTable();
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
@@ -84,6 +86,10 @@ class ConnectionTable {
   // "ipv6:%5B::1%5D:567". `admitted`: as above; false: the caller was refused, or the method
   // is open to all. Cheap: for each call.
   void OnCall(std::string_view peer, bool admitted) ABSL_LOCKS_EXCLUDED(mu_);
+  // A stream that is open to all has begun or ended over the connection from `peer`. The
+  // connection is not idle meanwhile; how many such streams there are is limited elsewhere
+  // (HealthService).
+  void OnWatch(std::string_view peer, bool open) ABSL_LOCKS_EXCLUDED(mu_);
   // Closes what is over a limit. The time until this has to be called again; nullopt: not
   // before the next Add. Returns at once if it is called earlier than needed.
   std::optional<std::chrono::milliseconds> Sweep() ABSL_LOCKS_EXCLUDED(mu_);
@@ -106,11 +112,12 @@ class ConnectionTable {
     uint64_t number = 0;  // Counts connections.
     Clock::time_point accepted;
     Clock::time_point last_call;  // Or accepted.
+    uint32_t watches = 0;
     bool called = false;
     bool admitted = false;
     bool closing = false;   // Shut down here; gRPC has not closed it yet.
     uint64_t received = 0;  // When it was last looked at.
-    double level = 0;       // Of received bytes, less what may be sent for ever.
+    double level = 0;       // Of received bytes, less what may be sent without end.
   };
   struct Share {
     uint32_t open = 0;  // Not those that are closing.
@@ -124,7 +131,7 @@ class ConnectionTable {
   static Address ShareOf(const Address& address);
   static bool StillOpen(int fd, const File& file);
   // Shuts down the connection that a descriptor named, unless it is closed.
-  static void ShutDown(int fd, const File& file);
+  void ShutDown(int fd, const File& file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   uint32_t ShareLimit(const Address& address) const;
   bool MakeRoom(const Peer& peer, Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -137,11 +144,15 @@ class ConnectionTable {
   std::chrono::milliseconds SweepPeriod() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const ConnectionLimits limits_;
+  // What copy_ names while it names no connection (ShutDown).
+  const int placeholder_;
+  const int copy_;
 
   mutable absl::Mutex mu_;
   // By descriptor.
   absl::flat_hash_map<int, Connection> open_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<Peer, int> by_peer_ ABSL_GUARDED_BY(mu_);
+  // Several where one peer reaches the daemon at several addresses from one port.
+  absl::flat_hash_map<Peer, absl::InlinedVector<int, 1>> by_peer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Address, Share> shares_ ABSL_GUARDED_BY(mu_);
   // All of them; not those that are closing.
   Queue unadmitted_ ABSL_GUARDED_BY(mu_);

@@ -182,7 +182,8 @@ Listener::~Listener() {
 
 absl::Status Listener::Start(const ConnectionLimits& limits,
                              std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc) {
-  table_.emplace(limits);
+  owned_table_ = std::make_unique<ConnectionTable>(limits);
+  table_.store(owned_table_.get(), std::memory_order_release);
   grpc_ = std::move(grpc);
   for (const int socket : sockets_) {
     if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
@@ -202,12 +203,19 @@ void Listener::Stop() {
   sockets_.clear();
 }
 
+void Listener::OnWatch(std::string_view peer, bool open) {
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  if (table != nullptr) table->OnWatch(peer, open);
+}
+
 void Listener::OnCall(std::string_view peer, bool admitted) {
-  if (table_.has_value()) table_->OnCall(peer, admitted);
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  if (table != nullptr) table->OnCall(peer, admitted);
 }
 
 ConnectionFigures Listener::Figures() {
-  return table_.has_value() ? table_->Figures() : ConnectionFigures();
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  return table == nullptr ? ConnectionFigures() : table->Figures();
 }
 
 void Listener::AcceptAll() {
@@ -247,7 +255,8 @@ void Listener::Take(int socket, int fd) {
   sockaddr_storage peer;
   socklen_t bytes = sizeof(peer);
   // gRPC would log one that its client has reset already; nobody is there to be served.
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 || !table_->Add(fd, peer)) {
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 ||
+      !owned_table_->Add(fd, peer)) {
     close(fd);
     return;
   }
@@ -258,7 +267,7 @@ void Listener::Take(int socket, int fd) {
 }
 
 int Listener::Sweep() {
-  const auto next = table_->Sweep();
+  const auto next = owned_table_->Sweep();
   const int report = Report();
   if (!next.has_value()) return report;
   const int sweep = static_cast<int>(next->count());
@@ -266,7 +275,7 @@ int Listener::Sweep() {
 }
 
 int Listener::Report() {
-  const ConnectionFigures now = table_->counters();
+  const ConnectionFigures now = owned_table_->counters();
   const uint64_t refused = now.refused - reported_figures_.refused;
   const uint64_t idle = now.closed_idle - reported_figures_.closed_idle;
   const uint64_t bytes = now.closed_bytes - reported_figures_.closed_bytes;
@@ -281,7 +290,7 @@ int Listener::Report() {
             "residentd: connections over --max_connections=%u, or over one address's share of it "
             "(--max_address_connections=%u): %llu were refused. Fix: close those that are not "
             "needed, or raise the limit\n",
-            table_->limits().max_connections, table_->limits().max_address_connections,
+            owned_table_->limits().max_connections, owned_table_->limits().max_address_connections,
             static_cast<unsigned long long>(refused));
   }
   if (idle + bytes + for_room > 0) {
@@ -290,9 +299,9 @@ int Listener::Report() {
             "call for --max_unadmitted_idle_ms=%lld, %llu had sent more than "
             "--max_unadmitted_kib=%llu, %llu made room for others\n",
             static_cast<unsigned long long>(idle),
-            static_cast<long long>(table_->limits().max_unadmitted_idle.count()),
+            static_cast<long long>(owned_table_->limits().max_unadmitted_idle.count()),
             static_cast<unsigned long long>(bytes),
-            static_cast<unsigned long long>(table_->limits().max_unadmitted_bytes >> 10),
+            static_cast<unsigned long long>(owned_table_->limits().max_unadmitted_bytes >> 10),
             static_cast<unsigned long long>(for_room));
   }
   reported_ = Clock::now();

@@ -16,6 +16,7 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -62,6 +63,8 @@ class Listener {
 
   // A call came over the connection from `peer`: see ConnectionTable::OnCall.
   void OnCall(std::string_view peer, bool admitted);
+  // See ConnectionTable::OnWatch.
+  void OnWatch(std::string_view peer, bool open);
   ConnectionFigures Figures();
 
  private:
@@ -85,8 +88,9 @@ class Listener {
   const std::string address_;
   uint16_t port_ = 0;
   std::vector<int> sockets_;
-  // From Start on.
-  std::optional<ConnectionTable> table_;
+  // From Start on. Written by Start (release) and read by any thread (acquire).
+  std::unique_ptr<ConnectionTable> owned_table_;
+  std::atomic<ConnectionTable*> table_{nullptr};
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_;
   WakeEvent stop_;
   std::thread thread_;

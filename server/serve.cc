@@ -303,7 +303,8 @@ void Daemon::ConnectCore() {
   }
   buffers_ = std::make_unique<BufferTable>(options_.limits);
   clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
-  health_ = std::make_unique<HealthService>(&core_);
+  health_ = std::make_unique<HealthService>(
+      &core_, [this](const std::string& peer, bool open) { listener_->OnWatch(peer, open); });
   translator_ = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
       &core_.limits, registry_.get(), buffers_.get(), core_.serving, options_.task_time_limit});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());

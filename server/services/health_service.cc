@@ -39,10 +39,10 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   // Owns itself until gRPC is done with it.
   static WatchStream* Start(HealthService& health, const std::string& peer,
                             const std::string& service) {
-    std::shared_ptr<WatchStream> watch(new WatchStream(health, service));
+    std::shared_ptr<WatchStream> watch(new WatchStream(health, peer, service));
     watch->self_ = watch;
     health.core_.streams->Add(watch);
-    const absl::Status status = watch->Open(peer);
+    const absl::Status status = watch->Open();
     if (!status.ok()) watch->End(status);
     return watch.get();  // gRPC destroys nothing before this handler has returned.
   }
@@ -70,21 +70,26 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   void OnCancel() override { End(errors::Cancelled()); }
   void OnDone() override {
     health_.core_.streams->Remove(this);
-    health_.Remove(this);
+    if (opened_) {
+      health_.Remove(this);
+      health_.on_watch_(peer_, /*open=*/false);
+    }
     self_.reset();
   }
 
  private:
-  WatchStream(HealthService& health, std::string service)
-      : health_(health), service_(std::move(service)) {}
+  WatchStream(HealthService& health, std::string peer, std::string service)
+      : health_(health), peer_(std::move(peer)), service_(std::move(service)) {}
 
-  absl::Status Open(const std::string& peer) {
+  absl::Status Open() {
     absl::Status status = CheckName(service_);
     if (!status.ok()) return status;
-    // Nobody's identity is asked for: a place is the caller's address's.
-    auto slot = health_.slots_.Take(HolderOf(*health_.core_.access->anybody()->account(), peer));
+    // Callers are not identified here: slots are counted by the caller's address.
+    auto slot = health_.slots_.Take(HolderOf(*health_.core_.access->anybody()->account(), peer_));
     if (!slot.ok()) return slot.status();
     slot_ = *std::move(slot);
+    opened_ = true;
+    health_.on_watch_(peer_, /*open=*/true);
     health_.Add(this);
     return absl::OkStatus();
   }
@@ -103,7 +108,9 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   }
 
   HealthService& health_;
+  const std::string peer_;
   const std::string service_;
+  bool opened_ = false;                // Before the handler returns.
   std::shared_ptr<WatchStream> self_;  // Until OnDone.
   SharedSlots::Ticket slot_;
 

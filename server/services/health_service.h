@@ -12,8 +12,10 @@
 #ifndef RESIDENT_SERVER_SERVICES_HEALTH_SERVICE_H_
 #define RESIDENT_SERVER_SERVICES_HEALTH_SERVICE_H_
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -27,8 +29,11 @@ namespace resident {
 
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
+  // A watch of the peer (gRPC's form) has begun, or ended.
+  using OnWatch = std::function<void(const std::string& peer, bool open)>;
+
   // Nothing is known, and so nothing SERVING, before the first Update.
-  explicit HealthService(Core* core) : core_(*core) {}
+  HealthService(Core* core, OnWatch on_watch) : core_(*core), on_watch_(std::move(on_watch)) {}
 
   // Reads the states of the daemon and its devices, and tells the watches what changed.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);
@@ -54,6 +59,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   void Remove(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
 
   Core& core_;
+  const OnWatch on_watch_;
   SharedSlots slots_{{.what = "Health.Watch streams"}, kMaxHealthWatches};
 
   absl::Mutex mu_;
