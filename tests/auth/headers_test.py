@@ -11,6 +11,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -68,6 +69,23 @@ NAMES = [
 ]
 
 
+def replace(path, text):
+    """Writes a file as a whole, readable by its owner alone."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.chmod(0o600)
+    draft.rename(path)
+
+
+def eventually(holds, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 class Headers(unittest.TestCase):
     """A daemon with a policy, on the loopback interface."""
 
@@ -86,10 +104,9 @@ class Headers(unittest.TestCase):
         policy = folder / "policy"
         policy.write_text(json.dumps(
             {"identities": {"tester": {"roles": ["submit", "install", "admin"]}}}))
-        tokens = folder / "tokens"
-        tokens.write_text("tester " + hashlib.sha256(TOKEN.encode()).hexdigest() + "\n")
-        tokens.chmod(0o600)
-        cls.daemon = daemons.Daemon("--policy=" + str(policy), "--token_file=" + str(tokens),
+        cls.tokens = folder / "tokens"
+        replace(cls.tokens, "tester " + hashlib.sha256(TOKEN.encode()).hexdigest() + "\n")
+        cls.daemon = daemons.Daemon("--policy=" + str(policy), "--token_file=" + str(cls.tokens),
                                     *cls.flags(folder))
         cls.addClassCleanup(cls.daemon.stop)
 
@@ -215,6 +232,45 @@ class Headers(unittest.TestCase):
                 self.assertIn("Fix:", result.grpc_message)
         self.assert_serves("calls without a message")
 
+    def test_a_message_that_never_ends_ends_a_call_that_is_open_to_all(self):
+        """While the connection goes on to make calls, so that it is not idle."""
+        with self.connect() as connection:
+            stream = connection.new_stream()
+            connection.send_headers(stream, http2.request_headers(HEALTH, scheme=self.scheme))
+            connection.send_data(stream, b"\0" + (1 << 30).to_bytes(4, "big") + b"some bytes")
+            result = connection.results[stream]
+            deadline = time.monotonic() + 60
+            while result.ended == http2.OPEN and time.monotonic() < deadline:
+                self.assertEqual(connection.call(HEALTH).grpc_status, OK)
+                connection.read_until(lambda: result.ended != http2.OPEN, 0.5)
+            self.assertIn(result.ended, (http2.ANSWERED, http2.RESET), result)
+            self.assertNotEqual(result.grpc_status, OK, result)
+        self.assert_serves("a message that never ends")
+
+    def test_a_credential_that_is_withdrawn_while_the_message_is_awaited_does_nothing(self):
+        withdrawn = "a-token-that-is-withdrawn"
+        bearer = ("authorization", "Bearer " + withdrawn)
+        line = "tester " + hashlib.sha256(withdrawn.encode()).hexdigest() + "\n"
+        before = self.tokens.read_text()
+        replace(self.tokens, before + line)
+        with self.connect() as connection:
+
+            def status():
+                return connection.call("/resident.v1.Admin/Status", [bearer]).grpc_status
+
+            self.assertTrue(eventually(lambda: status() == OK))
+            stream = connection.new_stream()
+            began = time.monotonic()
+            connection.send_headers(
+                stream, http2.request_headers("/resident.v1.Admin/Drain", [bearer],
+                                              scheme=self.scheme))
+            replace(self.tokens, before)
+            self.assertTrue(eventually(
+                lambda: status() == UNAUTHENTICATED and time.monotonic() - began > 1.5))
+            connection.send_message(stream, b"")
+            self.assertEqual(connection.result(stream).grpc_status, UNAUTHENTICATED)
+        self.assert_serves("a drain whose credential was withdrawn")
+
     def test_health_watches_without_a_credential_leave_places(self):
         """One address takes all but the reserve; the daemon says why, and frees the places."""
         watch = "/grpc.health.v1.Health/Watch"
@@ -269,6 +325,33 @@ class HeadersOverTls(Headers):
         pathlib.Path(server.key).chmod(0o600)
         cls.tls = http2.tls_context()
         return ["--tls_cert=" + server.certificate, "--tls_key=" + server.key]
+
+
+class IdleConnections(unittest.TestCase):
+    """A daemon with a policy that closes unadmitted connections soon."""
+
+    def test_an_open_health_watch_keeps_its_connection(self):
+        with tempfile.TemporaryDirectory(prefix="residentd-idle-") as folder:
+            policy = pathlib.Path(folder) / "policy"
+            policy.write_text(json.dumps({"identities": {}}))
+            daemon = daemons.Daemon("--policy=" + str(policy), "--max_unadmitted_idle_ms=1000")
+            self.addCleanup(daemon.stop)
+            with http2.Connection(daemon.address) as watching:
+                stream = watching.new_stream()
+                watching.send_headers(stream,
+                                      http2.request_headers("/grpc.health.v1.Health/Watch"))
+                watching.send_message(stream, b"")
+                result = watching.results[stream]
+                self.assertTrue(watching.read_until(lambda: result.messages), result)
+                # Connections that begin later are closed as idle meanwhile.
+                for _ in range(3):
+                    with http2.Connection(daemon.address) as idle:
+                        self.assertTrue(idle.wait_closed())
+                watching.read(0)
+                self.assertFalse(watching.closed)
+                self.assertEqual(result.ended, http2.OPEN)
+                watching.send_rst(stream)
+                self.assertTrue(watching.wait_closed())
 
 
 if __name__ == "__main__":
