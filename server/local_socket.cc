@@ -45,8 +45,9 @@ constexpr int kSweepMs = 500;
 constexpr int kRetryMs = 100;
 // How long Stop waits for threads that somebody else's descriptor holds up.
 constexpr absl::Duration kStopTimeout = absl::Seconds(2);
-// How long another daemon may take to make its socket in the same folder.
-constexpr int kFolderLockMs = 2'000;
+// How long another daemon may take to make its socket at the same path.
+constexpr int kLockMs = 2'000;
+constexpr int kLockPollMs = 10;
 
 absl::Status CannotListen(const std::string& path, const std::string& why, const std::string& fix) {
   return absl::UnavailableError(
@@ -86,7 +87,7 @@ bool IsAbandoned(const sockaddr_un& address) {
 }
 
 // Removes what stands in the way of the socket, if that is one that a dead daemon of this user
-// has left. REQUIRES: the folder is locked.
+// has left. REQUIRES: the path is locked (PathLock).
 absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address) {
   struct stat file;
   if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();
@@ -105,23 +106,68 @@ absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address
   return absl::OkStatus();
 }
 
-// Two daemons that start at one time must not both find the socket abandoned. Waits a moment;
-// -1: errno says why not.
-int LockFolder(const std::string& path) {
-  const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  for (int waited = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; waited += kRetryMs / 10) {
-    if (errno != EINTR && (errno != EWOULDBLOCK || waited >= kFolderLockMs)) {
-      const int error = errno;
-      close(fd);
-      errno = error;
-      return -1;
-    }
-    poll(nullptr, 0, kRetryMs / 10);
+// The lock under which a socket is made at a path: two daemons that start at one time must not both
+// find the socket abandoned. It is on a file beside the socket that only this user can open: a lock
+// on the folder could be had by everybody who may list it.
+class PathLock {
+ public:
+  explicit PathLock(const std::string& path) : path_(path), file_(path + ".lock") {}
+  PathLock(const PathLock&) = delete;
+  PathLock& operator=(const PathLock&) = delete;
+  ~PathLock() {
+    if (fd_ < 0) return;
+    // Still locked: who waits for it finds that the file is no longer at its path.
+    unlink(file_.c_str());
+    close(fd_);
   }
-  return fd;
-}
+
+  // Waits a moment. To be called once.
+  absl::Status Take() {
+    int waited = 0;
+    while (true) {
+      const int fd = open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+                          S_IRUSR | S_IWUSR);
+      if (fd < 0) return Unusable(errno);
+      absl::Cleanup close_fd = [fd] { close(fd); };
+      struct stat file;
+      if (fstat(fd, &file) != 0) return Unusable(errno);
+      if (file.st_uid != geteuid()) {
+        return CannotListen(path_, absl::StrCat(file_, " belongs to user ", file.st_uid),
+                            "remove it, or give another path");
+      }
+      while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EINTR && errno != EWOULDBLOCK) return Unusable(errno);
+        if (waited >= kLockMs) {
+          return CannotListen(path_, absl::StrCat("another process has locked ", file_),
+                              "wait until the daemon that is starting there has started, or end "
+                              "the process (fuser names it)");
+        }
+        poll(nullptr, 0, kLockPollMs);
+        waited += kLockPollMs;
+      }
+      if (!IsAtItsPath(file)) continue;
+      fd_ = fd;
+      std::move(close_fd).Cancel();
+      return absl::OkStatus();
+    }
+  }
+
+ private:
+  absl::Status Unusable(int error) const {
+    if (error != ELOOP) return FolderError(path_, error);
+    return CannotListen(path_, absl::StrCat(file_, " is a symbolic link"),
+                        "remove it, or give another path");
+  }
+  bool IsAtItsPath(const struct stat& file) const {
+    struct stat there;
+    return lstat(file_.c_str(), &there) == 0 && there.st_dev == file.st_dev &&
+           there.st_ino == file.st_ino;
+  }
+
+  const std::string path_;
+  const std::string file_;
+  int fd_ = -1;
+};
 
 // What came with a packet.
 struct Received {
@@ -381,9 +427,9 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string
                                                    " at most. Fix: give a shorter one"));
   }
   const sockaddr_un address = AddressOf(path);
-  const int folder = LockFolder(path);
-  if (folder < 0) return FolderError(path, errno);
-  const absl::Cleanup unlock = [folder] { close(folder); };
+  PathLock path_lock(path);
+  absl::Status locked = path_lock.Take();
+  if (!locked.ok()) return locked;
   absl::Status removed = RemoveAbandoned(path, address);
   if (!removed.ok()) return removed;
   const int fd = NewSocket();

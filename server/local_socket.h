@@ -54,7 +54,8 @@ class LocalSocket {
   };
 
   // Makes the socket. A socket that its daemon left behind is replaced if it belongs to this
-  // user. Every local user may connect, whatever the umask; connections wait until Start.
+  // user. Every local user may connect, whatever the umask; connections wait until Start. While
+  // the socket is made there is a file `path`.lock beside it.
   // INVALID_ARGUMENT: `path` is not absolute, or too long. UNAVAILABLE: something else is there,
   // a socket in use among others, or the folder cannot be used.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Bind(const std::string& path);

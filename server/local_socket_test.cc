@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -386,6 +387,43 @@ TEST_F(LocalSocketTest, WhatAnotherHasMadeThereIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(path_));
   *next = nullptr;
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(LocalSocketTest, ALockOnTheFolderHoldsNobodyBack) {
+  // Whoever may list the folder can have it.
+  const int folder = open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(folder, 0);
+  ASSERT_EQ(flock(folder, LOCK_SH | LOCK_NB), 0);
+  Start();
+  EXPECT_EQ(PassAndClose(NewMemory(4096, true)).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".lock"));
+  close(folder);
+}
+
+TEST_F(LocalSocketTest, WhatStandsInTheWayOfTheLockIsNamed) {
+  const std::string lock = path_ + ".lock";
+  const int held = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(held, 0);
+  ASSERT_EQ(flock(held, LOCK_EX | LOCK_NB), 0);
+  ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable,
+              "another process has locked " + lock);
+  EXPECT_TRUE(std::filesystem::exists(lock));
+  // What a daemon leaves that was killed meanwhile.
+  close(held);
+  EXPECT_TRUE(LocalSocket::Bind(path_).ok());
+  EXPECT_FALSE(std::filesystem::exists(lock));
+
+  std::filesystem::create_symlink("elsewhere", lock);
+  ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable, "symbolic link");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/elsewhere"));
+  std::filesystem::remove(lock);
+
+  if (geteuid() != 0) return;  // Only root can make another user's file.
+  std::ofstream(lock) << "";
+  ASSERT_EQ(chown(lock.c_str(), 1, 1), 0);
+  ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable,
+              "belongs to user 1");
+  EXPECT_TRUE(std::filesystem::exists(lock));
 }
 
 // What a daemon leaves that was killed.

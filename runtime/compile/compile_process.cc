@@ -7,13 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -21,6 +18,7 @@
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
+#include "runtime/compile/work_folder.h"
 #include "runtime/engine/image/gpu_variables.h"
 #include "runtime/errors/install_errors.h"
 
@@ -66,22 +64,6 @@ std::vector<std::string> Environment(CompileKind kind) {
   return PickEnvironment(names);
 }
 
-// Whether all that is below the folder takes more than so much of the disk. Files may come and go
-// meanwhile.
-bool IsOver(const std::string& folder, uint64_t most_bytes, uint64_t most_entries) {
-  namespace fs = std::filesystem;
-  uint64_t bytes = 0, entries = 0;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    struct stat status;
-    if (lstat(entry->path().c_str(), &status) != 0) continue;
-    bytes += static_cast<uint64_t>(status.st_blocks) * 512;
-    if (bytes > most_bytes || ++entries > most_entries) return true;
-  }
-  return false;
-}
-
 // A new folder below the work folder, named after this process.
 absl::StatusOr<std::string> MakeFolder(const std::string& work_folder) {
   std::string path = absl::StrCat(work_folder, "/", getpid(), "-XXXXXX");
@@ -104,8 +86,7 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
     folder = *std::move(made);
   }
   absl::Cleanup remove_folder = [&] {
-    std::error_code error;
-    if (!folder.empty()) std::filesystem::remove_all(folder, error);
+    if (!folder.empty()) RemoveFolder(folder);
   };
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
@@ -140,8 +121,7 @@ CompileProcess::CompileProcess(const CompileProcessOptions& options, std::string
 CompileProcess::~CompileProcess() {
   KillAndReap();
   close(socket_);
-  std::error_code error;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+  if (!folder_.empty()) RemoveFolder(folder_);
 }
 
 bool CompileProcess::ended() const {
@@ -184,7 +164,7 @@ absl::Status CompileProcess::CheckFolder() {
   if (folder_.empty() || now - folder_checked_ < kFolderPoll) return absl::OkStatus();
   folder_checked_ = now;
   const uint64_t most_mib = options_.limits.folder_mib;
-  if (!IsOver(folder_, most_mib << 20, kMaxCompileFolderEntries)) return absl::OkStatus();
+  if (!IsFolderOver(folder_, most_mib << 20, kMaxCompileFolderEntries)) return absl::OkStatus();
   return errors::CompileFolderFull(most_mib, kMaxCompileFolderEntries);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/compile/inspect_ptx.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -42,41 +43,91 @@ std::string NameIn(absl::string_view header) {
   return Demangle(std::string(rest.substr(0, rest.find_first_of("( \t\n"))));
 }
 
+// Without comments, and without what strings hold.
+std::string WithoutText(absl::string_view ptx) {
+  std::string code;
+  code.reserve(ptx.size());
+  while (!ptx.empty()) {
+    size_t skipped = 0;
+    if (absl::StartsWith(ptx, "//")) {
+      skipped = std::min(ptx.find('\n'), ptx.size());
+    } else if (absl::StartsWith(ptx, "/*")) {
+      const size_t end = ptx.find("*/", 2);
+      skipped = end == absl::string_view::npos ? ptx.size() : end + 2;
+      code += ' ';
+    } else if (ptx.front() == '"') {
+      // It ends in its line.
+      skipped = std::min(ptx.find_first_of("\"\n", 1), ptx.size());
+      if (skipped < ptx.size() && ptx[skipped] == '"') ++skipped;
+    } else {
+      code += ptx.front();
+      skipped = 1;
+    }
+    ptx.remove_prefix(skipped);
+  }
+  return code;
+}
+
+// The last instruction or label of a line, or of a part of it; empty: it has none. What is
+// between two semicolons counts without the braces around it.
+absl::string_view LastInstruction(absl::string_view line) {
+  absl::string_view last;
+  for (absl::string_view statement : absl::StrSplit(line, ';')) {
+    const size_t begin = statement.find_first_not_of("{} \t\r");
+    if (begin == absl::string_view::npos) continue;
+    statement = absl::StripTrailingAsciiWhitespace(statement.substr(begin));
+    if (statement.front() != '.') last = statement;  // Not a directive.
+  }
+  return last;
+}
+
+absl::Status CheckReturns(absl::string_view header, absl::string_view last_instruction) {
+  const bool function = absl::StrContains(header, ".func") || absl::StrContains(header, ".entry");
+  if (!function || EndsControl(last_instruction)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the compiler has dropped code: the function '", NameIn(header),
+      "' ends without a return. It may have taken a part of the source for unreachable. "
+      "Fix: remove undefined behaviour (values without a type's meaning, "
+      "__builtin_unreachable, wrong assumptions), or write the function another way"));
+}
+
 }  // namespace
 
 absl::Status CheckPtxFunctionsReturn(std::string_view ptx) {
+  const std::string code = WithoutText(absl::string_view(ptx.data(), ptx.size()));
   std::string header;            // Of the function that comes or is being read.
   std::string last_instruction;  // Of its body.
-  int depth = 0;                 // Of braces: calls and register scopes have their own.
-  for (absl::string_view line : absl::StrSplit(absl::string_view(ptx.data(), ptx.size()), '\n')) {
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find("//")));
-    if (line.empty()) continue;
+  // Of braces: calls, scopes and vectors have their own, anywhere in a line.
+  int depth = 0;
+  for (const absl::string_view line : absl::StrSplit(code, '\n')) {
+    size_t begin = 0;  // Of what is not looked at yet.
+    const auto read_body = [&](size_t end) {
+      const absl::string_view last = LastInstruction(line.substr(begin, end - begin));
+      if (!last.empty()) last_instruction.assign(last.data(), last.size());
+    };
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (depth == 0) {
+        if (line[i] == ';') header.clear();  // A declaration, or a variable.
+        if (line[i] == '{') {
+          depth = 1;
+          begin = i + 1;
+          last_instruction.clear();
+        } else if (line[i] != ';' && line[i] != '}') {
+          header += line[i];
+        }
+      } else if (line[i] == '{') {
+        ++depth;
+      } else if (line[i] == '}' && --depth == 0) {
+        read_body(i);
+        absl::Status status = CheckReturns(header, last_instruction);
+        if (!status.ok()) return status;
+        header.clear();
+      }
+    }
     if (depth == 0) {
-      if (absl::StrContains(line, ".func") || absl::StrContains(line, ".entry")) header.clear();
-      absl::StrAppend(&header, line, " ");
-      if (line != "{") {
-        // A declaration, or a variable with its values.
-        if (absl::EndsWith(line, ";")) header.clear();
-        continue;
-      }
-      depth = 1;
-      last_instruction.clear();
-    } else if (line == "{") {
-      ++depth;
-    } else if (line == "}") {
-      if (--depth > 0) continue;
-      const bool function =
-          absl::StrContains(header, ".func") || absl::StrContains(header, ".entry");
-      if (function && !EndsControl(last_instruction)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "the compiler has dropped code: the function '", NameIn(header),
-            "' ends without a return. It may have taken a part of the source for unreachable. "
-            "Fix: remove undefined behaviour (values without a type's meaning, "
-            "__builtin_unreachable, wrong assumptions), or write the function another way"));
-      }
-      header.clear();
-    } else if (line.front() != '.') {                     // Not a directive.
-      last_instruction.assign(line.data(), line.size());  // Or a label, which control reaches.
+      header += ' ';
+    } else {
+      read_body(line.size());
     }
   }
   return absl::OkStatus();

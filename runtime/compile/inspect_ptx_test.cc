@@ -21,11 +21,15 @@ std::string Function(const std::string& body) {
 }
 
 TEST(InspectPtxTest, FunctionsThatEndAreTaken) {
-  for (const char* body : {"\tadd.s64 %rd1, %rd2, 1;\n\tret;",
-                           "$L__BB0_1:\n\tst.u64 [%rd1], 1;\n\tbra.uni \t$L__BB0_1;",
-                           "\ttrap;\n\t// begin inline asm\n\texit;\n\t// end inline asm",
-                           "\tret; // the end\n\t.pragma \"x\";",
-                           "\t{ // callseq 0, 0\n\tcall.uni f;\n\t} // callseq 0\n\tret;"}) {
+  for (const char* body :
+       {"\tadd.s64 %rd1, %rd2, 1;\n\tret;",
+        "$L__BB0_1:\n\tst.u64 [%rd1], 1;\n\tbra.uni \t$L__BB0_1;",
+        "\ttrap;\n\t// begin inline asm\n\texit;\n\t// end inline asm",
+        "\tret; // the end\n\t.pragma \"x\";",
+        "\t{ // callseq 0, 0\n\tcall.uni f;\n\t} // callseq 0\n\tret;",
+        "\t{ .reg .pred p;\n\tsetp.eq.s64 p, %rd1, 0;\n\t}\n\tret;", "\t{\n\tcall.uni f; }\n\tret;",
+        "\t{ .reg .pred p; }\n\tret;", "\tmov.b64 {%r1,\n\t%r2}, %rd1;\n\tret;",
+        "\t.pragma \"{ // }} \";\n\tret;", "\t/* { \n */ { ret; }", "\tret; // }\n\t.loc 1 2 3"}) {
     EXPECT_TRUE(CheckPtxFunctionsReturn(Function(body)).ok())
         << CheckPtxFunctionsReturn(Function(body)) << body;
   }
@@ -36,11 +40,27 @@ TEST(InspectPtxTest, FunctionsWhoseEndIsMissingAreRefused) {
   for (const char* body :
        {"", "\tadd.s64 %rd1, %rd2, 1;", "\tret;\n$L__BB0_1:", "\t@%p1 bra \t$L__BB0_1;",
         "\t@%p1 ret;", "\tretained.u64 %rd1;",
-        "\t{ // callseq 0, 0\n\tcall.uni f;\n\tret;\n\t} // callseq 0\n\tmov.u64 %rd1, 1;"}) {
+        "\t{ // callseq 0, 0\n\tcall.uni f;\n\tret;\n\t} // callseq 0\n\tmov.u64 %rd1, 1;",
+        "\t{ .reg .pred p;\n\tret;\n\t}\n\tmov.u64 %rd1, 1;", "\tret;\n\t{ @p bra x; }",
+        "\tret;\n\tmov.b64 {%r1, %r2}, %rd1;", "\tret; $L__BB0_1:", "\t// ret;", "\t/* ret; */"}) {
     const absl::Status status = CheckPtxFunctionsReturn(Function(body));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("'resident_operator_swish'"), HasSubstr("Fix:")));
+  }
+}
+
+TEST(InspectPtxTest, FunctionsAfterBracesInALineAreChecked) {
+  // The first function ends; of the second, its return is missing.
+  const std::string second =
+      ".visible .func second()\n{\n\tadd.s64 %rd1, %rd2, 1;\n}\n"
+      ".visible .func third()\n{\n\tret;\n}\n";
+  for (const char* body :
+       {"\tret;", "\t{\n\t.reg .pred p; }\n\tret;", "\t{ .reg .pred p;\n\t}\n\tret;",
+        "\t{{\n\tmov.u64 %rd1, 1;\n\t} }\n\tret;"}) {
+    const absl::Status status = CheckPtxFunctionsReturn(Function(body) + second);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("'second'")) << body;
   }
 }
 

@@ -94,12 +94,13 @@ void SetLog(std::string log, internal::CompileResponse* response) {
                     "they were sent under, and \"resident/operator.h\" and its like from the SDK; "
                     "there are no system headers\n");
   }
-  if (log.size() > kMaxCompilerLogBytes) {
-    log.resize(kMaxCompilerLogBytes);
-    log += "\n... (the log is longer)\n";
+  // Whatever bytes the source had printed. The text may be longer than they are.
+  std::string text = ToUtf8(log);
+  if (text.size() > kMaxCompilerLogBytes) {
+    text.resize(CutUtf8(text, kMaxCompilerLogBytes).size());
+    text += "\n... (the log is longer)\n";
   }
-  // Cut in the middle of a character, and whatever bytes the source had printed.
-  response->set_log(ToUtf8(log));
+  response->set_log(std::move(text));
 }
 
 bool CheckSize(const std::string& object, internal::CompileResponse* response) {

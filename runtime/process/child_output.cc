@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -40,8 +41,15 @@ absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string pre
   }
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   if (!sink) sink = WriteToStandardError;
-  return std::unique_ptr<ChildOutput>(
-      new ChildOutput(std::move(prefix), std::move(sink), ends[0], ends[1]));
+  try {
+    return std::unique_ptr<ChildOutput>(
+        new ChildOutput(std::move(prefix), std::move(sink), ends[0], ends[1]));
+  } catch (const std::system_error& error) {
+    for (const int end : ends) close(end);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no thread for the output of a process: ", error.what(),
+                     ". Fix: raise the limit on tasks of the service"));
+  }
 }
 
 ChildOutput::ChildOutput(std::string prefix, Sink sink, int read_end, int child_end)

@@ -40,7 +40,8 @@ class ChildOutput {
   // Gets each line with its prefix and without its end.
   using Sink = std::function<void(const std::string& line)>;
 
-  // `sink`: empty: standard error. RESOURCE_EXHAUSTED: no descriptors.
+  // `sink`: empty: standard error. RESOURCE_EXHAUSTED: no descriptors, or no
+  // thread.
   static absl::StatusOr<std::unique_ptr<ChildOutput>> Create(std::string prefix, Sink sink = {});
   // Reports what is in the pipe.
   ~ChildOutput();

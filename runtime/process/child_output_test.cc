@@ -2,11 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "tests/support/refuse_calls.h"
 
 namespace resident {
 namespace {
@@ -64,6 +70,24 @@ TEST(ChildOutputTest, AnotherHolderOfThePipeIsNotWaitedFor) {
   const int held = dup((*output)->child_end());
   output->reset();
   close(held);
+}
+
+TEST(ChildOutputTest, AThreadThatCannotBeStartedIsAnError) {
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  bool refused = false;
+  absl::Status status;
+  const auto before = descriptors();
+  std::thread([&] {
+    refused = testing::RefuseCalls({SYS_clone, SYS_clone3});
+    if (refused) status = ChildOutput::Create("child: ").status();
+  }).join();
+  if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
+  EXPECT_EQ(descriptors(), before);
 }
 
 }  // namespace

@@ -114,17 +114,21 @@ void ReportRefusedCall(int, siginfo_t* info, void* context) {
 
 }  // namespace
 
+bool EngineFilesConfined() { return Mode() != "off" && Mode() != "calls"; }
+
+bool EngineCallsConfined() { return Mode() != "off" && Mode() != "files"; }
+
 absl::Status ConfineEngineFiles(EngineKind kind) {
   if (Mode() == "off") return absl::OkStatus();
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
   }
-  if (Mode() == "calls" || LandlockVersion() == 0) return absl::OkStatus();
+  if (!EngineFilesConfined() || LandlockVersion() == 0) return absl::OkStatus();
   return RestrictFiles(kind == EngineKind::kGpu ? GpuPaths() : CpuPaths());
 }
 
 absl::Status ConfineEngineCalls(EngineKind kind) {
-  if (Mode() == "off" || Mode() == "files" || !HasSyscallFilters()) return absl::OkStatus();
+  if (!EngineCallsConfined() || !HasSyscallFilters()) return absl::OkStatus();
   FilterOptions options;
   options.policy = kind == EngineKind::kGpu ? SyscallPolicy::kGpuEngine : SyscallPolicy::kCpuEngine;
   options.all_threads = true;

@@ -33,6 +33,10 @@ namespace resident {
 
 inline constexpr char kEngineSandboxVariable[] = "RESIDENTD_ENGINE_SANDBOX";
 
+// Whether $RESIDENTD_ENGINE_SANDBOX leaves the layer on.
+bool EngineFilesConfined();
+bool EngineCallsConfined();
+
 enum class EngineKind { kCpu, kGpu };
 
 // INTERNAL: a layer that the kernel has could not be put in place.

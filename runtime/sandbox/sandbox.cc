@@ -56,6 +56,14 @@ absl::Status SetLimits(const SandboxOptions& options) {
   return status;
 }
 
+std::string LandlockName() { return absl::StrCat("Landlock (version ", LandlockVersion(), ")"); }
+
+// What engines may do where one of the layers is turned off, or both.
+absl::string_view Open(bool files, bool calls) {
+  if (files) return "in the system calls that their operators may make";
+  return calls ? "in the files that their operators may open" : "at all";
+}
+
 }  // namespace
 
 absl::Status ConfineProcess(const SandboxOptions& options) {
@@ -75,8 +83,8 @@ absl::Status ConfineProcess(const SandboxOptions& options) {
 SandboxLayers DescribeSandbox() {
   SandboxLayers layers;
   std::vector<std::string> held;
-  if (const int landlock = LandlockVersion(); landlock > 0) {
-    held.push_back(absl::StrCat("Landlock (version ", landlock, ")"));
+  if (LandlockVersion() > 0) {
+    held.push_back(LandlockName());
   } else {
     layers.missing.push_back(
         "compilers, and operators on the CPU engine, can open EVERY FILE THAT THE DAEMON'S USER "
@@ -91,9 +99,20 @@ SandboxLayers DescribeSandbox() {
         "processes: there are no seccomp filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and "
         "its system call allowed");
   }
-  layers.engines = held.empty() ? "nothing" : absl::StrJoin(held, ", ");
-  if (const char* const mode = getenv(kEngineSandboxVariable); mode != nullptr && *mode != '\0') {
-    absl::StrAppend(&layers.engines, "; ", kEngineSandboxVariable, "=", mode);
+  const char* const variable = getenv(kEngineSandboxVariable);
+  const absl::string_view mode = variable == nullptr ? "" : variable;
+  std::vector<std::string> of_engines;
+  if (LandlockVersion() > 0 && EngineFilesConfined()) of_engines.push_back(LandlockName());
+  if (HasSyscallFilters() && EngineCallsConfined()) of_engines.push_back("seccomp");
+  layers.engines = of_engines.empty() ? "nothing" : absl::StrJoin(of_engines, ", ");
+  if (!mode.empty()) {
+    absl::StrAppend(&layers.engines, " (", kEngineSandboxVariable, "=", mode, ")");
+  }
+  if (!EngineFilesConfined() || !EngineCallsConfined()) {
+    layers.missing.push_back(absl::StrCat(
+        "engines are NOT CONFINED ", Open(EngineFilesConfined(), EngineCallsConfined()), ": ",
+        kEngineSandboxVariable, "=", mode,
+        ", which is for measurements. Fix: remove the variable from the daemon's environment"));
   }
   held.insert(held.begin(), "limits");
   layers.held = absl::StrJoin(held, ", ");

@@ -47,9 +47,11 @@ absl::Status ConfineProcess(const SandboxOptions& options);
 struct SandboxLayers {
   // Compilers: "limits, Landlock (version 7), seccomp".
   std::string held;
-  // Engines (engine_sandbox.h): "Landlock (version 7), seccomp"; "nothing".
+  // Engines (engine_sandbox.h): "Landlock (version 7), seccomp"; "nothing"; with the value of
+  // $RESIDENTD_ENGINE_SANDBOX if it is set: "nothing (RESIDENTD_ENGINE_SANDBOX=off)".
   std::string engines;
-  // Of each layer that is not to be had: what is open, and what to do.
+  // Of each layer that is not to be had or that engines are started without: what is open, and what
+  // to do.
   std::vector<std::string> missing;
 };
 // Asks the kernel, and changes nothing: for a process that is not confined.

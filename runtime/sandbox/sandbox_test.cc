@@ -42,7 +42,9 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr int kConfineFailed = 250;
 
@@ -466,6 +468,42 @@ TEST(SandboxLayersTest, EachLayerIsHeldOrMissing) {
   EXPECT_EQ(layers.held, held);
   EXPECT_EQ(layers.engines, held == "limits" ? "nothing" : held.substr(strlen("limits, ")));
   EXPECT_THAT(layers.missing, SizeIs(missing));
+}
+
+TEST(SandboxLayersTest, LayersThatEnginesAreStartedWithoutAreNotNamed) {
+  const size_t missing = DescribeSandbox().missing.size();
+  const auto described = [](const char* mode) {
+    setenv(kEngineSandboxVariable, mode, 1);
+    SandboxLayers layers = DescribeSandbox();
+    unsetenv(kEngineSandboxVariable);
+    return layers;
+  };
+  const SandboxLayers off = described("off");
+  EXPECT_EQ(off.engines, "nothing (RESIDENTD_ENGINE_SANDBOX=off)");
+  EXPECT_EQ(off.held, DescribeSandbox().held);  // Of compilers.
+  ASSERT_THAT(off.missing, SizeIs(missing + 1));
+  EXPECT_THAT(off.missing.back(), HasSubstr("engines are NOT CONFINED at all"));
+  EXPECT_THAT(off.missing.back(), HasSubstr("RESIDENTD_ENGINE_SANDBOX=off"));
+  EXPECT_THAT(off.missing.back(), HasSubstr(". Fix: "));
+
+  const SandboxLayers files = described("files");
+  EXPECT_THAT(files.engines, Not(HasSubstr("seccomp")));
+  EXPECT_THAT(files.engines, HasSubstr(LandlockVersion() > 0 ? "Landlock" : "nothing"));
+  EXPECT_THAT(files.engines, HasSubstr(" (RESIDENTD_ENGINE_SANDBOX=files)"));
+  ASSERT_THAT(files.missing, SizeIs(missing + 1));
+  EXPECT_THAT(files.missing.back(), HasSubstr("system calls"));
+
+  const SandboxLayers calls = described("calls");
+  EXPECT_THAT(calls.engines, Not(HasSubstr("Landlock")));
+  EXPECT_THAT(calls.engines, HasSubstr(HasSyscallFilters() ? "seccomp" : "nothing"));
+  ASSERT_THAT(calls.missing, SizeIs(missing + 1));
+  EXPECT_THAT(calls.missing.back(), HasSubstr("files"));
+
+  // These confine.
+  for (const char* mode : {"report", "other", ""}) {
+    EXPECT_THAT(described(mode).missing, SizeIs(missing)) << mode;
+    EXPECT_THAT(described(mode).engines, StartsWith(DescribeSandbox().engines)) << mode;
+  }
 }
 
 TEST(SandboxLayersTest, WhatIsMissingIsSaidWithWhatIsOpen) {

@@ -65,6 +65,14 @@ std::string Convert(absl::string_view bytes, bool printable) {
 
 std::string ToUtf8(absl::string_view bytes) { return Convert(bytes, /*printable=*/false); }
 
+absl::string_view CutUtf8(absl::string_view text, size_t most_bytes) {
+  if (text.size() <= most_bytes) return text;
+  size_t end = most_bytes;
+  // Not before a byte that continues a character.
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 std::string ToPrintableLine(absl::string_view bytes) { return Convert(bytes, /*printable=*/true); }
 
 }  // namespace resident

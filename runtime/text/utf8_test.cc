@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <iterator>
 #include <string>
 
 namespace resident {
@@ -25,6 +27,28 @@ TEST(Utf8Test, EachByteThatIsNotPartOfACharacterIsReplaced) {
     EXPECT_EQ(ToUtf8(std::string("x") + bytes + "y"), "x" + expected + "y");
   }
   EXPECT_EQ(ToUtf8(std::string("\0\xff", 2)), std::string("\0", 1) + kReplaced);
+}
+
+TEST(Utf8Test, TextIsCutBetweenCharacters) {
+  const std::string text = "a\xc3\xa9\xe2\x80\xa6\xf0\x90\x80\x80z";
+  const std::string whole[] = {"",
+                               "a",
+                               "a",
+                               "a\xc3\xa9",
+                               "a\xc3\xa9",
+                               "a\xc3\xa9",
+                               "a\xc3\xa9\xe2\x80\xa6",
+                               "a\xc3\xa9\xe2\x80\xa6",
+                               "a\xc3\xa9\xe2\x80\xa6",
+                               "a\xc3\xa9\xe2\x80\xa6",
+                               "a\xc3\xa9\xe2\x80\xa6\xf0\x90\x80\x80",
+                               text,
+                               text};
+  for (size_t most = 0; most < std::size(whole); ++most) {
+    EXPECT_EQ(CutUtf8(text, most), whole[most]) << most;
+  }
+  // What is not text becomes longer: it is cut afterwards.
+  EXPECT_EQ(CutUtf8(ToUtf8(std::string(10, '\xff')), 10), ToUtf8("\xff\xff\xff"));
 }
 
 TEST(Utf8Test, ALineDoesNothingToATerminal) {

@@ -74,8 +74,9 @@ void DownloadStream::Take(absl::Span<const uint8_t> data) {
   response->mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
   core_.counters->Sent(data.size());
   absl::MutexLock lock(&mu_);
-  if (!ended_.ok() && !responses_.empty()) {
-    // Not sent any more; the reader has no lock of its own here.
+  if (!ended_.ok()) {
+    // Not sent any more: End has set unread_alarm_ only for what was being written by then. The
+    // reader has no lock of its own here.
     const std::shared_ptr<DeviceReader> reader = reader_;
     if (reader != nullptr) reader->Next();
     return;
