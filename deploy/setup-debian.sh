@@ -17,8 +17,9 @@ packages=(
   libprotobuf-dev libre2-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
-  # The real Prometheus server and promtool, for the metrics tests; openssl, for certificates.
-  openssl prometheus
+  # The real Prometheus server and promtool, for the metrics tests; nginx, for the test of the
+  # reverse proxy; openssl, for certificates.
+  nginx-light openssl prometheus
 )
 
 missing=()
@@ -40,8 +41,8 @@ if [[ $(id -u) -ne 0 ]]; then
   as_root=(sudo)
 fi
 
-# A build machine should not gain running services (the prometheus package
-# would start one): deny service starts while the packages are installed.
+# A build machine should not gain running services (the packages of
+# nginx and prometheus would start one): deny service starts while the packages are installed.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null

@@ -4,9 +4,11 @@
 buildah inspect --type image NAME | container_script.py > SCRIPT
 
 The script starts what the image starts, waits until the image's own health check is content,
-has work done, and ends the daemon with the image's stop signal, which must end it well.
+has work done, and ends the daemon with the image's stop signal, which must end it well. An image
+that would serve other machines without being told to is refused.
 """
 
+import ipaddress
 import json
 import shlex
 import sys
@@ -40,8 +42,14 @@ def main():
         sys.exit("the image's health check is no command: {}".format(health))
     if config["User"].startswith(("0", "root")) or not config["User"]:
         sys.exit("the image's user is root")
+    start = config["Entrypoint"] + (config.get("Cmd") or [])
+    for flag in ("--address=", "--metrics_address="):
+        given = [word[len(flag):] for word in start if word.startswith(flag)]
+        host = given[-1].rpartition(":")[0].strip("[]") if given else "127.0.0.1"
+        if not ipaddress.ip_address(host).is_loopback:
+            sys.exit("the image listens on {}{} without being told to".format(flag, given[-1]))
     print(SCRIPT.format(user=config["User"], stop=config["StopSignal"].replace("SIG", ""),
-                        start=shlex.join(config["Entrypoint"] + config["Cmd"]),
+                        start=shlex.join(start),
                         healthy=shlex.join(health[1:])), end="")
 
 
