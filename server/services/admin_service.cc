@@ -16,14 +16,15 @@ namespace {
 // Enough to tell sessions apart, too little to be one.
 constexpr size_t kShownSessionChars = 8;
 
-void DescribeDevice(const Core& core, Device& device, v1::DeviceStatus* out) {
+void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::DeviceStatus* out) {
   const Device::Snapshot snapshot = device.snapshot();
   const EngineInfo& info = snapshot.info;
   out->set_device(device.index());
   out->set_name(info.name);
   out->set_engine(info.kind);
   out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
-  out->set_detail(snapshot.detail);
+  // It can name others' operators, and has the words of an engine that may not be trusted.
+  if (sees_others) out->set_detail(snapshot.detail);
   out->set_engine_pid(snapshot.engine_pid);
   out->set_generation(info.generation);
   out->set_parks(snapshot.parks);
@@ -84,7 +85,9 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   response->set_metrics_address(core_.metrics_address);
   response->set_local_address(core_.local_address);
   response->set_gpu_unavailable_reason(core_.gpu_unavailable_reason);
-  for (Device* device : core_.devices) DescribeDevice(core_, *device, response->add_devices());
+  for (Device* device : core_.devices) {
+    DescribeDevice(core_, *device, sees_others, response->add_devices());
+  }
   for (const auto& client : core_.clients->List()) {
     if (!sees_others && client->account().name() != (*caller)->name()) continue;
     DescribeClient(core_, *client, response->add_clients());

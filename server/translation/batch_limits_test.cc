@@ -2,9 +2,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/flux/run_arguments.h"
@@ -81,6 +85,67 @@ TEST_F(BatchLimitsTest, TasksWithTooManyArguments) {
                     HasSubstr("Fix: send fewer tasks in a batch")));
   // Compact ones have no arguments beside.
   EXPECT_TRUE(Translate(Tasks("copy", kTooMany, {{4}, {4}})).ok());
+}
+
+// Version 2 serves, and all of its batches are run by version 1 beside.
+void InstallOnTrial(Registry& registry, const std::string& name) {
+  const auto commit = [](const RegistryChange&) -> absl::StatusOr<uint64_t> { return 1; };
+  VersionSpec spec;
+  spec.signature = "x: in f32[*S], out: out f32[*S]";
+  spec.split = "out 4096";
+  for (int version = 1; version <= 2; ++version) {
+    auto reserved = registry.Reserve(name, spec, std::nullopt, absl::Now() + absl::Seconds(60));
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    ASSERT_TRUE(registry.Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry.Activate(name, 0, std::nullopt, /*force=*/false, commit).ok());
+  }
+  ASSERT_TRUE(registry.SetTrial(name, 1, 0, 100, std::nullopt, commit).ok());
+}
+
+TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
+  InstallOnTrial(*registry_, "swish");
+  constexpr uint32_t kTasks = 1000;
+  constexpr uint64_t kComparison = sizeof(TaskDescriptor) + 2 * sizeof(Argument);
+  const auto translate = [&](HostMemory& memory, uint64_t* lacking) {
+    const BatchTranslator translator({&limits_,
+                                      registry_.get(),
+                                      &buffers_,
+                                      {{&device_, std::make_shared<WindowGate>(kMemory)}},
+                                      milliseconds(10'000)});
+    Caller caller{kClient, &use_};
+    caller.memory = &memory;
+    caller.memory_use = std::make_shared<HostUse>();
+    caller.lacking = lacking;
+    return translator.Translate(Tasks("swish", kTasks, {{4}, {4}}), caller);
+  };
+  uint64_t lacking = 0;
+  HostMemory enough(0, 0);
+  uint64_t with_trial = 0;
+  {
+    const auto batch = translate(enough, &lacking);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    ASSERT_NE((*batch)->shadow, nullptr);
+    with_trial = enough.used_bytes();
+    const uint64_t made = (*batch)->tasks.size() * sizeof(TaskDescriptor) +
+                          (*batch)->arguments.size() * sizeof(Argument);
+    EXPECT_GE(with_trial, 2 * made + kTasks * kComparison);
+  }
+  EXPECT_EQ(enough.used_bytes(), 0u);
+
+  // Where it does not fit, the client's batch does without it.
+  HostMemory less(0, with_trial - 1);
+  uint64_t alone = 0;
+  {
+    const auto batch = translate(less, &lacking);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ((*batch)->shadow, nullptr);
+    EXPECT_EQ(lacking, 0u);
+    alone = less.used_bytes();
+    EXPECT_LE(2 * alone, with_trial);
+  }
+  HostMemory little(0, alone - 1);
+  EXPECT_EQ(translate(little, &lacking).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(lacking, alone);
 }
 
 TEST_F(BatchLimitsTest, ProgramsThatAreTooManyTasks) {

@@ -40,6 +40,21 @@ absl::Status ChargeTasks(const Caller& caller, uint64_t tasks, uint64_t descript
   return absl::OkStatus();
 }
 
+// The same for tasks that a version on trial gets once more (ShadowRunner): the batch, its copy,
+// and a task for each output of each task that compares the two. Whether there was room.
+bool ChargeTrial(const Caller& caller, uint64_t tasks, uint64_t descriptor_bytes, uint64_t outputs,
+                 RequestBatch& batch) {
+  // Of a comparison: its descriptor, the two tensors, and which task it is about.
+  constexpr uint64_t kComparisonBytes =
+      sizeof(TaskDescriptor) + 2 * sizeof(Argument) + sizeof(uint64_t);
+  const uint64_t comparisons = tasks * outputs;
+  Caller refused = caller;
+  refused.lacking = nullptr;
+  return ChargeTasks(refused, 2 * tasks + comparisons,
+                     2 * descriptor_bytes + comparisons * kComparisonBytes, batch)
+      .ok();
+}
+
 // Window memory for a batch, kept alive by it; null if it needs none.
 absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevice& device,
                                                                EngineSession& session,
@@ -85,10 +100,14 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   if (columns.descriptor_bytes() > kMaxBatchDescriptorBytes) {
     return errors::TooManyArguments(columns.descriptor_bytes(), kMaxBatchDescriptorBytes);
   }
-  // A version on trial gets the same tasks once more.
-  const uint64_t copies = op->shadow != nullptr ? 2 : 1;
-  status = ChargeTasks(caller, copies * tasks.count(), copies * columns.descriptor_bytes(), batch);
-  if (!status.ok()) return status;
+  // The client need not know of a trial: its batch runs without one where there is no room for it.
+  const bool trial = op->shadow != nullptr && columns.SeparateOutputs(&batch.shadow_outputs) &&
+                     ChargeTrial(caller, tasks.count(), columns.descriptor_bytes(),
+                                 batch.shadow_outputs.size(), batch);
+  if (!trial) {
+    status = ChargeTasks(caller, tasks.count(), columns.descriptor_bytes(), batch);
+    if (!status.ok()) return status;
+  }
 
   batch.device = place->device;
   batch.epoch = place->session->epoch();
@@ -100,9 +119,7 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
                                  columns.window_bytes(), batch);
   if (!window.ok()) return window.status();
   columns.Fill(window->get(), batch);
-  if (op->shadow != nullptr && columns.SeparateOutputs(&batch.shadow_outputs)) {
-    batch.shadow = op->shadow;
-  }
+  if (trial) batch.shadow = op->shadow;
   return absl::OkStatus();
 }
 

@@ -502,6 +502,32 @@ TEST_F(PolicyTest, StatusNamesOtherIdentitiesClientsToAdminsAlone) {
   EXPECT_EQ(clients_seen_by(kInstallToken), "");
 }
 
+TEST_F(PolicyTest, WhyAnEngineEndedIsSaidToAdminsAlone) {
+  const auto device_seen_by = [&](const char* token) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", Bearer(token));
+    v1::StatusResponse status;
+    EXPECT_TRUE(v1::Admin::NewStub(channel_)->Status(&context, v1::StatusRequest(), &status).ok());
+    return status.devices_size() == 0 ? v1::DeviceStatus() : status.devices(0);
+  };
+  // Until it is given up, so that the state stays.
+  int64_t killed = 0;
+  EXPECT_TRUE(Eventually([&] {
+    const v1::DeviceStatus device = device_seen_by(kAdminToken);
+    if (device.state() == v1::DeviceStatus::STATE_RESIDENT && device.engine_pid() != killed) {
+      killed = device.engine_pid();
+      kill(static_cast<pid_t>(killed), SIGKILL);
+    }
+    return device.state() == v1::DeviceStatus::STATE_UNHEALTHY;
+  }));
+  EXPECT_THAT(device_seen_by(kAdminToken).detail(), HasSubstr("signal 9"));
+  for (const char* token : {kSubmitToken, kInstallToken}) {
+    const v1::DeviceStatus device = device_seen_by(token);
+    EXPECT_EQ(device.state(), v1::DeviceStatus::STATE_UNHEALTHY);
+    EXPECT_EQ(device.detail(), "");
+  }
+}
+
 TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthers) {
   const Folder folder;
   const Daemon daemon(
