@@ -253,11 +253,11 @@ void ConnectionTable::Forget(int fd) {
 
 void ConnectionTable::ForgetClosed(Clock::time_point now) {
   looked_ = now;
-  std::vector<int> closed;
+  closed_.clear();
   for (const auto& [fd, connection] : open_) {
-    if (!StillOpen(fd, connection.file)) closed.push_back(fd);
+    if (!StillOpen(fd, connection.file)) closed_.push_back(fd);
   }
-  for (const int fd : closed) Forget(fd);
+  for (const int fd : closed_) Forget(fd);
 }
 
 void ConnectionTable::OnCall(std::string_view peer, bool admitted) {
@@ -320,8 +320,8 @@ std::optional<milliseconds> ConnectionTable::Sweep() {
   const double allowed =
       std::chrono::duration<double>(now - swept_).count() * kUnadmittedBytesPerSecond;
   swept_ = now;
-  std::vector<std::pair<int, uint64_t*>> over;
-  std::vector<std::pair<double, int>> levels;
+  over_.clear();
+  levels_.clear();
   double all = 0;
   for (const auto& [number, fd] : unadmitted_) {
     Connection& connection = open_.find(fd)->second;
@@ -330,24 +330,25 @@ std::optional<milliseconds> ConnectionTable::Sweep() {
                        static_cast<double>(received - std::min(received, connection.received));
     connection.received = received;
     if (connection.level > static_cast<double>(limits_.max_unadmitted_bytes)) {
-      over.emplace_back(fd, &figures_.closed_bytes);
+      over_.emplace_back(fd, &figures_.closed_bytes);
     } else if (connection.watches == 0 &&
                now - connection.last_call > limits_.max_unadmitted_idle) {
-      over.emplace_back(fd, &figures_.closed_idle);
-    } else {
-      all += connection.level;
-      levels.emplace_back(connection.level, fd);
+      over_.emplace_back(fd, &figures_.closed_idle);
+    } else if (connection.level > static_cast<double>(kHandshakeBytes)) {
+      const double counted = connection.level - static_cast<double>(kHandshakeBytes);
+      all += counted;
+      levels_.emplace_back(counted, fd);
     }
   }
   if (all > kMaxAllUnadmittedBytes) {
-    std::sort(levels.rbegin(), levels.rend());
-    for (const auto& [level, fd] : levels) {
+    std::sort(levels_.rbegin(), levels_.rend());
+    for (const auto& [level, fd] : levels_) {
       if (all <= kMaxAllUnadmittedBytes) break;
-      over.emplace_back(fd, &figures_.closed_bytes);
+      over_.emplace_back(fd, &figures_.closed_bytes);
       all -= level;
     }
   }
-  for (const auto& [fd, count] : over) Close(fd, count);
+  for (const auto& [fd, count] : over_) Close(fd, count);
   if (unadmitted_.empty()) return std::nullopt;
   return SweepPeriod();
 }

@@ -34,6 +34,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -72,7 +73,11 @@ class ConnectionTable {
 
   // What an unadmitted connection may send without end.
   static constexpr uint64_t kUnadmittedBytesPerSecond = 32 << 10;
-  static constexpr uint64_t kMaxAllUnadmittedBytes = 32 << 20;
+  // gRPC stores up to about a hundred times what an unadmitted peer sends (a header that is
+  // named by its number in a table takes one byte). So the limit for all of them is low; what
+  // each one needs for its handshake and its first call does not count towards it.
+  static constexpr uint64_t kMaxAllUnadmittedBytes = 8 << 20;
+  static constexpr uint64_t kHandshakeBytes = 32 << 10;
   static constexpr auto kGrace = std::chrono::seconds(1);
 
   explicit ConnectionTable(const ConnectionLimits& limits);
@@ -158,6 +163,11 @@ class ConnectionTable {
   Queue unadmitted_ ABSL_GUARDED_BY(mu_);
   uint64_t closing_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of one sweep or look; kept, so that a sweep allocates nothing while memory is short or its
+  // locks are held (malloc_trim).
+  std::vector<std::pair<int, uint64_t*>> over_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<double, int>> levels_ ABSL_GUARDED_BY(mu_);
+  std::vector<int> closed_ ABSL_GUARDED_BY(mu_);
   Clock::time_point swept_ ABSL_GUARDED_BY(mu_);
   Clock::time_point looked_ ABSL_GUARDED_BY(mu_);   // For closed ones.
   ConnectionFigures figures_ ABSL_GUARDED_BY(mu_);  // But for `open`.
