@@ -27,6 +27,7 @@ constexpr int kBacklog = 4096;
 constexpr unsigned kUserTimeoutMs = 5'000;
 // Taken from one socket before others, and Stop, have their turn.
 constexpr int kMostAtOnce = 64;
+constexpr int kHandoverThreads = 4;
 // While the process has no descriptor left.
 constexpr int kRetryMs = 100;
 constexpr auto kReportEvery = std::chrono::minutes(1);
@@ -185,6 +186,7 @@ absl::Status Listener::Start(const ConnectionLimits& limits,
   owned_table_ = std::make_unique<ConnectionTable>(limits);
   table_.store(owned_table_.get(), std::memory_order_release);
   grpc_ = std::move(grpc);
+  handovers_ = std::make_unique<WorkerPool>(kHandoverThreads);
   for (const int socket : sockets_) {
     if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
   }
@@ -197,6 +199,7 @@ absl::Status Listener::Start(const ConnectionLimits& limits,
 
 void Listener::Stop() {
   if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_relaxed);
   stop_.Signal();
   thread_.join();
   for (const int socket : sockets_) close(socket);
@@ -260,10 +263,16 @@ void Listener::Take(int socket, int fd) {
     close(fd);
     return;
   }
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  connection.listener_fd = socket;
-  connection.fd = fd;
-  grpc_->HandleNewConnection(&connection);
+  handovers_->Post([this, socket, fd] {
+    if (stopping_.load(std::memory_order_relaxed)) {
+      close(fd);
+      return;
+    }
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = socket;
+    connection.fd = fd;
+    grpc_->HandleNewConnection(&connection);
+  });
 }
 
 int Listener::Sweep() {

@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/process/wake_event.h"
 #include "server/connection_table.h"
+#include "server/worker_pool.h"
 
 namespace resident {
 
@@ -92,6 +93,11 @@ class Listener {
   std::unique_ptr<ConnectionTable> owned_table_;
   std::atomic<ConnectionTable*> table_{nullptr};
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_;
+  // Hands connections over. The thread that does goes on to read the connection, inside gRPC, as
+  // long as its peer sends without a pause: a flood would keep the thread that closes floods.
+  // Ends with this object: what it reads may end only with the server.
+  std::unique_ptr<WorkerPool> handovers_;
+  std::atomic<bool> stopping_{false};  // Relaxed: it orders nothing.
   WakeEvent stop_;
   std::thread thread_;
 
