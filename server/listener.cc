@@ -27,7 +27,6 @@ constexpr int kBacklog = 4096;
 constexpr unsigned kUserTimeoutMs = 5'000;
 // Taken from one socket before others, and Stop, have their turn.
 constexpr int kMostAtOnce = 64;
-constexpr int kHandoverThreads = 4;
 // While the process has no descriptor left.
 constexpr int kRetryMs = 100;
 constexpr auto kReportEvery = std::chrono::minutes(1);
@@ -186,7 +185,6 @@ absl::Status Listener::Start(const ConnectionLimits& limits,
   owned_table_ = std::make_unique<ConnectionTable>(limits);
   table_.store(owned_table_.get(), std::memory_order_release);
   grpc_ = std::move(grpc);
-  handovers_ = std::make_unique<WorkerPool>(kHandoverThreads);
   for (const int socket : sockets_) {
     if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
   }
@@ -194,14 +192,19 @@ absl::Status Listener::Start(const ConnectionLimits& limits,
     pthread_setname_np(pthread_self(), "resident-accept");
     AcceptAll();
   });
+  sweeper_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "resident-sweep");
+    SweepAll();
+  });
   return absl::OkStatus();
 }
 
 void Listener::Stop() {
   if (!thread_.joinable()) return;
-  stopping_.store(true, std::memory_order_relaxed);
   stop_.Signal();
   thread_.join();
+  stop_sweeper_.Signal();
+  sweeper_.join();
   for (const int socket : sockets_) close(socket);
   sockets_.clear();
 }
@@ -225,7 +228,7 @@ void Listener::AcceptAll() {
   std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
   for (const int socket : sockets_) polled.push_back({socket, POLLIN, 0});
   while (true) {
-    if (poll(polled.data(), polled.size(), Sweep()) < 0) continue;
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
     if (polled[0].revents != 0) break;
     bool able = true;
     for (size_t i = 1; i < polled.size(); ++i) {
@@ -233,6 +236,15 @@ void Listener::AcceptAll() {
     }
     // Those that wait would wake it at once.
     if (!able) poll(polled.data(), 1, kRetryMs);
+  }
+}
+
+void Listener::SweepAll() {
+  pollfd polled[] = {{stop_sweeper_.fd(), POLLIN, 0}, {came_.fd(), POLLIN, 0}};
+  while (true) {
+    if (poll(polled, 2, Sweep()) < 0) continue;
+    if (polled[0].revents != 0) break;
+    if (polled[1].revents != 0) came_.Drain();
   }
   reported_.reset();
   Report();
@@ -258,21 +270,17 @@ void Listener::Take(int socket, int fd) {
   sockaddr_storage peer;
   socklen_t bytes = sizeof(peer);
   // gRPC would log one that its client has reset already; nobody is there to be served.
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 ||
-      !owned_table_->Add(fd, peer)) {
+  const bool taken = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
+                     owned_table_->Add(fd, peer);
+  came_.Signal();
+  if (!taken) {
     close(fd);
     return;
   }
-  handovers_->Post([this, socket, fd] {
-    if (stopping_.load(std::memory_order_relaxed)) {
-      close(fd);
-      return;
-    }
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = socket;
-    connection.fd = fd;
-    grpc_->HandleNewConnection(&connection);
-  });
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = socket;
+  connection.fd = fd;
+  grpc_->HandleNewConnection(&connection);
 }
 
 int Listener::Sweep() {

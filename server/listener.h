@@ -31,7 +31,6 @@
 #include "absl/status/statusor.h"
 #include "runtime/process/wake_event.h"
 #include "server/connection_table.h"
-#include "server/worker_pool.h"
 
 namespace resident {
 
@@ -79,6 +78,9 @@ class Listener {
   // What waits at one socket. False: the process can take no more for now.
   bool Accept(int socket);
   void Take(int socket, int fd);
+  // On a thread of its own: the thread that hands a connection to gRPC goes on to read it, inside
+  // gRPC, as long as its peer sends without a pause. A flood would keep it from closing floods.
+  void SweepAll();
   // Closes what is over a limit, and says once a minute what was closed or refused. How long
   // poll() may wait until this has to be called again; -1: for ever.
   int Sweep();
@@ -93,18 +95,17 @@ class Listener {
   std::unique_ptr<ConnectionTable> owned_table_;
   std::atomic<ConnectionTable*> table_{nullptr};
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_;
-  // Hands connections over. The thread that does goes on to read the connection, inside gRPC, as
-  // long as its peer sends without a pause: a flood would keep the thread that closes floods.
-  // Ends with this object: what it reads may end only with the server.
-  std::unique_ptr<WorkerPool> handovers_;
-  std::atomic<bool> stopping_{false};  // Relaxed: it orders nothing.
   WakeEvent stop_;
   std::thread thread_;
+  WakeEvent came_;  // A connection came.
+  WakeEvent stop_sweeper_;
+  std::thread sweeper_;
 
   // Of the thread that accepts.
+  std::optional<Clock::time_point> reported_no_room_;
+  // Of the thread that sweeps.
   std::optional<Clock::time_point> reported_;
   ConnectionFigures reported_figures_;
-  std::optional<Clock::time_point> reported_no_room_;
 };
 
 }  // namespace resident

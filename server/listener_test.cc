@@ -357,6 +357,7 @@ TEST_F(ListenerTest, AnAddressHasAShare) {
   close(second);
   clients_.erase(std::find(clients_.begin(), clients_.end(), second));
   taken_.CloseAll();
+  EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 0; }));
   const int fourth = Connect("127.0.0.2");
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 1; }));
   EXPECT_FALSE(Closed(fourth));
