@@ -356,6 +356,7 @@ TEST_F(ListenerTest, AnAddressHasAShare) {
   // A place of the share is free again once one is closed.
   close(second);
   clients_.erase(std::find(clients_.begin(), clients_.end(), second));
+  EXPECT_TRUE(Eventually([&] { return taken_.count() == 3; }));  // Handed over, not only counted.
   taken_.CloseAll();
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 0; }));
   const int fourth = Connect("127.0.0.2");
