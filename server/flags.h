@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/limits.h"
+#include "runtime/base/limits.h"
 #include "server/auth/access_options.h"
 
 namespace resident {

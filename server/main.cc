@@ -7,11 +7,11 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "runtime/compile/compile_main.h"
-#include "runtime/engine/process/engine_main.h"
+#include "runtime/engine/control/engine_main.h"
 #include "server/flags.h"
 #include "server/operator_flags.h"
+#include "server/rpc/version.h"
 #include "server/serve.h"
-#include "server/version.h"
 
 namespace {
 

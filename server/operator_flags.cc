@@ -3,7 +3,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "runtime/share.h"
+#include "runtime/base/share.h"
 
 ABSL_FLAG(std::string, state_dir, "",
           "folder for operators, their history, compiled code and durable buffers, which a "

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/install/live_operator_manager.h"
+#include "runtime/operators/install/live_operator_manager.h"
 
 namespace resident {
 

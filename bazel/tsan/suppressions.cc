@@ -4,7 +4,7 @@
 //
 // A suppression matches any frame of a report, so races in what runs inside an RPC
 // handler go unreported too. The runtime's own handlers are those of the engine's
-// control plane (runtime/engine/process), which hold a lock for their whole length; what
+// control plane (runtime/engine/control), which hold a lock for their whole length; what
 // they call is tested without gRPC as well.
 //
 // absl::Status: where the library drops a reference to what two threads share, it orders that

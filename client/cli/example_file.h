@@ -26,7 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/operators.h"
-#include "runtime/registry/signature.h"
+#include "runtime/model/signature.h"
 
 namespace resident::cli {
 

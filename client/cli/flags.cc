@@ -5,7 +5,7 @@
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/text/nearest.h"
+#include "runtime/base/nearest.h"
 
 ABSL_FLAG(std::string, server, "",
           "host:port of the daemon; without it $RESIDENTD_SERVER, else 127.0.0.1:50051");

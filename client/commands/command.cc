@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
 #include "client/cli/output.h"
-#include "runtime/text/nearest.h"
+#include "runtime/base/nearest.h"
 
 namespace resident::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "client/commands/command.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
-#include "runtime/share.h"
+#include "runtime/base/share.h"
 
 namespace resident::cli {
 

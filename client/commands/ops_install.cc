@@ -15,8 +15,8 @@
 #include "client/commands/ops.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
-#include "runtime/expression/expression.h"
-#include "runtime/registry/signature.h"
+#include "runtime/compile/expression/expression.h"
+#include "runtime/model/signature.h"
 
 ABSL_FLAG(std::string, expr, "", "install: an element-wise expression, as in 'x * sigmoid(x)'");
 ABSL_FLAG(std::string, flux, "", "install: a file with a FLUX program, assembly or hex");

@@ -9,7 +9,7 @@
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
-#include "runtime/hash/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace resident::cli {
 namespace {

@@ -30,7 +30,7 @@
 #define RESIDENT_KERNELS_FLUX_INTERPRETER_H_
 
 #include "kernels/flux/isa.h"
-#include "kernels/sdk/platform.h"
+#include "kernels/layout/platform.h"
 
 namespace resident::flux {
 

@@ -8,7 +8,7 @@
 #ifndef RESIDENT_KERNELS_FLUX_ISA_H_
 #define RESIDENT_KERNELS_FLUX_ISA_H_
 
-#include "kernels/sdk/platform.h"
+#include "kernels/layout/platform.h"
 
 namespace resident::flux {
 

@@ -24,7 +24,7 @@
 #ifndef RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 #define RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 
-#include "kernels/sdk/platform.h"
+#include "kernels/layout/platform.h"
 
 namespace resident::flux {
 

@@ -34,8 +34,8 @@
 #ifndef RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
 #define RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
-#include "kernels/sdk/platform.h"
 
 namespace resident {
 

@@ -18,7 +18,7 @@
 #ifndef RESIDENT_KERNELS_LAYOUT_TASK_H_
 #define RESIDENT_KERNELS_LAYOUT_TASK_H_
 
-#include "kernels/sdk/platform.h"
+#include "kernels/layout/platform.h"
 
 namespace resident {
 

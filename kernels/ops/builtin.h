@@ -9,7 +9,7 @@
 //
 //   X(symbol, "name", "summary", "signature", "split")
 //
-// Signature: see runtime/registry/signature.h. Split: "" for an operator that always
+// Signature: see runtime/model/signature.h. Split: "" for an operator that always
 // runs on one block, else "parameter[/dims] grain": a task has one chunk for every
 // `grain` elements of that parameter, or with "/1" for every `grain` indices of its
 // first dimension.

@@ -10,7 +10,7 @@ using resident::u64;
 
 namespace {
 
-// The tolerances of an install's examples (runtime/canary/compare.h), relative and
+// The tolerances of an install's examples (runtime/operators/validation/compare.h), relative and
 // absolute; integers agree exactly.
 template <typename T>
 RESIDENT_HOST_DEVICE double Tolerance() {

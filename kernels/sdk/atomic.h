@@ -8,8 +8,8 @@
 #ifndef RESIDENT_KERNELS_SDK_ATOMIC_H_
 #define RESIDENT_KERNELS_SDK_ATOMIC_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/sdk/half.h"
-#include "kernels/sdk/platform.h"
 
 namespace resident {
 namespace atomic_internal {

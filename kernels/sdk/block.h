@@ -17,9 +17,9 @@
 #ifndef RESIDENT_KERNELS_SDK_BLOCK_H_
 #define RESIDENT_KERNELS_SDK_BLOCK_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
 #include "kernels/sdk/checks.h"
-#include "kernels/sdk/platform.h"
 #include "kernels/sdk/tensor.h"
 
 namespace resident {

@@ -16,8 +16,8 @@
 #ifndef RESIDENT_KERNELS_SDK_CHECKS_H_
 #define RESIDENT_KERNELS_SDK_CHECKS_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
-#include "kernels/sdk/platform.h"
 
 #ifndef RESIDENT_CHECKED
 #define RESIDENT_CHECKED 0

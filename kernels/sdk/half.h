@@ -8,7 +8,7 @@
 #ifndef RESIDENT_KERNELS_SDK_HALF_H_
 #define RESIDENT_KERNELS_SDK_HALF_H_
 
-#include "kernels/sdk/platform.h"
+#include "kernels/layout/platform.h"
 
 namespace resident {
 

@@ -16,8 +16,8 @@
 #ifndef RESIDENT_KERNELS_SDK_INDEX_MAP_H_
 #define RESIDENT_KERNELS_SDK_INDEX_MAP_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
-#include "kernels/sdk/platform.h"
 
 namespace resident {
 

@@ -6,12 +6,12 @@
 // through minimum, maximum, clamp and relu; silu(-infinity) is -0; division by zero is
 // infinity or NaN. Within some units of the last place of the exact result.
 //
-// Expressions (runtime/expression) call these by their names.
+// Expressions (runtime/compile/expression) call these by their names.
 #ifndef RESIDENT_KERNELS_SDK_MATH_H_
 #define RESIDENT_KERNELS_SDK_MATH_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/sdk/half.h"
-#include "kernels/sdk/platform.h"
 
 // The functions of C's library: compilers know them without a header.
 #if RESIDENT_GPU

@@ -10,7 +10,7 @@
 //   }
 //
 // The same source compiles for the GPU and for the CPU engine. Its signature is
-// text that stands beside it (see runtime/registry/signature.h):
+// text that stands beside it (see runtime/model/signature.h):
 //
 //   "x: in f32[*S], y: inout f32[*S], a: scalar f32"
 //

@@ -11,9 +11,9 @@
 #ifndef RESIDENT_KERNELS_SDK_TENSOR_H_
 #define RESIDENT_KERNELS_SDK_TENSOR_H_
 
+#include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
 #include "kernels/sdk/checks.h"
-#include "kernels/sdk/platform.h"
 
 namespace resident {
 RESIDENT_SDK_BEGIN

@@ -33,7 +33,7 @@ struct CompileLimits {
   uint64_t folder_mib = kMaxCompileFolderMib;
 };
 
-// Limits that are not set. Those of what is sent are in runtime/limits.h.
+// Limits that are not set. Those of what is sent are in runtime/base/limits.h.
 // Between front end and compile process: sources, or a unit, and what is said of it.
 inline constexpr uint64_t kMaxMessageBytes = 64u << 20;
 inline constexpr uint64_t kMaxCompilerLogBytes = 256u << 10;

@@ -19,12 +19,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "resident/internal/compile.pb.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/process/oom_score.h"
+#include "runtime/base/sandbox/sandbox.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
-#include "runtime/limits.h"
-#include "runtime/process/oom_score.h"
-#include "runtime/sandbox/sandbox.h"
 
 namespace resident {
 namespace {

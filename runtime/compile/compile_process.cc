@@ -15,12 +15,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/install_errors.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
 #include "runtime/compile/work_folder.h"
 #include "runtime/engine/image/gpu_variables.h"
-#include "runtime/errors/install_errors.h"
 
 namespace resident {
 namespace {

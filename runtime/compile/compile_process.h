@@ -26,9 +26,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "resident/internal/compile.pb.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/host_compiler.h"
-#include "runtime/process/child_process.h"
 
 namespace resident {
 

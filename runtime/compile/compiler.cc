@@ -17,6 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "resident/internal/compile.pb.h"
+#include "runtime/base/errors/install_errors.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/sha256.h"
 #include "runtime/compile/compile_process.h"
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/job_runner.h"
@@ -24,9 +27,6 @@
 #include "runtime/compile/process_pool.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
-#include "runtime/errors/install_errors.h"
-#include "runtime/hash/sha256.h"
-#include "runtime/limits.h"
 
 namespace resident {
 namespace {

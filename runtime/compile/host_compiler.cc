@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/limits.h"
 #include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/run_program.h"
 #include "runtime/compile/sdk_headers.h"
-#include "runtime/limits.h"
 
 namespace resident {
 namespace {

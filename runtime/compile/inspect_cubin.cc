@@ -12,8 +12,8 @@
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
-#include "runtime/elf/elf_file.h"
-#include "runtime/elf/nv_info.h"
+#include "runtime/engine/image/elf_file.h"
+#include "runtime/engine/image/nv_info.h"
 
 namespace resident {
 namespace {

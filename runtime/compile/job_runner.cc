@@ -7,14 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "kernels/resident/kernel_parameters.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/device_link.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/nvrtc.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
-#include "runtime/limits.h"
-#include "runtime/text/utf8.h"
 
 namespace resident {
 namespace {

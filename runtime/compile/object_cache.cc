@@ -15,7 +15,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/hash/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace resident {
 namespace {

@@ -1,6 +1,6 @@
 #include "runtime/compile/sdk_headers.h"
 
-#include "runtime/hash/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace resident {
 

@@ -6,9 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/sdk/block.h"
+#include "runtime/base/limits.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/source_files.h"
-#include "runtime/limits.h"
 
 namespace resident {
 namespace {

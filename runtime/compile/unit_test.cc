@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "runtime/base/limits.h"
 #include "runtime/compile/sdk_headers.h"
-#include "runtime/limits.h"
 
 namespace resident {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "runtime/executor/device_queue.h"
+#include "runtime/queue/device_queue.h"
 
 namespace resident {
 

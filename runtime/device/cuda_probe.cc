@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/engine/image/gpu_variables.h"
-#include "runtime/process/child_process.h"
 
 namespace resident {
 namespace {

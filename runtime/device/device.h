@@ -24,12 +24,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/limits.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/generation.h"
-#include "runtime/executor/batch.h"
-#include "runtime/executor/device_queue.h"
-#include "runtime/executor/operator_stats.h"
-#include "runtime/limits.h"
+#include "runtime/queue/batch.h"
+#include "runtime/queue/device_queue.h"
+#include "runtime/queue/operator_stats.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {

@@ -15,7 +15,7 @@
 #include "runtime/device/arguments_text.h"
 #include "runtime/device/device.h"
 #include "runtime/device/device_harness.h"
-#include "runtime/engine/process/engine_fds.h"
+#include "runtime/engine/control/engine_fds.h"
 #include "runtime/ring/shared_region.h"
 #include "runtime/ring/switch_signals.h"
 #include "tests/units/versions.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/device/engine_process.h"
-#include "runtime/process/child_process.h"
 
 namespace resident {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "runtime/engine/process/engine_main.h"
+#include "runtime/engine/control/engine_main.h"
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "engine") == 0) return resident::EngineMain(argc, argv);

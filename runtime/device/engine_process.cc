@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/sandbox/engine_sandbox.h"
+#include "runtime/base/utf8.h"
+#include "runtime/engine/control/engine_fds.h"
 #include "runtime/engine/image/gpu_variables.h"
-#include "runtime/engine/process/engine_fds.h"
-#include "runtime/sandbox/engine_sandbox.h"
-#include "runtime/text/utf8.h"
 
 namespace resident {
 namespace {

@@ -1,6 +1,6 @@
 // EngineProcess: one engine process with what the front end shares with it: the
 // region, the control plane, the child itself. What the engine prints comes out of this
-// process's standard error, marked and limited (runtime/process/child_output.h).
+// process's standard error, marked and limited (runtime/base/process/child_output.h).
 //
 // The destructor kills and reaps the process. The region stays mapped as long as
 // anybody holds it.
@@ -15,10 +15,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "runtime/base/process/child_output.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/device/device.h"
-#include "runtime/engine/process/engine_client.h"
-#include "runtime/process/child_output.h"
-#include "runtime/process/child_process.h"
+#include "runtime/engine/control/engine_client.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/device/device.h"
-#include "runtime/errors/daemon_errors.h"
 
 namespace resident {
 

@@ -32,7 +32,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/engine/engine.h"
-#include "runtime/executor/device_queue.h"
+#include "runtime/queue/device_queue.h"
 #include "runtime/ring/switch_signals.h"
 
 namespace resident {

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "runtime/process/watched_time.h"
+#include "runtime/base/process/watched_time.h"
 
 namespace resident {
 

@@ -18,10 +18,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/process/wake_event.h"
+#include "runtime/device/address_allocator.h"
 #include "runtime/device/device.h"
-#include "runtime/engine/process/engine_client.h"
-#include "runtime/memory/address_allocator.h"
-#include "runtime/process/wake_event.h"
+#include "runtime/engine/control/engine_client.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/device/supervised_watched.h"
-#include "runtime/errors/daemon_errors.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {

@@ -38,12 +38,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/process/wake_event.h"
 #include "runtime/device/device.h"
 #include "runtime/device/engine_end.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/live_session.h"
 #include "runtime/device/restart_policy.h"
-#include "runtime/process/wake_event.h"
 
 namespace resident {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/errors/state_errors.h"
-#include "runtime/hash/sha256.h"
+#include "runtime/base/errors/state_errors.h"
+#include "runtime/base/sha256.h"
 #include "runtime/state/files.h"
 
 namespace resident {

@@ -1,7 +1,7 @@
 #include "runtime/state/buffer_files.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors/state_errors.h"
+#include "runtime/base/errors/state_errors.h"
 #include "runtime/state/crc32c.h"
 #include "runtime/state/files.h"
 

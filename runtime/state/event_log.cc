@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/errors/state_errors.h"
+#include "runtime/base/errors/state_errors.h"
 
 namespace resident {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "resident/internal/state.pb.h"
-#include "runtime/state/operator_event.h"
+#include "runtime/model/operator_event.h"
 
 namespace resident {
 

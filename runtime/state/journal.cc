@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors/state_errors.h"
+#include "runtime/base/errors/state_errors.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/crc32c.h"
 #include "runtime/state/files.h"

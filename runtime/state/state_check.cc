@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/errors/state_errors.h"
-#include "runtime/hash/sha256.h"
-#include "runtime/registry/version_state.h"
+#include "runtime/base/errors/state_errors.h"
+#include "runtime/base/sha256.h"
+#include "runtime/model/version_state.h"
 #include "runtime/state/blob_store.h"
 #include "runtime/state/buffer_files.h"
 #include "runtime/state/files.h"

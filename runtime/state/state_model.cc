@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors/state_errors.h"
-#include "runtime/limits.h"
-#include "runtime/registry/version_state.h"
+#include "runtime/base/errors/state_errors.h"
+#include "runtime/base/limits.h"
+#include "runtime/model/version_state.h"
 
 namespace resident {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "resident/internal/state.pb.h"
-#include "runtime/state/operator_event.h"
+#include "runtime/model/operator_event.h"
 #include "runtime/state/stored_operator.h"
 
 namespace resident {

@@ -7,7 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "runtime/registry/registry.h"
+#include "runtime/operators/registry/registry.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 #include "runtime/state/state_store.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/registry/version_spec.h"
-#include "runtime/registry/version_state.h"
+#include "runtime/model/version_spec.h"
+#include "runtime/model/version_state.h"
 
 namespace resident {
 

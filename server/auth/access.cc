@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "runtime/errors/access_errors.h"
+#include "runtime/base/errors/access_errors.h"
 #include "server/auth/method_roles.h"
 
 namespace resident {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/errors/access_errors.h"
+#include "runtime/base/errors/access_errors.h"
 
 namespace resident {
 namespace {

@@ -46,7 +46,7 @@ struct Rights {
   std::optional<uint64_t> tasks_in_flight = std::nullopt;
   std::optional<uint64_t> buffer_bytes = std::nullopt;
   std::optional<uint32_t> installs_per_minute = std::nullopt;
-  // At a time. Absent: as many as the daemon lets one caller have (server/shared_slots.h).
+  // At a time. Absent: as many as the daemon lets one caller have (server/rpc/shared_slots.h).
   std::optional<uint32_t> sessions = std::nullopt;
   std::optional<uint32_t> watches = std::nullopt;
   std::optional<uint32_t> installs = std::nullopt;

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "runtime/errors/quote.h"
+#include "runtime/base/errors/quote.h"
 #include "server/auth/identity.h"
 
 namespace resident {

@@ -10,7 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/errors/quote.h"
+#include "runtime/base/errors/quote.h"
 #include "server/auth/policy.h"
 
 namespace resident {

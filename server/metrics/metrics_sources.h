@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "runtime/executor/operator_stats.h"
-#include "server/connection_table.h"
+#include "runtime/queue/operator_stats.h"
+#include "server/connections/connection_table.h"
 
 namespace resident {
 

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/install/operator_manager.h"
+#include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
 

@@ -1,7 +1,7 @@
 #include "server/metrics/operator_event_counter.h"
 
 #include "gtest/gtest.h"
-#include "runtime/install/fake_operator_manager.h"
+#include "runtime/operators/install/fake_operator_manager.h"
 
 namespace resident {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/errors/batch_errors.h"
-#include "runtime/errors/daemon_errors.h"
-#include "runtime/errors/flux_errors.h"
-#include "runtime/errors/operator_errors.h"
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/flux_errors.h"
+#include "runtime/base/errors/operator_errors.h"
 #include "server/translation/columns.h"
 #include "server/translation/flux_programs.h"
 #include "server/translation/placement.h"

@@ -20,11 +20,11 @@
 
 #include "absl/status/statusor.h"
 #include "resident/v1/executor.pb.h"
-#include "runtime/buffers/buffer_table.h"
+#include "runtime/base/host_memory.h"
+#include "runtime/base/limits.h"
+#include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
-#include "runtime/limits.h"
-#include "runtime/memory/host_memory.h"
-#include "runtime/registry/registry.h"
+#include "runtime/operators/registry/registry.h"
 #include "server/translation/request_batch.h"
 #include "server/translation/window_gate.h"
 

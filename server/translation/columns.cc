@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors/argument_errors.h"
-#include "runtime/errors/batch_errors.h"
-#include "runtime/errors/buffer_errors.h"
-#include "runtime/errors/daemon_errors.h"
+#include "runtime/base/errors/argument_errors.h"
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
 
 namespace resident {
 namespace {

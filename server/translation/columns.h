@@ -19,10 +19,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
-#include "runtime/buffers/buffer_table.h"
-#include "runtime/errors/argument_errors.h"
-#include "runtime/executor/batch.h"
-#include "runtime/registry/registry.h"
+#include "runtime/base/errors/argument_errors.h"
+#include "runtime/device/buffer_table.h"
+#include "runtime/operators/registry/registry.h"
+#include "runtime/queue/batch.h"
 #include "server/translation/request_batch.h"
 
 namespace resident {

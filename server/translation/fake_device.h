@@ -1,6 +1,6 @@
 // FakeDevice: a Device without an engine, for tests of what happens before the ring.
 //
-// Its session hands out memory of the heap (runtime/buffers/fake_session.h); its queue
+// Its session hands out memory of the heap (runtime/device/fake_session.h); its queue
 // never runs anything.
 //
 // Thread safety: as Device.
@@ -10,8 +10,8 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/buffers/fake_session.h"
 #include "runtime/device/device.h"
+#include "runtime/device/fake_session.h"
 
 namespace resident {
 

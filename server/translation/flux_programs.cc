@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/run_arguments.h"
-#include "runtime/buffers/copy_task.h"
-#include "runtime/errors/batch_errors.h"
-#include "runtime/errors/flux_errors.h"
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/flux_errors.h"
+#include "server/translation/copy_task.h"
 
 namespace resident {
 namespace {

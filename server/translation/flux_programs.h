@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
+#include "runtime/base/limits.h"
 #include "runtime/device/device.h"
-#include "runtime/limits.h"
-#include "runtime/registry/registry.h"
+#include "runtime/operators/registry/registry.h"
 #include "server/translation/flux_split.h"
 #include "server/translation/request_batch.h"
 

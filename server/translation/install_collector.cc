@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/example_errors.h"
+#include "runtime/base/errors/install_errors.h"
+#include "runtime/base/limits.h"
 #include "runtime/compile/source_files.h"
-#include "runtime/errors/batch_errors.h"
-#include "runtime/errors/example_errors.h"
-#include "runtime/errors/install_errors.h"
-#include "runtime/limits.h"
 
 namespace resident {
 namespace {

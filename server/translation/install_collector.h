@@ -2,7 +2,7 @@
 //
 //   header ──▶ files and examples, in any order ──▶ Finish
 //
-// What it takes is bounded by the limits on installs (runtime/limits.h) before it is
+// What it takes is bounded by the limits on installs (runtime/base/limits.h) before it is
 // kept. What only the signature can tell (whether examples fit it) is not its affair.
 //
 // Thread safety: an object belongs to one thread at a time.
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "resident/v1/operators.pb.h"
-#include "runtime/install/operator_manager.h"
+#include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/errors/batch_errors.h"
-#include "runtime/errors/operator_errors.h"
-#include "runtime/limits.h"
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/limits.h"
 
 namespace resident {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "resident/v1/operators.pb.h"
-#include "runtime/install/operator_manager.h"
+#include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
 

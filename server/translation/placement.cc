@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/errors/daemon_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
 
 namespace resident {
 

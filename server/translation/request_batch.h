@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/executor/batch.h"
-#include "runtime/memory/host_memory.h"
-#include "runtime/registry/operator_version.h"
+#include "runtime/base/host_memory.h"
+#include "runtime/operators/registry/operator_version.h"
+#include "runtime/queue/batch.h"
 
 namespace resident {
 
@@ -38,7 +38,7 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   const uint8_t* flux_errors = nullptr;
   const uint8_t* flux_cycles = nullptr;
 
-  // Run this version beside, once the tasks have ended (server/shadow_runner.h); mostly
+  // Run this version beside, once the tasks have ended (server/rpc/shadow_runner.h); mostly
   // null. The arguments that are its outputs.
   std::shared_ptr<const OperatorVersion> shadow;
   std::vector<uint32_t> shadow_outputs;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/limits.h"
+#include "runtime/base/limits.h"
 
 namespace resident {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/errors/batch_errors.h"
+#include "runtime/base/errors/batch_errors.h"
 
 namespace resident {
 namespace {

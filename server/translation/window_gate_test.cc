@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/buffers/fake_session.h"
+#include "runtime/device/fake_session.h"
 
 namespace resident {
 namespace {

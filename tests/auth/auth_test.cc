@@ -25,7 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "resident/v1/operators.grpc.pb.h"
-#include "runtime/hash/sha256.h"
+#include "runtime/base/sha256.h"
 #include "server/auth/method_roles.h"
 #include "tests/auth/certificates.h"
 #include "tests/daemon/daemon.h"

@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "resident/v1/buffers.grpc.pb.h"
-#include "runtime/hash/sha256.h"
+#include "runtime/base/sha256.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/messages.h"
 #include "tests/support/local_packets.h"

@@ -14,8 +14,8 @@
 
 #include "kernels/flux/run_arguments.h"
 #include "runtime/flux/disassembler.h"
-#include "runtime/flux/random_program.h"
-#include "runtime/flux/reference.h"
+#include "tests/flux/random_program.h"
+#include "tests/flux/reference.h"
 #include "tests/support/engine_harness.h"
 
 namespace resident::flux {

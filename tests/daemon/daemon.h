@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "resident/v1/admin.grpc.pb.h"
-#include "runtime/process/child_process.h"
+#include "runtime/base/process/child_process.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 

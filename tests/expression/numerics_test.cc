@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/expression/expression.h"
+#include "runtime/compile/expression/expression.h"
 #include "tests/expression/matches.h"
 #include "tests/expression/operand.h"
 #include "tests/expression/reference.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "runtime/process/process_thread.h"
-#include "runtime/sandbox/sandbox.h"
+#include "runtime/base/process/process_thread.h"
+#include "runtime/base/sandbox/sandbox.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/nothing_left.h"
 #include "tests/support/eventually.h"

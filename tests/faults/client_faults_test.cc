@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/process/child_process.h"
+#include "runtime/base/process/child_process.h"
 #include "tests/daemon/client.h"
 #include "tests/daemon/counting_client.h"
 #include "tests/daemon/daemon.h"

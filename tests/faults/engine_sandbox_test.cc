@@ -2,7 +2,7 @@
 // driver needs: the system calls that were refused are in this test's output.
 //
 // RESIDENT_TEST_DEVICES chooses the engine (tests/daemon/daemon.h).
-#include "runtime/sandbox/engine_sandbox.h"
+#include "runtime/base/sandbox/engine_sandbox.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "client/operators.h"
 #include "client/residentd_client.h"
-#include "runtime/sandbox/syscall_filter.h"
+#include "runtime/base/sandbox/syscall_filter.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/nothing_left.h"
 

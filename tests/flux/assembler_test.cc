@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/flux/disassembler.h"
-#include "runtime/flux/random_program.h"
+#include "tests/flux/random_program.h"
 
 namespace resident::flux {
 namespace {

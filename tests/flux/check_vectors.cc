@@ -4,8 +4,8 @@
 #include <string>
 
 #include "runtime/flux/host_operator.h"
-#include "runtime/flux/reference.h"
 #include "runtime/flux/vectors.h"
+#include "tests/flux/reference.h"
 
 int main(int argc, char** argv) {
   using namespace resident::flux;

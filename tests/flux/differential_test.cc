@@ -9,8 +9,8 @@
 
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/host_operator.h"
-#include "runtime/flux/random_program.h"
-#include "runtime/flux/reference.h"
+#include "tests/flux/random_program.h"
+#include "tests/flux/reference.h"
 
 namespace resident::flux {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "runtime/flux/assembler.h"
 #include "runtime/flux/host_operator.h"
-#include "runtime/flux/reference.h"
+#include "tests/flux/reference.h"
 
 namespace resident::flux {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/flux/isa.h"
 #include "runtime/flux/host_operator.h"
 #include "runtime/flux/instruction_table.h"
-#include "runtime/flux/reference.h"
+#include "tests/flux/reference.h"
 
 namespace resident::flux {
 namespace {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "resident/v1/executor.pb.h"
-#include "runtime/buffers/buffer_table.h"
-#include "runtime/registry/registry.h"
+#include "runtime/device/buffer_table.h"
+#include "runtime/operators/registry/registry.h"
 #include "server/translation/batch_translator.h"
 #include "server/translation/fake_device.h"
 #include "server/translation/result_builder.h"

@@ -23,7 +23,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/run_arguments.h"
-#include "runtime/executor/device_queue.h"
+#include "runtime/queue/device_queue.h"
 #include "tests/gpu/cuda_baselines.h"
 #include "tests/support/bench_report.h"
 #include "tests/support/engine_harness.h"

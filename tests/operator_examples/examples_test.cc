@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/registry/signature.h"
+#include "runtime/model/signature.h"
 #include "tests/support/host_unit.h"
 
 namespace resident::testing {

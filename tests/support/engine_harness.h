@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "kernels/layout/task.h"
 #include "runtime/engine/engine.h"
-#include "runtime/executor/batch.h"
+#include "runtime/queue/batch.h"
 #include "runtime/ring/host_ring.h"
 #include "runtime/ring/shared_region.h"
 

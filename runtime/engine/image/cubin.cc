@@ -1,7 +1,7 @@
 #include "runtime/engine/image/cubin.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/elf/elf_file.h"
+#include "runtime/engine/image/elf_file.h"
 
 namespace resident {
 namespace {

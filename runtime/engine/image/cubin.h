@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/elf/nv_info.h"
+#include "runtime/engine/image/nv_info.h"
 
 namespace resident {
 

@@ -6,7 +6,7 @@
 
 namespace resident {
 
-// As PickEnvironment (runtime/process/child_process.h) takes them.
+// As PickEnvironment (runtime/base/process/child_process.h) takes them.
 inline constexpr const char* kGpuVariables[] = {"CUDA_*", "NVIDIA_*", "LD_LIBRARY_PATH",
                                                 "RESIDENT_LINK_FROM_PTX"};
 

@@ -1,0 +1,49 @@
+// Errors of batches and their columns (as argument_errors.h).
+//
+//   if (count == 0) return errors::NoTasks();
+#ifndef RESIDENT_RUNTIME_BASE_ERRORS_BATCH_ERRORS_H_
+#define RESIDENT_RUNTIME_BASE_ERRORS_BATCH_ERRORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/base/errors/argument_errors.h"
+
+namespace resident::errors {
+
+absl::Status EmptyBatch();
+absl::Status NoTasks();
+absl::Status TooManyTasks(uint64_t count, uint64_t limit);
+absl::Status TooManyArguments(uint64_t bytes, uint64_t limit);
+absl::Status UnknownEnum(const std::string& field, int value, const std::string& known);
+absl::Status EmptyColumn(const ArgumentPlace& place);
+absl::Status ShapeRank(const ArgumentPlace& place, size_t rank);
+absl::Status NoDType(const ArgumentPlace& place);
+absl::Status ColumnLength(const ArgumentPlace& place, const std::string& column, uint64_t got,
+                          uint64_t count);
+absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t other);
+absl::Status StridesRank(const ArgumentPlace& place, size_t strides, size_t rank);
+absl::Status StrideTooLarge(const ArgumentPlace& place, size_t dim, int64_t stride);
+absl::Status NegativeStride(const ArgumentPlace& place, size_t dim, int64_t stride);
+absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& shape,
+                                const std::string& strides);
+absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                                 uint64_t bytes_before, uint64_t bytes_from, uint64_t buffer,
+                                 uint64_t buffer_bytes);
+absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                             uint32_t element_bytes);
+absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+                          uint64_t tensor_bytes, uint64_t buffer, uint64_t buffer_bytes);
+absl::Status InlineSize(const ArgumentPlace& place, uint64_t got, uint64_t one, uint64_t all);
+absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bool wants_float,
+                        bool has_nan);
+absl::Status ScalarBoth(const ArgumentPlace& place);
+absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::string& value,
+                         const std::string& dtype);
+absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits);
+
+}  // namespace resident::errors
+
+#endif  // RESIDENT_RUNTIME_BASE_ERRORS_BATCH_ERRORS_H_

@@ -1,0 +1,144 @@
+#include "runtime/base/errors/daemon_errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/quote.h"
+
+namespace resident::errors {
+
+using absl::StrCat;
+
+absl::Status NoSession() {
+  return absl::UnauthenticatedError(
+      "the call has no session. Fix: open one (Sessions.Open) and send its id as metadata "
+      "\"resident-session\"");
+}
+
+absl::Status UnknownSession(const std::string& id) {
+  return absl::UnauthenticatedError(StrCat("no session ", Quote(id),
+                                           ": it has ended or never was. "
+                                           "Fix: open one (Sessions.Open) and keep its stream "
+                                           "open"));
+}
+
+absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
+                    const std::string& flag) {
+  const std::string raise = flag.empty() ? "" : StrCat(", or raise ", flag);
+  if (slots.free == 0) {
+    return absl::ResourceExhaustedError(StrCat("all ", slots.total, " ", what, " are taken, ",
+                                               slots.held, " of them by ", holder,
+                                               ". Fix: try again once one has ended", raise));
+  }
+  return absl::ResourceExhaustedError(
+      StrCat(holder, " has ", slots.held, " of ", slots.total, " ", what, ", and the ", slots.free,
+             " that are free are kept for callers who have none. Fix: end one first", raise));
+}
+
+absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
+                       uint64_t quota, const std::string& quota_name) {
+  return absl::ResourceExhaustedError(
+      StrCat(holder, " has ", held, " ", what, " and a quota of ", quota, " (quotas.", quota_name,
+             "). Fix: end one first, or raise the quota in the daemon's policy (--policy)"));
+}
+
+absl::Status NoHostMemory(uint64_t bytes) {
+  return absl::ResourceExhaustedError(StrCat(
+      "the system gives the daemon no ", bytes,
+      " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
+}
+
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+  return absl::ResourceExhaustedError(
+      StrCat(bytes, " bytes of the daemon's memory, with ", used,
+             client ? " taken by this client" : " taken by all clients", ", are over the limit of ",
+             limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
+}
+
+absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {
+  return absl::ResourceExhaustedError(
+      StrCat("the batch's tasks need ", bytes.wanted, " bytes of the daemon's memory; batches of ",
+             "this client take ", bytes.of_client, ", those of all clients ", bytes.of_all,
+             ", and ", client ? "one client may take " : "all may take ", bytes.limit >> 20,
+             client ? " MiB" : " MiB, of which a client that has some leaves half to the others",
+             ". Fix: wait for results, send batches of fewer tasks, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
+}
+
+absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("client_name of ", bytes, " bytes is over the limit of ",
+                                           limit, ". Fix: send a shorter one"));
+}
+
+absl::Status UnknownDevice(uint64_t device, size_t devices) {
+  return absl::NotFoundError(
+      StrCat("no device ", device,
+             ". Fix: ", devices == 1 ? "send 0, the only one" : StrCat("send 0 to ", devices - 1),
+             " (Admin.Status lists them)"));
+}
+
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
+  return absl::UnavailableError(StrCat("device ", device, " has no engine at the moment",
+                                       detail.empty() ? "" : StrCat(" (", detail, ")"),
+                                       ". Fix: send it again in a second; Admin.Status tells its "
+                                       "state"));
+}
+
+absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail) {
+  return absl::UnavailableError(StrCat("device ", device, " is unhealthy: ", detail));
+}
+
+absl::Status NoDeviceAvailable() {
+  return absl::UnavailableError(
+      "no device has an engine at the moment. Fix: send it again in a second; Admin.Status tells "
+      "why");
+}
+
+absl::Status UnreadableMessage(const std::string& type) {
+  return absl::InvalidArgumentError(
+      StrCat("a message is no ", type,
+             ": it is cut short, or has a string that is not UTF-8, or is of another type. Fix: "
+             "send what the protos of this daemon's version define"));
+}
+
+absl::Status Draining() {
+  return absl::UnavailableError(
+      "the daemon is draining and takes no new work. Fix: send it to another daemon, or again "
+      "after the restart");
+}
+
+absl::Status UnknownHealthService(const std::string& name) {
+  return absl::NotFoundError(StrCat("no service ", Quote(name),
+                                    " is known to the health service. Fix: ask for '' (all of "
+                                    "them), a service such as 'resident.v1.Executor', or "
+                                    "'resident.device/0'"));
+}
+
+absl::Status HealthNameTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("the name of a service has ", bytes, " bytes, at most ",
+                                           limit,
+                                           " are allowed. Fix: ask for '' or a service's name"));
+}
+
+absl::Status NoChannelzEntity() {
+  return absl::NotFoundError(
+      "no such channel, subchannel, server or socket. Fix: begin at GetServers or "
+      "GetTopChannels and follow the ids");
+}
+
+absl::Status Cancelled() {
+  return absl::CancelledError("the call was cancelled. Fix: none needed if that was intended");
+}
+
+absl::Status DeadlineExceeded() {
+  return absl::DeadlineExceededError(
+      "the deadline passed before the tasks reached the device. Fix: allow more time or send "
+      "smaller batches");
+}
+
+absl::Status DrainUnfinished(uint64_t remaining) {
+  return absl::DeadlineExceededError(StrCat(remaining,
+                                            " tasks are left. Fix: call Drain again, or "
+                                            "stop the daemon, which answers them UNAVAILABLE"));
+}
+
+}  // namespace resident::errors

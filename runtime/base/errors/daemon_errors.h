@@ -1,0 +1,54 @@
+// Errors of sessions, devices and the daemon as a whole (as argument_errors.h).
+#ifndef RESIDENT_RUNTIME_BASE_ERRORS_DAEMON_ERRORS_H_
+#define RESIDENT_RUNTIME_BASE_ERRORS_DAEMON_ERRORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace resident::errors {
+
+absl::Status NoSession();
+absl::Status UnknownSession(const std::string& id);
+// Of slots that callers share (server/rpc/shared_slots.h). `what`: "sessions". `flag`: what sets
+// how many there are; empty: nothing does.
+struct SlotFigures {
+  uint64_t total;
+  uint64_t free;
+  // Of the holder.
+  uint64_t held;
+};
+absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
+                    const std::string& flag);
+absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
+                       uint64_t quota, const std::string& quota_name);
+absl::Status NoHostMemory(uint64_t bytes);
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
+// Bytes that a batch's tasks need, and that are taken.
+struct BatchMemoryFigures {
+  uint64_t wanted;
+  uint64_t of_client;
+  uint64_t of_all;
+  uint64_t limit;
+};
+absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client);
+absl::Status ClientNameTooLong(size_t bytes, size_t limit);
+absl::Status UnknownDevice(uint64_t device, size_t devices);
+absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
+// `detail` says what to do.
+absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail);
+absl::Status NoDeviceAvailable();
+absl::Status Draining();
+absl::Status UnreadableMessage(const std::string& type);
+absl::Status UnknownHealthService(const std::string& name);
+absl::Status HealthNameTooLong(size_t bytes, size_t limit);
+absl::Status NoChannelzEntity();
+absl::Status Cancelled();
+absl::Status DeadlineExceeded();
+absl::Status DrainUnfinished(uint64_t remaining);
+
+}  // namespace resident::errors
+
+#endif  // RESIDENT_RUNTIME_BASE_ERRORS_DAEMON_ERRORS_H_

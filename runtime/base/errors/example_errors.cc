@@ -1,0 +1,95 @@
+#include "runtime/base/errors/example_errors.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace resident::errors {
+namespace {
+
+using absl::StrCat;
+
+std::string PlaceOf(size_t example, size_t value) {
+  return StrCat("example ", example + 1, ", value ", value + 1);
+}
+
+}  // namespace
+
+absl::Status ExampleTolerance(size_t example) {
+  return absl::InvalidArgumentError(
+      StrCat("example ", example + 1,
+             ": a tolerance is negative or no number. Fix: 0 or more, as in 1e-5"));
+}
+
+absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("example ", example + 1, " has ", values,
+                                           " values, and no operator has more than ", limit,
+                                           " parameters. Fix: send one for each parameter"));
+}
+
+absl::Status ExampleDType(size_t example, size_t value, int dtype) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": dtype ", dtype,
+                                           " is none. Fix: set one of resident.v1.DType"));
+}
+
+absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": ", rank,
+                                           " dimensions are over the limit of ", limit,
+                                           ". Fix: give a shape that the signature takes"));
+}
+
+absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value),
+                                           " brings the examples over the limit of ", limit,
+                                           " bytes for one install, outputs included. Fix: send "
+                                           "smaller tensors"));
+}
+
+absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
+  return absl::InvalidArgumentError(StrCat(
+      PlaceOf(example, value), ": data of ", got, " bytes, and dtype and shape make ", wanted,
+      ". Fix: send dense elements, twice as many of an inout whose outcome is expected, or none "
+      "for an output that is compared with the active version's"));
+}
+
+absl::Status TooManyExamples(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(count, " examples are more than the limit of ", limit,
+                                           " for one install. Fix: send the ", limit,
+                                           " that tell the most"));
+}
+
+absl::Status InExample(size_t example, const absl::Status& why) {
+  return absl::Status(why.code(), StrCat("example ", example + 1, ": ", why.message()));
+}
+
+absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes) {
+  return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": the example has ", got,
+                                           " bytes of data for it, and it takes ", takes,
+                                           ". Fix: send dense elements of its dtype and shape"));
+}
+
+absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape) {
+  return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": a scalar has no shape, and ",
+                                           shape,
+                                           " was sent. Fix: leave the shape of scalars empty"));
+}
+
+absl::Status ExampleExpectations(const std::string& with, const std::string& without) {
+  return absl::InvalidArgumentError(
+      StrCat("output '", with, "' has expected data and output '", without,
+             "' has none. Fix: send data for all outputs, or for none to compare with the active "
+             "version"));
+}
+
+absl::Status ExampleTolerance(double relative, double absolute) {
+  return absl::InvalidArgumentError(
+      StrCat("tolerances ", relative, " (relative) and ", absolute,
+             " (absolute): both must be finite and not negative. Fix: send 0 and 0 for the "
+             "defaults of the dtypes"));
+}
+
+absl::Status ExampleTooLarge(uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("its tensors have ", bytes,
+                                           " bytes, which is more than the limit of ", limit,
+                                           ". Fix: send smaller tensors"));
+}
+
+}  // namespace resident::errors

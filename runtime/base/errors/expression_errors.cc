@@ -1,0 +1,29 @@
+#include "runtime/base/errors/expression_errors.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident::errors {
+
+using absl::StrCat;
+
+absl::Status BadExpression(std::string_view text, size_t position, size_t width,
+                           const std::string& what, const std::string& fix) {
+  // A line of the text around the place, and a line that points at it.
+  constexpr size_t kAround = 36;
+  const size_t begin = position > kAround ? position - kAround : 0;
+  const size_t end = std::min(text.size(), position + kAround);
+  std::string line(text.substr(std::min(begin, text.size()), end - std::min(begin, end)));
+  for (char& c : line) {
+    if (c < ' ' || c > '~') c = c == '\n' || c == '\t' || c == '\r' ? ' ' : '?';
+  }
+  const size_t shown = std::min(std::max<size_t>(width, 1), end > position ? end - position : 1);
+  const std::string pointer =
+      StrCat(std::string(position - begin, ' '), "^", std::string(shown - 1, '~'));
+  return absl::InvalidArgumentError(
+      StrCat("expression, column ", position + 1, ": ", what, "\n  ", line, "\n  ", pointer,
+             "\nFix: ", fix.empty() ? "see the grammar in docs/operators.md" : fix));
+}
+
+}  // namespace resident::errors

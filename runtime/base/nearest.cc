@@ -1,0 +1,44 @@
+#include "runtime/base/nearest.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace resident {
+namespace {
+
+// Levenshtein distance.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string Nearest(std::string_view word, std::span<const std::string_view> candidates,
+                    Beginnings beginnings) {
+  std::string_view nearest;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string_view candidate : candidates) {
+    const bool begins =
+        beginnings == Beginnings::kNear && word.size() >= 3 && candidate.starts_with(word);
+    const size_t distance = begins ? 1 : EditDistance(word, candidate);
+    if (distance < least) {
+      least = distance;
+      nearest = candidate;
+    }
+  }
+  return std::string(nearest);
+}
+
+}  // namespace resident

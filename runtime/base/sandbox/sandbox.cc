@@ -1,0 +1,122 @@
+#include "runtime/base/sandbox/sandbox.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/sandbox/engine_sandbox.h"
+#include "runtime/base/sandbox/landlock.h"
+#include "runtime/base/sandbox/syscall_filter.h"
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kDescriptors = 256;
+
+// Sanitizers map far more than they use: then there is no limit on address space.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kLimitMemory = false;
+#else
+constexpr bool kLimitMemory = true;
+#endif
+
+absl::Status Limit(int resource, uint64_t soft, uint64_t hard) {
+  rlimit limit;
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
+    return absl::InternalError(absl::StrCat("getrlimit: ", strerror(errno)));
+  }
+  // An unprivileged process may not raise the hard one.
+  limit.rlim_max = std::min<rlim_t>(limit.rlim_max, hard);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, soft);
+  if (setrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
+    return absl::InternalError(absl::StrCat("setrlimit: ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetLimits(const SandboxOptions& options) {
+  absl::Status status = Limit(RLIMIT_CORE, 0, 0);
+  if (status.ok()) status = Limit(RLIMIT_NOFILE, kDescriptors, kDescriptors);
+  if (status.ok() && options.cpu_seconds != 0) {
+    // At the first SIGXCPU, a second later SIGKILL.
+    status = Limit(RLIMIT_CPU, options.cpu_seconds, options.cpu_seconds + 1);
+  }
+  if (status.ok() && options.memory_bytes != 0 && kLimitMemory) {
+    status = Limit(RLIMIT_AS, options.memory_bytes, options.memory_bytes);
+  }
+  if (status.ok() && options.file_bytes != 0) {
+    status = Limit(RLIMIT_FSIZE, options.file_bytes, options.file_bytes);
+  }
+  return status;
+}
+
+std::string LandlockName() { return absl::StrCat("Landlock (version ", LandlockVersion(), ")"); }
+
+// What engines may do where one of the layers is turned off, or both.
+absl::string_view Open(bool files, bool calls) {
+  if (files) return "in the system calls that their operators may make";
+  return calls ? "in the files that their operators may open" : "at all";
+}
+
+}  // namespace
+
+absl::Status ConfineProcess(const SandboxOptions& options) {
+  if (absl::Status status = SetLimits(options); !status.ok()) return status;
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
+  }
+  if (LandlockVersion() > 0) {
+    const LandlockPaths paths{options.readable, options.executable, options.writable, {}};
+    if (absl::Status status = RestrictFiles(paths); !status.ok()) return status;
+  }
+  if (!HasSyscallFilters()) return absl::OkStatus();
+  return FilterSyscalls({.policy = options.single_process ? SyscallPolicy::kCompilerAlone
+                                                          : SyscallPolicy::kCompiler});
+}
+
+SandboxLayers DescribeSandbox() {
+  SandboxLayers layers;
+  std::vector<std::string> held;
+  if (LandlockVersion() > 0) {
+    held.push_back(LandlockName());
+  } else {
+    layers.missing.push_back(
+        "compilers, and operators on the CPU engine, can open EVERY FILE THAT THE DAEMON'S USER "
+        "CAN READ: there is no Landlock. Fix: Linux 5.13 or later, with landlock in its lsm= list "
+        "and its system calls allowed");
+  }
+  if (HasSyscallFilters()) {
+    held.push_back("seccomp");
+  } else {
+    layers.missing.push_back(
+        "compilers, and operators on the CPU engine, are NOT HELD BACK from the network and other "
+        "processes: there are no seccomp filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and "
+        "its system call allowed");
+  }
+  const char* const variable = getenv(kEngineSandboxVariable);
+  const absl::string_view mode = variable == nullptr ? "" : variable;
+  std::vector<std::string> of_engines;
+  if (LandlockVersion() > 0 && EngineFilesConfined()) of_engines.push_back(LandlockName());
+  if (HasSyscallFilters() && EngineCallsConfined()) of_engines.push_back("seccomp");
+  layers.engines = of_engines.empty() ? "nothing" : absl::StrJoin(of_engines, ", ");
+  if (!mode.empty()) {
+    absl::StrAppend(&layers.engines, " (", kEngineSandboxVariable, "=", mode, ")");
+  }
+  if (!EngineFilesConfined() || !EngineCallsConfined()) {
+    layers.missing.push_back(absl::StrCat(
+        "engines are NOT CONFINED ", Open(EngineFilesConfined(), EngineCallsConfined()), ": ",
+        kEngineSandboxVariable, "=", mode,
+        ", which is for measurements. Fix: remove the variable from the daemon's environment"));
+  }
+  held.insert(held.begin(), "limits");
+  layers.held = absl::StrJoin(held, ", ");
+  return layers;
+}
+
+}  // namespace resident

@@ -1,0 +1,28 @@
+// Share: a part of a whole, 0 to 1, as the value of a flag: "1%" or "0.01".
+//
+// The daemon's thresholds and those of residentctl are read by it alike. A bare number is the
+// share itself: "1" is all of it, and "5" is refused.
+//
+// Thread safety: a value.
+//
+//   ABSL_FLAG(resident::Share, max_error_rate, {0.01}, "...");
+//   const double rate = absl::GetFlag(FLAGS_max_error_rate).value;
+#ifndef RESIDENT_RUNTIME_BASE_SHARE_H_
+#define RESIDENT_RUNTIME_BASE_SHARE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace resident {
+
+struct Share {
+  double value = 0;
+};
+
+bool AbslParseFlag(absl::string_view text, Share* share, std::string* error);
+std::string AbslUnparseFlag(const Share& share);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_BASE_SHARE_H_

@@ -1,0 +1,79 @@
+// Expressions: element-wise operators written as a formula.
+//
+//   x * sigmoid(x)
+//   a * x + y where a: scalar f32 = 1
+//   x > limit ? limit : x where limit: scalar
+//   gelu(gate) * up where gate: in f16|bf16, out: out f16|bf16
+//
+// Generate turns one into the source of an operator (kernels/sdk), its signature and its
+// split rule. Names that are not declared are inputs, in the order in which they appear;
+// the output is `out`; scalars follow it in the order in which they are declared, and are
+// read from each task's arguments. Arithmetic is float32. Inputs and the output are f32,
+// f16 or bf16, mixed in one call, strided, and inputs may be of any shape that broadcasts
+// to the output's.
+//
+//   formula     := choice ["where" declaration ("," declaration)*]
+//   declaration := NAME ":" ("in" | "out") [dtype ("|" dtype)*]
+//                | NAME ":" "scalar" ["f32"] ["=" ["-"] number]
+//   choice      := either ["?" choice ":" choice]
+//   either      := both ("||" both)*
+//   both        := comparison ("&&" comparison)*
+//   comparison  := sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
+//   sum         := product (("+" | "-") product)*
+//   product     := unary (("*" | "/") unary)*
+//   unary       := ("-" | "+" | "!") unary | primary
+//   primary     := number | NAME | NAME "(" choice ("," choice)* ")" | "(" choice ")"
+//
+// Both sides of a choice are computed; an element takes one. A comparison is not a
+// number: `x > 0 ? 1 : 0`. The functions are those of kernels/sdk/math.h; FunctionList()
+// names them. `inf`, `nan` and `pi` are constants.
+//
+// What the text says never reaches a compiler as text: the source is made from the parsed
+// formula, with names and numbers of its own.
+//
+// Thread safety: functions without state of their own.
+//
+//   ASSIGN_OR_RETURN(GeneratedOperator swish, expression::Generate("swish", "x * sigmoid(x)"));
+//   // swish.source:    RESIDENT_OPERATOR(swish)(resident::Block& block, ...
+//   // swish.signature: x: in strided f32|f16|bf16[*S~], out: out strided f32|f16|bf16[*S]
+#ifndef RESIDENT_RUNTIME_COMPILE_EXPRESSION_EXPRESSION_H_
+#define RESIDENT_RUNTIME_COMPILE_EXPRESSION_EXPRESSION_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace resident {
+
+struct GeneratedOperator {
+  // One file; it includes kernels/sdk/operator.h and defines RESIDENT_OPERATOR(name).
+  std::string source;
+  // See runtime/model/signature.h.
+  std::string signature;
+  // See kernels/ops/builtin.h.
+  std::string split;
+  // "out = x * sigmoid(x)".
+  std::string summary;
+};
+
+namespace expression {
+
+// Limits of one expression: its text, how deep its operations stand in one another, and
+// how many there are.
+inline constexpr size_t kMaxBytes = 4096;
+inline constexpr size_t kMaxDepth = 64;
+inline constexpr size_t kMaxOperations = 512;
+
+// `name`: the operator's, already checked ('.' and '-' stand as '_' in the source).
+// INVALID_ARGUMENT: what is wrong with the text, at which column, with that place marked.
+absl::StatusOr<GeneratedOperator> Generate(std::string_view name, std::string_view text);
+
+// "abs(x), ceil(x), ...": every function with its parameters.
+std::string FunctionList();
+
+}  // namespace expression
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_COMPILE_EXPRESSION_EXPRESSION_H_

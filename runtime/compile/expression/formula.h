@@ -1,0 +1,66 @@
+// Formula: an expression as a list of operations, each on the results of earlier ones, and
+// the parameters that it declares and uses.
+//
+// Invariants:
+//   1. An operation's operands are indices smaller than its own; the last is the result.
+//   2. Operands have the types that the operation takes; the result is a number.
+//   3. inputs are in the order of their first use, scalars in that of their declaration.
+//
+// Thread safety: plain data.
+#ifndef RESIDENT_RUNTIME_COMPILE_EXPRESSION_FORMULA_H_
+#define RESIDENT_RUNTIME_COMPILE_EXPRESSION_FORMULA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/compile/expression/functions.h"
+
+namespace resident::expression {
+
+struct Operation {
+  enum class Kind : uint8_t {
+    kNumber,    // `number`; may be infinite or NaN.
+    kInput,     // Input `parameter`.
+    kScalar,    // Scalar `parameter`.
+    kOperator,  // `symbol` of one or two operands: + - * / < <= > >= == != && || !.
+    kChoice,    // operands[0] ? operands[1] : operands[2].
+    kCall,      // `function` of the operands.
+  };
+  Kind kind = Kind::kNumber;
+  // Whether the result is a comparison's and not a number.
+  bool boolean = false;
+  float number = 0;
+  size_t parameter = 0;
+  std::string_view symbol;
+  const Function* function = nullptr;
+  std::vector<size_t> operands;
+};
+
+struct Input {
+  std::string name;
+  std::vector<std::string> dtypes;
+};
+
+struct ScalarParameter {
+  std::string name;
+  std::optional<float> default_value;
+};
+
+struct Formula {
+  std::vector<Operation> operations;
+  std::vector<Input> inputs;
+  std::vector<std::string> output_dtypes;
+  std::vector<ScalarParameter> scalars;
+};
+
+// INVALID_ARGUMENT: as Generate.
+absl::StatusOr<Formula> Parse(std::string_view text);
+
+}  // namespace resident::expression
+
+#endif  // RESIDENT_RUNTIME_COMPILE_EXPRESSION_FORMULA_H_

@@ -1,0 +1,40 @@
+// The functions that an expression may call: those of kernels/sdk/math.h.
+//
+// Thread safety: immutable.
+#ifndef RESIDENT_RUNTIME_COMPILE_EXPRESSION_FUNCTIONS_H_
+#define RESIDENT_RUNTIME_COMPILE_EXPRESSION_FUNCTIONS_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/types/span.h"
+
+namespace resident::expression {
+
+struct Function {
+  // Also the name in resident::math.
+  std::string_view name;
+  // "x, slope = 0.01".
+  std::string_view parameters;
+  // Arguments taken; those between the two have defaults.
+  size_t least;
+  size_t most;
+  // About how many instructions it takes.
+  int cost;
+  // Whether the first argument is a comparison.
+  bool conditional = false;
+};
+
+// By name.
+absl::Span<const Function> Functions();
+
+// Null: there is none.
+const Function* FindFunction(std::string_view name);
+
+// A function whose name is like this one; empty if there is none.
+std::string NearestFunction(std::string_view name);
+
+}  // namespace resident::expression
+
+#endif  // RESIDENT_RUNTIME_COMPILE_EXPRESSION_FUNCTIONS_H_

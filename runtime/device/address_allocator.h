@@ -1,0 +1,72 @@
+// AddressAllocator: hands out ranges of addresses, [base, base + size), that stand for
+// memory somewhere else: a device's buffer memory, the window of the shared region.
+// It never touches what the addresses mean and keeps no bookkeeping in it.
+//
+// Best fit: the smallest free range that is large enough, the lowest of equals. Ranges
+// that become free merge with free neighbours at once. Sizes are rounded up to the
+// granule, so every address is a multiple of it (as far as `base` is).
+//
+// Allocate and Free take O(log n) in the number of free ranges.
+//
+// Thread safety: none; the owner holds a lock.
+//
+// Invariants:
+//   1. Free ranges and allocations are disjoint and together cover the whole range.
+//   2. No two free ranges touch.
+//
+//   AddressAllocator heap(info.memory_address, info.memory_bytes, 256);
+//   std::optional<uint64_t> address = heap.Allocate(bytes);   // nullopt: no room.
+//   heap.Free(*address);
+#ifndef RESIDENT_RUNTIME_DEVICE_ADDRESS_ALLOCATOR_H_
+#define RESIDENT_RUNTIME_DEVICE_ADDRESS_ALLOCATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace resident {
+
+class AddressAllocator {
+ public:
+  // REQUIRES: granule is a power of two; base + size does not overflow. Parts of a
+  // granule at either end are left out.
+  AddressAllocator(uint64_t base, uint64_t size, uint64_t granule);
+  AddressAllocator(const AddressAllocator&) = delete;
+  AddressAllocator& operator=(const AddressAllocator&) = delete;
+
+  // The address of `bytes` bytes (0 counts as 1); nullopt when no free range is large
+  // enough.
+  std::optional<uint64_t> Allocate(uint64_t bytes);
+
+  // REQUIRES: `address` came from Allocate and was not freed since (dies otherwise).
+  void Free(uint64_t address);
+
+  uint64_t size_bytes() const { return size_; }
+  uint64_t used_bytes() const { return used_; }
+  uint64_t free_bytes() const { return size_ - used_; }
+  // The most that one Allocate can get at present.
+  uint64_t largest_free_bytes() const;
+  size_t allocations() const { return allocated_.size(); }
+
+ private:
+  using FreeRanges = std::map<uint64_t, uint64_t>;  // Address to size.
+
+  void AddFree(uint64_t address, uint64_t bytes);
+  void RemoveFree(FreeRanges::iterator range);
+
+  const uint64_t granule_;
+  uint64_t size_;
+  uint64_t used_ = 0;
+  FreeRanges free_by_address_;
+  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // (size, address).
+  absl::flat_hash_map<uint64_t, uint64_t> allocated_;     // Address to rounded size.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_DEVICE_ADDRESS_ALLOCATOR_H_

@@ -1,0 +1,382 @@
+#include "runtime/device/buffer_table.h"
+
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "runtime/device/fake_session.h"
+#include "tests/support/temp_folder.h"
+
+namespace resident {
+namespace {
+
+constexpr ClientId kAlice = 1;
+constexpr ClientId kBob = 2;
+
+class BufferTableTest : public ::testing::Test {
+ protected:
+  BufferTableTest() : session_(1, 1 << 20, 1 << 20) {
+    limits_.max_buffers = 4;
+    table_ = std::make_unique<BufferTable>(limits_);
+    table_->AddOwner(kAlice);
+    table_->AddOwner(kBob);
+  }
+
+  uint64_t MustAllocate(ClientId owner, bool durable = false, Shape shape = {16}) {
+    auto buffer = table_->Allocate({.shape = shape, .durable = durable}, owner, session_);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return buffer.ok() ? (*buffer)->id : 0;
+  }
+  absl::StatusCode AllocateCode(const BufferSpec& spec) {
+    return table_->Allocate(spec, kAlice, session_).status().code();
+  }
+
+  Limits limits_;
+  FakeSession session_;
+  std::unique_ptr<BufferTable> table_;
+};
+
+TEST_F(BufferTableTest, AnotherSessionsBufferIsNotFound) {
+  const uint64_t id = MustAllocate(kAlice);
+  EXPECT_TRUE(table_->Find(kAlice, id).ok());
+  EXPECT_EQ(table_->Find(kBob, id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_->Free(kBob, id).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(table_->List(kBob).empty());
+}
+
+TEST_F(BufferTableTest, DurableBuffersAreEverybodysAndOutliveTheirSession) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t other = MustAllocate(kAlice);
+  table_->RemoveOwner(kAlice);
+  EXPECT_TRUE(table_->Find(kBob, id).ok());
+  EXPECT_EQ(table_->Find(kBob, other).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(session_.memory_used_bytes(), 64u);
+  EXPECT_TRUE(table_->Free(kBob, id).ok());
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, FreedMemoryStaysWhileABatchHoldsIt) {
+  const uint64_t id = MustAllocate(kAlice);
+  std::vector<const Buffer*> found;
+  std::vector<std::shared_ptr<const void>> hold;
+  ASSERT_TRUE(table_->FindAll(kAlice, {id, id, id}, found, hold).ok());
+  EXPECT_EQ(found.size(), 3u);
+  EXPECT_EQ(hold.size(), 1u);
+  ASSERT_TRUE(table_->Free(kAlice, id).ok());
+  EXPECT_EQ(session_.memory_used_bytes(), 64u);
+  hold.clear();
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, FreedIdIsNeverUsedAgain) {
+  const uint64_t id = MustAllocate(kAlice);
+  ASSERT_TRUE(table_->Free(kAlice, id).ok());
+  EXPECT_EQ(table_->Free(kAlice, id).code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(MustAllocate(kAlice), id);
+}
+
+TEST_F(BufferTableTest, LimitsNameTheirFlag) {
+  for (int i = 0; i < 4; ++i) MustAllocate(kAlice);
+  const absl::Status status = table_->Allocate({.shape = {1}}, kAlice, session_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("--max_buffers"), std::string::npos);
+  MustAllocate(kBob);  // Another client's share is its own.
+}
+
+TEST_F(BufferTableTest, FailedAllocationsDoNotUseUpTheLimit) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(AllocateCode({.shape = {1 << 30}}), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(table_->usage(kAlice).bytes, 0u);
+  MustAllocate(kAlice);
+}
+
+TEST_F(BufferTableTest, BadTypesAreRefused) {
+  EXPECT_EQ(AllocateCode({.dtype = DType::kInvalid}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {0}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {1, 1, 1, 1, 1, 1, 1, 1, 1}}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {int64_t{1} << 61}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateCode({.shape = {1}, .name = std::string(129, 'x')}),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(BufferTableTest, ClientMemoryLimitCountsAllBuffersOfTheClient) {
+  limits_.max_client_memory_mib = 1;
+  BufferTable table(limits_);
+  FakeSession big(1, 16 << 20, 0);
+  table.AddOwner(kAlice);
+  EXPECT_TRUE(table.Allocate({.shape = {200'000}}, kAlice, big).ok());
+  const absl::Status status = table.Allocate({.shape = {200'000}}, kAlice, big).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("--max_client_memory_mib"), std::string::npos);
+}
+
+TEST_F(BufferTableTest, CopiesOfDurableBuffersAreLimitedByClientAndInAll) {
+  limits_.max_client_host_mib = 1;
+  limits_.max_host_mib = 2;
+  limits_.max_buffers = 16;
+  BufferTable table(limits_);
+  FakeSession big(1, 64 << 20, 0);
+  table.AddOwner(kAlice);
+  table.AddOwner(kBob);
+  const BufferSpec spec{.shape = {200'000}, .durable = true};
+  const auto held = table.Allocate(spec, kAlice, big);
+  ASSERT_TRUE(held.ok());
+  const absl::Status own = table.Allocate(spec, kAlice, big).status();
+  EXPECT_EQ(own.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(own.message().find("--max_client_host_mib"), std::string::npos) << own;
+  EXPECT_EQ(table.usage(kAlice).buffers, 1u);
+  EXPECT_TRUE(table.Allocate({.shape = {200'000}}, kAlice, big).ok());  // Has no copy.
+  EXPECT_TRUE(table.Allocate(spec, kBob, big).ok());
+  // Copies outlive their session; they count for all then.
+  table.RemoveOwner(kAlice);
+  table.RemoveOwner(kBob);
+  table.AddOwner(kAlice);
+  const absl::Status all = table.Allocate(spec, kAlice, big).status();
+  EXPECT_NE(all.message().find("--max_host_mib"), std::string::npos) << all;
+  ASSERT_TRUE(table.Free(kAlice, (*held)->id).ok());
+  EXPECT_FALSE(table.Allocate(spec, kAlice, big).ok());  // A batch still has it.
+}
+
+TEST_F(BufferTableTest, SharedMemoryIsMappedOnlyWithinTheLimitAndOnlyWhatIsCounted) {
+  limits_.max_client_memory_mib = 1;
+  BufferTable table(limits_);
+  table.AddOwner(kAlice);
+  uint64_t mapped = 0;
+  const auto map = [&](uint64_t bytes) {
+    mapped += bytes;
+    return std::make_shared<const DeviceMemory>();
+  };
+  EXPECT_EQ(table.Adopt({.shape = {300'000}}, kAlice, map, 1).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(mapped, 0u);
+  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, map, 1).ok());
+  EXPECT_EQ(mapped, table.usage(kAlice).bytes);
+  const auto fails = [](uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
+    return absl::UnavailableError("gone");
+  };
+  EXPECT_EQ(table.Adopt({.shape = {1}}, kAlice, fails, 1).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(table.usage(kAlice).buffers, 1u);
+}
+
+TEST_F(BufferTableTest, AllocationForASessionThatEndedLeaksNothing) {
+  table_->RemoveOwner(kAlice);
+  EXPECT_EQ(AllocateCode({.shape = {16}}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+}
+
+TEST_F(BufferTableTest, RestartRestoresDurableBuffersAndLosesTheOthersWithTheCause) {
+  const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t plain = MustAllocate(kAlice);
+  const std::vector<uint8_t> data(64, 7);
+  (*table_->Find(kAlice, durable))->host_copy->Write(0, data);
+
+  FakeSession next(2, 1 << 20, 1 << 20);
+  table_->OnRestart(0, next, "killed", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
+    std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
+    return absl::OkStatus();
+  });
+  const auto restored = *table_->Find(kAlice, durable);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(restored->epoch, 2u);
+  EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address + 63), 7);
+  const auto lost = *table_->Find(kAlice, plain);
+  EXPECT_EQ(lost->memory, nullptr);
+  EXPECT_EQ(lost->lost_cause, "killed");
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+  EXPECT_TRUE(table_->Free(kAlice, plain).ok());
+}
+
+TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
+  const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
+  FakeSession small(2, 8, 0);
+  table_->OnRestart(0, small, "killed",
+                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  const auto lost = *table_->Find(kAlice, durable);
+  EXPECT_EQ(lost->memory, nullptr);
+  EXPECT_NE(lost->lost_cause.find("could not be restored"), std::string::npos);
+}
+
+// Its engine was replaced between the allocation of the memory and the entry in the table.
+class ReplacedSession : public FakeSession {
+ public:
+  ReplacedSession(BufferTable* table, EngineSession* next)
+      : FakeSession(1, 1 << 20, 1 << 20), table_(table), next_(next) {}
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override {
+    auto memory = FakeSession::AllocateMemory(bytes);
+    table_->OnRestart(0, *next_, "killed",
+                      [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+    return memory;
+  }
+
+ private:
+  BufferTable* const table_;
+  EngineSession* const next_;
+};
+
+TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLostForGood) {
+  FakeSession next(2, 1 << 20, 1 << 20);
+  ReplacedSession replaced(table_.get(), &next);
+  const absl::Status status = table_->Allocate({.shape = {16}}, kAlice, replaced).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(replaced.memory_used_bytes(), 0u);
+  // What a client does when it is told so.
+  EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
+  // Shared memory that was mapped into the old engine.
+  const auto map = [](uint64_t) { return std::make_shared<const DeviceMemory>(); };
+  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, map, 1).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_F(BufferTableTest, ANewerEngineThanTheOneJustRestartedForIsNoReasonToRefuse) {
+  FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
+  table_->OnRestart(0, second, "killed",
+                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, third).ok());
+  EXPECT_TRUE(table_->Allocate({.shape = {16}, .device = 1}, kAlice, session_).ok());
+}
+
+class DurableBuffersTest : public BufferTableTest {
+ protected:
+  DurableBuffersTest() { Restart(); }
+
+  // As if the daemon was killed and started again.
+  void Restart() {
+    table_.reset();
+    state_.reset();
+    auto state = StateStore::Open({.directory = folder_, .before_sync = [this](const std::string&) {
+                                     return disk_fails_ ? absl::UnavailableError("no space left")
+                                                        : absl::OkStatus();
+                                   }});
+    ASSERT_TRUE(state.ok()) << state.status();
+    state_ = *std::move(state);
+    table_ = std::make_unique<BufferTable>(limits_);
+    warnings_ = table_->Load(state_.get());
+    table_->AddOwner(kAlice);
+    table_->AddOwner(kBob);
+  }
+  void RestoreTo(EngineSession& session) {
+    table_->OnRestart(
+        0, session, "restarted", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
+          std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
+          return absl::OkStatus();
+        });
+  }
+
+  const testing::TempFolder temp_{"buffers"};
+  const std::string& folder_ = temp_.path();
+  bool disk_fails_ = false;
+  std::unique_ptr<StateStore> state_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
+  auto made =
+      table_->Allocate({.dtype = DType::kI32, .shape = {4, 2}, .durable = true, .name = "weights"},
+                       kAlice, session_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const uint64_t id = (*made)->id;
+  const std::vector<uint8_t> data(32, 7);
+  (*made)->host_copy->Write(0, data);
+  ASSERT_TRUE(table_->Save(**made).ok());
+  const uint64_t plain = MustAllocate(kAlice);
+  Restart();
+  EXPECT_TRUE(warnings_.empty());
+  const auto waiting = *table_->Find(kBob, id);
+  EXPECT_EQ(waiting->memory, nullptr);
+  EXPECT_FALSE(waiting->lost_cause.empty());
+  FakeSession session(1, 1 << 20, 1 << 20);
+  RestoreTo(session);
+  const auto restored = *table_->Find(kBob, id);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(restored->name, "weights");
+  EXPECT_EQ(restored->shape, (Shape{4, 2}));
+  EXPECT_EQ(restored->dtype, DType::kI32);
+  EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address + 31), 7);
+  EXPECT_FALSE(table_->Find(kAlice, plain).ok());
+  // Ids of durable buffers are not given out again.
+  EXPECT_GT((*table_->Allocate({.shape = {1}}, kAlice, session))->id, id);
+}
+
+TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenComesBackAsZeros) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  Restart();
+  FakeSession session(1, 1 << 20, 1 << 20);
+  RestoreTo(session);
+  const auto restored = *table_->Find(kAlice, id);
+  ASSERT_NE(restored->memory, nullptr);
+  EXPECT_EQ(*reinterpret_cast<const uint64_t*>(restored->memory->address), 0u);
+}
+
+TEST_F(DurableBuffersTest, AFreedBufferDoesNotComeBackAlsoIfItIsSavedAfterwards) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const auto buffer = *table_->Find(kAlice, id);
+  ASSERT_TRUE(table_->Save(*buffer).ok());
+  ASSERT_TRUE(table_->Free(kBob, id).ok());
+  ASSERT_TRUE(table_->Save(*buffer).ok());  // An upload that ends late.
+  Restart();
+  EXPECT_FALSE(table_->Find(kAlice, id).ok());
+  // Nor is its id given to another buffer.
+  EXPECT_GT(MustAllocate(kAlice), id);
+}
+
+TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
+  disk_fails_ = true;
+  const absl::Status refused =
+      table_->Allocate({.shape = {16}, .durable = true}, kAlice, session_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << refused;
+  EXPECT_NE(refused.message().find("no space left"), std::string::npos) << refused;
+  // Nobody has its id, and it could not be dropped from the disk either.
+  EXPECT_TRUE(table_->List(kBob).empty());
+  EXPECT_EQ(session_.memory_used_bytes(), 0u);
+  EXPECT_EQ(table_->copies_bytes(), 0u);
+  EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
+  EXPECT_EQ(table_->usage(kAlice).bytes, 0u);
+  disk_fails_ = false;
+  for (uint64_t i = 0; i < limits_.max_buffers; ++i) MustAllocate(kAlice, /*durable=*/true);
+}
+
+TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  ASSERT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok());
+  ASSERT_TRUE(std::filesystem::exists(absl::StrCat(folder_, "/buffers/", id, ".1")));
+  std::filesystem::resize_file(absl::StrCat(folder_, "/buffers/", id, ".1"), 10);
+  Restart();
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(absl::StrCat("durable buffer ", id)), std::string::npos);
+  EXPECT_FALSE(table_->Find(kAlice, id).ok());
+}
+
+TEST_F(BufferTableTest, SessionsThatComeAndGoAtOnceLeaveNothing) {
+  limits_.max_buffers = 1000;
+  BufferTable table(limits_);
+  FakeSession session(1, 1 << 20, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 200; ++round) {
+        const ClientId client = 100 + t * 1000 + round;
+        table.AddOwner(client);
+        auto a = table.Allocate({.shape = {4}}, client, session);
+        auto b = table.Allocate({.shape = {4}}, client, session);
+        if (a.ok()) (void)table.Free(client, (*a)->id);
+        table.RemoveOwner(client);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(session.memory_used_bytes(), 0u);
+  EXPECT_EQ(table.CountOn(0), 0u);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,170 @@
+#include "runtime/engine/control/engine_main.h"
+
+#include <fcntl.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <limits.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/process/descriptor_limit.h"
+#include "runtime/base/process/oom_score.h"
+#include "runtime/base/sandbox/engine_sandbox.h"
+#include "runtime/engine/control/engine_fds.h"
+#include "runtime/engine/control/engine_service.h"
+#include "runtime/engine/engine.h"
+
+namespace resident {
+namespace {
+
+// An object for each operator slot of two generations (runtime/engine/cpu/cpu_generation.cc),
+// and what else there is.
+constexpr uint64_t kDescriptors = 4096;
+
+// What follows `name` ("--parent=") among the arguments.
+std::optional<std::string_view> Flag(int argc, char** argv, std::string_view name) {
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.substr(0, name.size()) == name) return argument.substr(name.size());
+  }
+  return std::nullopt;
+}
+
+// An engine has many threads and small needs: without this, glibc gives each thread
+// an arena of its own and keeps what it frees.
+void LimitAllocator() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
+// The front end decides when the engine ends. A terminal's ^C, or a service manager
+// that signals the whole group, reaches both; the front end then drains first.
+void IgnoreSignalsMeantForTheFrontEnd() {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(signal, &ignore, nullptr);
+  }
+}
+
+int ListDevices() {
+  const absl::StatusOr<std::vector<std::string>> devices = ListCudaDevices();
+  if (!devices.ok()) {
+    printf("%s\n", std::string(devices.status().message()).c_str());
+    return 1;
+  }
+  printf("OK\n");
+  for (const std::string& name : *devices) printf("%s\n", name.c_str());
+  return 0;
+}
+
+std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
+  grpc::ServerBuilder builder;
+  builder.RegisterService(service);
+  // The front end is watched by other means, and a timer that is far off wakes the process
+  // every second.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
+  // One caller: a call that parks or switches, one that stages, one that maps, Shutdown.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  grpc::ResourceQuota quota("engine");
+  quota.SetMaxThreads(8);
+  builder.SetResourceQuota(quota);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server != nullptr) grpc::AddInsecureChannelFromFd(server.get(), kEngineControlFd);
+  return server;
+}
+
+// The device's kind is known before the front end says more: an engine is confined before it
+// has threads.
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOptions& options,
+                                                     EngineKind confined_as) {
+  const EngineKind kind = cuda ? EngineKind::kGpu : EngineKind::kCpu;
+  if (kind != confined_as) {
+    return absl::InvalidArgumentError("the engine was started for another kind of device");
+  }
+  return cuda ? CreateCudaEngine(options) : CreateCpuEngine(options);
+}
+
+int ReportNotConfined(const absl::Status& status) {
+  fprintf(stderr, "cannot confine the engine: %s\n", std::string(status.message()).c_str());
+  return 2;
+}
+
+int Serve(pid_t parent, EngineKind kind) {
+  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd}) {
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+      fprintf(stderr,
+              "residentd engine: descriptor %d is not open. Fix: this role is started by "
+              "`residentd serve`\n",
+              fd);
+      return 2;
+    }
+  }
+  if (absl::Status status = ConfineEngineFiles(kind); !status.ok()) {
+    return ReportNotConfined(status);
+  }
+  if (kind == EngineKind::kCpu) {
+    if (absl::Status status = ConfineEngineCalls(kind); !status.ok()) {
+      return ReportNotConfined(status);
+    }
+  }
+  EngineService service(
+      kEngineRegionFd, kEngineDescriptorFd,
+      [kind](bool cuda, const EngineOptions& options) { return CreateEngine(cuda, options, kind); },
+      [kind] {
+        // The driver is up, with all its threads.
+        return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();
+      });
+  const std::unique_ptr<grpc::Server> server = ServeControlPlane(&service);
+  if (server == nullptr) {
+    fprintf(stderr, "residentd engine: the control plane did not start\n");
+    return 2;
+  }
+  while (!service.AwaitShutdown(service.BeatEvery())) {
+    if (!service.Beat().ok()) _exit(kEngineFaultStatus);
+    // The system kills an engine whose front end has ended; this is for where it
+    // does not (a binary with file capabilities).
+    if (getppid() != parent) _exit(1);
+  }
+  // At once, even if the answer to Shutdown has not left. The engine stays: see
+  // ~EngineService.
+  _exit(0);
+}
+
+}  // namespace
+
+int EngineMain(int argc, char** argv) {
+  LimitAllocator();
+  RaiseDescriptorLimit(kDescriptors);
+  prctl(PR_SET_NAME, "resident-engine");
+  RaiseOomScore(kEngineOomScore);
+  if (Flag(argc, argv, "--list_devices")) return ListDevices();
+  const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");
+  if (!parent) {
+    fprintf(stderr,
+            "residentd engine: --parent is missing. Fix: this role is started by `residentd "
+            "serve`; run that\n");
+    return 2;
+  }
+  IgnoreSignalsMeantForTheFrontEnd();
+  const EngineKind kind =
+      Flag(argc, argv, "--kind=") == "cuda" ? EngineKind::kGpu : EngineKind::kCpu;
+  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())), kind);
+}
+
+}  // namespace resident

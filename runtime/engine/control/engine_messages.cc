@@ -1,0 +1,120 @@
+#include "runtime/engine/control/engine_messages.h"
+
+#include <chrono>
+#include <string>
+
+namespace resident {
+
+internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
+  internal::StartRequest message;
+  message.set_kind(cuda ? internal::StartRequest::KIND_CUDA : internal::StartRequest::KIND_CPU);
+  message.set_ordinal(options.ordinal);
+  message.set_memory_bytes(options.memory_bytes);
+  message.set_threads_per_block(options.threads_per_block);
+  message.set_blocks_per_sm(options.blocks_per_sm);
+  message.set_sms_free(options.sms_free);
+  message.set_cpu_workers(options.cpu_workers);
+  message.set_test_operators(options.test_operators);
+  message.set_max_blocks(options.max_blocks);
+  message.set_start_parked(options.start_parked);
+  message.set_beat_every_ms(static_cast<uint32_t>(options.beat_every.count()));
+  return message;
+}
+
+EngineOptions FromMessage(const internal::StartRequest& message) {
+  EngineOptions options;
+  options.ordinal = message.ordinal();
+  options.memory_bytes = message.memory_bytes();
+  options.threads_per_block = message.threads_per_block();
+  options.blocks_per_sm = message.blocks_per_sm();
+  options.sms_free = message.sms_free();
+  options.cpu_workers = message.cpu_workers();
+  options.test_operators = message.test_operators();
+  options.max_blocks = message.max_blocks();
+  options.start_parked = message.start_parked();
+  options.beat_every = std::chrono::milliseconds(message.beat_every_ms());
+  return options;
+}
+
+google::protobuf::RepeatedPtrField<internal::OperatorResources> ToMessage(
+    const std::vector<OperatorResources>& operators) {
+  google::protobuf::RepeatedPtrField<internal::OperatorResources> messages;
+  for (const OperatorResources& resources : operators) {
+    internal::OperatorResources* added = messages.Add();
+    added->set_operator_slot(resources.operator_slot);
+    added->set_registers(resources.registers);
+    added->set_stack_bytes(resources.stack_bytes);
+    added->set_shared_bytes(resources.shared_bytes);
+    added->set_code_bytes(resources.code_bytes);
+  }
+  return messages;
+}
+
+std::vector<OperatorResources> FromMessage(
+    const google::protobuf::RepeatedPtrField<internal::OperatorResources>& messages) {
+  std::vector<OperatorResources> operators;
+  for (const internal::OperatorResources& resources : messages) {
+    operators.push_back({resources.operator_slot(), resources.registers(), resources.stack_bytes(),
+                         resources.shared_bytes(), resources.code_bytes()});
+  }
+  return operators;
+}
+
+internal::SwitchResponse ToMessage(const SwitchTimes& times) {
+  internal::SwitchResponse message;
+  message.set_park_ns(times.park.count());
+  message.set_load_ns(times.load.count());
+  message.set_launch_ns(times.launch.count());
+  return message;
+}
+
+SwitchTimes FromMessage(const internal::SwitchResponse& message) {
+  return {std::chrono::nanoseconds(message.park_ns()), std::chrono::nanoseconds(message.load_ns()),
+          std::chrono::nanoseconds(message.launch_ns())};
+}
+
+internal::StartResponse ToMessage(const EngineInfo& info) {
+  internal::StartResponse message;
+  message.set_kind(info.kind);
+  message.set_name(info.name);
+  message.set_detail(info.detail);
+  message.set_architecture(info.architecture);
+  message.set_layout_hash(info.layout_hash);
+  message.set_generation(info.generation);
+  message.set_region_address(info.region_address);
+  message.set_memory_address(info.memory_address);
+  message.set_memory_bytes(info.memory_bytes);
+  message.set_workers(info.workers);
+  message.set_threads_per_block(info.threads_per_block);
+  *message.mutable_operators() = ToMessage(info.operators);
+  return message;
+}
+
+EngineInfo FromMessage(const internal::StartResponse& message) {
+  EngineInfo info;
+  info.kind = message.kind();
+  info.name = message.name();
+  info.detail = message.detail();
+  info.architecture = message.architecture();
+  info.layout_hash = message.layout_hash();
+  info.generation = message.generation();
+  info.region_address = message.region_address();
+  info.memory_address = message.memory_address();
+  info.memory_bytes = message.memory_bytes();
+  info.workers = message.workers();
+  info.threads_per_block = message.threads_per_block();
+  info.operators = FromMessage(message.operators());
+  return info;
+}
+
+grpc::Status ToControlStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status FromControlStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace resident

@@ -1,0 +1,200 @@
+#include "runtime/engine/control/engine_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/time/time.h"
+#include "runtime/engine/control/engine_messages.h"
+#include "runtime/engine/control/generation_transfer.h"
+
+namespace resident {
+namespace {
+
+constexpr std::chrono::milliseconds kBeatWhileStarting{50};
+
+// Read by the front end once the process has ended, so no order is needed.
+void WriteLastWords(ControlBlock* control, const std::string& words) {
+  const size_t length = std::min<size_t>(words.size(), kLastWordsBytes - 1);
+  memcpy(control->last_words, words.data(), length);
+  control->last_words[length] = '\0';
+}
+
+}  // namespace
+
+EngineService::EngineService(int region_fd, int descriptor_socket, EngineFactory factory,
+                             std::function<absl::Status()> confine)
+    : descriptor_socket_(descriptor_socket),
+      factory_(std::move(factory)),
+      confine_(std::move(confine)),
+      inbox_(descriptor_socket),
+      region_fd_(region_fd) {}
+
+EngineService::~EngineService() {
+  if (region_fd_ >= 0) close(region_fd_);
+  close(descriptor_socket_);
+}
+
+bool EngineService::AwaitShutdown(std::chrono::milliseconds most) {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(&shutdown_), absl::FromChrono(most));
+}
+
+absl::Status EngineService::Beat() {
+  absl::MutexLock lock(&mu_);
+  if (region_ == nullptr) return absl::OkStatus();
+  std::atomic_ref<u64>(region_->control()->heartbeat).fetch_add(1, std::memory_order_relaxed);
+  if (!running_) return absl::OkStatus();
+  absl::Status health = engine_->Health();
+  if (!health.ok()) WriteLastWords(region_->control(), std::string(health.message()));
+  return health;
+}
+
+std::chrono::milliseconds EngineService::BeatEvery() {
+  absl::MutexLock lock(&mu_);
+  return running_ ? std::min(beat_every_, engine_->health_interval()) : kBeatWhileStarting;
+}
+
+absl::StatusOr<Engine*> EngineService::Running() {
+  absl::MutexLock lock(&mu_);
+  if (!running_) return absl::FailedPreconditionError("the engine was not started");
+  return engine_;
+}
+
+absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartRequest& request) {
+  if (region_fd_ < 0) return absl::FailedPreconditionError("the engine was started before");
+  if (request.kind() == internal::StartRequest::KIND_UNSPECIFIED) {
+    return absl::InvalidArgumentError("no kind of engine was asked for");
+  }
+  auto region = SharedRegion::Attach(std::exchange(region_fd_, -1));
+  if (!region.ok()) return region.status();
+  EngineOptions options = FromMessage(request);
+  if (request.has_generation()) {
+    auto generation = Receive(request.generation());
+    if (!generation.ok()) return generation.status();
+    options.generation = *std::move(generation);
+  }
+  auto engine = factory_(request.kind() == internal::StartRequest::KIND_CUDA, options);
+  if (!engine.ok()) return engine.status();
+  const SharedRegion* attached = region->get();
+  Engine* const created = engine->release();
+  {
+    // From here on the heart beats: starting a device takes a while.
+    absl::MutexLock lock(&mu_);
+    region_ = *std::move(region);
+    engine_ = created;
+    beat_every_ = options.beat_every;
+  }
+  absl::StatusOr<EngineInfo> info = created->Start(*attached);
+  if (absl::Status confined = info.ok() ? confine_() : absl::OkStatus(); !confined.ok()) {
+    return confined;
+  }
+  if (info.ok()) {
+    absl::MutexLock lock(&mu_);
+    running_ = true;
+  }
+  return info;
+}
+
+grpc::Status EngineService::Start(grpc::ServerContext* context,
+                                  const internal::StartRequest* request,
+                                  internal::StartResponse* response) {
+  absl::MutexLock call(&call_mu_);
+  const absl::StatusOr<EngineInfo> info = StartEngine(*request);
+  if (!info.ok()) return ToControlStatus(info.status());
+  *response = ToMessage(*info);
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::AwaitPark(grpc::ServerContext* context,
+                                      const internal::AwaitParkRequest* request,
+                                      internal::AwaitParkResponse* response) {
+  absl::MutexLock call(&call_mu_);
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  return ToControlStatus((*engine)->AwaitPark(std::chrono::nanoseconds(request->most_ns())));
+}
+
+grpc::Status EngineService::Resume(grpc::ServerContext* context,
+                                   const internal::ResumeRequest* request,
+                                   internal::ResumeResponse* response) {
+  absl::MutexLock call(&call_mu_);
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  return ToControlStatus((*engine)->Resume());
+}
+
+absl::StatusOr<std::shared_ptr<const Generation>> EngineService::Receive(
+    const internal::Generation& message) {
+  if (message.token() == 0) return UnpackGeneration(message, -1);
+  const absl::StatusOr<int> fd = inbox_.Receive(message.token());
+  if (!fd.ok()) return fd.status();
+  absl::Cleanup close_fd = [&] { close(*fd); };
+  return UnpackGeneration(message, *fd);
+}
+
+grpc::Status EngineService::Stage(grpc::ServerContext* context,
+                                  const internal::StageRequest* request,
+                                  internal::StageResponse* response) {
+  absl::MutexLock stage(&stage_mu_);
+  auto generation = Receive(request->generation());
+  if (!generation.ok()) return ToControlStatus(generation.status());
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  const auto operators = (*engine)->Stage(*std::move(generation));
+  if (!operators.ok()) return ToControlStatus(operators.status());
+  *response->mutable_operators() = ToMessage(*operators);
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::Switch(grpc::ServerContext* context,
+                                   const internal::SwitchRequest* request,
+                                   internal::SwitchResponse* response) {
+  absl::MutexLock stage(&stage_mu_);
+  absl::MutexLock call(&call_mu_);
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  const auto times = (*engine)->Switch(request->change(), request->launch(),
+                                       std::chrono::nanoseconds(request->most_ns()));
+  if (!times.ok()) return ToControlStatus(times.status());
+  *response = ToMessage(*times);
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::MapShared(grpc::ServerContext* context,
+                                      const internal::MapSharedRequest* request,
+                                      internal::MapSharedResponse* response) {
+  absl::MutexLock map(&map_mu_);
+  const absl::StatusOr<int> fd = inbox_.Receive(request->token());
+  if (!fd.ok()) return ToControlStatus(fd.status());
+  absl::Cleanup close_fd = [&] { close(*fd); };
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  const absl::StatusOr<uint64_t> address = (*engine)->MapShared(*fd, request->size_bytes());
+  if (!address.ok()) return ToControlStatus(address.status());
+  response->set_address(*address);
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
+                                        const internal::UnmapSharedRequest* request,
+                                        internal::UnmapSharedResponse* response) {
+  const absl::StatusOr<Engine*> engine = Running();
+  if (!engine.ok()) return ToControlStatus(engine.status());
+  return ToControlStatus((*engine)->UnmapShared(request->address()));
+}
+
+grpc::Status EngineService::Shutdown(grpc::ServerContext* context,
+                                     const internal::ShutdownRequest* request,
+                                     internal::ShutdownResponse* response) {
+  absl::MutexLock lock(&mu_);
+  shutdown_ = true;
+  return grpc::Status::OK;
+}
+
+}  // namespace resident

@@ -1,0 +1,28 @@
+// What a cubin says of its functions: an ELF file whose .nv.info section holds, for each
+// function, its registers and its stack frame. The driver tells these of kernels only, and
+// operators are not kernels.
+#ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_NV_INFO_H_
+#define RESIDENT_RUNTIME_ENGINE_IMAGE_NV_INFO_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/engine/image/elf_file.h"
+
+namespace resident {
+
+struct FunctionResources {
+  uint32_t registers = 0;
+  // The function's own frame, without what it calls.
+  uint32_t stack_bytes = 0;
+  uint32_t code_bytes = 0;
+};
+
+// By symbol. INVALID_ARGUMENT: there is no .nv.info section, or a damaged one.
+absl::StatusOr<std::map<std::string, FunctionResources>> ReadNvInfo(const ElfFile& elf);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_IMAGE_NV_INFO_H_

@@ -1,0 +1,42 @@
+#include "runtime/model/split_rule.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "runtime/base/errors/argument_errors.h"
+
+namespace resident {
+
+uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
+  if (parameter < 0) return 1;
+  uint64_t items = 1;
+  for (size_t i = 0; i < (by_first_dim ? std::min<size_t>(1, shape.size()) : shape.size()); ++i) {
+    items *= static_cast<uint64_t>(shape[i]);
+  }
+  // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
+  return std::max<uint64_t>(1, items / grain + (items % grain == 0 ? 0 : 1));
+}
+
+absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {
+  SplitRule rule;
+  if (text.empty()) return rule;
+  const size_t space = text.find(' ');
+  if (space == std::string::npos) return errors::BadSplit(text, "no grain");
+  std::string name = text.substr(0, space);
+  if (name.size() > 2 && name.substr(name.size() - 2) == "/1") {
+    rule.by_first_dim = true;
+    name.resize(name.size() - 2);
+  }
+  for (size_t i = 0; i < signature.parameters().size(); ++i) {
+    if (signature.parameters()[i].name == name && !signature.parameters()[i].scalar()) {
+      rule.parameter = static_cast<int>(i);
+    }
+  }
+  if (rule.parameter < 0) return errors::BadSplit(text, "no tensor parameter of that name");
+  if (!absl::SimpleAtoi(text.substr(space + 1), &rule.grain) || rule.grain == 0) {
+    return errors::BadSplit(text, "the grain must be a positive number");
+  }
+  return rule;
+}
+
+}  // namespace resident

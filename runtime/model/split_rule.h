@@ -1,0 +1,38 @@
+// SplitRule: how a wide task is split into chunks, "parameter[/1] grain".
+//
+// A task has one chunk for every `grain` elements of that parameter, or with "/1" for
+// every `grain` indices of its first dimension. "" never splits.
+//
+// Thread safety: a value.
+//
+//   ASSIGN_OR_RETURN(SplitRule rule, ParseSplit("out 32768", signature));
+//   rule.Chunks({1 << 20});  // 32
+#ifndef RESIDENT_RUNTIME_MODEL_SPLIT_RULE_H_
+#define RESIDENT_RUNTIME_MODEL_SPLIT_RULE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/model/signature.h"
+
+namespace resident {
+
+struct SplitRule {
+  // Index of the parameter that decides; -1: never split.
+  int parameter = -1;
+  // Count indices of the first dimension instead of elements.
+  bool by_first_dim = false;
+  uint64_t grain = 0;
+
+  // Chunks of a task whose deciding argument has this shape; at least 1.
+  uint64_t Chunks(absl::Span<const int64_t> shape) const;
+};
+
+// INVALID_ARGUMENT: says what is wrong.
+absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_MODEL_SPLIT_RULE_H_

@@ -1,0 +1,61 @@
+// Where a version of an operator is in its life.
+//
+//   submitted → compiled → inspected → canaried → staged ─▶ active ◀─▶ previous
+//        ↘ rejected                                 │          │           │
+//                                                   └─ retired ◀───────────┘
+//                                    quarantined ◀── staged, active, previous
+//
+// The values are those of resident.v1.VersionState.
+#ifndef RESIDENT_RUNTIME_MODEL_VERSION_STATE_H_
+#define RESIDENT_RUNTIME_MODEL_VERSION_STATE_H_
+
+#include <cstdint>
+
+namespace resident {
+
+enum class VersionState : uint8_t {
+  kSubmitted = 1,
+  kCompiled = 2,
+  kInspected = 3,
+  kCanaried = 4,
+  // In the standby slot; has not served yet.
+  kStaged = 5,
+  kActive = 6,
+  // Served before the active one; a rollback goes there.
+  kPrevious = 7,
+  // No longer in the kernel.
+  kRetired = 8,
+  kQuarantined = 9,
+  kRejected = 10,
+};
+
+// "staged".
+constexpr const char* VersionStateName(VersionState state) {
+  switch (state) {
+    case VersionState::kSubmitted:
+      return "submitted";
+    case VersionState::kCompiled:
+      return "compiled";
+    case VersionState::kInspected:
+      return "inspected";
+    case VersionState::kCanaried:
+      return "canaried";
+    case VersionState::kStaged:
+      return "staged";
+    case VersionState::kActive:
+      return "active";
+    case VersionState::kPrevious:
+      return "previous";
+    case VersionState::kRetired:
+      return "retired";
+    case VersionState::kQuarantined:
+      return "quarantined";
+    case VersionState::kRejected:
+      return "rejected";
+  }
+  return "unknown";
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_MODEL_VERSION_STATE_H_

@@ -1,0 +1,33 @@
+// FakeCompiler: a Compiler that runs nothing. Every job succeeds unless it is cancelled.
+//
+// Thread safety: as Compiler.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_COMPILER_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_COMPILER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/compile/compiler.h"
+
+namespace resident {
+
+class FakeCompiler final : public Compiler {
+ public:
+  CompileResult Compile(const CompileJob& job) override { return Unit(job.cancelled); }
+  CompileResult TakeObject(const ObjectJob& job) override { return Unit(job.cancelled); }
+  Counters counters() const override { return {}; }
+
+ private:
+  static CompileResult Unit(const std::function<bool()>& cancelled) {
+    CompileResult result;
+    if (cancelled && cancelled()) result.compiled = absl::CancelledError("cancelled");
+    result.symbol = "resident_op_0123456789abcdef";
+    result.object = std::make_shared<const std::string>("unit");
+    return result;
+  }
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_COMPILER_H_

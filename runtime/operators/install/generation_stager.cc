@@ -1,0 +1,311 @@
+#include "runtime/operators/install/generation_stager.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace resident {
+namespace {
+
+// How long a round waits for a device whose engine is being replaced.
+constexpr absl::Duration kReplacementLimit = absl::Seconds(30);
+constexpr absl::Duration kReplacementLook = absl::Milliseconds(5);
+// Engines of a device that may end under a load. One may have ended of something else; a
+// round and its versions one by one must not come to five, when the device is given up.
+constexpr int kMostEnginesLost = 2;
+
+std::shared_ptr<const Generation> Renumbered(const Generation& generation, uint64_t number) {
+  auto copy = std::make_shared<Generation>(generation);
+  copy->number = number;
+  return copy;
+}
+
+bool IsGivenUp(const Device& device) {
+  return device.snapshot().state == Device::State::kUnhealthy;
+}
+
+// Devices are looked up by index, and one that did not start leaves a gap.
+size_t PlacesFor(const std::vector<Device*>& devices) {
+  size_t places = 0;
+  for (const Device* device : devices) places = std::max<size_t>(places, device->index() + 1);
+  return places;
+}
+
+bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& version) {
+  return std::any_of(versions.begin(), versions.end(),
+                     [&](const auto& candidate) { return candidate.get() == &version; });
+}
+
+}  // namespace
+
+GenerationStager::GenerationStager(const Options& options, const Registry* registry,
+                                   std::vector<Device*> devices, Build build, Loaded loaded)
+    : options_(options),
+      registry_(registry),
+      devices_(std::move(devices)),
+      build_(std::move(build)),
+      loaded_(std::move(loaded)),
+      // The built-in operators' generation has number 1.
+      number_(std::max<uint64_t>(1, options.last_number)),
+      on_(PlacesFor(devices_)),
+      worker_([this] { Work(); }) {}
+
+GenerationStager::~GenerationStager() {
+  Stop();
+  worker_.join();
+}
+
+void GenerationStager::Stop() {
+  giving_up_ = true;
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+}
+
+absl::Status GenerationStager::Stage(std::shared_ptr<const OperatorVersion> version) {
+  Waiting waiting{std::move(version), absl::OkStatus(), false};
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return absl::CancelledError("the daemon is stopping");
+  waiting_.push_back(&waiting);
+  mu_.Await(absl::Condition(&waiting.done));
+  return waiting.outcome;
+}
+
+void GenerationStager::Work() {
+  prctl(PR_SET_NAME, "resident-stager");
+  const auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !waiting_.empty();
+  };
+  while (true) {
+    Round round;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&news));
+      round.swap(waiting_);
+      if (stopping_) {
+        for (Waiting* waiting : round) {
+          waiting->outcome = absl::CancelledError("the daemon is stopping");
+          waiting->done = true;
+        }
+        return;
+      }
+    }
+    Run(round);
+  }
+}
+
+void GenerationStager::Run(const Round& round) {
+  Versions staged;
+  for (const Waiting* waiting : round) staged.push_back(waiting->version);
+  const absl::Status status = LoadEverywhere(staged);
+  if (!status.ok() && round.size() > 1) {
+    for (Waiting* waiting : round) Run({waiting});
+    return;
+  }
+  absl::MutexLock lock(&mu_);
+  for (Waiting* waiting : round) {
+    waiting->outcome = status;
+    waiting->done = true;
+  }
+}
+
+bool GenerationStager::Has(const Members& members, const OperatorVersion& version) {
+  return std::any_of(members.begin(), members.end(),
+                     [&](const auto& member) { return member.lock().get() == &version; });
+}
+
+GenerationStager::Versions GenerationStager::MembersOf(const Device& device,
+                                                       const Versions& holders,
+                                                       const Versions& staged,
+                                                       bool replacement) const {
+  const Members& here = on_[device.index()].members;
+  const auto belongs = [&](const OperatorVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    switch (version.state.load(std::memory_order_relaxed)) {
+      case VersionState::kQuarantined:
+        // Tasks may still name it on a device that it has not cost its engine.
+        return Has(here, version) &&
+               (!replacement || std::any_of(kept_.begin(), kept_.end(), [&](const auto& kept) {
+                 return kept.get() == &version;
+               }));
+      case VersionState::kCanaried:
+        // Reserved by an install whose round has not come. One whose round has been stays:
+        // its install is about to make it known, and then it may be called.
+        return Has(here, version);
+      default:
+        return true;
+    }
+  };
+  Versions members = staged;
+  for (const auto& version : holders) {
+    if (version->builtin || IsAmong(staged, *version)) continue;
+    if (belongs(*version)) members.push_back(version);
+  }
+  std::sort(members.begin(), members.end(),
+            [](const auto& a, const auto& b) { return a->slot < b->slot; });
+  return members;
+}
+
+uint64_t GenerationStager::ReplacementsOf(const Device& device) const {
+  absl::MutexLock lock(&mu_);
+  return on_[device.index()].replacements;
+}
+
+bool GenerationStager::Note(const Device& device, const Versions& members, uint64_t replacements) {
+  absl::MutexLock lock(&mu_);
+  OnDevice& on = on_[device.index()];
+  if (on.replacements != replacements) return false;
+  on.members.assign(members.begin(), members.end());
+  return true;
+}
+
+absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
+  absl::MutexLock round_lock(&round_mu_);
+  const uint64_t number = NextNumber();
+  const Versions holders = registry_->SlotHolders();
+  std::vector<Plan> plans;
+  for (Device* device : devices_) {
+    Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
+    {
+      absl::MutexLock lock(&mu_);
+      plan.members = MembersOf(*device, holders, staged, /*replacement=*/false);
+      for (const auto& version : staged) {
+        if (!Has(on_[device->index()].members, *version)) plan.fresh.push_back(version);
+      }
+    }
+    auto built = build_(*device, number, plan.members);
+    if (!built.ok()) return built.status();
+    plan.generation = *std::move(built);
+    plans.push_back(std::move(plan));
+  }
+  std::vector<std::thread> loaders;  // Each device waits for its own tasks.
+  for (size_t i = 1; i < plans.size(); ++i) {
+    loaders.emplace_back([&, i] { plans[i].loaded = LoadOn(plans[i]); });
+  }
+  plans[0].loaded = LoadOn(plans[0]);
+  for (std::thread& loader : loaders) loader.join();
+
+  absl::Status status;
+  for (Plan& plan : plans) {
+    if (plan.loaded.ok() && !plan.given_up && IsGivenUp(*plan.device)) {
+      plan.loaded = absl::UnavailableError(absl::StrCat("device ", plan.device->index(),
+                                                        " was given up while generation ", number,
+                                                        " came: ", plan.device->snapshot().detail));
+    }
+    status.Update(plan.loaded);
+  }
+  if (!status.ok()) {
+    PutBack(plans);
+    return status;
+  }
+  // A device may have needed a higher one.
+  loaded_(number_.load(), staged, plans.front().members);
+  return absl::OkStatus();
+}
+
+void GenerationStager::PutBack(const std::vector<Plan>& plans) {
+  for (const Plan& plan : plans) {
+    Device& device = *plan.device;
+    const Versions holders = registry_->SlotHolders();
+    Versions members;
+    uint64_t replacements = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      OnDevice& on = on_[device.index()];
+      std::erase_if(on.members, [&](const auto& member) {
+        const auto version = member.lock();
+        return version == nullptr || IsAmong(plan.fresh, *version);
+      });
+      members = MembersOf(device, holders, {}, /*replacement=*/false);
+      replacements = on.replacements;
+    }
+    const auto before = build_(device, NextNumber(), members);
+    // What came in stays unused until it can go; nothing names it.
+    if (!before.ok()) continue;
+    if (plan.loaded.ok() && device.LoadGeneration(*before, options_.park_deadline).ok()) {
+      Note(device, members, replacements);
+      continue;
+    }
+    absl::MutexLock lock(&mu_);
+    // What a fault chose meanwhile has nothing of the round.
+    if (on_[device.index()].replacements == replacements) device.SetGeneration(*before);
+  }
+}
+
+absl::Status GenerationStager::LoadOn(const Plan& plan) {
+  Device& device = *plan.device;
+  std::shared_ptr<const Generation> generation = plan.generation;
+  bool given_up = plan.given_up;
+  int engines_lost = 0;
+  const absl::Time give_up = absl::Now() + kReplacementLimit;
+  while (true) {
+    const uint64_t replacements = ReplacementsOf(device);
+    const bool had_engine = device.snapshot().engine_pid != 0;
+    absl::Status status = device.LoadGeneration(generation, options_.park_deadline);
+    if (status.ok()) {
+      if (Note(device, plan.members, replacements)) return status;
+      status = absl::UnavailableError(absl::StrCat("the engine of device ", device.index(),
+                                                   " ended as soon as it had loaded "
+                                                   "generation ",
+                                                   generation->number, ". Fix: try again"));
+    }
+    if (status.code() == absl::StatusCode::kFailedPrecondition) {
+      // A replaced engine has started with a newer one: this one becomes newer still.
+      generation = Renumbered(*generation, NextNumber());
+    } else if (status.code() == absl::StatusCode::kUnavailable) {
+      if (!IsGivenUp(device)) {
+        given_up = false;
+        if (had_engine && ++engines_lost == kMostEnginesLost) return status;
+      } else if (!given_up) {
+        return status;  // What is being loaded may be why.
+      } else {
+        device.SetGeneration(generation);
+        // Still given up: it was not resumed with another one meanwhile.
+        if (IsGivenUp(device) && Note(device, plan.members, replacements)) return absl::OkStatus();
+      }
+      absl::SleepFor(kReplacementLook);
+    } else {
+      return status;
+    }
+    if (giving_up_ || absl::Now() >= give_up) return status;
+  }
+}
+
+std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& device) {
+  const Versions holders = registry_->SlotHolders();
+  Versions members;
+  {
+    absl::MutexLock lock(&mu_);
+    OnDevice& on = on_[device.index()];
+    members = MembersOf(device, holders, {}, /*replacement=*/true);
+    on.members.assign(members.begin(), members.end());
+    ++on.replacements;
+  }
+  auto built = build_(device, NextNumber(), members);
+  return built.ok() ? *std::move(built) : nullptr;
+}
+
+GenerationStager::Kept GenerationStager::Keep(std::shared_ptr<const OperatorVersion> version) {
+  absl::MutexLock lock(&mu_);
+  return Kept(this, kept_.insert(kept_.end(), std::move(version)));
+}
+
+GenerationStager::Kept::~Kept() {
+  if (stager_ == nullptr) return;
+  std::shared_ptr<const OperatorVersion> last;  // Destroyed without the lock.
+  absl::MutexLock lock(&stager_->mu_);
+  last = std::move(*at_);
+  stager_->kept_.erase(at_);
+}
+
+bool GenerationStager::Contains(const OperatorVersion& version) const {
+  absl::MutexLock lock(&mu_);
+  const auto has = [&](const Device* device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return Has(on_[device->index()].members, version);
+  };
+  return std::all_of(devices_.begin(), devices_.end(), has);
+}
+
+}  // namespace resident

@@ -1,0 +1,236 @@
+#include "runtime/operators/install/generation_stager.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/operators/install/scripted_device.h"
+
+namespace resident {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+absl::Status EngineEnded(const Generation&) { return absl::UnavailableError("it ended"); }
+
+class GenerationStagerTest : public ::testing::Test {
+ protected:
+  explicit GenerationStagerTest(const std::vector<uint32_t>& indices = {0})
+      : registry_(*Registry::Create({.devices = indices.back() + 1})) {
+    std::vector<Device*> all;
+    for (uint32_t index : indices) {
+      all.push_back(devices_.emplace_back(std::make_unique<ScriptedDevice>(index)).get());
+    }
+    stager_ = std::make_unique<GenerationStager>(
+        GenerationStager::Options(), registry_.get(), all,
+        [](const Device&, uint64_t number, const GenerationStager::Versions& versions) {
+          auto generation = std::make_shared<Generation>();
+          generation->number = number;
+          for (const auto& version : versions) {
+            generation->operators.push_back({version->slot, "symbol", nullptr});
+          }
+          return absl::StatusOr<std::shared_ptr<const Generation>>(std::move(generation));
+        },
+        [](uint64_t, const GenerationStager::Versions&, const GenerationStager::Versions&) {});
+  }
+
+  ScriptedDevice& device(size_t i = 0) { return *devices_[i]; }
+
+  std::shared_ptr<OperatorVersion> Reserve(const std::string& name) {
+    VersionSpec spec;
+    spec.kind = OperatorKind::kSource;
+    spec.signature = "x: in f32[*S], out: out f32[*S]";
+    auto reserved = registry_->Reserve(name, spec, std::nullopt, absl::InfiniteFuture());
+    EXPECT_TRUE(reserved.ok()) << reserved.status();
+    return *std::move(reserved);
+  }
+  // Installs a version of the operator and activates it; its slot.
+  uint32_t Install(const std::string& name) {
+    auto version = Reserve(name);
+    const uint32_t slot = version->slot;
+    EXPECT_TRUE(stager_->Stage(version).ok());
+    EXPECT_TRUE(registry_->Stage(std::move(version), std::nullopt, commit_).ok());
+    EXPECT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit_).ok());
+    return slot;
+  }
+  // A fault of the device, of which this operator's first version is guilty.
+  std::shared_ptr<const Generation> Fault(const std::string& name, size_t at = 0) {
+    EXPECT_TRUE(registry_->Quarantine(name, 1, "it stored to a bad address", commit_).ok());
+    auto replacement = stager_->Replacement(device(at));
+    device(at).Restart(replacement);
+    return replacement;
+  }
+
+  uint64_t revision_ = 0;
+  const Registry::Commit commit_ = [this](const RegistryChange&) { return ++revision_; };
+  std::unique_ptr<Registry> registry_;
+  std::vector<std::unique_ptr<ScriptedDevice>> devices_;
+  std::unique_ptr<GenerationStager> stager_;
+};
+
+class TwoDevicesTest : public GenerationStagerTest {
+ protected:
+  TwoDevicesTest() : GenerationStagerTest({0, 1}) {}
+};
+
+// Device 0 did not start.
+class SecondDeviceAloneTest : public GenerationStagerTest {
+ protected:
+  SecondDeviceAloneTest() : GenerationStagerTest({1}) {}
+};
+
+TEST_F(GenerationStagerTest, AReplacementLeavesOutWhatIsQuarantined) {
+  const uint32_t good = Install("good"), bad = Install("bad");
+  EXPECT_THAT(device().slots(), ElementsAre(good, bad));
+  Fault("bad");
+  EXPECT_THAT(device().slots(), ElementsAre(good));
+  const uint32_t later = Install("later");
+  EXPECT_THAT(device().slots(), ElementsAre(good, later));
+}
+
+TEST_F(GenerationStagerTest, WhatIsBroughtBackStaysUntilItServes) {
+  const uint32_t slot = Install("bad");
+  Fault("bad");
+  const auto version = registry_->FindBySlot(slot);
+  EXPECT_FALSE(stager_->Contains(*version));
+  {
+    const GenerationStager::Kept kept = stager_->Keep(version);
+    ASSERT_TRUE(stager_->Stage(version).ok());
+    // Before it is activated, another round and another fault.
+    const uint32_t other = Install("other");
+    EXPECT_THAT(device().slots(), ElementsAre(slot, other));
+    Fault("other");
+    EXPECT_THAT(device().slots(), ElementsAre(slot));
+    EXPECT_TRUE(stager_->Contains(*version));
+  }
+  EXPECT_THAT(ScriptedDevice::SlotsOf(stager_->Replacement(device())), IsEmpty());
+}
+
+TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadGetsTheVersionAgain) {
+  auto version = Reserve("times");
+  // The supervisor sees the engine end before the round knows that it has loaded.
+  device().Then([&](const Generation&) {
+    auto replacement = stager_->Replacement(device());
+    EXPECT_THAT(ScriptedDevice::SlotsOf(replacement), IsEmpty());
+    device().Restart(replacement);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(stager_->Stage(version).ok());
+  EXPECT_THAT(device().slots(), ElementsAre(version->slot));
+  EXPECT_THAT(ScriptedDevice::SlotsOf(stager_->Replacement(device())), ElementsAre(version->slot));
+}
+
+TEST_F(TwoDevicesTest, WhatADeviceHasLoadedItsReplacementHasBeforeTheRoundEnds) {
+  auto version = Reserve("times");
+  device(1).Then([&](const Generation&) {
+    while (device(0).slots().empty()) absl::SleepFor(absl::Milliseconds(1));
+    // The round may still be about to note it; from then on it stays so.
+    while (ScriptedDevice::SlotsOf(stager_->Replacement(device(0))).empty()) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(stager_->Stage(version).ok());
+  EXPECT_THAT(device(0).slots(), ElementsAre(version->slot));
+  EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
+}
+
+TEST_F(GenerationStagerTest, AnEngineThatEndsUnderTheLoadIsReplacedWithoutIt) {
+  auto version = Reserve("times");
+  device().Then(EngineEnded);
+  device().Then([&](const Generation&) {
+    EXPECT_THAT(device().slots(), IsEmpty()) << "an engine would start with what none has taken";
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(stager_->Stage(version).ok());
+  EXPECT_THAT(device().slots(), ElementsAre(version->slot));
+}
+
+TEST_F(GenerationStagerTest, WhatEndsEveryEngineIsGivenUpBeforeTheDeviceIs) {
+  const uint32_t good = Install("good");
+  const size_t before = device().loads();
+  for (int i = 0; i < 10; ++i) device().Then(EngineEnded);
+  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_LT(device().loads() - before, 5u);
+  EXPECT_THAT(device().slots(), ElementsAre(good));
+}
+
+TEST_F(GenerationStagerTest, ADeviceThatIsGivenUpUnderTheLoadFailsTheRound) {
+  const uint32_t good = Install("good");
+  device().Then([&](const Generation&) {
+    device().set_state(Device::State::kUnhealthy);
+    return absl::UnavailableError("unhealthy");
+  });
+  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(device().slots(), ElementsAre(good)) << "a Resume would start with it";
+}
+
+TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
+  const uint32_t good = Install("good");
+  device(1).Then([&](const Generation&) {
+    while (device(0).slots().size() < 2) absl::SleepFor(absl::Milliseconds(1));
+    device(0).set_state(Device::State::kUnhealthy);
+    device(0).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(device(0).slots(), ElementsAre(good));
+  EXPECT_THAT(device(1).slots(), ElementsAre(good));
+}
+
+TEST_F(TwoDevicesTest, ADeviceThatWasGivenUpBeforeStartsWithItOnceItIsResumed) {
+  device(1).set_state(Device::State::kUnhealthy);
+  device(1).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+  auto version = Reserve("times");
+  ASSERT_TRUE(stager_->Stage(version).ok());
+  EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
+  EXPECT_TRUE(stager_->Contains(*version));
+}
+
+TEST_F(TwoDevicesTest, ADeviceThatWasGivenUpBeforeGoesBackWithTheOthers) {
+  const uint32_t good = Install("good");
+  device(1).set_state(Device::State::kUnhealthy);
+  for (int i = 0; i < 2; ++i) {
+    device(1).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+  }
+  device(0).Then([](const Generation&) { return absl::InvalidArgumentError("it is damaged"); });
+  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(device(0).slots(), ElementsAre(good));
+  EXPECT_THAT(device(1).slots(), ElementsAre(good));
+}
+
+TEST_F(TwoDevicesTest, ADeviceKeepsTheCodeOfWhatOnlyAnotherHasFaultedOn) {
+  const uint32_t bad = Install("bad");
+  Fault("bad", /*at=*/0);
+  const uint32_t later = Install("later");  // Tasks of the guilty version may wait on device 1.
+  EXPECT_THAT(device(0).slots(), ElementsAre(later));
+  EXPECT_THAT(device(1).slots(), ElementsAre(bad, later));
+  EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(bad)));
+}
+
+TEST_F(SecondDeviceAloneTest, ADeviceThatDidNotStartLacksNothing) {
+  const uint32_t slot = Install("times");
+  EXPECT_TRUE(stager_->Contains(*registry_->FindBySlot(slot)));
+  Fault("times");
+  EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(slot)));
+}
+
+TEST_F(TwoDevicesTest, CodeGoesWithTheLastWhoPinsItsVersion) {
+  const uint32_t bad = Install("bad");
+  auto task = registry_->FindBySlot(bad);
+  ASSERT_TRUE(registry_->Remove("bad", std::nullopt, commit_, nullptr).ok());
+  Install("later");
+  EXPECT_THAT(device(1).slots(), Contains(bad));
+  task = nullptr;
+  Install("last");
+  EXPECT_THAT(device(1).slots(), SizeIs(2));
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,249 @@
+#include "runtime/operators/install/install_run.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/errors/install_errors.h"
+#include "runtime/base/sha256.h"
+#include "runtime/compile/expression/expression.h"
+#include "runtime/compile/source_files.h"
+#include "runtime/operators/install/bytecode_canary.h"
+#include "runtime/operators/validation/check_examples.h"
+
+namespace resident {
+namespace {
+
+// The generated source of an expression, as its compiler names it.
+constexpr char kExpressionFile[] = "expression.cc";
+// A FLUX program, as the journal names it.
+constexpr char kBytecodePart[] = "program";
+
+std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) {
+  Sha256 hash;
+  hash.Field(request.name).Field(OperatorKindName(spec.kind)).Field(request.body);
+  for (const auto& [name, text] : request.files) hash.Field(name).Field(text);
+  hash.Field(spec.signature).Field(spec.split);
+  hash.Field(
+      absl::StrCat(spec.task_time_limit.count(), " ", spec.scratch_bytes, " ", spec.allow_spills));
+  return hash.Hex();
+}
+
+// Whether the version is what is wrong, and not the daemon or the caller's timing. A limit is
+// the version's own while it is compiled and tried; before, and when it is staged, it is
+// everybody's.
+bool SpeaksOfTheVersion(const absl::Status& status, bool trying) {
+  return status.code() == absl::StatusCode::kInvalidArgument ||
+         (trying && (status.code() == absl::StatusCode::kDeadlineExceeded ||
+                     status.code() == absl::StatusCode::kResourceExhausted));
+}
+
+}  // namespace
+
+absl::Status InstallRun::Run() {
+  const absl::Status status = RunSteps();
+  if (!status.ok() && SpeaksOfTheVersion(status, trying_)) ReportRejected(status);
+  return status;
+}
+
+absl::Status InstallRun::RunSteps() {
+  if (absl::Status status = CheckWithdrawn(); !status.ok()) return status;
+  if (absl::Status status = Prepare(); !status.ok()) return status;
+  trying_ = true;
+  absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
+  if (!status.ok()) return status;
+  trying_ = false;
+  if (request_.wait_for == VersionState::kCanaried) return absl::OkStatus();
+  if (status = CheckWithdrawn(); status.ok()) status = Stage();
+  if (status.ok() && request_.wait_for == VersionState::kActive) status = Activate();
+  return status;
+}
+
+absl::Status InstallRun::Prepare() {
+  spec_.kind = request_.kind;
+  spec_.summary = request_.summary;
+  spec_.signature = request_.signature;
+  spec_.split = request_.split;
+  spec_.task_time_limit = request_.task_time_limit;
+  spec_.scratch_bytes = request_.scratch_bytes;
+  spec_.allow_spills = request_.allow_spills;
+  spec_.installed_by = request_.actor;
+  spec_.installed_ms = absl::ToUnixMillis(absl::Now());
+  build_ = {.operator_name = request_.name,
+            .content_hash = "",
+            .kind = request_.kind,
+            .main_file = request_.body,
+            .files = request_.files,
+            .allow_spills = request_.allow_spills,
+            .scratch_bytes = request_.scratch_bytes,
+            .cancelled = withdrawn_};
+  switch (request_.kind) {
+    case OperatorKind::kBuiltin:
+      return absl::InternalError("a built-in operator cannot be installed");
+    case OperatorKind::kExpression: {
+      auto generated = expression::Generate(request_.name, request_.body);
+      if (!generated.ok()) return generated.status();
+      if (spec_.signature.empty()) spec_.signature = generated->signature;
+      if (spec_.signature != generated->signature) {
+        return errors::ExpressionSignature(spec_.signature, generated->signature);
+      }
+      if (spec_.split.empty()) spec_.split = generated->split;
+      if (spec_.summary.empty()) spec_.summary = generated->summary;
+      // How many registers a formula takes is not its author's concern.
+      spec_.allow_spills = build_.allow_spills = true;
+      build_.kind = OperatorKind::kSource;
+      build_.main_file = kExpressionFile;
+      build_.files = {{kExpressionFile, generated->source}};
+      break;
+    }
+    case OperatorKind::kBytecode:
+      spec_.bytecode = std::make_shared<const std::string>(request_.body);
+      break;
+    case OperatorKind::kObject:
+      if (!manager_.options_.allow_objects) return errors::ObjectsNotAllowed();
+      [[fallthrough]];
+    case OperatorKind::kSource:
+      if (absl::Status status = CheckMainFile(request_.files, request_.body); !status.ok()) {
+        return status;
+      }
+      break;
+  }
+  if (spec_.task_time_limit > manager_.options_.task_time_limit &&
+      manager_.options_.task_time_limit.count() != 0) {
+    return errors::TaskTimeAboveLimit(spec_.task_time_limit, manager_.options_.task_time_limit);
+  }
+  spec_.content_hash = ContentHash(request_, spec_);
+  build_.content_hash = spec_.content_hash;
+  const Registry& registry = *manager_.sources_.registry;
+  expected_ = request_.expected_revision.value_or(registry.Revision(request_.name));
+  return registry.CheckInstall(request_.name, spec_, expected_);
+}
+
+absl::Status InstallRun::RunNative() {
+  const auto signature = Signature::Parse(spec_.signature);
+  if (!signature.ok()) return signature.status();
+  const auto split = ParseSplit(spec_.split, *signature);
+  if (!split.ok()) return split.status();
+  absl::Status status = CheckExamples(request_.name, *signature, request_.examples);
+  if (!status.ok()) return status;
+  std::shared_ptr<const OperatorVersion> active;
+  if (auto serving = manager_.sources_.registry->Resolve(request_.name, 0); serving.ok()) {
+    active = serving->version;
+  }
+  canary_ = std::make_unique<VersionCanary>(
+      VersionCanary::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
+                           manager_.sources_.ordinals, manager_.options_.engine_program},
+      VersionCanary::Subject{request_.name, spec_.content_hash, *signature, *split,
+                             &request_.examples, spec_.task_time_limit, std::move(active)});
+  status = Compile();
+  if (status.ok()) status = CheckWithdrawn();
+  if (status.ok()) status = Canary();
+  return status;
+}
+
+absl::Status InstallRun::RunBytecode() {
+  absl::Status status = TryBytecode(*spec_.bytecode, request_.examples);
+  if (!status.ok()) return status;
+  Report({.state = VersionState::kCanaried});
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::Compile() {
+  auto built = manager_.builder_.Build(build_, &built_.log);
+  if (built.status().code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
+  if (!built.ok()) return built.status();
+  built_ = *std::move(built);
+  Report({.state = VersionState::kCompiled,
+          .steps = built_.compile_steps,
+          .cached = built_.cached,
+          .log = built_.log});
+  if (!built_.inspected.ok()) return built_.inspected;
+  InstallProgress inspected{.state = VersionState::kInspected, .steps = built_.inspect_steps};
+  for (const auto& [target, unit] : built_.payload->units) {
+    inspected.resources[target.name()] = unit.resources;
+  }
+  Report(std::move(inspected));
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::Canary() {
+  InstallProgress canaried{.state = VersionState::kCanaried};
+  canaried.cached = canary_->cached();
+  const absl::Status status = canary_->Run(built_, withdrawn_, &canaried.steps);
+  canary_.reset();
+  if (status.code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
+  if (!status.ok()) return status;
+  Report(std::move(canaried));
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::Stage() {
+  Registry& registry = *manager_.sources_.registry;
+  auto reserved = registry.Reserve(request_.name, spec_, expected_,
+                                   absl::Now() + absl::FromChrono(manager_.options_.park_deadline));
+  if (!reserved.ok()) return reserved.status();
+  (*reserved)->payload = built_.payload;
+  if (request_.kind != OperatorKind::kBytecode) {
+    const absl::Status loaded = manager_.stager_.Stage(*reserved);
+    if (!loaded.ok()) return loaded;
+  }
+  StateStore::Origin origin{.actor = request_.actor};
+  if (absl::Status status = KeepContent(&origin.content); !status.ok()) return status;
+  auto change = registry.Stage(*std::move(reserved), expected_, [&](const RegistryChange& staged) {
+    return manager_.sources_.state->Append(staged, origin);
+  });
+  if (!change.ok()) return change.status();
+  expected_ = change->revision;
+  version_ = change->version;
+  if (absl::Status kept = manager_.sources_.state->Sync(); !kept.ok()) return kept;
+  Report({.state = VersionState::kStaged, .version = version_, .revision = expected_});
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::KeepContent(VersionContent* content) const {
+  std::map<std::string, std::string> parts = build_.files;
+  content->body = build_.main_file;
+  if (request_.kind == OperatorKind::kBytecode) parts = {{kBytecodePart, request_.body}};
+  for (const auto& [name, bytes] : parts) {
+    auto blob = manager_.sources_.state->PutBlob(bytes);
+    if (!blob.ok()) return blob.status();
+    content->blobs[name] = *std::move(blob);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::Activate() {
+  SwitchRequest activate;
+  activate.name = request_.name;
+  activate.version = version_;
+  activate.expected_revision = expected_;
+  activate.actor = request_.actor;
+  const auto active = manager_.Activate(activate);
+  if (!active.ok()) return active.status();
+  Report({.state = VersionState::kActive, .version = version_, .revision = active->revision});
+  return absl::OkStatus();
+}
+
+absl::Status InstallRun::CheckWithdrawn() const {
+  return withdrawn_() ? errors::InstallWithdrawn() : absl::OkStatus();
+}
+
+void InstallRun::Report(InstallProgress progress) {
+  const Clock::time_point now = Clock::now();
+  progress.duration = now - std::exchange(step_began_, now);
+  progress_(progress);
+}
+
+void InstallRun::ReportRejected(const absl::Status& why) {
+  OperatorEvent event;
+  event.kind = EventKind::kRejected;
+  event.operator_name = request_.name;
+  event.actor = request_.actor;
+  event.content_hash = spec_.content_hash;
+  event.message = std::string(why.message());
+  manager_.Note(std::move(event));
+  Report(
+      {.state = VersionState::kRejected, .log = built_.log, .message = std::string(why.message())});
+}
+
+}  // namespace resident

@@ -1,0 +1,73 @@
+// InstallRun: one install, from the request to the version in its slot.
+//
+//   Prepare ─▶ Compile ─▶ (inspected) ─▶ Canary ─▶ Stage ─▶ Activate
+//      │          │                         │         │
+//      └──────────┴───────── rejected ◀─────┴─────────┘
+//
+// Bytecode has neither a unit nor a slot: it is checked, tried on the host, and staged
+// without a generation.
+//
+// Thread safety: an object belongs to one thread.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_INSTALL_RUN_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_INSTALL_RUN_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/operators/install/live_operator_manager.h"
+#include "runtime/operators/install/operator_manager.h"
+#include "runtime/operators/install/version_builder.h"
+#include "runtime/operators/install/version_canary.h"
+
+namespace resident {
+
+class InstallRun {
+ public:
+  InstallRun(LiveOperatorManager& manager, const InstallRequest& request,
+             const std::function<void(const InstallProgress&)>& progress,
+             const std::function<bool()>& withdrawn)
+      : manager_(manager), request_(request), progress_(progress), withdrawn_(withdrawn) {}
+
+  // Errors: as OperatorManager::Install.
+  absl::Status Run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  absl::Status RunSteps();
+  absl::Status Prepare();
+  absl::Status RunNative();
+  absl::Status RunBytecode();
+  absl::Status Compile();
+  absl::Status Canary();
+  absl::Status Stage();
+  // Keeps what the version was built from, so that a restarted daemon can build it.
+  absl::Status KeepContent(VersionContent* content) const;
+  absl::Status Activate();
+  // Ends the run with what is wrong with the version, as against with the daemon.
+  absl::Status CheckWithdrawn() const;
+  // Reports a state, and the time since the one before.
+  void Report(InstallProgress progress);
+  void ReportRejected(const absl::Status& why);
+
+  LiveOperatorManager& manager_;
+  const InstallRequest& request_;
+  const std::function<void(const InstallProgress&)>& progress_;
+  const std::function<bool()>& withdrawn_;
+
+  Clock::time_point step_began_ = Clock::now();
+  BuildRequest build_;
+  VersionSpec spec_;
+  bool trying_ = false;    // It is being compiled or run on its examples.
+  uint64_t expected_ = 0;  // Revision that the operator must still have at the end.
+  std::unique_ptr<VersionCanary> canary_;
+  BuiltVersion built_;
+  uint32_t version_ = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_INSTALL_RUN_H_

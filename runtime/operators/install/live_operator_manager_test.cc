@@ -1,0 +1,165 @@
+// The manager without engines: bytecode operators, and devices that take every generation.
+#include "runtime/operators/install/live_operator_manager.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/operators/install/fake_compiler.h"
+#include "runtime/operators/install/scripted_device.h"
+#include "runtime/operators/install/unit_payload.h"
+
+namespace resident {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+bool Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 60'000; ++i) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return false;
+}
+
+class LiveOperatorManagerTest : public ::testing::Test {
+ protected:
+  // Installs a version of a bytecode operator.
+  void Install(const std::string& name, VersionState until) {
+    InstallRequest request;
+    request.name = name;
+    request.kind = OperatorKind::kBytecode;
+    request.body = std::string({0x22, 0, 0, 0, 0x00});  // MUL R0, R0, R0; HALT.
+    request.wait_for = until;
+    const absl::Status installed = manager_.Install(
+        request, [](const InstallProgress&) {}, [] { return false; });
+    ASSERT_TRUE(installed.ok()) << installed;
+  }
+  // Version 1 serves, version 2 is staged.
+  void InstallTwo(const std::string& name) {
+    Install(name, VersionState::kActive);
+    Install(name, VersionState::kStaged);
+  }
+  // Shadow comparisons of version 2.
+  void Compare(const std::string& name, uint64_t tasks, uint64_t mismatches) {
+    const auto version = registry_->ResolveProgram(name, 2);
+    ASSERT_TRUE(version.ok()) << version.status();
+    manager_.RecordShadow(*version->version, tasks, mismatches);
+  }
+  static SwitchRequest To(const std::string& name, BakeAction action = BakeAction::kOff) {
+    SwitchRequest request;
+    request.name = name;
+    request.bake.action = action;
+    request.bake.time = std::chrono::hours(1);
+    request.bake.min_tasks = 10;
+    return request;
+  }
+  uint32_t Active(const std::string& name) const {
+    const auto view = registry_->Describe(name);
+    return view.ok() ? view->active_version : 0;
+  }
+  // A native version of the operator that serves; its slot.
+  uint32_t InstallNative(const std::string& name) {
+    VersionSpec spec;
+    spec.kind = OperatorKind::kSource;
+    spec.signature = "x: in f32[*S], out: out f32[*S]";
+    auto version = *registry_->Reserve(name, spec, std::nullopt, absl::InfiniteFuture());
+    auto payload = std::make_shared<UnitPayload>();
+    payload->symbol = "resident_op_0123456789abcdef";
+    payload->units[CompileTarget()] = {std::make_shared<const std::string>("unit"), {}};
+    version->payload = payload;
+    const uint32_t slot = version->slot;
+    const Registry::Commit commit = [this](const RegistryChange& change) {
+      return state_->Append(change, {});
+    };
+    EXPECT_TRUE(registry_->Stage(std::move(version), std::nullopt, commit).ok());
+    EXPECT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit).ok());
+    return slot;
+  }
+
+  std::unique_ptr<Registry> registry_ = *Registry::Create({});
+  std::unique_ptr<StateStore> state_ = *StateStore::Open({});
+  FakeCompiler compiler_;
+  ScriptedDevice device_{0};
+  LiveOperatorManager manager_{
+      {}, LiveOperatorManager::Sources{registry_.get(), state_.get(), &compiler_, {&device_}, {0}}};
+};
+
+TEST_F(LiveOperatorManagerTest, ARollbackThatIsRefusedLeavesTheBakeAlone) {
+  InstallTwo("square");
+  ASSERT_TRUE(manager_.Activate(To("square", BakeAction::kRollBack)).ok());
+  SwitchRequest stale = To("square");
+  stale.expected_revision = 1;
+  EXPECT_EQ(manager_.Rollback(stale).status().code(), absl::StatusCode::kAborted);
+  Compare("square", 100, 100);
+  EXPECT_TRUE(Eventually([&] { return Active("square") == 1; }));
+}
+
+TEST_F(LiveOperatorManagerTest, WhatATrialFoundIsNotHeldAgainstAnActivationAfterIt) {
+  InstallTwo("a");
+  InstallTwo("b");
+  PromoteRequest trial;
+  trial.name = "a";
+  trial.shadow_percent = 100;
+  trial.bake.action = BakeAction::kOff;
+  ASSERT_TRUE(manager_.Promote(trial).ok());
+  Compare("a", 100, 100);
+  ASSERT_TRUE(manager_.Activate(To("a", BakeAction::kRollBack)).ok());
+  // The look that finds b has been at a before.
+  ASSERT_TRUE(manager_.Activate(To("b", BakeAction::kRollBack)).ok());
+  Compare("b", 100, 100);
+  EXPECT_TRUE(Eventually([&] { return Active("b") == 1; }));
+  EXPECT_EQ(Active("a"), 2u);
+  // What is found from now on counts.
+  Compare("a", 100, 100);
+  EXPECT_TRUE(Eventually([&] { return Active("a") == 1; }));
+}
+
+TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
+  const uint32_t slot = InstallNative("times");
+  DeviceFault fault;
+  fault.kind = "fault";
+  fault.cause = "it stored to a bad address";
+  fault.suspects = {slot};
+  const auto replacement = manager_.OnFault(device_, fault);
+  EXPECT_THAT(ScriptedDevice::SlotsOf(replacement), IsEmpty());
+  EXPECT_EQ(Active("times"), 0u);
+  device_.Restart(replacement);
+
+  SwitchRequest force = To("times");
+  force.force = true;
+  ASSERT_TRUE(manager_.Activate(force).ok());
+  EXPECT_EQ(Active("times"), 1u);
+  EXPECT_THAT(device_.slots(), ElementsAre(slot));
+}
+
+TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForADevice) {
+  DeviceFault fault;
+  fault.kind = "fault";
+  fault.suspects = {InstallNative("times")};
+  device_.Restart(manager_.OnFault(device_, fault));
+  SwitchRequest stale = To("times");
+  stale.force = true;
+  stale.expected_revision = 1;
+  EXPECT_EQ(manager_.Activate(stale).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(device_.loads(), 0u);
+}
+
+TEST_F(LiveOperatorManagerTest, ARemovalSaysWhatItLeavesToWaitFor) {
+  Install("square", VersionState::kActive);
+  auto task = registry_->ResolveProgram("square", 0);
+  ASSERT_TRUE(task.ok());
+  const auto removal = manager_.Remove("square", std::nullopt, "somebody");
+  ASSERT_TRUE(removal.ok()) << removal.status();
+  ASSERT_EQ(removal->drained.size(), 1u);
+  EXPECT_FALSE(removal->drained[0]->HasBeenNotified());
+  *task = {};
+  EXPECT_TRUE(removal->drained[0]->HasBeenNotified());
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,176 @@
+// OperatorManager: everything that changes an operator goes through here.
+//
+//   Install   compile → inspect → canary → stage (a new generation) → perhaps activate
+//   Activate, Rollback, Promote   a change of the registry: no engine is involved
+//   Remove    a change of the registry; the last task ends later
+//   by itself: quarantine after a fault, rollback after a regression, shadow comparison
+//
+// A change is written to the journal before anybody can see it, and is on disk before it is
+// answered. INTERNAL: it was made, but the disk failed. What the manager itself does
+// (quarantine, automatic rollback) has "residentd" as its actor.
+//
+// Installs run in parallel up to the staging, where those that wait are taken into one
+// generation. Changes of one operator are serialised by its revision: an install or an
+// activation that began before another change of the same operator was made is ABORTED.
+//
+// Thread safety: all members may be called from any thread. Changes wait for the journal's
+// disk; Install for compilers and engines, and a forced Activate for a generation, which
+// can take as long as an engine takes to be replaced. Call them on threads that may.
+//
+//   ASSIGN_OR_RETURN(auto manager, OperatorManager::Create(options, sources));
+//   absl::Status done = manager->Install(request, on_progress, client_has_gone);
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_OPERATOR_MANAGER_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_OPERATOR_MANAGER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "runtime/compile/resource_use.h"
+#include "runtime/model/operator_event.h"
+#include "runtime/model/version_spec.h"
+#include "runtime/model/version_state.h"
+#include "runtime/operators/validation/example.h"
+
+namespace resident {
+
+struct InstallRequest {
+  std::string name;
+  std::string summary;
+  // Signature and split as text; an expression's may be empty, bytecode has none.
+  std::string signature;
+  std::string split;
+  OperatorKind kind = OperatorKind::kSource;
+  // kSource: name of the main file; kExpression: its text; kBytecode: the program;
+  // kObject: name of the file that holds it.
+  std::string body;
+  std::map<std::string, std::string> files;  // Name to text.
+  std::vector<Example> examples;
+  // 0: the daemon's --task_time_limit.
+  std::chrono::milliseconds task_time_limit{0};
+  uint64_t scratch_bytes = 0;
+  bool allow_spills = false;
+  std::optional<uint64_t> expected_revision;
+  // kCanaried, kStaged or kActive.
+  VersionState wait_for = VersionState::kStaged;
+  std::string actor;
+};
+
+// A state that an install has come to.
+struct InstallProgress {
+  VersionState state = VersionState::kSubmitted;
+  uint32_t version = 0;   // From kStaged on.
+  uint64_t revision = 0;  // Likewise.
+  std::chrono::nanoseconds duration{0};
+  std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps = {};
+  bool cached = false;
+  std::string log = {};
+  std::map<std::string, ResourceUse> resources = {};  // By architecture.
+  std::string message = {};
+};
+
+enum class BakeAction : uint8_t { kDefault = 0, kOff = 1, kWarn = 2, kRollBack = 3 };
+
+struct BakeOptions {
+  BakeAction action = BakeAction::kDefault;
+  // 0, here and below: the daemon's default.
+  std::chrono::milliseconds time{0};
+  double max_error_rate = 0;
+  double max_latency_ratio = 0;
+  double max_mismatch_rate = 0;
+  uint64_t min_tasks = 0;
+};
+
+// A change of what serves.
+struct SwitchRequest {
+  std::string name;
+  uint32_t version = 0;  // 0: the standby.
+  std::optional<uint64_t> expected_revision;
+  bool force = false;
+  BakeOptions bake;
+  std::string actor;
+};
+struct SwitchResult {
+  uint32_t version = 0;           // Serves now.
+  uint32_t previous_version = 0;  // Served before; 0: none did.
+  uint64_t revision = 0;
+  // From the call until whoever asked next got the other version; its record was written by
+  // then, and is on disk when the call returns.
+  std::chrono::nanoseconds switch_time{0};
+};
+
+struct PromoteRequest {
+  std::string name;
+  uint32_t version = 0;
+  std::optional<uint64_t> expected_revision;
+  double shadow_percent = 0;
+  double traffic_percent = 0;
+  BakeOptions bake;
+  std::string actor;
+};
+
+class OperatorManager {
+ public:
+  virtual ~OperatorManager() = default;
+
+  // `progress` is called on the calling thread, for each state from COMPILED to
+  // request.wait_for, or REJECTED. `withdrawn` is asked until it is staged, from any thread:
+  // once true, compilers and canaries are ended, nothing is staged and the call ends
+  // CANCELLED. Errors: as Operators.Install documents.
+  virtual absl::Status Install(const InstallRequest& request,
+                               const std::function<void(const InstallProgress&)>& progress,
+                               const std::function<bool()>& withdrawn) = 0;
+
+  // Errors: NOT_FOUND, ABORTED (stale revision), FAILED_PRECONDITION (built in; no such
+  // version in a slot; quarantined and not forced).
+  virtual absl::StatusOr<SwitchResult> Activate(const SwitchRequest& request) = 0;
+  virtual absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) = 0;
+  // The revision after it.
+  virtual absl::StatusOr<uint64_t> Promote(const PromoteRequest& request) = 0;
+  // What was admitted before still runs; it does not wait for that.
+  struct Removal {
+    uint64_t revision = 0;
+    // Of each version: notified when its last task has ended.
+    std::vector<std::shared_ptr<absl::Notification>> drained;
+  };
+  virtual absl::StatusOr<Removal> Remove(const std::string& name,
+                                         std::optional<uint64_t> expected_revision,
+                                         const std::string& actor) = 0;
+
+  // Events with a revision above `after`, oldest first, at most `most`. OUT_OF_RANGE:
+  // events that old are no longer kept.
+  virtual absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
+                                                                 size_t most) const = 0;
+  // Events below `before` (0: the newest), newest first; of `name` unless empty.
+  virtual std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
+                                                  size_t most) const = 0;
+  virtual uint64_t revision() const = 0;
+  // Calls `wake` after each event, from any thread, without locks; returns a token for
+  // Unsubscribe, after which `wake` is not called any more.
+  virtual uint64_t Subscribe(std::function<void()> wake) = 0;
+  virtual void Unsubscribe(uint64_t token) = 0;
+
+  // Revision of an operator's last change; 0: built in, or unknown.
+  virtual uint64_t OperatorRevision(const std::string& name) const = 0;
+
+  // Shadow comparisons of the version on trial.
+  struct TrialCounters {
+    uint64_t shadow_tasks = 0;
+    uint64_t shadow_mismatches = 0;
+    double latency_ratio = 0;  // 0: unknown.
+  };
+  virtual TrialCounters trial_counters(const std::string& name) const = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_OPERATOR_MANAGER_H_

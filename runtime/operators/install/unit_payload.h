@@ -1,0 +1,28 @@
+// UnitPayload: the compiled form of a version, kept with it for as long as it may run.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_UNIT_PAYLOAD_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_UNIT_PAYLOAD_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/compile/compile_job.h"
+#include "runtime/model/version_spec.h"
+
+namespace resident {
+
+struct CompiledUnit {
+  std::shared_ptr<const std::string> object;
+  ResourceUse resources;
+};
+
+struct UnitPayload : VersionPayload {
+  // The function that every object defines.
+  std::string symbol;
+  // By the devices' own architectures.
+  std::map<CompileTarget, CompiledUnit> units;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_UNIT_PAYLOAD_H_

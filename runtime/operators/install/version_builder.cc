@@ -1,0 +1,130 @@
+#include "runtime/operators/install/version_builder.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/compile/compiler.h"
+
+namespace resident {
+namespace {
+
+// One compilation of the request: for a target, with or without checks.
+struct Compilation {
+  CompileTarget target;
+  bool checked;
+  CompileResult result;
+
+  std::string Name() const { return absl::StrCat(target.name(), checked ? " checked" : ""); }
+};
+
+CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
+                         const Compilation& compilation) {
+  if (request.kind == OperatorKind::kObject) {
+    return compiler.TakeObject(
+        {compilation.target, request.files.at(request.main_file), request.cancelled});
+  }
+  CompileJob job;
+  job.target = compilation.target;
+  job.files = request.files;
+  job.main_file = request.main_file;
+  job.function = OperatorFunctionName(request.operator_name);
+  job.content_hash = request.content_hash;
+  job.checked = compilation.checked;
+  job.allow_spills = request.allow_spills;
+  job.scratch_bytes = request.scratch_bytes;
+  job.cancelled = request.cancelled;
+  return compiler.Compile(job);
+}
+
+// The compilers of several targets say the same of the same mistake: each text once.
+void AppendLog(const Compilation& compilation, std::string* log) {
+  const std::string& text = compilation.result.log;
+  if (text.empty() || log->find(text) != std::string::npos) return;
+  absl::StrAppend(log, "[", compilation.Name(), "]\n", text, text.back() == '\n' ? "" : "\n");
+}
+
+absl::Status ForTarget(const absl::Status& status, const Compilation& compilation) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(compilation.Name(), ": ", status.message()));
+}
+
+}  // namespace
+
+VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<Device*>& devices)
+    : compiler_(compiler) {
+  for (const Device* device : devices) targets_.push_back(TargetOf(*device));
+  std::sort(targets_.begin(), targets_.end());
+  targets_.erase(std::unique(targets_.begin(), targets_.end()), targets_.end());
+}
+
+CompileTarget VersionBuilder::TargetOf(const Device& device) {
+  const uint32_t architecture = device.snapshot().info.architecture;
+  return {architecture != 0, static_cast<int>(architecture)};
+}
+
+absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
+                                                   std::string* log) const {
+  std::vector<Compilation> compilations;
+  for (const CompileTarget& target : targets_) {
+    compilations.push_back({target, /*checked=*/false, {}});
+    if (request.kind != OperatorKind::kObject) compilations.push_back({target, true, {}});
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < compilations.size(); ++i) {
+    threads.emplace_back(
+        [&, i] { compilations[i].result = CompileOne(*compiler_, request, compilations[i]); });
+  }
+  compilations[0].result = CompileOne(*compiler_, request, compilations[0]);
+  for (std::thread& thread : threads) thread.join();
+
+  for (const Compilation& compilation : compilations) AppendLog(compilation, log);
+  for (const Compilation& compilation : compilations) {
+    absl::Status status = ForTarget(compilation.result.compiled, compilation);
+    if (!status.ok()) return status;
+  }
+  auto payload = std::make_shared<UnitPayload>();
+  auto checked = std::make_shared<UnitPayload>();
+  BuiltVersion built;
+  built.cached = true;
+  for (Compilation& compilation : compilations) {
+    CompileResult& result = compilation.result;
+    // The checked build too: without it there is no canary.
+    if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
+    built.cached &= result.cached;
+    for (auto& [step, duration] : result.steps) {
+      auto& steps = absl::StartsWith(step, "inspect") ? built.inspect_steps : built.compile_steps;
+      steps.emplace_back(absl::StrCat(step, compilation.checked ? " checked" : ""), duration);
+    }
+    UnitPayload& of = compilation.checked ? *checked : *payload;
+    of.symbol = result.symbol;
+    of.units[compilation.target] = {result.object, result.resources};
+  }
+  built.log = *log;
+  if (!built.inspected.ok()) return built;
+  built.payload = std::move(payload);
+  if (request.kind != OperatorKind::kObject) built.checked = std::move(checked);
+  return built;
+}
+
+absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::MakeGeneration(
+    const CompileTarget& target, uint64_t number, const std::vector<Member>& members) {
+  auto generation = std::make_shared<Generation>();
+  generation->number = number;
+  for (const Member& member : members) {
+    const auto unit = member.payload->units.find(target);
+    if (unit == member.payload->units.end()) {
+      return absl::InternalError(
+          absl::StrCat(member.payload->symbol, " was not compiled for ", target.name()));
+    }
+    generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
+  }
+  return generation;
+}
+
+}  // namespace resident

@@ -1,0 +1,87 @@
+// VersionBuilder: what an install brings, compiled and inspected for every target of the
+// daemon's devices, and put into their generations.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_BUILDER_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_BUILDER_H_
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/device/device.h"
+#include "runtime/engine/generation.h"
+#include "runtime/operators/install/operator_manager.h"
+#include "runtime/operators/install/unit_payload.h"
+#include "runtime/operators/registry/operator_version.h"
+
+namespace resident {
+
+class Compiler;  // runtime/compile/compiler.h
+
+// What is compiled: an install without its examples.
+struct BuildRequest {
+  std::string operator_name;
+  // The version's content hash; names the unit.
+  std::string content_hash;
+  // kSource, also for expressions (then the generated source), or kObject.
+  OperatorKind kind = OperatorKind::kSource;
+  std::string main_file;  // kObject: the object's file.
+  std::map<std::string, std::string> files;
+  bool allow_spills = false;
+  uint64_t scratch_bytes = 0;
+  // As CompileJob's, but asked from any thread.
+  std::function<bool()> cancelled = nullptr;
+};
+
+struct BuiltVersion {
+  // INVALID_ARGUMENT: it compiles, but cannot be part of a generation, with the numbers;
+  // nothing but `log`, `cached` and `compile_steps` is there then.
+  absl::Status inspected;
+  std::shared_ptr<const UnitPayload> payload;
+  // The same with the SDK's checks, for canaries; null for objects.
+  std::shared_ptr<const UnitPayload> checked;
+  // Of all compilers.
+  std::string log;
+  bool cached = false;
+  std::vector<std::pair<std::string, std::chrono::nanoseconds>> compile_steps;
+  std::vector<std::pair<std::string, std::chrono::nanoseconds>> inspect_steps;
+};
+
+class VersionBuilder {
+ public:
+  VersionBuilder(Compiler* compiler, const std::vector<Device*>& devices);
+
+  // What the devices need: each architecture once.
+  const std::vector<CompileTarget>& targets() const { return targets_; }
+  static CompileTarget TargetOf(const Device& device);
+
+  // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
+  // it). That an inspection refuses it is said in the result. DEADLINE_EXCEEDED,
+  // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
+  // CANCELLED: the request said so.
+  absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
+
+  // A generation of units in slots; the same may stand in several. INTERNAL: one was not compiled
+  // for the target.
+  struct Member {
+    uint32_t slot;
+    std::shared_ptr<const UnitPayload> payload;
+  };
+  static absl::StatusOr<std::shared_ptr<const Generation>> MakeGeneration(
+      const CompileTarget& target, uint64_t number, const std::vector<Member>& members);
+
+ private:
+  Compiler* const compiler_;
+  std::vector<CompileTarget> targets_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_BUILDER_H_

@@ -1,0 +1,66 @@
+#include "runtime/operators/install/version_builder.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/operators/install/fake_compiler.h"
+#include "runtime/operators/install/scripted_device.h"
+
+namespace resident {
+namespace {
+
+std::shared_ptr<const UnitPayload> Payload(const CompileTarget& target) {
+  auto payload = std::make_shared<UnitPayload>();
+  payload->symbol = "resident_op_a";
+  payload->units[target] = {std::make_shared<const std::string>("code"), {}};
+  return payload;
+}
+
+class VersionBuilderTest : public ::testing::Test {
+ protected:
+  FakeCompiler compiler_;
+  ScriptedDevice device_{0};
+  const VersionBuilder builder_{&compiler_, {&device_}};
+};
+
+TEST_F(VersionBuilderTest, AUnitMayStandInTwoSlots) {
+  const CompileTarget gpu{true, 90};
+  const auto payload = Payload(gpu);
+  const auto generation = VersionBuilder::MakeGeneration(gpu, 2, {{40, payload}, {42, payload}});
+  ASSERT_TRUE(generation.ok()) << generation.status();
+  ASSERT_EQ((*generation)->operators.size(), 2u);
+  EXPECT_EQ((*generation)->operators[0].slot, 40u);
+  EXPECT_EQ((*generation)->operators[1].slot, 42u);
+  EXPECT_EQ((*generation)->operators[0].object, (*generation)->operators[1].object);
+}
+
+TEST_F(VersionBuilderTest, AUnitThatWasNotCompiledForTheDeviceIsNamed) {
+  const auto generation =
+      VersionBuilder::MakeGeneration({true, 90}, 2, {{40, Payload({true, 80})}});
+  EXPECT_EQ(generation.status().code(), absl::StatusCode::kInternal) << generation.status();
+}
+
+TEST_F(VersionBuilderTest, ABuildAsksWhetherItIsWithdrawn) {
+  for (const OperatorKind kind : {OperatorKind::kSource, OperatorKind::kObject}) {
+    std::atomic<int> asked = 0;
+    BuildRequest request;
+    request.operator_name = "times";
+    request.kind = kind;
+    request.main_file = "times.cc";
+    request.files["times.cc"] = "";
+    request.cancelled = [&] {
+      ++asked;
+      return true;
+    };
+    std::string log;
+    EXPECT_EQ(builder_.Build(request, &log).status().code(), absl::StatusCode::kCancelled);
+    EXPECT_GT(asked, 0);
+  }
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,133 @@
+#include "runtime/operators/install/version_canary.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "runtime/base/errors/install_errors.h"
+#include "runtime/base/sha256.h"
+#include "runtime/operators/install/canary_verdicts.h"
+#include "runtime/operators/install/unit_payload.h"
+
+namespace resident {
+namespace {
+
+// Slots of the canary's own generation; the built-in operators are far below.
+constexpr uint32_t kCanarySlot = kMaxOperatorSlots - 1;
+constexpr uint32_t kCheckedSlot = kMaxOperatorSlots - 2;
+constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
+// A canary's generation is the second of its engine.
+constexpr uint64_t kCanaryGeneration = 2;
+
+// How often `withdrawn` is asked.
+constexpr absl::Duration kWithdrawnLook = absl::Milliseconds(20);
+
+// Ends the engine, and with it its Run, once the install is withdrawn.
+class WithdrawalWatch {
+ public:
+  WithdrawalWatch(CanaryEngine& engine, const std::function<bool()>& withdrawn)
+      : thread_([this, &engine, &withdrawn] {
+          while (!done_.WaitForNotificationWithTimeout(kWithdrawnLook)) {
+            if (!withdrawn()) continue;
+            engine.Cancel();
+            return;
+          }
+        }) {}
+  ~WithdrawalWatch() {
+    done_.Notify();
+    thread_.join();
+  }
+
+ private:
+  absl::Notification done_;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& engine) {
+  Sha256 hash;
+  hash.Field(subject.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
+  hash.Field(subject.active == nullptr ? "" : subject.active->spec.content_hash);
+  hash.Field(absl::StrCat(subject.task_time_limit.count()));
+  for (const Example& example : *subject.examples) {
+    hash.Field(absl::StrCat(example.relative_tolerance, " ", example.absolute_tolerance));
+    for (const ExampleValue& value : example.values) {
+      hash.Field(absl::StrCat(static_cast<int>(value.dtype), ShapeText(value.shape)));
+      hash.Field(value.data);
+    }
+  }
+  return hash.Hex();
+}
+
+}  // namespace
+
+VersionCanary::VersionCanary(const Setup& setup, Subject subject)
+    : setup_(setup), subject_(std::move(subject)) {
+  for (const CompileTarget& target : setup_.builder->targets()) {
+    for (const Device* device : setup_.devices) {
+      if (VersionBuilder::TargetOf(*device) != target) continue;
+      const EngineInfo engine = device->snapshot().info;
+      std::string key = VerdictKey(subject_, engine);
+      if (!setup_.verdicts->Passed(key)) {
+        trials_.push_back({target, std::move(key),
+                           CanaryEngine::Start({.cuda = target.cuda,
+                                                .ordinal = setup_.ordinals[device->index()],
+                                                .threads_per_block = engine.threads_per_block,
+                                                .engine_program = setup_.engine_program})});
+      }
+      break;  // One device of each kind.
+    }
+  }
+}
+
+VersionCanary::~VersionCanary() = default;
+
+absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<bool()>& withdrawn,
+                                Steps* steps) {
+  for (Trial& trial : trials_) {
+    if (withdrawn()) return errors::InstallWithdrawn();
+    absl::Status status = RunOn(trial, built, withdrawn, steps);
+    if (!status.ok()) return status;
+    setup_.verdicts->NotePassed(trial.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
+                                  const std::function<bool()>& withdrawn, Steps* steps) const {
+  std::vector<VersionBuilder::Member> members = {{kCanarySlot, built.payload}};
+  CanaryJob job;
+  job.operator_name = subject_.operator_name;
+  job.slot = kCanarySlot;
+  if (built.checked != nullptr) {
+    members.push_back({kCheckedSlot, built.checked});
+    job.checked_slot = kCheckedSlot;
+  }
+  if (subject_.active != nullptr) {
+    auto payload = std::dynamic_pointer_cast<const UnitPayload>(subject_.active->payload);
+    // A version with the same content is the same.
+    if (payload != nullptr && subject_.active->spec.content_hash != subject_.content_hash) {
+      members.push_back({kActiveSlot, std::move(payload)});
+      job.active_slot = kActiveSlot;
+    }
+  }
+  auto generation = VersionBuilder::MakeGeneration(trial.target, kCanaryGeneration, members);
+  if (!generation.ok()) return generation.status();
+  const std::string target = trial.target.name();
+  job.generation = *std::move(generation);
+  job.signature = subject_.signature;
+  job.split = subject_.split;
+  job.examples = *subject_.examples;
+  job.task_time_limit = subject_.task_time_limit;
+  WithdrawalWatch watch(*trial.engine, withdrawn);
+  const CanaryReport report = trial.engine->Run(job);
+  steps->emplace_back(absl::StrCat("await canary engine ", target), report.start_wait);
+  steps->emplace_back(absl::StrCat("load canary ", target), report.load);
+  steps->emplace_back(absl::StrCat("run ", report.tasks, " canary tasks ", target), report.run);
+  if (report.status.ok()) return report.status;
+  return absl::Status(report.status.code(),
+                      absl::StrCat("canary on ", target, ": ", report.status.message()));
+}
+
+}  // namespace resident

@@ -1,0 +1,70 @@
+// OperatorView: an operator and its versions as they are at one moment, for listings. It
+// pins nothing.
+#ifndef RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
+#define RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/operators/registry/operator_version.h"
+
+namespace resident {
+
+struct VersionView {
+  uint32_t version = 0;
+  VersionState state = VersionState::kStaged;
+  uint32_t slot = kNoSlot;  // kNoSlot: bytecode, or not in the kernel.
+  bool builtin = false;
+  VersionSpec spec;
+  SplitRule split;
+  std::string quarantine_reason;
+  VersionStats stats;
+
+  // On all devices: those that ended, and of these those that did not end OK.
+  uint64_t tasks() const {
+    uint64_t sum = 0;
+    for (const auto& of_device : stats) sum += of_device->all_tasks();
+    return sum;
+  }
+  uint64_t failed_tasks() const {
+    uint64_t sum = 0;
+    for (const auto& of_device : stats) sum += of_device->failed_tasks();
+    return sum;
+  }
+};
+
+// A standby version on trial.
+struct TrialView {
+  uint32_t version = 0;  // 0: none is.
+  double traffic_percent = 0;
+  double shadow_percent = 0;
+};
+
+struct OperatorView {
+  std::shared_ptr<const Operator> op;
+  // Of the active version, or the newest if none is active.
+  std::string summary;
+  bool wide = false;
+  bool builtin = false;
+  uint64_t revision = 0;  // 0: built in.
+  // 0: none.
+  uint32_t active_version = 0;
+  uint32_t standby_version = 0;
+  TrialView trial;
+  // Ascending; the last few of those that are retired among them.
+  std::vector<VersionView> versions;
+
+  // Null: there is none.
+  const VersionView* Find(uint32_t version) const {
+    for (const VersionView& candidate : versions) {
+      if (candidate.version == version) return &candidate;
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_

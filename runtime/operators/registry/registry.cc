@@ -1,0 +1,263 @@
+#include "runtime/operators/registry/registry.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/layout/ring_layout.h"
+#include "kernels/ops/builtin.h"
+#include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/nearest.h"
+
+namespace resident {
+namespace {
+
+struct OperatorText {
+  const char* name;
+  const char* summary;
+  const char* signature;
+  const char* split;
+};
+
+#define RESIDENT_OPERATOR_TEXT(symbol, name, summary, signature, split) \
+  {name, summary, signature, split},
+constexpr OperatorText kBuiltins[] = {RESIDENT_BUILTIN_OPERATORS(RESIDENT_OPERATOR_TEXT)};
+constexpr OperatorText kTests[] = {RESIDENT_TEST_OPERATORS(RESIDENT_OPERATOR_TEXT)};
+#undef RESIDENT_OPERATOR_TEXT
+
+// The test operators' slots stay theirs where they are not registered: the kernel's first
+// generation has them.
+constexpr uint32_t kBuiltinSlots = 2 * (std::size(kBuiltins) + std::size(kTests));
+static_assert(kBuiltinSlots + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
+              "two slots for each operator, and some for those that are on their way");
+
+// Whether the batch that is counted here is one of the share's: the low half of the
+// counter, to which each batch adds the share, wraps.
+bool Picked(std::atomic<uint64_t>& counter, uint64_t share) {
+  if (share == 0) return false;
+  const uint64_t before = counter.fetch_add(share, std::memory_order_relaxed);
+  return ((before & UINT32_MAX) + share) >> 32 != 0;
+}
+
+}  // namespace
+
+OperatorVersion::~OperatorVersion() {
+  if (slots != nullptr && slot != kNoSlot) slots->Give(slot);
+  drained->Notify();
+}
+
+bool IsBuiltinName(const std::string& name) {
+  const auto is = [&](const OperatorText& text) { return name == text.name; };
+  return std::any_of(std::begin(kBuiltins), std::end(kBuiltins), is) ||
+         std::any_of(std::begin(kTests), std::end(kTests), is);
+}
+
+Registry::Registry(const Options& options)
+    : options_(options), slots_(std::make_shared<SlotPool>(kBuiltinSlots, kMaxOperatorSlots)) {}
+
+Registry::~Registry() = default;
+
+absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& options) {
+  std::unique_ptr<Registry> registry(new Registry(options));
+  uint32_t slot = 0;
+  const auto add_all = [&](absl::Span<const OperatorText> texts, bool trusted) -> absl::Status {
+    for (const OperatorText& text : texts) {
+      const absl::Status status =
+          registry->AddBuiltin(text.name, text.summary, text.signature, text.split, slot, trusted);
+      if (!status.ok()) return status;
+      slot += 2;
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status = add_all(kBuiltins, /*trusted=*/true);
+  if (status.ok() && options.test_operators) status = add_all(kTests, /*trusted=*/false);
+  if (!status.ok()) return status;
+  return registry;
+}
+
+VersionStats Registry::MakeStats(const std::string& name, uint32_t version) const {
+  VersionStats stats;
+  for (uint32_t device = 0; device < options_.devices; ++device) {
+    stats.push_back(std::make_shared<OperatorStats>(name, version));
+  }
+  return stats;
+}
+
+absl::Status Registry::AddBuiltin(const char* name, const char* summary, const char* signature,
+                                  const char* split, uint32_t slot, bool trusted) {
+  absl::StatusOr<Signature> parsed = Signature::Parse(signature);
+  if (!parsed.ok()) return parsed.status();
+  absl::StatusOr<SplitRule> rule = ParseSplit(split, *parsed);
+  if (!rule.ok()) return rule.status();
+
+  auto entry = std::make_unique<Entry>();
+  entry->builtin = true;
+  entry->op = std::make_shared<Operator>(name, signature, *std::move(parsed), /*bytecode=*/false);
+  auto version = std::make_shared<OperatorVersion>();
+  version->op = entry->op;
+  version->version = 1;
+  version->slot = slot;
+  version->builtin = true;
+  version->trusted = trusted;
+  version->spec.kind = OperatorKind::kBuiltin;
+  version->spec.summary = summary;
+  version->spec.signature = signature;
+  version->spec.split = split;
+  version->split = *rule;
+  version->stats = MakeStats(name, 1);
+  version->state = VersionState::kActive;
+  slots_->SetHolder(slot, version);
+  auto serving = std::make_unique<Serving>();
+  serving->active = std::move(version);
+  entry->serving.store(serving.release());
+  absl::WriterMutexLock lock(&mu_);
+  operators_[name] = std::move(entry);
+  return absl::OkStatus();
+}
+
+Registry::Entry* Registry::Find(const std::string& name) const {
+  const auto found = operators_.find(name);
+  return found == operators_.end() ? nullptr : found->second.get();
+}
+
+absl::Status Registry::NoSuchOperator(const std::string& name) const {
+  if (name.size() > kMaxOperatorNameBytes) return errors::UnknownOperator(name, "");
+  std::vector<std::string_view> names;
+  names.reserve(operators_.size());
+  for (const auto& [candidate, entry] : operators_) names.push_back(candidate);
+  // Of names equally near the first by name, so that the message does not change.
+  std::sort(names.begin(), names.end());
+  return errors::UnknownOperator(name, Nearest(name, names));
+}
+
+absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_t version) const {
+  const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
+  const std::string& name = entry.op->name();
+  if (version == 0) {
+    if (serving.active == nullptr) {
+      const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
+      return errors::NoActiveVersion(name, standby, PublicReason(serving.standby_reason));
+    }
+    if (Picked(serving.traffic, serving.traffic_share)) {
+      return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
+    }
+    const bool shadowed = Picked(serving.shadow, serving.shadow_share);
+    return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr};
+  }
+  if (serving.active != nullptr && serving.active->version == version) {
+    return ResolvedOperator{serving.active, entry.op.get(), nullptr};
+  }
+  if (serving.standby != nullptr && serving.standby->version == version) {
+    if (!serving.standby_reason.empty()) {
+      return errors::VersionQuarantined(name, version, PublicReason(serving.standby_reason));
+    }
+    return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
+  }
+  return errors::UnknownVersion(name, version,
+                                serving.active == nullptr ? 0 : serving.active->version);
+}
+
+absl::StatusOr<ResolvedOperator> Registry::Resolve(const std::string& name,
+                                                   uint32_t version) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  if (entry->op->bytecode()) return errors::CalledWithTasks(name);
+  return ResolveIn(*entry, version);
+}
+
+absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& name,
+                                                          uint32_t version) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  if (!entry->op->bytecode()) return errors::CalledWithPrograms(name);
+  return ResolveIn(*entry, version);
+}
+
+OperatorView Registry::ViewOf(const Entry& entry) const {
+  const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
+  OperatorView view;
+  view.op = entry.op;
+  view.builtin = entry.builtin;
+  view.revision = entry.revision.load(std::memory_order_acquire);
+  view.trial = serving.trial;
+  view.versions.assign(entry.retired.begin(), entry.retired.end());
+  const auto add = [&](const OperatorVersion& version, const std::string& reason) {
+    VersionView of_version;
+    of_version.version = version.version;
+    of_version.state = version.state.load(std::memory_order_relaxed);
+    of_version.slot = version.slot;
+    of_version.builtin = version.builtin;
+    of_version.spec = version.spec;
+    of_version.split = version.split;
+    of_version.quarantine_reason = reason;
+    of_version.stats = version.stats;
+    view.versions.push_back(std::move(of_version));
+  };
+  if (serving.active != nullptr) {
+    add(*serving.active, "");
+    view.active_version = serving.active->version;
+  }
+  if (serving.standby != nullptr) {
+    add(*serving.standby, serving.standby_reason);
+    view.standby_version = serving.standby->version;
+  }
+  std::sort(view.versions.begin(), view.versions.end(),
+            [](const VersionView& a, const VersionView& b) { return a.version < b.version; });
+  const VersionView* described = view.Find(view.active_version);
+  if (described == nullptr && !view.versions.empty()) described = &view.versions.back();
+  if (described != nullptr) {
+    view.summary = described->spec.summary;
+    view.wide = described->split.parameter >= 0;
+  }
+  return view;
+}
+
+absl::StatusOr<OperatorView> Registry::Describe(const std::string& name) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  return ViewOf(*entry);
+}
+
+std::vector<OperatorView> Registry::List() const {
+  std::vector<OperatorView> list;
+  {
+    absl::ReaderMutexLock lock(&mu_);
+    for (const auto& [name, entry] : operators_) list.push_back(ViewOf(*entry));
+  }
+  std::sort(list.begin(), list.end(), [](const OperatorView& a, const OperatorView& b) {
+    return a.op->name() < b.op->name();
+  });
+  return list;
+}
+
+uint64_t Registry::Revision(const std::string& name) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  return entry == nullptr ? 0 : entry->revision.load(std::memory_order_acquire);
+}
+
+std::shared_ptr<const OperatorVersion> Registry::FindBySlot(uint32_t slot) const {
+  return slots_->Holder(slot);
+}
+
+std::vector<std::shared_ptr<const OperatorVersion>> Registry::SlotHolders() const {
+  return slots_->Holders();
+}
+
+void Registry::ForEachStats(
+    const std::function<void(uint32_t device, const std::shared_ptr<const OperatorStats>& stats)>&
+        visit) const {
+  for (const OperatorView& op : List()) {
+    for (const VersionView& version : op.versions) {
+      for (uint32_t device = 0; device < version.stats.size(); ++device) {
+        visit(device, version.stats[device]);
+      }
+    }
+  }
+}
+
+}  // namespace resident

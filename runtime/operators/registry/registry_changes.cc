@@ -1,0 +1,537 @@
+// The registry's changes; registry.cc is what reads it.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/base/errors/operator_errors.h"
+#include "runtime/operators/registry/registry.h"
+
+namespace resident {
+namespace {
+
+bool GoodName(const std::string& name) {
+  if (name.empty() || name.size() > kMaxOperatorNameBytes) return false;
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
+           return letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+         });
+}
+
+uint64_t ShareOf(double percent) {
+  return static_cast<uint64_t>(std::llround(percent / 100 * 4294967296.0));
+}
+
+bool GoodPercent(double percent) { return percent >= 0 && percent <= 100; }  // False for NaN.
+
+uint32_t NumberOf(const std::shared_ptr<const OperatorVersion>& version) {
+  return version == nullptr ? 0 : version->version;
+}
+
+struct ParsedSpec {
+  Signature signature;
+  SplitRule split;
+};
+
+// Bytecode has neither signature nor split.
+absl::StatusOr<ParsedSpec> ParseSpec(const VersionSpec& spec) {
+  ParsedSpec parsed;
+  if (spec.kind == OperatorKind::kBytecode) return parsed;
+  absl::StatusOr<Signature> signature = Signature::Parse(spec.signature);
+  if (!signature.ok()) return signature.status();
+  absl::StatusOr<SplitRule> split = ParseSplit(spec.split, *signature);
+  if (!split.ok()) return split.status();
+  parsed.signature = *std::move(signature);
+  parsed.split = *split;
+  return parsed;
+}
+
+}  // namespace
+
+// --- Installing ---------------------------------------------------------------------
+
+absl::Status Registry::CheckInstallLocked(const std::string& name, const VersionSpec& spec,
+                                          std::optional<uint64_t> expected) const {
+  if (!GoodName(name)) return errors::BadOperatorName(name);
+  if (IsBuiltinName(name)) return errors::BuiltinName(name);
+  const bool bytecode = spec.kind == OperatorKind::kBytecode;
+  absl::StatusOr<ParsedSpec> parsed = ParseSpec(spec);
+  if (!parsed.ok()) return parsed.status();
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  const uint64_t revision = entry == nullptr ? 0 : entry->revision.load(std::memory_order_acquire);
+  if (expected.has_value() && *expected != revision) {
+    return errors::StaleRevision(name, *expected, revision);
+  }
+  if (entry == nullptr) {
+    const size_t installed =
+        std::count_if(operators_.begin(), operators_.end(), [&](const auto& other) {
+          return !other.second->builtin && other.second->op->bytecode() == bytecode;
+        });
+    const size_t most = bytecode ? kMaxBytecodeOperators : kMaxInstalledOperators;
+    return installed < most ? absl::OkStatus() : errors::TooManyOperators(most, bytecode);
+  }
+  if (entry->op->bytecode() != bytecode) return errors::OtherKind(name, entry->op->bytecode());
+  if (!bytecode && !entry->op->signature().SameAs(parsed->signature)) {
+    return errors::OtherSignature(name, spec.signature, entry->op->signature_text());
+  }
+  const TrialView& trial = entry->serving.load(std::memory_order_seq_cst)->trial;
+  return trial.version == 0 ? absl::OkStatus() : errors::OnTrial(name, trial.version);
+}
+
+absl::Status Registry::CheckInstall(const std::string& name, const VersionSpec& spec,
+                                    std::optional<uint64_t> expected) const {
+  absl::MutexLock change(&change_mu_);
+  return CheckInstallLocked(name, spec, expected);
+}
+
+absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::Reserve(const std::string& name,
+                                                                   const VersionSpec& spec,
+                                                                   std::optional<uint64_t> expected,
+                                                                   absl::Time deadline) {
+  const absl::Status fits = CheckInstall(name, spec, expected);
+  if (!fits.ok()) return fits;
+  absl::StatusOr<ParsedSpec> parsed = ParseSpec(spec);
+  if (!parsed.ok()) return parsed.status();
+  auto version = std::make_shared<OperatorVersion>();
+  version->split = parsed->split;
+  version->spec = spec;
+  version->op = std::make_shared<Operator>(name, spec.signature, std::move(parsed->signature),
+                                           /*bytecode=*/spec.kind == OperatorKind::kBytecode);
+  if (spec.kind == OperatorKind::kBytecode) return version;
+  const std::optional<uint32_t> slot = slots_->Take(deadline);
+  if (!slot.has_value()) return errors::NoFreeSlot(slots_->capacity());
+  version->slots = slots_;
+  version->slot = *slot;
+  slots_->SetHolder(*slot, version);
+  return version;
+}
+
+absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> reserved,
+                                               std::optional<uint64_t> expected,
+                                               const Commit& commit) {
+  const std::string name = reserved->op->name();
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::Status fits = CheckInstallLocked(name, reserved->spec, expected);
+  if (!fits.ok()) return fits;
+  Entry* entry = nullptr;
+  {
+    absl::ReaderMutexLock lock(&mu_);
+    entry = Find(name);
+  }
+  std::unique_ptr<Entry> added;
+  if (entry == nullptr) {
+    added = std::make_unique<Entry>();
+    added->op = reserved->op;
+    added->serving.store(new Serving, std::memory_order_relaxed);
+    added->last_version = version_floor_;
+    for (const auto& [removed, last] : removed_) {
+      if (removed == name) added->last_version = std::max(added->last_version, last);
+    }
+    entry = added.get();
+  }
+  // All versions share the operator that tasks were checked against.
+  reserved->op = entry->op;
+  reserved->version = entry->last_version + 1;
+  reserved->stats = MakeStats(name, reserved->version);
+
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
+  RegistryChange change;
+  change.kind = EventKind::kInstalled;
+  change.name = name;
+  change.version = reserved->version;
+  change.active_version = change.previous_version = NumberOf(now.active);
+  change.standby_version = reserved->version;
+  if (now.standby != nullptr) change.retired.push_back(now.standby->version);
+  change.spec = &reserved->spec;
+  change.slot = reserved->slot;
+  absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
+  if (!revision.ok()) return revision.status();
+
+  change.revision = *revision;
+  change.spec = nullptr;
+  entry->last_version = reserved->version;
+  entry->revision.store(*revision, std::memory_order_release);
+  reserved->state = VersionState::kStaged;
+  auto next = std::make_unique<Serving>();
+  next->active = now.active;
+  next->standby = std::move(reserved);
+  Switch(*entry, std::move(next), change);
+  if (added != nullptr) {
+    absl::WriterMutexLock lock(&mu_);
+    operators_[name] = std::move(added);
+  }
+  return change;
+}
+
+// --- Switching ----------------------------------------------------------------------
+
+absl::StatusOr<Registry::Entry*> Registry::FindForChange(const std::string& name,
+                                                         std::optional<uint64_t> expected) const {
+  absl::ReaderMutexLock lock(&mu_);
+  Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  if (entry->builtin) return errors::BuiltinOperator(name);
+  const uint64_t revision = entry->revision.load(std::memory_order_acquire);
+  if (expected.has_value() && *expected != revision) {
+    return errors::StaleRevision(name, *expected, revision);
+  }
+  return entry;
+}
+
+void Registry::NoteRetired(Entry& entry, const OperatorVersion& version, VersionState state,
+                           const std::string& reason) {
+  version.state.store(state, std::memory_order_relaxed);
+  VersionView view;
+  view.version = version.version;
+  view.state = state;
+  view.spec = version.spec;
+  view.spec.bytecode = nullptr;  // Not kept for listings.
+  view.split = version.split;
+  view.quarantine_reason = reason;
+  view.stats = version.stats;
+  entry.retired.push_back(std::move(view));
+  if (entry.retired.size() > kMaxRetiredVersions) entry.retired.pop_front();
+}
+
+void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChange& change) {
+  const Serving* const to = next.get();
+  const std::unique_ptr<const Serving> before(
+      entry.serving.exchange(next.release(), std::memory_order_seq_cst));
+  change.switched_at = std::chrono::steady_clock::now();
+
+  // Nobody who loaded `before` is left once the writer's lock was had.
+  absl::WriterMutexLock lock(&mu_);
+  for (const auto& version : {before->active, before->standby}) {
+    if (version == nullptr || version == to->active || version == to->standby) continue;
+    const bool quarantined = version == before->standby && !before->standby_reason.empty();
+    NoteRetired(entry, *version, quarantined ? VersionState::kQuarantined : VersionState::kRetired,
+                quarantined ? before->standby_reason : "");
+  }
+}
+
+absl::StatusOr<uint64_t> Registry::CommitInOrder(const RegistryChange& change,
+                                                 const Commit& commit) {
+  while (!overdue_.empty()) {
+    const RegistryChange& first = overdue_.front().change;
+    const absl::StatusOr<uint64_t> revision = overdue_.front().commit(first);
+    // DATA_LOSS: it does not fit what the journal has. It never will, and the next change's
+    // record says what is active and standby.
+    if (!revision.ok() && !absl::IsDataLoss(revision.status())) return revision.status();
+    if (revision.ok()) {
+      absl::ReaderMutexLock lock(&mu_);
+      Entry* const entry = Find(first.name);
+      if (entry != nullptr) entry->revision.store(*revision, std::memory_order_release);
+    }
+    overdue_.pop_front();
+  }
+  return commit(change);
+}
+
+absl::StatusOr<RegistryChange> Registry::Apply(Entry& entry, RegistryChange change,
+                                               std::unique_ptr<Serving> next,
+                                               const Commit& commit) {
+  const Serving& now = *entry.serving.load(std::memory_order_relaxed);
+  change.name = entry.op->name();
+  change.previous_version = NumberOf(now.active);
+  change.active_version = NumberOf(next->active);
+  change.standby_version = NumberOf(next->standby);
+  const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
+  if (!revision.ok()) {
+    if (change.kind != EventKind::kQuarantined) return revision.status();
+    change.commit_status = revision.status();
+    overdue_.push_back({change, commit});
+  }
+  change.revision = revision.ok() ? *revision : entry.revision.load(std::memory_order_acquire);
+  entry.revision.store(change.revision, std::memory_order_release);
+  Switch(entry, std::move(next), change);
+  return change;
+}
+
+absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint32_t version,
+                                                  std::optional<uint64_t> expected, bool force,
+                                                  const Commit& commit) {
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  const uint32_t active = NumberOf(now.active);
+  if (version != 0 && version == active) return errors::AlreadyActive(name, version);
+  if (now.standby == nullptr) return errors::NoStandby(name, version, active);
+  if (version != 0 && version != now.standby->version) {
+    return errors::NotInSlot(name, version, now.standby->version);
+  }
+  if (!now.standby_reason.empty() && !force) {
+    return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
+  }
+  auto next = std::make_unique<Serving>();
+  next->active = now.standby;
+  next->standby = now.active;
+  RegistryChange change;
+  change.kind = EventKind::kActivated;
+  change.version = now.standby->version;
+  const auto to = now.standby;
+  const auto from = now.active;
+  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  if (!done.ok()) return done;
+  to->state.store(VersionState::kActive, std::memory_order_relaxed);
+  if (from != nullptr) from->state.store(VersionState::kPrevious, std::memory_order_relaxed);
+  return done;
+}
+
+absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
+                                                  std::optional<uint64_t> expected,
+                                                  const Commit& commit) {
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  const auto active = now.active;
+  const auto standby = now.standby;
+  if (standby == nullptr || active == nullptr) {
+    return errors::NoPrevious(name, NumberOf(standby));
+  }
+  if (!now.standby_reason.empty()) {
+    return errors::VersionQuarantined(name, standby->version, PublicReason(now.standby_reason));
+  }
+  const bool previous = standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
+  const bool trial = now.trial.version != 0;
+  if (!previous && !trial) return errors::NoPrevious(name, standby->version);
+  auto next = std::make_unique<Serving>();
+  // A trial's end leaves the active version where it is: no batch without a version was
+  // ever promised another.
+  next->active = trial ? active : standby;
+  next->standby = trial ? standby : active;
+  RegistryChange change;
+  change.kind = EventKind::kRolledBack;
+  change.version = next->active->version;
+  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  if (!done.ok() || trial) return done;
+  standby->state.store(VersionState::kActive, std::memory_order_relaxed);
+  active->state.store(VersionState::kStaged, std::memory_order_relaxed);
+  return done;
+}
+
+absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint32_t version,
+                                                  double traffic_percent, double shadow_percent,
+                                                  std::optional<uint64_t> expected,
+                                                  const Commit& commit) {
+  if (!GoodPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
+  if (!GoodPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  if (now.active == nullptr) {
+    return errors::NothingToTryAgainst(name, NumberOf(now.standby));
+  }
+  if (now.standby == nullptr) return errors::NoStandby(name, version, now.active->version);
+  if (version != 0 && version != now.standby->version) {
+    return errors::NotInSlot(name, version, now.standby->version);
+  }
+  if (!now.standby_reason.empty()) {
+    return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
+  }
+  auto next = std::make_unique<Serving>();
+  next->active = now.active;
+  next->standby = now.standby;
+  next->traffic_share = ShareOf(traffic_percent);
+  next->shadow_share = ShareOf(shadow_percent);
+  if (next->traffic_share != 0 || next->shadow_share != 0) {
+    next->trial = {now.standby->version, traffic_percent, shadow_percent};
+  }
+  RegistryChange change;
+  change.kind = EventKind::kPromoted;
+  change.version = now.standby->version;
+  change.traffic_percent = traffic_percent;
+  change.shadow_percent = shadow_percent;
+  return Apply(**entry, std::move(change), std::move(next), commit);
+}
+
+// --- Taking out ---------------------------------------------------------------------
+
+absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uint32_t version,
+                                                    const std::string& reason,
+                                                    const Commit& commit) {
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, std::nullopt);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  const auto active = now.active;
+  const auto standby = now.standby;
+  const bool is_active = active != nullptr && active->version == version;
+  const bool is_standby = standby != nullptr && standby->version == version;
+  if (!is_active && !is_standby) {
+    return errors::UnknownVersion(name, version, NumberOf(active));
+  }
+  const auto guilty = is_active ? active : standby;
+  RegistryChange change;
+  change.kind = EventKind::kQuarantined;
+  change.version = version;
+  change.reason = reason.empty() ? "no reason was given" : reason;
+  auto next = std::make_unique<Serving>();
+  next->standby = guilty;
+  next->standby_reason = change.reason;
+  const bool previous = is_active && standby != nullptr && now.standby_reason.empty() &&
+                        standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
+  if (is_standby) {
+    next->active = active;
+  } else if (previous) {
+    next->active = standby;
+  } else if (standby != nullptr) {
+    // Never served, or guilty itself: nothing is put into service that nobody asked for.
+    // There is one place for what does not serve, and the newest finding has it.
+    change.retired.push_back(standby->version);
+  }
+  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  guilty->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
+  if (previous) standby->state.store(VersionState::kActive, std::memory_order_relaxed);
+  return done;
+}
+
+absl::StatusOr<RegistryChange> Registry::Retire(const std::string& name, uint32_t version,
+                                                std::optional<uint64_t> expected,
+                                                const Commit& commit) {
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  if (now.standby == nullptr) return errors::NoStandby(name, version, NumberOf(now.active));
+  if (version != 0 && version != now.standby->version) {
+    return errors::NotInSlot(name, version, now.standby->version);
+  }
+  auto next = std::make_unique<Serving>();
+  next->active = now.active;
+  RegistryChange change;
+  change.kind = EventKind::kRetired;
+  change.version = now.standby->version;
+  change.retired.push_back(now.standby->version);
+  return Apply(**entry, std::move(change), std::move(next), commit);
+}
+
+void Registry::NoteRemoved(const std::string& name, uint32_t version) {
+  removed_.emplace_back(name, version);
+  if (removed_.size() <= kMaxRemovedNames) return;
+  version_floor_ = std::max(version_floor_, removed_.front().second);
+  removed_.pop_front();
+}
+
+absl::StatusOr<RegistryChange> Registry::Remove(
+    const std::string& name, std::optional<uint64_t> expected, const Commit& commit,
+    std::vector<std::shared_ptr<absl::Notification>>* drained) {
+  std::unique_ptr<Entry> removed;  // Destroyed without locks.
+  absl::MutexLock change_lock(&change_mu_);
+  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
+  if (!entry.ok()) return entry.status();
+  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  RegistryChange change;
+  change.kind = EventKind::kRemoved;
+  change.name = name;
+  change.version = change.previous_version = NumberOf(now.active);
+  for (const auto& version : {now.active, now.standby}) {
+    if (version == nullptr) continue;
+    change.retired.push_back(version->version);
+    if (drained != nullptr) drained->push_back(version->drained);
+  }
+  const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
+  if (!revision.ok()) return revision.status();
+  change.revision = *revision;
+  NoteRemoved(name, (*entry)->last_version);
+  for (const auto& version : {now.active, now.standby}) {
+    if (version == nullptr) continue;
+    version->state.store(VersionState::kRetired, std::memory_order_relaxed);
+  }
+  absl::WriterMutexLock lock(&mu_);
+  const auto found = operators_.find(name);
+  removed = std::move(found->second);
+  operators_.erase(found);
+  change.switched_at = std::chrono::steady_clock::now();
+  return change;
+}
+
+// --- After a start ------------------------------------------------------------------
+
+absl::Status Registry::Restore(const RestoredOperator& op) {
+  if (op.versions.empty()) return absl::OkStatus();
+  absl::MutexLock change_lock(&change_mu_);
+  auto entry = std::make_unique<Entry>();
+  entry->last_version = op.last_version;
+  auto serving = std::make_unique<Serving>();
+  for (const RestoredVersion& restored : op.versions) {
+    const absl::Status fits = CheckInstallLocked(op.name, restored.spec, 0);
+    if (!fits.ok()) return fits;
+    absl::StatusOr<ParsedSpec> parsed = ParseSpec(restored.spec);
+    if (!parsed.ok()) return parsed.status();
+    const bool bytecode = restored.spec.kind == OperatorKind::kBytecode;
+    if (entry->op == nullptr) {
+      entry->op =
+          std::make_shared<Operator>(op.name, restored.spec.signature, parsed->signature, bytecode);
+    } else if (entry->op->bytecode() != bytecode) {
+      return errors::OtherKind(op.name, entry->op->bytecode());
+    } else if (!entry->op->signature().SameAs(parsed->signature)) {
+      return errors::OtherSignature(op.name, restored.spec.signature, entry->op->signature_text());
+    }
+    entry->last_version = std::max(entry->last_version, restored.version);
+
+    const bool active = restored.state == VersionState::kActive;
+    const bool standby = restored.state == VersionState::kStaged ||
+                         restored.state == VersionState::kPrevious ||
+                         (restored.state == VersionState::kQuarantined && restored.in_slot);
+    auto version = std::make_shared<OperatorVersion>();
+    version->op = entry->op;
+    version->version = restored.version;
+    version->spec = restored.spec;
+    version->split = parsed->split;
+    version->stats = MakeStats(op.name, restored.version);
+    version->payload = restored.payload;
+    version->state = restored.state;
+    if (!active && !standby) {
+      absl::WriterMutexLock lock(&mu_);
+      NoteRetired(*entry, *version, restored.state, restored.quarantine_reason);
+      continue;
+    }
+    if ((active ? serving->active : serving->standby) != nullptr) {
+      return errors::TwoVersionsInOnePlace(op.name, restored.version);
+    }
+    if (!bytecode) {
+      version->slots = slots_;
+      if (slots_->TakeExactly(restored.slot)) {
+        version->slot = restored.slot;
+      } else if (const auto slot = slots_->Take(absl::InfinitePast()); slot.has_value()) {
+        version->slot = *slot;
+      } else {
+        return errors::NoFreeSlot(slots_->capacity());
+      }
+      slots_->SetHolder(version->slot, version);
+    }
+    if (active) {
+      serving->active = std::move(version);
+    } else {
+      serving->standby = std::move(version);
+      if (restored.state == VersionState::kQuarantined) {
+        serving->standby_reason =
+            restored.quarantine_reason.empty() ? "no reason was given" : restored.quarantine_reason;
+      }
+    }
+  }
+  const bool may_try =
+      serving->active != nullptr && serving->standby != nullptr &&
+      serving->standby_reason.empty() && serving->standby->version == op.trial.version &&
+      GoodPercent(op.trial.traffic_percent) && GoodPercent(op.trial.shadow_percent);
+  if (may_try) {
+    serving->trial = op.trial;
+    serving->traffic_share = ShareOf(op.trial.traffic_percent);
+    serving->shadow_share = ShareOf(op.trial.shadow_percent);
+  }
+  entry->revision.store(op.revision, std::memory_order_release);
+  entry->serving.store(serving.release(), std::memory_order_seq_cst);
+  absl::WriterMutexLock lock(&mu_);
+  operators_[op.name] = std::move(entry);
+  return absl::OkStatus();
+}
+
+void Registry::RestoreRemoved(const std::string& name, uint32_t version) {
+  absl::MutexLock change_lock(&change_mu_);
+  NoteRemoved(name, version);
+}
+
+}  // namespace resident

@@ -1,0 +1,376 @@
+// Operators that do one thing wrong each, and what a canary says of them; on the real
+// engine process, the CPU's or with RESIDENT_TEST_ENGINE=cuda the GPU's.
+#include "runtime/operators/validation/canary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/device_harness.h"
+#include "runtime/device/engine_process.h"
+#include "runtime/operators/validation/check_examples.h"
+#include "tests/units/trials.h"
+
+namespace resident {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr char kTwiceSignature[] = "x: in f32[*S], out: out f32[*S]";
+constexpr char kAxpySignature[] = "x: in f32[*S], y: inout f32[*S], a: scalar f32 = 3";
+constexpr char kRowsSignature[] = "x: in f32[R, C], out: out f32[R]";
+
+// What units are linked for; 0 for the CPU.
+uint32_t Architecture() {
+  static const uint32_t architecture = [] {
+    if (!TestOnCuda()) return 0u;
+    DeviceOptions options = DeviceHarness::Options();
+    options.engine.start_parked = true;
+    auto process = EngineProcess::Launch(options);
+    if (!process.ok()) return 0u;
+    const auto info = (*process)->Start(std::chrono::seconds(60));
+    return info.ok() ? info->architecture : 0u;
+  }();
+  return architecture;
+}
+
+std::string Bytes(const std::vector<float>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+}
+
+ExampleValue Value(const std::vector<float>& values) {
+  return {DType::kF32, Shape{static_cast<int64_t>(values.size())}, Bytes(values)};
+}
+
+// x of n elements, and twice as much expected, or nothing.
+Example TwiceExample(int64_t n, bool expected, float first = 1) {
+  std::vector<float> x(static_cast<size_t>(n)), out(x.size());
+  for (size_t i = 0; i < x.size(); ++i) out[i] = 2 * (x[i] = first + static_cast<float>(i));
+  Example example;
+  example.values = {Value(x), Value(out)};
+  if (!expected) example.values[1].data.clear();
+  return example;
+}
+
+SplitRule SplitBy(uint64_t grain, int parameter = 1) {
+  SplitRule split;
+  split.parameter = parameter;
+  split.grain = grain;
+  return split;
+}
+
+CanaryOptions Options() {
+  CanaryOptions options;
+  options.cuda = TestOnCuda();
+  options.engine_program = EngineProgramForTest();
+  return options;
+}
+
+// A trial of operator `name`, in both builds.
+CanaryJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
+  CanaryJob job;
+  job.operator_name = name;
+  job.generation = testing::TrialsGeneration(Architecture());
+  job.slot = testing::TrialSlot(name);
+  job.checked_slot = testing::CheckedTrialSlot(name);
+  job.signature = *Signature::Parse(signature);
+  job.task_time_limit = std::chrono::seconds(20);
+  return job;
+}
+
+CanaryJob TwiceJob(const std::string& name) {
+  CanaryJob job = Job(name);
+  job.examples = {TwiceExample(100, /*expected=*/true)};
+  return job;
+}
+
+CanaryReport Try(const CanaryJob& job) {
+  EXPECT_EQ(CheckExamples(job.operator_name, job.signature, job.examples), absl::OkStatus());
+  return CanaryEngine::Start(Options())->Run(job);
+}
+
+void ExpectRefused(const CanaryReport& report, const ::testing::Matcher<std::string>& message) {
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kInvalidArgument) << report.status;
+  EXPECT_THAT(std::string(report.status.message()), AllOf(message, HasSubstr(". Fix: ")));
+}
+
+TEST(CanaryTest, GoodOperatorPasses) {
+  CanaryJob job = TwiceJob("twice");
+  job.examples.push_back(TwiceExample(1, /*expected=*/true));
+  job.examples.push_back(TwiceExample(0, /*expected=*/true));
+  const CanaryReport report = Try(job);
+  EXPECT_EQ(report.status, absl::OkStatus());
+  EXPECT_EQ(report.examples, 3u);
+  EXPECT_EQ(report.tasks, 9u);  // Checked; as it would serve, twice.
+  EXPECT_GT(report.run.count(), 0);
+}
+
+TEST(CanaryTest, GoodWideOperatorPassesInEverySplit) {
+  CanaryJob job = TwiceJob("twice");
+  job.split = SplitBy(16);
+  const CanaryReport report = Try(job);
+  EXPECT_EQ(report.status, absl::OkStatus());
+  EXPECT_EQ(report.tasks, 5u);  // And on one block, and in three chunks.
+}
+
+TEST(CanaryTest, InOutParameterIsFilledAnewForEachRun) {
+  CanaryJob job = Job("axpy", kAxpySignature);
+  Example example;
+  example.values = {Value({1, 2}), Value({10, 20})};
+  example.values[1].data += Bytes({13, 26});  // The scalar's default is 3.
+  job.examples = {example};
+  job.split = SplitBy(1, 0);
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
+  CanaryJob job = Job("row_sums", kRowsSignature);
+  Example example;
+  example.values = {{DType::kF32, Shape{2, 3}, Bytes({1, 2, 3, 4, 5, 6})}, Value({6, 15})};
+  job.examples = {example};
+  job.split = SplitBy(1);
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, WithoutExamplesTheyAreMadeFromTheSignature) {
+  for (const auto& [name, signature] : {std::pair{"twice", kTwiceSignature},
+                                        {"axpy", kAxpySignature},
+                                        {"row_sums", kRowsSignature}}) {
+    CanaryJob job = Job(name, signature);
+    job.split = SplitBy(16, 0);
+    const CanaryReport report = Try(job);
+    EXPECT_EQ(report.status, absl::OkStatus());
+    EXPECT_GE(report.examples, 5u);
+  }
+}
+
+TEST(CanaryTest, GeneratedExampleMayBeRefused) {
+  EXPECT_EQ(Try(Job("particular")).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, GivenExampleMayNotBeRefused) {
+  ExpectRefused(Try(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
+}
+
+TEST(CanaryTest, ElementPastTheEndIsNamed) {
+  ExpectRefused(
+      Try(TwiceJob("element_past_the_end")),
+      AllOf(HasSubstr("element_past_the_end, example 1 (checked build; x [100], out "
+                      "[100]): it touched element 100 of 'out', which has 100 elements")));
+}
+
+TEST(CanaryTest, ElementPastTheEndInOneChunkOfManyIsNamed) {
+  CanaryJob job = TwiceJob("element_past_the_end");
+  job.split = SplitBy(10);
+  ExpectRefused(Try(job), HasSubstr("it touched element 100 of 'out', which has 100 elements"));
+}
+
+TEST(CanaryTest, WithoutACheckedBuildTheRedZoneShowsIt) {
+  CanaryJob job = TwiceJob("element_past_the_end");
+  job.checked_slot.reset();
+  ExpectRefused(Try(job), AllOf(HasSubstr("it wrote outside of its tensors"),
+                                HasSubstr("past the end of 'out'")));
+}
+
+TEST(CanaryTest, RawWritePastTheEndIsSeen) {
+  ExpectRefused(Try(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
+}
+
+TEST(CanaryTest, RawWriteBeforeTheStartIsSeen) {
+  ExpectRefused(Try(TwiceJob("raw_write_before_the_start")),
+                HasSubstr("bytes before the start of 'out'"));
+}
+
+TEST(CanaryTest, StoreToNullEndsTheCanaryAndNothingElse) {
+  ExpectRefused(
+      Try(TwiceJob("store_to_null")),
+      AllOf(HasSubstr("it ended the engine: "),
+            AnyOf(HasSubstr(TestOnCuda() ? "illegal" : "SIGSEGV"),
+                  HasSubstr("killed by signal 11"))));  // A sanitizer's engine catches none.
+}
+
+TEST(CanaryTest, LoadFromNowhereEndsTheCanary) {
+  ExpectRefused(Try(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
+}
+
+TEST(CanaryTest, TrapEndsTheCanary) {
+  ExpectRefused(Try(TwiceJob("trap")), HasSubstr("it ended the engine: "));
+}
+
+TEST(CanaryTest, OperatorThatLeavesIsSeen) {
+  CanaryJob job = TwiceJob("leaves");
+  job.task_time_limit = std::chrono::milliseconds(300);
+  // A GPU's threads are gone, and their block with them; a CPU's process is.
+  ExpectRefused(Try(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
+                                                 : "exited with status 0"));
+}
+
+TEST(CanaryTest, WriteToAnInputIsNamed) {
+  ExpectRefused(Try(TwiceJob("write_to_input")),
+                HasSubstr("it wrote to element 2 of its input 'x'"));
+}
+
+TEST(CanaryTest, UnwrittenElementIsNamed) {
+  ExpectRefused(
+      Try(TwiceJob("element_unwritten")),
+      HasSubstr("it left 1 of the 100 elements of 'out' unwritten, the first is element 2"));
+}
+
+TEST(CanaryTest, UnwrittenElementIsFoundWithoutExamples) {
+  ExpectRefused(Try(Job("element_unwritten")),
+                AllOf(HasSubstr("generated example "), HasSubstr("the first is element 2")));
+}
+
+TEST(CanaryTest, NothingWrittenIsSeen) {
+  ExpectRefused(Try(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
+}
+
+TEST(CanaryTest, WrittenElementThatLooksLikePoisonIsWritten) {
+  CanaryJob job = Job("poison_written");
+  Example example = TwiceExample(3, /*expected=*/true);
+  example.values[1].data = Bytes({std::nanf(""), std::nanf(""), std::nanf("")});
+  job.examples = {example};
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, WrongResultIsNamedWithBothValues) {
+  ExpectRefused(Try(TwiceJob("wrong_result")),
+                HasSubstr("'out' differs from what the example expects: element 1 is 77, not 4; 1 "
+                          "of 100 elements differ, by at most 73"));
+}
+
+TEST(CanaryTest, ToleranceOfTheExampleCounts) {
+  CanaryJob job = TwiceJob("wrong_result");
+  job.examples[0].absolute_tolerance = 80;
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
+  CanaryJob job = Job("wrong_result");
+  job.active_slot = testing::TrialSlot("twice");
+  job.examples = {TwiceExample(10, /*expected=*/false)};
+  ExpectRefused(Try(job),
+                HasSubstr("differs from the active version's result: element 1 is 77, not 4"));
+}
+
+TEST(CanaryTest, ActiveVersionThatFailsIsNoReference) {
+  CanaryJob job = Job("twice");
+  job.active_slot = testing::TrialSlot("fails");
+  job.examples = {TwiceExample(10, /*expected=*/false)};
+  ExpectRefused(Try(job), HasSubstr("the active version's outputs were to be what is expected"));
+}
+
+TEST(CanaryTest, OperatorThatNeverReturnsIsGivenUp) {
+  CanaryJob job = TwiceJob("never_returns");
+  job.task_time_limit = std::chrono::milliseconds(200);
+  ExpectRefused(Try(job), HasSubstr("it has not returned within its time limit of 200 ms"));
+}
+
+TEST(CanaryTest, OperatorThatNeverReturnsForOneInputIsGivenUpThere) {
+  CanaryJob job = TwiceJob("never_returns_for_13");
+  job.examples.push_back(TwiceExample(4, /*expected=*/true, /*first=*/13));
+  job.task_time_limit = std::chrono::milliseconds(500);
+  const CanaryReport report = Try(job);
+  ExpectRefused(report, AllOf(HasSubstr("example 2 "), HasSubstr("not returned")));
+  EXPECT_EQ(report.examples, 2u);
+}
+
+TEST(CanaryTest, ReportedFailureIsAFailure) {
+  ExpectRefused(Try(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
+}
+
+TEST(CanaryTest, OperatorThatIsRightInOneSplitOnlyIsRefused) {
+  CanaryJob job = TwiceJob("fixed_split");
+  job.split = SplitBy(64);
+  ExpectRefused(Try(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
+}
+
+TEST(CanaryTest, OperatorThatNeedsAlignmentIsRefused) {
+  ExpectRefused(Try(TwiceJob("aligned_only")),
+                AllOf(HasSubstr("one element off alignment"), HasSubstr("it ended the engine")));
+}
+
+TEST(CanaryTest, CodeThatDisagreesWithItsSignatureIsRefused) {
+  ExpectRefused(Try(TwiceJob("wrong_element_type")),
+                HasSubstr("it took 'x' as elements of 8 bytes, and it is f32, of 4"));
+  ExpectRefused(Try(TwiceJob("missing_argument")),
+                HasSubstr("it asked for argument 2, and its signature has 2 (x, out)"));
+}
+
+TEST(CanaryTest, ScratchPastTheEndIsRefused) {
+  ExpectRefused(Try(TwiceJob("scratch_past_the_end")),
+                HasSubstr("it asked for scratch() up to byte 524292, and there are 524288"));
+}
+
+TEST(CanaryTest, ResultsThatDifferWithinToleranceAreEqual) {
+  CanaryJob job = TwiceJob("order_matters");
+  job.split = SplitBy(16);
+  EXPECT_EQ(Try(job).status, absl::OkStatus());
+}
+
+TEST(CanaryTest, DivergentBarrierIsCountedOnAGpu) {
+  CanaryJob job = TwiceJob("divergent_barrier");
+  job.task_time_limit = std::chrono::milliseconds(1000);
+  const CanaryReport report = Try(job);
+  if (TestOnCuda()) {
+    ExpectRefused(report, HasSubstr("it came to a barrier with 128 of 256 threads"));
+  } else {
+    EXPECT_EQ(report.status, absl::OkStatus());  // One thread comes to all of them.
+  }
+}
+
+TEST(CanaryTest, CodeThatCannotBeLoadedIsRefused) {
+  CanaryJob job = TwiceJob("twice");
+  auto generation = std::make_shared<Generation>(*job.generation);
+  const auto garbage = std::make_shared<const std::string>("no object at all");
+  for (auto& op : generation->operators) op.object = garbage;
+  job.generation = generation;
+  ExpectRefused(Try(job), HasSubstr("a canary cannot load it"));
+}
+
+TEST(CanaryTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
+  CanaryOptions options = Options();
+  options.engine_program = "/no/such/program";
+  const CanaryReport report = CanaryEngine::Start(options)->Run(TwiceJob("twice"));
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(report.status.message()), HasSubstr("/no/such/program"));
+}
+
+TEST(CanaryTest, CancelledRunEndsAtOnce) {
+  CanaryJob job = TwiceJob("never_returns");
+  const auto canary = CanaryEngine::Start(Options());
+  std::thread canceller([&] { canary->Cancel(); });
+  EXPECT_EQ(canary->Run(job).status.code(), absl::StatusCode::kCancelled);
+  canceller.join();
+}
+
+// Children of this process, zombies included.
+size_t Children() {
+  size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream children(task.path() / "children");
+    for (std::string child; children >> child;) ++count;
+  }
+  return count;
+}
+
+TEST(CanaryTest, NoProcessIsLeft) {
+  for (int i = 0; i < 3; ++i) CanaryEngine::Start(Options());  // And no Run.
+  Try(TwiceJob("store_to_null"));
+  Try(TwiceJob("twice"));
+  EXPECT_TRUE(Eventually([] { return Children() == 0; })) << Children();
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,101 @@
+#include "runtime/operators/validation/check_examples.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/argument_errors.h"
+#include "runtime/base/errors/example_errors.h"
+#include "runtime/base/limits.h"
+
+namespace resident {
+namespace {
+
+bool IsOutput(const Parameter& parameter) {
+  return parameter.kind == ParameterKind::kOutput || parameter.kind == ParameterKind::kInOut;
+}
+
+// Whether the value says what is expected of the parameter. Its data has one of the
+// sizes that CheckData takes.
+bool HasExpectation(const Parameter& parameter, const ExampleValue& value, uint64_t bytes) {
+  if (parameter.kind == ParameterKind::kInOut) return value.data.size() > bytes;
+  return !value.data.empty();
+}
+
+absl::Status CheckData(const errors::ArgumentPlace& place, const Parameter& parameter,
+                       const ExampleValue& value, uint64_t bytes) {
+  const uint64_t got = value.data.size();
+  switch (parameter.kind) {
+    case ParameterKind::kInput:
+    case ParameterKind::kScalar:
+      if (got == bytes) return absl::OkStatus();
+      return errors::ExampleData(place, got, absl::StrCat(bytes, " bytes"));
+    case ParameterKind::kOutput:
+      if (got == 0 || got == bytes) return absl::OkStatus();
+      return errors::ExampleData(place, got,
+                                 absl::StrCat("0 or ", bytes, " bytes (what is expected)"));
+    case ParameterKind::kInOut:
+      if (got == bytes || got == 2 * bytes) return absl::OkStatus();
+      return errors::ExampleData(place, got,
+                                 absl::StrCat(bytes, " bytes (what it holds at first) or ",
+                                              2 * bytes, " (and what is expected behind it)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckExample(const std::string& operator_name, const Signature& signature,
+                          const Example& example) {
+  std::vector<ArgumentType> types;
+  for (size_t i = 0; i < example.values.size(); ++i) {
+    const ExampleValue& value = example.values[i];
+    const bool scalar = i < signature.parameters().size() && signature.parameters()[i].scalar();
+    if (scalar && !value.shape.empty()) {
+      return errors::ExampleScalarShape({operator_name, i, signature.parameters()[i].name},
+                                        ShapeText(value.shape));
+    }
+    types.push_back(scalar ? ArgumentType::Scalar(value.dtype)
+                           : ArgumentType::Tensor(value.dtype, value.shape));
+  }
+  if (absl::Status status = signature.Match(operator_name, types); !status.ok()) return status;
+  if (!std::isfinite(example.relative_tolerance) || !std::isfinite(example.absolute_tolerance) ||
+      example.relative_tolerance < 0 || example.absolute_tolerance < 0) {
+    return errors::ExampleTolerance(example.relative_tolerance, example.absolute_tolerance);
+  }
+  uint64_t total = 0;
+  const std::string* with = nullptr;
+  const std::string* without = nullptr;
+  for (size_t i = 0; i < example.values.size(); ++i) {
+    const ExampleValue& value = example.values[i];
+    const Parameter& parameter = signature.parameters()[i];
+    const std::optional<int64_t> elements = ElementCount(value.shape);
+    const errors::ArgumentPlace place{operator_name, i, parameter.name};
+    if (!elements) return errors::ShapeTooLarge(place);
+    const uint64_t bytes = static_cast<uint64_t>(*elements) * SizeOf(value.dtype);
+    if (bytes > kMaxExampleBytes) return errors::ExampleTooLarge(bytes, kMaxExampleBytes);
+    absl::Status status = CheckData(place, parameter, value, bytes);
+    if (!status.ok()) return status;
+    total += bytes;
+    // Of an empty output nothing can be expected.
+    if (!IsOutput(parameter) || bytes == 0) continue;
+    (HasExpectation(parameter, value, bytes) ? with : without) = &parameter.name;
+  }
+  if (total > kMaxExampleBytes) return errors::ExampleTooLarge(total, kMaxExampleBytes);
+  if (with != nullptr && without != nullptr) return errors::ExampleExpectations(*with, *without);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckExamples(const std::string& operator_name, const Signature& signature,
+                           const std::vector<Example>& examples) {
+  if (examples.size() > kMaxInstallExamples) {
+    return errors::TooManyExamples(examples.size(), kMaxInstallExamples);
+  }
+  for (size_t i = 0; i < examples.size(); ++i) {
+    absl::Status status = CheckExample(operator_name, signature, examples[i]);
+    if (!status.ok()) return errors::InExample(i, status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace resident

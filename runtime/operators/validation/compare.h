@@ -1,0 +1,49 @@
+// Compares elements with what is expected of them, by type and within a tolerance.
+//
+//   |got - expected| <= absolute + relative * |expected|
+//
+// NaN agrees with NaN, an infinity with itself, zeros of both signs. Integers are
+// compared without loss, and exactly unless a tolerance is given.
+//
+// Thread safety: pure functions.
+//
+//   Comparison c = Compare(DType::kF32, got, expected, count, DefaultTolerance(DType::kF32));
+//   if (c.differing != 0) ... c.first, c.got, c.expected
+#ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_COMPARE_H_
+#define RESIDENT_RUNTIME_OPERATORS_VALIDATION_COMPARE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/layout/task.h"
+
+namespace resident {
+
+struct Tolerance {
+  double relative = 0;
+  double absolute = 0;
+};
+
+// f32 1e-5, f16 2e-3, bf16 1e-2, f64 1e-12, relative and absolute; integers exactly.
+Tolerance DefaultTolerance(DType dtype);
+
+struct Comparison {
+  uint64_t differing = 0;
+  // Of the first element that differs.
+  uint64_t first = 0;
+  std::string got;
+  std::string expected;
+  // The largest |got - expected|; infinity where one of them is not finite.
+  double max_error = 0;
+};
+
+// Reads `count` dense elements of each; neither need be aligned.
+Comparison Compare(DType dtype, const void* got, const void* expected, uint64_t count,
+                   const Tolerance& tolerance);
+
+// The element as a number, for messages: "0.1", "nan", "-7".
+std::string ElementText(DType dtype, const void* element);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_VALIDATION_COMPARE_H_

@@ -1,0 +1,64 @@
+#include "runtime/operators/validation/task_runner.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+// Most tasks take microseconds: a completion is looked for without a pause this long,
+// then with one, which also looks whether the engine still lives.
+constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kNap{100};
+
+}  // namespace
+
+TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>& arguments,
+                        std::chrono::nanoseconds most) {
+  const std::optional<uint64_t> sequence = ring_.Reserve();
+  if (!sequence) return {.how = TaskEnd::kTimedOut};  // A ring of tasks that never ended.
+  std::copy(arguments.begin(), arguments.end(), ring_.arguments(*sequence)->arguments);
+  ring_.Publish(*sequence, task);
+  RingDoorbell();
+
+  TaskEnd end;
+  const auto consume = [&] {
+    return ring_.Consume([&](uint64_t, const TaskCompletion& c) { end.completion = c; }) != 0;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    if (consume()) return end;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited < kSpin) continue;
+    if (const auto exit = process_->child().Wait(std::chrono::nanoseconds(0))) {
+      if (consume()) return end;  // It ended after the task did.
+      return {.how = TaskEnd::kEngineEnded, .cause = CauseOfEnd(*exit)};
+    }
+    if (waited >= most) return {.how = TaskEnd::kTimedOut};
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+void TaskRunner::RingDoorbell() {
+  ControlBlock* const control = process_->region()->control();
+  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
+  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
+    syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  }
+}
+
+std::string TaskRunner::CauseOfEnd(const ChildExit& exit) const {
+  const std::string words = process_->last_words();
+  return words.empty() ? absl::StrCat("the engine ", exit.ToString()) : words;
+}
+
+}  // namespace resident

@@ -1,0 +1,75 @@
+#include "runtime/queue/batch_outcome.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/queue/operator_stats.h"
+#include "runtime/queue/queue_use.h"
+
+namespace resident {
+namespace {
+
+constexpr size_t kCountedSingly = 16;
+
+}  // namespace
+
+std::optional<SkipReason> ReasonToSkip(const Batch& batch) {
+  if (batch.cancelled.load(std::memory_order_relaxed)) {
+    return SkipReason{TaskStatus::kCancelled, "cancelled before the task reached the device"};
+  }
+  if (batch.deadline != Clock::time_point::max() && Clock::now() >= batch.deadline) {
+    return SkipReason{
+        TaskStatus::kDeadlineExceeded,
+        "the deadline passed before the task reached the device. Fix: allow more time, or send "
+        "fewer tasks at once"};
+  }
+  return std::nullopt;
+}
+
+void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std::string& cause,
+              FinishedBatches* finished) {
+  const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
+  if (batch->submitted == count) return;
+  // A batch has one cause: what was said of tasks that may have run must stand.
+  if (batch->cause.empty()) batch->cause = cause;
+  const uint32_t skipped = count - batch->submitted;
+  std::fill(batch->status.begin() + batch->submitted, batch->status.end(), status);
+  batch->submitted = count;
+  batch->use->RemoveTasks(skipped);
+  batch->failed += skipped;
+  batch->finished += skipped;
+  if (batch->finished == count) finished->push_back(batch);
+}
+
+void ObserveQueued(const Batch& batch) {
+  if (batch.stats == nullptr) return;
+  batch.stats->queued.Observe((Clock::now() - batch.enqueued_at).count());
+}
+
+void CountOutcomes(const Batch& batch) {
+  if (batch.stats == nullptr) return;
+  std::array<uint64_t, OperatorStats::kStatuses> by_status{};
+  if (batch.failed == 0) {
+    by_status[0] = batch.tasks.size();
+  } else {
+    for (TaskStatus status : batch.status) ++by_status[static_cast<size_t>(status)];
+  }
+  for (int s = 0; s < OperatorStats::kStatuses; ++s) {
+    if (by_status[s] != 0) batch.stats->CountTasks(s, by_status[s]);
+  }
+  // A few are counted at once: clearing and reading a Local costs more than that.
+  if (batch.device_ns.size() <= kCountedSingly) {
+    for (uint32_t ns : batch.device_ns) {
+      if (ns != 0) batch.stats->device.Observe(ns);
+    }
+  } else {
+    DurationHistogram::Local device;
+    for (uint32_t ns : batch.device_ns) {
+      if (ns != 0) device.Observe(ns);
+    }
+    batch.stats->device.Add(device);
+  }
+  batch.stats->whole.Observe((Clock::now() - batch.enqueued_at).count());
+}
+
+}  // namespace resident

@@ -1,0 +1,254 @@
+// The queue against a device that is worked by hand, one state after the other: what counts
+// against a client's limits, and until when; parks that find the ring full.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "runtime/queue/device_queue.h"
+#include "runtime/queue/manual_device.h"
+
+namespace resident {
+namespace {
+
+constexpr ClientId kAlice = 1;
+constexpr ClientId kBob = 2;
+
+class DeviceQueueStatesTest : public ::testing::Test {
+ protected:
+  struct Pending {
+    std::shared_ptr<Batch> batch = std::make_shared<Batch>();
+    absl::Notification done;
+    void Wait() { done.WaitForNotification(); }
+  };
+
+  // 100 tasks may be queued, with an argument each.
+  static constexpr uint64_t kMostTasks = 100;
+  static constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + sizeof(Argument);
+  static constexpr uint64_t kMostBytes = 120 * kTaskBytes;
+
+  DeviceQueueStatesTest()
+      : queue_({.max_queued_tasks = kMostTasks, .max_queued_bytes = kMostBytes}) {
+    queue_.AddClient(kAlice);
+    queue_.AddClient(kBob);
+    epoch_ = queue_.SetRing(device_.NewRing());
+  }
+
+  std::shared_ptr<Pending> NewBatch(uint64_t tasks, bool in_order = false) {
+    auto pending = std::make_shared<Pending>();
+    Batch& batch = *pending->batch;
+    batch.epoch = epoch_;
+    batch.in_order = in_order;
+    batch.tasks.resize(tasks);
+    batch.arguments_per_task = 1;
+    batch.arguments.resize(tasks);
+    batch.done = [p = pending.get()](Batch&) { p->done.Notify(); };
+    all_.push_back(pending);
+    return pending;
+  }
+  absl::Status Enqueue(Pending& pending, ClientId client = kAlice) {
+    return queue_.Enqueue(client, pending.batch);
+  }
+  // An in-order batch of kMostTasks, of which the first is in flight.
+  std::shared_ptr<Pending> InOrderBatchUnderWay() {
+    auto pending = NewBatch(kMostTasks, /*in_order=*/true);
+    EXPECT_TRUE(Enqueue(*pending).ok());
+    AwaitInFlight(1);
+    return pending;
+  }
+  // Whether it is refused, with the flag named.
+  ::testing::AssertionResult Refused(Pending& pending, const std::string& flag) {
+    const absl::Status status = Enqueue(pending);
+    if (status.code() == absl::StatusCode::kResourceExhausted &&
+        status.message().find(flag) != std::string::npos) {
+      return ::testing::AssertionSuccess();
+    }
+    return ::testing::AssertionFailure() << status;
+  }
+  // Nothing counts any more, and the queue knows that it is idle.
+  void ExpectNothingLeft() {
+    EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, 0u);
+    EXPECT_EQ(queue_.counters().queued_tasks, 0u);
+    EXPECT_NE(queue_.idle_since(), Clock::time_point::max());
+  }
+
+  void AwaitInFlight(uint32_t tasks) {
+    while (queue_.counters().in_flight != tasks) std::this_thread::yield();
+  }
+  void AwaitSubmissions(uint64_t tasks) {
+    while (queue_.counters().next_sequence < tasks) std::this_thread::yield();
+  }
+
+  ManualDevice device_;
+  std::vector<std::shared_ptr<Pending>> all_;  // Outlive the queue.
+  DeviceQueue queue_;
+  uint64_t epoch_ = 0;
+};
+
+TEST_F(DeviceQueueStatesTest, TasksOfAnInOrderBatchCountUntilTheyAreInTheRing) {
+  const auto ordered = InOrderBatchUnderWay();
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1);
+  const auto two = NewBatch(2);
+  ASSERT_TRUE(Refused(*two, "--max_queued_tasks"));
+  EXPECT_TRUE(Enqueue(*NewBatch(10), kBob).ok());  // Another client's share is its own.
+  AwaitSubmissions(11);
+  for (uint64_t s = 1; s <= 10; ++s) device_.Complete(s);
+  AwaitInFlight(1);
+  device_.Complete(0);
+  AwaitSubmissions(12);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 2);
+  EXPECT_TRUE(Enqueue(*two).ok());
+  AwaitSubmissions(14);
+  device_.Complete(12);
+  device_.Complete(13);
+  two->Wait();
+  EXPECT_EQ(queue_.idle_since(), Clock::time_point::max());
+  for (uint64_t s = 11; s < kMostTasks + 12; ++s) {
+    AwaitSubmissions(s + 1);
+    if (s != 12 && s != 13) device_.Complete(s);
+  }
+  ordered->Wait();
+  EXPECT_EQ(ordered->batch->failed, 0u);
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, BytesOfAnInOrderBatchCountUntilItHasEnded) {
+  const auto ordered = InOrderBatchUnderWay();
+  const auto more = NewBatch(30);
+  for (uint64_t s = 0; s < kMostTasks; ++s) {
+    AwaitSubmissions(s + 1);
+    // Few of its tasks are left in the end, and all of its memory.
+    if (s + 1 == kMostTasks) {
+      ASSERT_TRUE(Refused(*more, "--max_client_host_mib"));
+    }
+    device_.Complete(s);
+  }
+  ordered->Wait();
+  ExpectNothingLeft();
+  ASSERT_TRUE(Enqueue(*more).ok());
+  AwaitInFlight(30);
+  for (uint64_t s = kMostTasks; s < kMostTasks + 30; ++s) device_.Complete(s);
+  more->Wait();
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, BytesOfABatchThatIsInTheRingCountUntilItHasEnded) {
+  const auto batch = NewBatch(60), more = NewBatch(61);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(60);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, 0u);
+  ASSERT_TRUE(Refused(*more, "--max_client_host_mib"));
+  for (uint64_t s = 0; s < 60; ++s) device_.Complete(s);
+  batch->Wait();
+  EXPECT_TRUE(Enqueue(*more).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, ACancelledInOrderBatchCountsNoLonger) {
+  const auto ordered = InOrderBatchUnderWay();
+  ordered->batch->cancelled = true;
+  queue_.NoteCancelled();
+  ASSERT_TRUE(Refused(*NewBatch(30), "--max_queued_tasks"));  // A task of it is in flight yet.
+  device_.Complete(0);
+  ordered->Wait();
+  ExpectNothingLeft();
+  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, AnInOrderBatchThatIsSkippedWhileItIsHeldBackCountsNoLonger) {
+  const auto ordered = InOrderBatchUnderWay();
+  ASSERT_TRUE(queue_.Hold().ok());
+  device_.Complete(0);
+  AwaitInFlight(0);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 1);
+  EXPECT_EQ(queue_.idle_since(), Clock::time_point::max());
+  ordered->batch->cancelled = true;
+  queue_.NoteCancelled();
+  ordered->Wait();
+  ExpectNothingLeft();
+  queue_.EndPark();
+  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, ARemovedClientsInOrderBatchCountsNeitherForTheDeviceNorForItsHeir) {
+  const auto ordered = InOrderBatchUnderWay();
+  queue_.RemoveClient(kAlice);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1);
+  queue_.AddClient(kAlice);
+  const auto next = NewBatch(60);
+  ASSERT_TRUE(Enqueue(*next).ok());
+  AwaitInFlight(61);
+  device_.Complete(0);
+  ordered->Wait();
+  EXPECT_EQ(queue_.counters().queued_tasks, 0u);
+  ASSERT_TRUE(Refused(*NewBatch(61), "--max_client_host_mib"));  // What it has itself still counts.
+  for (uint64_t s = 1; s <= 60; ++s) device_.Complete(s);
+  next->Wait();
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, InOrderBatchesOfALostRingCountNoLonger) {
+  const auto ordered = InOrderBatchUnderWay();
+  const auto ready = NewBatch(10, /*in_order=*/true);
+  ASSERT_TRUE(Enqueue(*ready, kBob).ok());
+  AwaitInFlight(2);
+  ASSERT_TRUE(queue_.Hold().ok());
+  device_.Complete(1);
+  AwaitInFlight(1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1 + 9);
+  queue_.LoseRing("the engine was killed by signal 9", {});
+  ordered->Wait();
+  ready->Wait();
+  ExpectNothingLeft();
+  epoch_ = queue_.SetRing(device_.NewRing());
+  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {
+  const auto batch = NewBatch(kMostTasks);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(ManualDevice::kSlots);
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  EXPECT_EQ(queue_.BeginPark().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(queue_.Hold().code(), absl::StatusCode::kFailedPrecondition);
+  const auto later = NewBatch(10);
+  ASSERT_TRUE(Enqueue(*later, kBob).ok());
+  device_.Complete(0);
+  AwaitSubmissions(ManualDevice::kSlots + 1);  // The marker.
+  for (uint64_t s = 1; s < ManualDevice::kSlots; ++s) device_.Complete(s);
+  AwaitInFlight(0);
+  EXPECT_EQ(queue_.counters().next_sequence, ManualDevice::kSlots + 1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - ManualDevice::kSlots + 10);
+  // The kernel has left, and is back.
+  queue_.EndPark();
+  const uint64_t last = ManualDevice::kSlots + 1 + kMostTasks - ManualDevice::kSlots + 10;
+  AwaitSubmissions(last);
+  for (uint64_t s = ManualDevice::kSlots + 1; s < last; ++s) device_.Complete(s);
+  batch->Wait();
+  later->Wait();
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, AParkThatWaitsForRoomEndsWithItsRing) {
+  const auto batch = NewBatch(kMostTasks);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(ManualDevice::kSlots);
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  queue_.LoseRing("the engine was killed by signal 9", {});
+  batch->Wait();
+  epoch_ = queue_.SetRing(device_.NewRing());
+  const auto next = NewBatch(10);
+  ASSERT_TRUE(Enqueue(*next).ok());
+  AwaitInFlight(10);
+  for (uint64_t s = 0; s < 10; ++s) device_.Complete(s);
+  next->Wait();
+  EXPECT_EQ(queue_.counters().next_sequence, 10u);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,56 @@
+// ManualDevice: the device's side of a ring, worked by hand: a test sees what was submitted
+// and says what completes, so that a state lasts for as long as it is looked at. Runs
+// nothing; not for what an engine does by itself (tests/support/engine_harness.h).
+//
+// Thread safety: one thread at a time, beside the one that has the ring.
+//
+//   ManualDevice device;
+//   queue.SetRing(device.NewRing());
+//   ... enqueue a batch, wait until its first task is in flight ...
+//   device.Complete(0);
+#ifndef RESIDENT_RUNTIME_QUEUE_MANUAL_DEVICE_H_
+#define RESIDENT_RUNTIME_QUEUE_MANUAL_DEVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "kernels/layout/ring_layout.h"
+#include "runtime/ring/host_ring.h"
+#include "runtime/ring/shared_region.h"
+
+namespace resident {
+
+class ManualDevice {
+ public:
+  static constexpr uint32_t kSlots = 64;
+  // So many tasks of an operator of which none has completed go into the ring.
+  static constexpr uint32_t kWorkers = kSlots / 2;
+
+  // A ring that is empty and starts at sequence number 0. One at a time is in use.
+  std::shared_ptr<HostRing> NewRing() {
+    std::memset(region_->submissions(), 0, kSlots * sizeof(RingSlot));
+    std::memset(region_->completions(), 0, kSlots * sizeof(RingSlot));
+    return std::make_shared<HostRing>(region_, kWorkers);
+  }
+
+  // The task ends OK.
+  void Complete(uint64_t sequence) {
+    TaskCompletion completion{};
+    completion.duration_ns = 100;
+    const auto* payload = reinterpret_cast<const uint8_t*>(&completion);
+    for (StampedChunk& chunk : region_->completions()[sequence % kSlots].chunks) {
+      std::memcpy(chunk.payload, payload, kChunkPayloadBytes);
+      payload += kChunkPayloadBytes;
+      std::atomic_ref<uint32_t>(chunk.stamp).store(Stamp(sequence), std::memory_order_release);
+    }
+  }
+
+ private:
+  const std::shared_ptr<SharedRegion> region_ = *SharedRegion::Create(kSlots, 4096);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_QUEUE_MANUAL_DEVICE_H_

@@ -1,0 +1,107 @@
+#include "runtime/queue/ring_backlog.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+namespace resident {
+namespace {
+
+constexpr uint32_t kQuick = 3, kSlow = 8, kWorkers = 4;
+constexpr uint32_t kQuickNs = 1'000, kSlowNs = 5'000'000;
+
+class RingBacklogTest : public ::testing::Test {
+ protected:
+  RingBacklogTest() { backlog_->Start(kWorkers); }
+
+  // One task of the slot comes and goes.
+  void Complete(uint32_t slot, uint32_t duration_ns) {
+    backlog_->Add(slot, 1);
+    backlog_->Remove(slot, 1);
+    backlog_->Observe(slot, duration_ns);
+  }
+
+  // Tasks of the slot that fit in now; they stay.
+  uint32_t Fill(uint32_t slot) {
+    uint32_t count = 0;
+    for (; backlog_->HasRoom(); ++count) backlog_->Add(slot, 1);
+    return count;
+  }
+
+  std::unique_ptr<RingBacklog> backlog_ = std::make_unique<RingBacklog>();
+};
+
+TEST_F(RingBacklogTest, UnknownTasksOnlyKeepTheWorkersBusy) {
+  EXPECT_EQ(Fill(kSlow), 2 * kWorkers);
+}
+
+TEST_F(RingBacklogTest, QuickTasksFillTheTargetDelay) {
+  Complete(kQuick, kQuickNs);
+  EXPECT_EQ(Fill(kQuick), RingBacklog::kTargetRingDelay.count() * kWorkers / kQuickNs);
+}
+
+TEST_F(RingBacklogTest, QuickTasksOfOneOperatorSayNothingOfAnothers) {
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  EXPECT_EQ(Fill(kSlow), 2 * kWorkers);
+}
+
+TEST_F(RingBacklogTest, AnOperatorThatTurnsSlowCountsAtOnceForItsTasksInTheRing) {
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  for (int i = 0; i < 200; ++i) backlog_->Add(kQuick, 1);
+  EXPECT_TRUE(backlog_->HasRoom());
+  backlog_->Remove(kQuick, 1);
+  backlog_->Observe(kQuick, kSlowNs);
+  EXPECT_FALSE(backlog_->HasRoom());
+}
+
+TEST_F(RingBacklogTest, EstimateFollowsTheTasks) {
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kSlowNs);
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  backlog_->Add(kQuick, 1);
+  EXPECT_NEAR(backlog_->backlog_ns(), kQuickNs, 16);
+}
+
+TEST_F(RingBacklogTest, WideTaskCountsForEveryBlockThatMayWorkOnIt) {
+  TaskDescriptor task{};
+  EXPECT_EQ(backlog_->BlocksOf(task), 1u);
+  task.words[1] = 3;
+  EXPECT_EQ(backlog_->BlocksOf(task), 3u);
+  task.words[1] = 300;
+  EXPECT_EQ(backlog_->BlocksOf(task), kWorkers);
+  task.flags = kTaskCompact;  // words[1] is an argument.
+  EXPECT_EQ(backlog_->BlocksOf(task), 1u);
+
+  backlog_->Add(kSlow, kWorkers);
+  EXPECT_TRUE(backlog_->HasRoom());
+  backlog_->Add(kSlow, kWorkers);
+  EXPECT_FALSE(backlog_->HasRoom());
+}
+
+TEST_F(RingBacklogTest, ForgottenSlotIsUnknownAgainWithItsTasksInTheRing) {
+  Complete(kQuick, kQuickNs);
+  for (int i = 0; i < 100; ++i) backlog_->Add(kQuick, 1);
+  EXPECT_TRUE(backlog_->HasRoom());
+  backlog_->Forget(kQuick);
+  EXPECT_FALSE(backlog_->HasRoom());
+  for (int i = 0; i < 100; ++i) backlog_->Remove(kQuick, 1);
+  EXPECT_EQ(backlog_->backlog_ns(), 0u);
+  Complete(kQuick, kSlowNs);  // The first one says it all.
+  backlog_->Add(kQuick, 1);
+  EXPECT_EQ(backlog_->backlog_ns(), kSlowNs);
+}
+
+TEST_F(RingBacklogTest, ANewRingKeepsEstimatesAndHasNoTasks) {
+  Complete(kQuick, kQuickNs);
+  Fill(kQuick);
+  backlog_->Start(2 * kWorkers);
+  EXPECT_EQ(backlog_->backlog_ns(), 0u);
+  EXPECT_EQ(Fill(kQuick), RingBacklog::kTargetRingDelay.count() * 2 * kWorkers / kQuickNs);
+}
+
+TEST_F(RingBacklogTest, SlotsThatNoDeviceHasAreNotOutOfBounds) {
+  Complete(UINT16_MAX, kQuickNs);
+  EXPECT_EQ(backlog_->blocks(), 0u);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,291 @@
+#include "runtime/queue/ring_tasks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/queue/completion_alarm.h"
+#include "runtime/queue/queue_use.h"
+
+namespace resident {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// Completions consumed in one pass, so that submissions get their turn.
+constexpr uint32_t kConsumeMost = 1024;
+// With more tasks in flight than this, one that is late hides those behind it for up to
+// kLookPastInterval.
+constexpr uint32_t kFewInFlight = 16;
+constexpr nanoseconds kLookPastInterval = std::chrono::microseconds(10);
+
+TaskStatus ToTaskStatus(CompletionStatus status) {
+  switch (status) {
+    case CompletionStatus::kOk:
+      return TaskStatus::kOk;
+    case CompletionStatus::kInvalidArgument:
+      return TaskStatus::kInvalidArgument;
+    case CompletionStatus::kInternal:
+    case CompletionStatus::kNoOperator:
+    case CompletionStatus::kOutOfBounds:
+      return TaskStatus::kInternal;
+  }
+  return TaskStatus::kInternal;
+}
+
+}  // namespace
+
+void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
+  entries_.assign(ring->slots(), Entry{});
+  crumbs_.assign(ring->worker_count(), Crumb{});
+  backlog_.Start(ring->worker_count());
+  ring_ = std::move(ring);
+  held_ = park_due_ = park_published_ = false;
+}
+
+uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most) {
+  const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
+  uint32_t given = 0;
+  while (batch->submitted < count && given < most && HasRoom()) {
+    if (!SubmitOne(batch, batch->submitted)) break;
+    ++batch->submitted;
+    ++given;
+  }
+  batch->use->RemoveTasks(given);
+  return given;
+}
+
+bool RingTasks::StartOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
+  return SubmitOrdered(std::move(batch), finished);
+}
+
+bool RingTasks::SubmitReady(FinishedBatches* finished) {
+  bool published = false;
+  while (!ordered_ready_.empty() && HasRoom()) {
+    std::shared_ptr<Batch> batch = std::move(ordered_ready_.front());
+    ordered_ready_.pop_front();
+    published |= SubmitOrdered(std::move(batch), finished);
+  }
+  return published;
+}
+
+bool RingTasks::SubmitOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
+  if (const auto reason = ReasonToSkip(*batch)) {
+    SkipRest(batch, reason->status, reason->cause, finished);
+    return false;
+  }
+  if (!SubmitOne(batch, batch->submitted)) {
+    ordered_ready_.push_front(std::move(batch));
+    return false;
+  }
+  ++batch->submitted;
+  batch->use->RemoveTasks(1);
+  return true;
+}
+
+bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
+  const std::optional<uint64_t> sequence = ring_->Reserve();
+  if (!sequence) return false;
+  if (ring_->in_flight() == 1) busy_since_ = Clock::now();
+  if (batch->arguments_per_task != 0) {
+    const uint32_t n = batch->arguments_per_task;
+    std::memcpy(ring_->arguments(*sequence)->arguments, batch->arguments.data() + size_t{index} * n,
+                n * sizeof(Argument));
+  }
+  Entry& entry = this->entry(*sequence);
+  entry.batch = batch;
+  entry.index = index;
+  const TaskDescriptor& task = batch->tasks[index];
+  backlog_.Add(task.operator_slot, backlog_.BlocksOf(task));
+  ring_->Publish(*sequence, task);
+  return true;
+}
+
+void RingTasks::RingDoorbell() { CompletionAlarm::RingDoorbell(ring_->region().control()); }
+
+bool RingTasks::Consume(bool thorough, FinishedBatches* finished) {
+  if (in_flight() == 0) return false;
+  const auto report = [&](uint64_t sequence, const TaskCompletion& completion) {
+    Entry& entry = this->entry(sequence);
+    const TaskDescriptor& task = entry.batch->tasks[entry.index];
+    backlog_.Remove(task.operator_slot, backlog_.BlocksOf(task));
+    // A refusal says nothing of what a task takes that is not refused.
+    if (completion.status == CompletionStatus::kOk) {
+      backlog_.Observe(task.operator_slot, completion.duration_ns);
+    }
+    if (entry.batch->wants_results) {
+      std::memcpy(entry.batch->results[entry.index].data(), completion.result, kResultBytes);
+    }
+    Finish(entry, ToTaskStatus(completion.status), completion.duration_ns, completion.detail,
+           finished);
+  };
+  // Mostly tasks complete in order: look at the oldest. Past it only when few are in
+  // flight, or now and then (HostRing::Consume says why).
+  uint32_t consumed = 0;
+  if (ring_->in_flight() > kFewInFlight) consumed = ring_->Consume(report, kConsumeMost, 1);
+  if (consumed == 0) {
+    const Clock::time_point now = Clock::now();
+    if (thorough || ring_->in_flight() <= kFewInFlight || now - looked_past_ > kLookPastInterval) {
+      looked_past_ = now;
+      consumed = ring_->Consume(report, kConsumeMost);
+    }
+  }
+  if (consumed == 0) return false;
+  last_completion_ = Clock::now();
+  return true;
+}
+
+void RingTasks::Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint16_t detail,
+                       FinishedBatches* finished) {
+  Batch& batch = *entry.batch;
+  batch.status[entry.index] = status;
+  batch.device_ns[entry.index] = device_ns;
+  batch.detail[entry.index] = detail;
+  if (status != TaskStatus::kOk) ++batch.failed;
+  ++batch.finished;
+  if (batch.finished == batch.tasks.size()) {
+    finished->push_back(std::move(entry.batch));
+  } else if (batch.in_order && batch.submitted < batch.tasks.size() &&
+             status != TaskStatus::kAborted && status != TaskStatus::kUnavailable) {
+    ordered_ready_.push_back(std::move(entry.batch));
+  } else if (batch.in_order && batch.submitted < batch.tasks.size()) {
+    SkipRest(entry.batch, TaskStatus::kUnavailable, batch.cause, finished);
+  }
+  entry.batch.reset();
+}
+
+void RingTasks::CancelOrdered(ClientId client) {
+  for (const auto& batch : ordered_ready_) {
+    if (batch->client == client) batch->cancelled = true;
+  }
+  if (ring_ == nullptr) return;
+  ring_->ForEachInFlight([&](uint64_t sequence) {
+    Batch& batch = *entry(sequence).batch;
+    if (batch.client == client && batch.in_order) batch.cancelled = true;
+  });
+}
+
+void RingTasks::SkipDoomed(FinishedBatches* finished) {
+  for (size_t i = 0; i < ordered_ready_.size();) {
+    if (const auto reason = ReasonToSkip(*ordered_ready_[i])) {
+      SkipRest(ordered_ready_[i], reason->status, reason->cause, finished);
+      ordered_ready_.erase(ordered_ready_.begin() + i);
+    } else {
+      ++i;
+    }
+  }
+}
+
+void RingTasks::LoseRing(const std::string& cause, const std::string& not_run,
+                         const std::vector<uint32_t>& suspects, FinishedBatches* finished) {
+  // Completions that arrived before the end still count.
+  while (Consume(/*thorough=*/true, finished)) {
+  }
+  ring_->ForEachInFlight([&](uint64_t sequence) {
+    Entry& entry = this->entry(sequence);
+    Batch& batch = *entry.batch;
+    const bool suspect = std::find(suspects.begin(), suspects.end(),
+                                   batch.tasks[entry.index].operator_slot) != suspects.end();
+    batch.cause = suspect ? absl::StrCat(cause, "; its operator is a suspect")
+                          : absl::StrCat(cause,
+                                         "; the task may have run. Fix: send it again if "
+                                         "that is safe");
+    Finish(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, 0, 0, finished);
+  });
+  for (auto& batch : ordered_ready_) {
+    SkipRest(batch, TaskStatus::kUnavailable, not_run, finished);
+  }
+  ordered_ready_.clear();
+  backlog_.Clear();
+  ring_.reset();
+}
+
+bool RingTasks::PublishPark() {
+  if (!ring_->PublishPark()) return false;
+  RingDoorbell();
+  park_published_ = true;
+  return true;
+}
+
+void RingTasks::EndPark() {
+  if (park_published_ && ring_ != nullptr) ring_->Resumed();
+  held_ = park_due_ = park_published_ = false;
+}
+
+std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
+  std::vector<OverdueTask> overdue;
+  if (ring_ == nullptr) return overdue;
+  const Clock::time_point now = Clock::now();
+  const nanoseconds passed = time_.Look(now);
+  bool any_running = false;
+  for (uint32_t w = 0; w < crumbs_.size(); ++w) {
+    const Breadcrumb crumb = ReadCrumb(w);
+    const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
+    if (!sequence) {
+      crumbs_[w].stamp = 0;
+      continue;
+    }
+    any_running = true;
+    if (crumbs_[w].stamp != crumb.stamp) {
+      crumbs_[w] = {crumb.stamp, passed};
+    } else if (passed - crumbs_[w].since > limit(crumb.operator_slot)) {
+      overdue.push_back({*sequence, crumb.operator_slot, passed - crumbs_[w].since});
+    }
+  }
+  if (const auto stirred = std::max(last_completion_, busy_since_); stirred != stirred_) {
+    stirred_ = stirred;
+    quiet_since_ = passed;
+  }
+  const nanoseconds quiet = passed - quiet_since_;
+  if (!any_running && ring_->in_flight() > 0 && quiet > limit(kNoOperatorSlot)) {
+    overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, quiet});
+  }
+  return overdue;
+}
+
+std::vector<RunningTask> RingTasks::RunningTasks() const {
+  std::vector<RunningTask> running;
+  if (ring_ == nullptr) return running;
+  bool faulted = false;  // The CPU engine knows which worker faulted.
+  for (uint32_t w = 0; w < crumbs_.size(); ++w) {
+    const Breadcrumb crumb = ReadCrumb(w);
+    const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
+    if (!sequence) continue;
+    if (crumb.fault_signal != 0 && !faulted) {
+      faulted = true;
+      running.clear();
+    }
+    if (faulted != (crumb.fault_signal != 0)) continue;
+    const Entry& entry = entries_[*sequence & (ring_->slots() - 1)];
+    const Batch& batch = *entry.batch;
+    RunningTask task{*sequence, w, batch.client, batch.tasks[entry.index], {}};
+    const auto arguments =
+        batch.arguments.begin() + ptrdiff_t{entry.index} * batch.arguments_per_task;
+    task.arguments.assign(arguments, arguments + batch.arguments_per_task);
+    running.push_back(std::move(task));
+  }
+  return running;
+}
+
+std::vector<uint32_t> RingTasks::RunningSlots() const {
+  std::vector<uint32_t> slots;
+  for (const RunningTask& task : RunningTasks()) slots.push_back(task.task.operator_slot);
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  return slots;
+}
+
+Breadcrumb RingTasks::ReadCrumb(uint32_t worker) const {
+  Breadcrumb& crumb = ring_->region().breadcrumbs()[worker];
+  Breadcrumb read{};
+  read.stamp = std::atomic_ref<uint32_t>(crumb.stamp).load(std::memory_order_acquire);
+  read.operator_slot =
+      std::atomic_ref<uint32_t>(crumb.operator_slot).load(std::memory_order_relaxed);
+  read.fault_signal = std::atomic_ref<uint32_t>(crumb.fault_signal).load(std::memory_order_relaxed);
+  return read;
+}
+
+}  // namespace resident

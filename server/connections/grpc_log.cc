@@ -1,0 +1,86 @@
+#include "server/connections/grpc_log.h"
+
+#include <grpc/support/log.h>
+#include <stdio.h>
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace resident {
+namespace {
+
+// Places whose lines are counted one by one; gRPC's source has some hundred that are reached.
+constexpr size_t kMaxPlaces = 1024;
+
+std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+char Letter(gpr_log_severity severity) {
+  switch (severity) {
+    case GPR_LOG_SEVERITY_DEBUG:
+      return 'D';
+    case GPR_LOG_SEVERITY_INFO:
+      return 'I';
+    case GPR_LOG_SEVERITY_ERROR:
+      return 'E';
+  }
+  return '?';
+}
+
+}  // namespace
+
+void GrpcLog::Log(const char* file, int line, char severity, std::string_view message,
+                  Clock::time_point now) {
+  absl::MutexLock lock(&mu_);
+  if (now - began_ >= kPeriod || began_ == Clock::time_point()) BeginPeriod(now);
+  if (lines_.size() >= kMaxPlaces || written_ >= kMaxLines) {
+    ++suppressed_;
+    return;
+  }
+  uint32_t& lines = lines_[{file, line}];
+  if (lines >= kMaxLinesPerPlace) {
+    ++suppressed_;
+    return;
+  }
+  ++lines;
+  ++written_;
+  const bool last = lines == kMaxLinesPerPlace || written_ == kMaxLines;
+  const std::string_view base = BaseName(file);
+  write_(absl::StrCat(
+      "residentd: gRPC: ", std::string(1, severity), " ",
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
+      absl::string_view(base.data(), base.size()), ":", line, ": ",
+      absl::CEscape(absl::string_view(message.data(), std::min(message.size(), kMaxLineBytes))),
+      last ? " (further lines of this minute are counted, not written)" : ""));
+}
+
+void GrpcLog::BeginPeriod(Clock::time_point now) {
+  if (suppressed_ > reported_) {
+    write_(absl::StrCat("residentd: gRPC: ", suppressed_ - reported_,
+                        " more lines were logged and not written"));
+    reported_ = suppressed_;
+  }
+  began_ = now;
+  written_ = 0;
+  lines_.clear();
+}
+
+uint64_t GrpcLog::suppressed() const {
+  absl::MutexLock lock(&mu_);
+  return suppressed_;
+}
+
+GrpcLog& GrpcLog::Install() {
+  // gRPC's threads may log until the process has ended.
+  static GrpcLog& log =
+      *new GrpcLog([](const std::string& line) { fprintf(stderr, "%s\n", line.c_str()); });
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    log.Log(args->file, args->line, Letter(args->severity), args->message);
+  });
+  return log;
+}
+
+}  // namespace resident

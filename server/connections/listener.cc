@@ -1,0 +1,338 @@
+#include "server/connections/listener.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace resident {
+namespace {
+
+// Connections that the system keeps until they are taken.
+constexpr int kBacklog = 4096;
+// A peer that acknowledges nothing for so long is gone.
+constexpr unsigned kUserTimeoutMs = 5'000;
+// Taken from one socket before others, and Stop, have their turn.
+constexpr int kMostAtOnce = 64;
+// While the process has no descriptor left.
+constexpr int kRetryMs = 100;
+constexpr auto kReportEvery = std::chrono::minutes(1);
+
+absl::Status CannotListen(const std::string& flag, const std::string& address,
+                          const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why,
+                                             ". Fix: stop what uses the address, or give another "
+                                             "with --",
+                                             flag));
+}
+
+// "host:port" or "[v6]:port".
+bool Split(const std::string& address, std::string* host, std::string* port) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) return false;
+  *host = address.substr(0, colon);
+  *port = address.substr(colon + 1);
+  if (host->size() > 1 && host->front() == '[' && host->back() == ']') {
+    *host = host->substr(1, host->size() - 2);
+  }
+  return !host->empty() && port->size() <= 5 &&
+         port->find_first_not_of("0123456789") == std::string::npos && std::stoi(*port) <= 65535;
+}
+
+void SetOption(int fd, int level, int name, unsigned value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+uint16_t* PortOf(sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? &reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : &reinterpret_cast<sockaddr_in&>(address).sin_port;
+}
+
+struct Address {
+  sockaddr_storage to{};
+  socklen_t bytes = 0;
+
+  bool operator==(const Address& other) const {
+    return bytes == other.bytes && memcmp(&to, &other.to, bytes) == 0;
+  }
+};
+
+Address Wildcard(sa_family_t family, uint16_t port) {
+  Address any;
+  any.to.ss_family = family;
+  any.bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  *PortOf(any.to) = htons(port);
+  return any;
+}
+
+// All that a host has, each once. getaddrinfo's error otherwise.
+std::variant<std::vector<Address>, int> Resolve(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return error;
+  }
+  std::vector<Address> all;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    Address address;
+    memcpy(&address.to, at->ai_addr, at->ai_addrlen);
+    address.bytes = at->ai_addrlen;
+    // A name may have one twice (/etc/hosts).
+    if (std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
+  }
+  freeaddrinfo(found);
+  return all;
+}
+
+// A socket bound there; -1: errno says why not.
+int BoundSocket(const Address& address) {
+  const int fd = socket(address.to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.to.ss_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  // Connections have these from their listener.
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address.to), address.bytes) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+uint16_t BoundPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(*PortOf(address));
+}
+
+}  // namespace
+
+absl::Status CheckListen(const std::string& flag, const std::string& address) {
+  return Listener::Bind(flag, address).status();
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag,
+                                                         const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener(flag, address));
+  if (absl::Status status = listener->BindAll(); !status.ok()) return status;
+  return listener;
+}
+
+absl::Status Listener::BindAll() {
+  std::string host;
+  std::string port;
+  if (!Split(address_, &host, &port)) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag_, "=", address_,
+                                                   " is not host:port. Fix: give e.g. "
+                                                   "127.0.0.1:50051"));
+  }
+  const auto resolved = Resolve(host, port);
+  if (const int* const error = std::get_if<int>(&resolved)) {
+    return CannotListen(flag_, address_, gai_strerror(*error));
+  }
+  std::vector<Address> addresses = std::get<std::vector<Address>>(resolved);
+  const uint16_t wanted = ntohs(*PortOf(addresses.front().to));
+  const std::vector<Address> wildcards = {Wildcard(AF_INET6, wanted), Wildcard(AF_INET, wanted)};
+  // Either one means all of the machine's addresses. Where there is no IPv6, IPv4's.
+  const bool everywhere =
+      std::find(wildcards.begin(), wildcards.end(), addresses.front()) != wildcards.end();
+  if (everywhere) addresses = wildcards;
+  int error = 0;
+  for (Address& address : addresses) {
+    // A name's other addresses get the port that the first one got.
+    if (port_ != 0) *PortOf(address.to) = htons(port_);
+    const int fd = BoundSocket(address);
+    if (fd >= 0) {
+      sockets_.push_back(fd);
+      if (port_ == 0) port_ = BoundPort(fd);
+      if (everywhere) break;
+    } else if (error == 0 || errno == EADDRINUSE) {
+      error = errno;
+      if (error == EADDRINUSE) break;
+    }
+  }
+  // One that this machine does not have (IPv6's, say) is left out, if there is another.
+  if (sockets_.empty() || error == EADDRINUSE) {
+    return CannotListen(flag_, address_, strerror(error));
+  }
+  return absl::OkStatus();
+}
+
+Listener::~Listener() {
+  Stop();
+  for (const int socket : sockets_) close(socket);
+}
+
+absl::Status Listener::Start(const ConnectionLimits& limits,
+                             std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc) {
+  owned_table_ = std::make_unique<ConnectionTable>(limits);
+  table_.store(owned_table_.get(), std::memory_order_release);
+  grpc_ = std::move(grpc);
+  for (const int socket : sockets_) {
+    if (listen(socket, kBacklog) != 0) return CannotListen(flag_, address_, strerror(errno));
+  }
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "resident-accept");
+    AcceptAll();
+  });
+  sweeper_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "resident-sweep");
+    SweepAll();
+  });
+  return absl::OkStatus();
+}
+
+void Listener::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.Signal();
+  thread_.join();
+  stop_sweeper_.Signal();
+  sweeper_.join();
+  for (const int socket : sockets_) close(socket);
+  sockets_.clear();
+}
+
+void Listener::OnWatch(std::string_view peer, bool open) {
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  if (table != nullptr) table->OnWatch(peer, open);
+}
+
+void Listener::OnCall(std::string_view peer, bool admitted) {
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  if (table != nullptr) table->OnCall(peer, admitted);
+}
+
+ConnectionFigures Listener::Figures() {
+  ConnectionTable* const table = table_.load(std::memory_order_acquire);
+  return table == nullptr ? ConnectionFigures() : table->Figures();
+}
+
+void Listener::AcceptAll() {
+  std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
+  for (const int socket : sockets_) polled.push_back({socket, POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[0].revents != 0) break;
+    bool able = true;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) able = Accept(polled[i].fd) && able;
+    }
+    // Those that wait would wake it at once.
+    if (!able) poll(polled.data(), 1, kRetryMs);
+  }
+}
+
+void Listener::SweepAll() {
+  pollfd polled[] = {{stop_sweeper_.fd(), POLLIN, 0}, {came_.fd(), POLLIN, 0}};
+  while (true) {
+    if (poll(polled, 2, Sweep()) < 0) continue;
+    if (polled[0].revents != 0) break;
+    if (polled[1].revents != 0) came_.Drain();
+  }
+  reported_.reset();
+  Report();
+}
+
+bool Listener::Accept(int socket) {
+  for (int taken = 0; taken < kMostAtOnce; ++taken) {
+    const int fd = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      Take(socket, fd);
+    } else if (errno == EAGAIN) {
+      return true;
+    } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
+      // Else one that was given up already, or that a firewall forbids: the next.
+      ReportNoRoom(errno);
+      return false;
+    }
+  }
+  return true;
+}
+
+void Listener::Take(int socket, int fd) {
+  sockaddr_storage peer;
+  socklen_t bytes = sizeof(peer);
+  // gRPC would log one that its client has reset already; nobody is there to be served.
+  const bool taken = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
+                     owned_table_->Add(fd, peer);
+  came_.Signal();
+  if (!taken) {
+    close(fd);
+    return;
+  }
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = socket;
+  connection.fd = fd;
+  grpc_->HandleNewConnection(&connection);
+}
+
+int Listener::Sweep() {
+  const auto next = owned_table_->Sweep();
+  const int report = Report();
+  if (!next.has_value()) return report;
+  const int sweep = static_cast<int>(next->count());
+  return report < 0 ? sweep : std::min(report, sweep);
+}
+
+int Listener::Report() {
+  const ConnectionFigures now = owned_table_->counters();
+  const uint64_t refused = now.refused - reported_figures_.refused;
+  const uint64_t idle = now.closed_idle - reported_figures_.closed_idle;
+  const uint64_t bytes = now.closed_bytes - reported_figures_.closed_bytes;
+  const uint64_t for_room = now.closed_for_room - reported_figures_.closed_for_room;
+  if (refused + idle + bytes + for_room == 0) return -1;
+  if (reported_.has_value()) {
+    const auto left = absl::FromChrono(*reported_ + kReportEvery - Clock::now());
+    if (left > absl::ZeroDuration()) return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+  }
+  if (refused > 0) {
+    fprintf(stderr,
+            "residentd: connections over --max_connections=%u, or over one address's share of it "
+            "(--max_address_connections=%u): %llu were refused. Fix: close those that are not "
+            "needed, or raise the limit\n",
+            owned_table_->limits().max_connections, owned_table_->limits().max_address_connections,
+            static_cast<unsigned long long>(refused));
+  }
+  if (idle + bytes + for_room > 0) {
+    fprintf(stderr,
+            "residentd: connections over which no credential was shown were closed: %llu had no "
+            "call for --max_unadmitted_idle_ms=%lld, %llu had sent more than "
+            "--max_unadmitted_kib=%llu, %llu made room for others\n",
+            static_cast<unsigned long long>(idle),
+            static_cast<long long>(owned_table_->limits().max_unadmitted_idle.count()),
+            static_cast<unsigned long long>(bytes),
+            static_cast<unsigned long long>(owned_table_->limits().max_unadmitted_bytes >> 10),
+            static_cast<unsigned long long>(for_room));
+  }
+  reported_ = Clock::now();
+  reported_figures_ = now;
+  return -1;
+}
+
+void Listener::ReportNoRoom(int error) {
+  if (reported_no_room_.has_value() && Clock::now() - *reported_no_room_ < kReportEvery) return;
+  fprintf(stderr,
+          "residentd: no connection can be taken for now, those that come wait: %s. Fix: raise "
+          "LimitNOFILE, or ulimit -n\n",
+          strerror(error));
+  reported_no_room_ = Clock::now();
+}
+
+}  // namespace resident

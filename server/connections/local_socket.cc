@@ -1,0 +1,473 @@
+#include "server/connections/local_socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/process/wake_event.h"
+
+namespace resident {
+namespace {
+
+using Clock = PassedDescriptors::Clock;
+
+constexpr absl::string_view kMagic = "residfd1";
+constexpr int kBacklog = 64;
+// A packet with more descriptors than this is refused; the kernel closes those that do not fit.
+constexpr size_t kReceivedDescriptors = 2;
+// Between two looks for descriptors that have expired, while there are any.
+constexpr int kSweepMs = 500;
+// While the process has no file descriptor left.
+constexpr int kRetryMs = 100;
+// How long Stop waits for threads that somebody else's descriptor holds up.
+constexpr absl::Duration kStopTimeout = absl::Seconds(2);
+// How long another daemon may take to make its socket at the same path.
+constexpr int kLockMs = 2'000;
+constexpr int kLockPollMs = 10;
+
+absl::Status CannotListen(const std::string& path, const std::string& why, const std::string& fix) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on --local_address=", path, ": ", why, ". Fix: ", fix));
+}
+
+absl::Status FolderError(const std::string& path, int error) {
+  return CannotListen(path, strerror(error),
+                      "give a path in a folder that exists and that the daemon's user can read "
+                      "and write");
+}
+
+// -1: errno says why not.
+int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+// A path that fits.
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+int BindTo(int socket, const sockaddr_un& address) {
+  return bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+// Whether nobody listens at a socket's path any more.
+bool IsAbandoned(const sockaddr_un& address) {
+  const int fd = NewSocket();
+  if (fd < 0) return false;
+  const bool refused =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+      errno == ECONNREFUSED;
+  close(fd);
+  return refused;
+}
+
+// Removes what stands in the way of the socket, if that is one that a dead daemon of this user
+// has left. REQUIRES: the path is locked (PathLock).
+absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address) {
+  struct stat file;
+  if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();
+  const std::string fix = "remove it, or give another path";
+  if (!S_ISSOCK(file.st_mode)) {
+    return CannotListen(path, "there is a file that is not a socket", fix);
+  }
+  if (!IsAbandoned(address)) {
+    return CannotListen(path, "the socket is in use by a live process",
+                        "stop that process, or give another path");
+  }
+  if (file.st_uid != geteuid()) {
+    return CannotListen(path, absl::StrCat("the socket belongs to user ", file.st_uid), fix);
+  }
+  if (unlink(path.c_str()) != 0) return FolderError(path, errno);
+  return absl::OkStatus();
+}
+
+// The lock under which a socket is made at a path: two daemons that start at one time must not both
+// find the socket abandoned. It is on a file beside the socket that only this user can open: a lock
+// on the folder could be had by everybody who may list it.
+class PathLock {
+ public:
+  explicit PathLock(const std::string& path) : path_(path), file_(path + ".lock") {}
+  PathLock(const PathLock&) = delete;
+  PathLock& operator=(const PathLock&) = delete;
+  ~PathLock() {
+    if (fd_ < 0) return;
+    // Still locked: who waits for it finds that the file is no longer at its path.
+    unlink(file_.c_str());
+    close(fd_);
+  }
+
+  // Waits a moment. To be called once.
+  absl::Status Take() {
+    int waited = 0;
+    while (true) {
+      const int fd = open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+                          S_IRUSR | S_IWUSR);
+      if (fd < 0) return Unusable(errno);
+      absl::Cleanup close_fd = [fd] { close(fd); };
+      struct stat file;
+      if (fstat(fd, &file) != 0) return Unusable(errno);
+      if (file.st_uid != geteuid()) {
+        return CannotListen(path_, absl::StrCat(file_, " belongs to user ", file.st_uid),
+                            "remove it, or give another path");
+      }
+      while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EINTR && errno != EWOULDBLOCK) return Unusable(errno);
+        if (waited >= kLockMs) {
+          return CannotListen(path_, absl::StrCat("another process has locked ", file_),
+                              "wait until the daemon that is starting there has started, or end "
+                              "the process (fuser names it)");
+        }
+        poll(nullptr, 0, kLockPollMs);
+        waited += kLockPollMs;
+      }
+      if (!IsAtItsPath(file)) continue;
+      fd_ = fd;
+      std::move(close_fd).Cancel();
+      return absl::OkStatus();
+    }
+  }
+
+ private:
+  absl::Status Unusable(int error) const {
+    if (error != ELOOP) return FolderError(path_, error);
+    return CannotListen(path_, absl::StrCat(file_, " is a symbolic link"),
+                        "remove it, or give another path");
+  }
+  bool IsAtItsPath(const struct stat& file) const {
+    struct stat there;
+    return lstat(file_.c_str(), &there) == 0 && there.st_dev == file.st_dev &&
+           there.st_ino == file.st_ino;
+  }
+
+  const std::string path_;
+  const std::string file_;
+  int fd_ = -1;
+};
+
+// What came with a packet.
+struct Received {
+  ssize_t bytes = 0;
+  char packet[kMaxLocalPacketBytes];
+  bool packet_cut = false;
+  std::vector<int> fds;
+  // The kernel kept descriptors back: there was no room for them, in the message or the process.
+  bool fds_cut = false;
+};
+
+// False: nothing came.
+bool Receive(int connection, Received* received) {
+  union {
+    char bytes[CMSG_SPACE(kReceivedDescriptors * sizeof(int))];
+    cmsghdr align;
+  } control = {};
+  iovec payload{received->packet, sizeof(received->packet)};
+  msghdr message = {};
+  message.msg_iov = &payload;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  do {
+    received->bytes = recvmsg(connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received->bytes < 0 && errno == EINTR);
+  if (received->bytes < 0) return false;
+  received->packet_cut = (message.msg_flags & MSG_TRUNC) != 0;
+  received->fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+      received->fds.push_back(fd);
+    }
+  }
+  return true;
+}
+
+// Never blocks; a peer that does not read misses it.
+void SendAnswer(int connection, const absl::StatusOr<std::string>& token) {
+  const uint32_t code = static_cast<uint32_t>(token.status().code());
+  const absl::string_view text = token.ok() ? absl::string_view(*token) : token.status().message();
+  std::string packet;
+  for (int byte = 0; byte < 4; ++byte) packet.push_back(static_cast<char>(code >> 8 * byte));
+  absl::StrAppend(&packet, text);
+  (void)!send(connection, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+absl::Status CheckSharedDescriptor(int fd, bool sealed) {
+  // The seals come first: asking for them does not reach the file system, as fstat does, which one
+  // of FUSE could hold up. Shared memory alone has any.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  struct stat object;
+  struct statfs file_system;
+  if (seals < 0 || fstat(fd, &object) != 0 || !S_ISREG(object.st_mode) ||
+      fstatfs(fd, &file_system) != 0 ||
+      // Memory of huge pages is mapped in other units.
+      file_system.f_type != TMPFS_MAGIC) {
+    return errors::DescriptorIsNotSharedMemory();
+  }
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return errors::DescriptorIsNotWritable("the descriptor is not open for reading and writing");
+  }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return errors::DescriptorIsNotWritable("the memory is sealed against writing");
+  }
+  if (sealed && (seals & F_SEAL_SHRINK) == 0) return errors::DescriptorIsNotSealed();
+  return absl::OkStatus();
+}
+
+class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::State> {
+ public:
+  State(int socket, Options options, std::shared_ptr<PassedDescriptors> passed)
+      : socket_(socket), options_(std::move(options)), passed_(std::move(passed)) {}
+
+  void Start() {
+    absl::MutexLock lock(&mu_);
+    accepting_ = true;
+    std::thread([state = shared_from_this()] {
+      pthread_setname_np(pthread_self(), "resident-local");
+      state->AcceptAll();
+      absl::MutexLock lock(&state->mu_);
+      state->accepting_ = false;
+    }).detach();
+  }
+
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
+    stop_.Signal();
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    // Those that wait for a packet end now.
+    for (const int connection : connections_) shutdown(connection, SHUT_RDWR);
+    mu_.AwaitWithTimeout(absl::Condition(this, &State::IsIdle), kStopTimeout);
+    is_session_open_ = false;
+  }
+
+ private:
+  bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !accepting_ && threads_ == 0; }
+
+  bool IsSession(const std::string& session) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::ReaderMutexLock lock(&mu_);
+    return is_session_open_ && options_.is_session(session);
+  }
+
+  void AcceptAll() {
+    pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {socket_, POLLIN, 0}};
+    while (true) {
+      // A descriptor is passed while its connection is open.
+      const bool idle = Threads() == 0 && passed_->size() == 0;
+      if (poll(polled, 2, idle ? -1 : kSweepMs) < 0) continue;
+      if (polled[0].revents != 0) return;
+      passed_->Sweep(Clock::now(), [this](const std::string& s) { return IsSession(s); });
+      if (polled[1].revents == 0) continue;
+      const int connection = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (connection >= 0) {
+        Take(connection);
+      } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        // No file descriptor is left. Those that wait would wake it at once.
+        poll(polled, 1, kRetryMs);
+      }
+    }
+  }
+
+  uint32_t Threads() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::ReaderMutexLock lock(&mu_);
+    return threads_;
+  }
+
+  void Take(int connection) {
+    ucred peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+      close(connection);
+      return;
+    }
+    absl::Status room = Count(connection, peer.uid);
+    if (room.ok()) {
+      try {
+        std::thread([state = shared_from_this(), connection, user = peer.uid] {
+          pthread_setname_np(pthread_self(), "resident-local");
+          state->Serve(connection, user);
+          state->Forget(user);
+        }).detach();
+        return;
+      } catch (const std::system_error&) {
+        room = errors::TooManyLocalConnections(Threads() - 1, false, peer.uid);
+        Uncount(connection);
+        Forget(peer.uid);
+      }
+    }
+    SendAnswer(connection, room);
+    close(connection);
+  }
+
+  absl::Status Count(int connection, uid_t user) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return errors::Draining();
+    if (of_user_[user] >= options_.max_connections_of_user) {
+      return errors::TooManyLocalConnections(options_.max_connections_of_user, true, user);
+    }
+    if (threads_ >= options_.max_connections) {
+      if (of_user_[user] == 0) of_user_.erase(user);
+      return errors::TooManyLocalConnections(options_.max_connections, false, user);
+    }
+    ++of_user_[user];
+    ++threads_;
+    connections_.insert(connection);
+    return absl::OkStatus();
+  }
+
+  // Before it is closed.
+  void Uncount(int connection) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    connections_.erase(connection);
+  }
+
+  // Once nothing of a connection is left.
+  void Forget(uid_t user) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    --threads_;
+    if (--of_user_[user] == 0) of_user_.erase(user);
+  }
+
+  void Serve(int connection, uid_t user) {
+    pollfd polled{connection, POLLIN, 0};
+    Received received;
+    int ready;
+    const auto deadline = Clock::now() + options_.packet_timeout;
+    do {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      ready = poll(&polled, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    } while (ready < 0 && errno == EINTR);
+    if (ready > 0 && Receive(connection, &received)) {
+      absl::StatusOr<std::string> token = TakeDescriptor(received, user);
+      // It belongs to passed_ now.
+      if (token.ok()) received.fds.clear();
+      SendAnswer(connection, token);
+    }
+    Uncount(connection);
+    close(connection);
+    for (const int fd : received.fds) close(fd);
+  }
+
+  absl::StatusOr<std::string> TakeDescriptor(const Received& received, uid_t user) {
+    const absl::string_view packet(received.packet, static_cast<size_t>(received.bytes));
+    if (received.packet_cut) {
+      return errors::LocalPacket(packet.size() + 1, sizeof(received.packet));
+    }
+    if (packet.size() <= kMagic.size() || packet.substr(0, kMagic.size()) != kMagic) {
+      return errors::LocalPacket(packet.size(), sizeof(received.packet));
+    }
+    if (received.fds_cut && received.fds.size() < kReceivedDescriptors) {
+      return errors::NoFileDescriptorLeft();
+    }
+    if (received.fds.size() != 1) return errors::LocalPacketDescriptors(received.fds.size());
+    const std::string session(packet.substr(kMagic.size()));
+    if (!IsSession(session)) return errors::UnknownSession(session);
+    absl::Status usable = CheckSharedDescriptor(received.fds[0], options_.sealed);
+    if (!usable.ok()) return usable;
+    return passed_->Add(session, user, received.fds[0], Clock::now());
+  }
+
+  const int socket_;
+  const Options options_;
+  const std::shared_ptr<PassedDescriptors> passed_;
+  WakeEvent stop_;
+
+  absl::Mutex mu_;
+  bool accepting_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Whether Options::is_session may still be called.
+  bool is_session_open_ ABSL_GUARDED_BY(mu_) = true;
+  uint32_t threads_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<uid_t, uint32_t> of_user_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<int> connections_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string& path) {
+  if (path.empty() || path[0] != '/' || path.back() == '/' ||
+      path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("--local_address=", path,
+                                                   " is not an absolute path of a file. Fix: give "
+                                                   "e.g. /run/residentd/residentd.sock"));
+  }
+  constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() > kMaxPathBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--local_address=", path, " has ", path.size(),
+                                                   " bytes; a socket's path has ", kMaxPathBytes,
+                                                   " at most. Fix: give a shorter one"));
+  }
+  const sockaddr_un address = AddressOf(path);
+  PathLock path_lock(path);
+  absl::Status locked = path_lock.Take();
+  if (!locked.ok()) return locked;
+  absl::Status removed = RemoveAbandoned(path, address);
+  if (!removed.ok()) return removed;
+  const int fd = NewSocket();
+  if (fd < 0) return FolderError(path, errno);
+  struct stat file {};
+  if (BindTo(fd, address) != 0) {
+    const int error = errno;
+    close(fd);
+    return FolderError(path, error);
+  }
+  // Before anybody can connect. The path is this daemon's: only its user could have replaced it.
+  if (lstat(path.c_str(), &file) != 0 || chmod(path.c_str(), 0666) != 0 ||
+      listen(fd, kBacklog) != 0) {
+    const int error = errno;
+    close(fd);
+    unlink(path.c_str());
+    return FolderError(path, error);
+  }
+  return std::unique_ptr<LocalSocket>(new LocalSocket(path, fd, file.st_dev, file.st_ino));
+}
+
+LocalSocket::~LocalSocket() { Stop(); }
+
+void LocalSocket::Start(Options options, std::shared_ptr<PassedDescriptors> passed) {
+  state_ = std::make_shared<State>(socket_, std::move(options), std::move(passed));
+  state_->Start();
+}
+
+void LocalSocket::Stop() {
+  if (socket_ < 0) return;
+  if (state_ != nullptr) state_->Stop();
+  // While the socket is open no other daemon replaces it, nor gets its inode's number.
+  struct stat file;
+  if (lstat(path_.c_str(), &file) == 0 && file.st_dev == device_ && file.st_ino == inode_) {
+    unlink(path_.c_str());
+  }
+  close(socket_);
+  socket_ = -1;
+}
+
+}  // namespace resident

@@ -1,0 +1,78 @@
+// PassedDescriptors: descriptors of shared memory that clients passed over the local socket
+// (local_socket.h) and that no import has taken yet.
+//
+// Each is kept under a token of 128 random bits for the session that passed it. The token is good
+// for one import by that session, within a limited time.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(std::string token, passed.Add(session, user, fd, Clock::now()));
+//   ASSIGN_OR_RETURN(int fd, passed.Take(token, session, Clock::now()));
+#ifndef RESIDENT_SERVER_CONNECTIONS_PASSED_DESCRIPTORS_H_
+#define RESIDENT_SERVER_CONNECTIONS_PASSED_DESCRIPTORS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/base/limits.h"
+
+namespace resident {
+
+class PassedDescriptors {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Limits {
+    size_t in_all = kMaxPassedDescriptors;
+    size_t of_user = kMaxPassedDescriptorsOfUser;
+    size_t of_session = kMaxPassedDescriptorsOfSession;
+    std::chrono::milliseconds lifetime{kPassedDescriptorMs};
+  };
+
+  PassedDescriptors() : PassedDescriptors(Limits{}) {}
+  explicit PassedDescriptors(const Limits& limits) : limits_(limits) {}
+  // Closes them.
+  ~PassedDescriptors();
+  PassedDescriptors(const PassedDescriptors&) = delete;
+  PassedDescriptors& operator=(const PassedDescriptors&) = delete;
+
+  // The token. If it is OK the descriptor belongs to this object, otherwise still to the caller.
+  // `user`: the peer's, for whom there is a limit. RESOURCE_EXHAUSTED: a limit.
+  absl::StatusOr<std::string> Add(const std::string& session, uid_t user, int fd,
+                                  Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The descriptor, which the caller closes. NOT_FOUND: the token is unknown, was taken, has
+  // expired, or belongs to another session (for which it stays good).
+  absl::StatusOr<int> Take(const std::string& token, const std::string& session,
+                           Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Closes those that have expired and those whose session has ended.
+  void Sweep(Clock::time_point now, const std::function<bool(const std::string&)>& is_session)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Passed {
+    std::string session;
+    uid_t user;
+    int fd;
+    Clock::time_point expires;
+  };
+
+  const Limits limits_;
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Passed> passed_ ABSL_GUARDED_BY(mu_);  // By token.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_CONNECTIONS_PASSED_DESCRIPTORS_H_

@@ -1,0 +1,143 @@
+#include "server/rpc/admin_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/call.h"
+#include "server/rpc/status.h"
+#include "server/rpc/version.h"
+
+namespace resident {
+namespace {
+
+// Enough to tell sessions apart, too little to be one.
+constexpr size_t kShownSessionChars = 8;
+
+void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::DeviceStatus* out) {
+  const Device::Snapshot snapshot = device.snapshot();
+  const EngineInfo& info = snapshot.info;
+  out->set_device(device.index());
+  out->set_name(info.name);
+  out->set_engine(info.kind);
+  out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
+  // It can name others' operators, and has the words of an engine that may not be trusted.
+  if (sees_others) out->set_detail(snapshot.detail);
+  out->set_engine_pid(snapshot.engine_pid);
+  out->set_generation(info.generation);
+  out->set_parks(snapshot.parks);
+  out->set_resumes(snapshot.resumes);
+  uint64_t restarts = 0;
+  for (const auto& [cause, count] : snapshot.restarts_by_cause) restarts += count;
+  out->set_restarts(restarts);
+  out->mutable_ring()->set_slots(snapshot.queue.ring_slots);
+  out->mutable_ring()->set_in_flight(snapshot.queue.in_flight);
+  out->mutable_ring()->set_next_sequence(snapshot.queue.next_sequence);
+  out->set_queued_tasks(snapshot.queue.queued_tasks);
+  out->set_completed_tasks(snapshot.queue.completed_tasks);
+  out->set_memory_total_bytes(info.memory_bytes);
+  out->set_memory_used_bytes(snapshot.memory_used_bytes);
+  out->set_buffers(core.buffers->CountOn(device.index()));
+  out->set_blocks(info.workers);
+  out->set_threads_per_block(info.threads_per_block);
+}
+
+void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
+  // Not all of a session's id: whoever has it may use the session's buffers.
+  out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars) : client.peer());
+  out->set_name(client.name());
+  out->set_peer(client.peer());
+  uint64_t queued = 0;
+  uint64_t completed = 0;
+  for (Device* device : core.devices) {
+    for (const ClientId id : {client.id(), client.transfer_id()}) {
+      const DeviceQueue::ClientCounters counters = device->queue().client_counters(id);
+      queued += counters.queued_tasks;
+      completed += counters.completed_tasks;
+    }
+  }
+  out->set_queued_tasks(queued);
+  out->set_completed_tasks(completed);
+  const BufferTable::Usage usage = core.buffers->usage(client.id());
+  out->set_buffers(usage.buffers);
+  out->set_buffer_bytes(usage.bytes);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
+                                               const v1::StatusRequest*,
+                                               v1::StatusResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpc(caller.status()));
+    return reactor;
+  }
+  const bool sees_others = SeesOthers(**caller);
+  response->set_version(kVersion);
+  response->set_uptime_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - core_.started).count());
+  response->set_pid(getpid());
+  response->set_draining(core_.gate->draining());
+  response->set_metrics_address(core_.metrics_address);
+  response->set_local_address(core_.local_address);
+  response->set_gpu_unavailable_reason(core_.gpu_unavailable_reason);
+  for (Device* device : core_.devices) {
+    DescribeDevice(core_, *device, sees_others, response->add_devices());
+  }
+  for (const auto& client : core_.clients->List()) {
+    if (!sees_others && client->account().name() != (*caller)->name()) continue;
+    DescribeClient(core_, *client, response->add_clients());
+  }
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Park(grpc::CallbackServerContext* context,
+                                             const v1::ParkRequest* request, v1::ParkResponse*) {
+  return OnDevice(context, request->device(), &Device::Park);
+}
+
+grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
+                                               const v1::ResumeRequest* request,
+                                               v1::ResumeResponse*) {
+  return OnDevice(context, request->device(), &Device::Resume);
+}
+
+grpc::ServerUnaryReactor* AdminService::OnDevice(grpc::CallbackServerContext* context,
+                                                 uint32_t device,
+                                                 absl::Status (Device::*action)()) {
+  auto* const reactor = context->DefaultReactor();
+  if (device >= core_.devices.size()) {
+    reactor->Finish(ToGrpc(errors::UnknownDevice(device, core_.devices.size())));
+    return reactor;
+  }
+  core_.blocking->Post([this, reactor, device, action] {
+    reactor->Finish(ToGrpc((core_.devices[device]->*action)()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest* request,
+                                              v1::DrainResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  const uint64_t default_ms = static_cast<uint64_t>(core_.drain_timeout.count());
+  // A day is longer than anybody waits; more would overflow.
+  const uint64_t timeout_ms = std::min<uint64_t>(
+      request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
+  core_.blocking->Post([this, reactor, response, timeout_ms] {
+    core_.gate->Close();
+    core_.on_draining();
+    const uint64_t remaining =
+        core_.gate->AwaitEmpty(absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms)));
+    response->set_remaining_tasks(remaining);
+    reactor->Finish(remaining == 0 ? grpc::Status::OK : ToGrpc(errors::DrainUnfinished(remaining)));
+  });
+  return reactor;
+}
+
+}  // namespace resident

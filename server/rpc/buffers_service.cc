@@ -1,0 +1,279 @@
+#include "server/rpc/buffers_service.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/call.h"
+#include "server/rpc/device_reader.h"
+#include "server/rpc/download_stream.h"
+#include "server/rpc/shared_memory.h"
+#include "server/rpc/status.h"
+#include "server/rpc/upload_stream.h"
+#include "server/translation/copy_task.h"
+#include "server/translation/placement.h"
+
+namespace resident {
+namespace {
+
+void Describe(const Buffer& buffer, v1::BufferInfo* info) {
+  info->set_id(buffer.id);
+  info->set_device(buffer.device);
+  info->set_dtype(static_cast<v1::DType>(buffer.dtype));
+  for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
+  info->set_size_bytes(buffer.size_bytes);
+  info->set_durable(buffer.durable);
+  info->set_shared(buffer.shared);
+  info->set_name(buffer.name);
+}
+
+absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
+                      BufferSpec* spec) {
+  if (!v1::DType_IsValid(dtype)) {
+    return errors::BadBufferType(absl::StrCat("dtype has the unknown value ", dtype));
+  }
+  spec->dtype = static_cast<DType>(dtype);
+  if (shape.size() > static_cast<int>(kMaxRank)) {
+    return errors::BadBufferType(absl::StrCat("a shape of ", shape.size(), " dimensions"));
+  }
+  for (const uint64_t dim : shape) {
+    if (dim > (uint64_t{1} << 60)) {
+      return errors::BadBufferType(absl::StrCat("dimension ", dim, " is too large"));
+    }
+    spec->shape.push_back(static_cast<int64_t>(dim));
+  }
+  return absl::OkStatus();
+}
+
+// Where a buffer goes that the client wants on this device, or on any, and that takes so
+// much of its memory.
+absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
+                                   std::optional<uint32_t> wanted, uint64_t bytes) {
+  const BufferTable::Usage usage = core.buffers->usage(client.id());
+  std::optional<uint32_t> home;
+  if (usage.buffers > 0) home = usage.newest_device;
+  return PlaceBuffer(core.serving, wanted, home, bytes);
+}
+
+// Takes the buffer's bytes from its identity's quota. A shape that is too large for any
+// device is the buffer table's to refuse.
+absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
+  const auto elements = ElementCount(spec->shape);
+  if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
+  auto held = client.account().HoldBuffer(static_cast<uint64_t>(*elements) * SizeOf(spec->dtype));
+  if (!held.ok()) return held.status();
+  spec->quota = *std::move(held);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
+                                    const absl::Status& status) {
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
+                                        const v1::AllocateRequest& request,
+                                        v1::AllocateResponse& response) {
+  const auto client = SessionClientOf(context, core_);
+  if (!client.ok()) return client.status();
+  if (core_.gate->draining()) return errors::Draining();
+  BufferSpec spec;
+  const absl::Status read = ReadSpec(request.dtype(), request.shape(), &spec);
+  if (!read.ok()) return read;
+  std::optional<uint32_t> wanted;
+  if (request.has_device()) wanted = request.device();
+  // One that is too large for any device is the buffer table's to refuse.
+  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
+  const auto place = PlaceFor(core_, **client, wanted, elements * SizeOf(spec.dtype));
+  if (!place.ok()) return place.status();
+  spec.device = place->device;
+  spec.durable = request.durable();
+  spec.name = request.name();
+  absl::Status held = HoldBuffer(**client, &spec);
+  if (!held.ok()) return held;
+  const auto buffer = core_.buffers->Allocate(spec, (*client)->id(), *place->session);
+  if (!buffer.ok()) return buffer.status();
+  Describe(**buffer, response.mutable_buffer());
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* context,
+                                                   const v1::AllocateRequest* request,
+                                                   v1::AllocateResponse* response) {
+  if (!request->durable() || !core_.buffers->on_disk()) {
+    return FinishNow(context, DoAllocate(*context, *request, *response));
+  }
+  return FinishOnDisk(context, [this, context, request, response] {
+    return DoAllocate(*context, *request, *response);
+  });
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* BuffersService::Upload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return UploadStream::Start(core_, *context, *response);
+}
+
+grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
+    grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
+  return DownloadStream::Start(core_, *context, *request);
+}
+
+grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
+                                               const v1::FreeRequest* request, v1::FreeResponse*) {
+  const auto client = SessionClientOf(*context, core_);
+  if (!client.ok()) return FinishNow(context, client.status());
+  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  if (!buffer.ok()) return FinishNow(context, buffer.status());
+  if (!(*buffer)->durable || !core_.buffers->on_disk()) {
+    return FinishNow(context, core_.buffers->Free((*client)->id(), request->buffer_id()));
+  }
+  return FinishOnDisk(context, [this, client = *client, id = request->buffer_id()] {
+    return core_.buffers->Free(client->id(), id);
+  });
+}
+
+grpc::ServerUnaryReactor* BuffersService::FinishOnDisk(grpc::CallbackServerContext* context,
+                                                       std::function<absl::Status()> work) {
+  auto* const reactor = context->DefaultReactor();
+  core_.disk->Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* context,
+                                               const v1::ListBuffersRequest*,
+                                               v1::ListBuffersResponse* response) {
+  const auto client = ClientOf(*context, core_);
+  if (client.ok()) {
+    for (const auto& buffer : core_.buffers->List((*client)->id())) {
+      Describe(*buffer, response->add_buffers());
+    }
+  }
+  return FinishNow(context, client.status());
+}
+
+grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* context,
+                                                  const v1::PersistRequest* request,
+                                                  v1::PersistResponse*) {
+  const auto client = SessionClientOf(*context, core_);
+  if (!client.ok()) return FinishNow(context, client.status());
+  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  if (!buffer.ok()) return FinishNow(context, buffer.status());
+  if (!(*buffer)->durable) return FinishNow(context, errors::NotDurable(request->buffer_id()));
+  if (!core_.gate->Enter(1)) return FinishNow(context, errors::Draining());
+
+  auto* const reactor = context->DefaultReactor();
+  // The reader's callbacks refer to it, and it to them, until it ends.
+  struct Job {
+    std::shared_ptr<DeviceReader> reader;
+    uint64_t offset = 0;
+  };
+  auto job = std::make_shared<Job>();
+  const auto take = [job, copy = (*buffer)->host_copy](absl::Span<const uint8_t> data) {
+    copy->Write(job->offset, data);
+    job->offset += data.size();
+    job->reader->Next();
+  };
+  const auto end = [this, job, reactor, buffer = *buffer](const absl::Status& status) {
+    job->reader.reset();
+    const auto finish = [this, reactor](const absl::Status& outcome) {
+      core_.gate->Leave(1);
+      reactor->Finish(ToGrpc(outcome));
+    };
+    if (!status.ok() || !core_.buffers->on_disk()) return finish(status);
+    core_.disk->Post([this, finish, buffer] { finish(core_.buffers->Save(*buffer)); });
+  };
+  job->reader = std::make_shared<DeviceReader>(
+      core_, *client, *buffer, DeviceReader::Range{0, (*buffer)->size_bytes, kCopyPieceBytes}, take,
+      end);
+  const std::shared_ptr<DeviceReader> reader = job->reader;
+  reader->Start();
+  return reactor;
+}
+
+absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request) const {
+  if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
+  const bool local_socket = core_.passed_descriptors != nullptr;
+  if (request.descriptor_token().empty()) {
+    if (core_.named_shared_memory) return absl::OkStatus();
+    return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
+                                                           : "the daemon serves other machines",
+                                         local_socket);
+  }
+  if (!request.name().empty()) return errors::SharedMemoryNameAndToken();
+  return local_socket ? absl::OkStatus() : errors::NoLocalSocket();
+}
+
+absl::Status BuffersService::DoImport(const Client& client, const v1::ImportSharedRequest& request,
+                                      v1::ImportSharedResponse& response) {
+  int fd = -1;
+  const absl::Cleanup close_fd = [&fd] {
+    if (fd >= 0) close(fd);
+  };
+  // A token is used up by this call, whatever becomes of it.
+  if (!request.descriptor_token().empty()) {
+    const absl::StatusOr<int> passed = core_.passed_descriptors->Take(
+        request.descriptor_token(), client.session(), PassedDescriptors::Clock::now());
+    if (!passed.ok()) return passed.status();
+    fd = *passed;
+    absl::Status fits = CheckSharedSize(fd, request.size_bytes());
+    if (!fits.ok()) return fits;
+  }
+  BufferSpec spec;
+  absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
+  if (!status.ok()) return status;
+  spec.name = request.name().substr(0, kMaxBufferNameBytes);
+  const auto elements = ElementCount(spec.shape);
+  if (!elements.has_value() ||
+      static_cast<uint64_t>(*elements) >
+          request.size_bytes() / SizeOf(spec.dtype == DType::kInvalid ? DType::kU8 : spec.dtype)) {
+    return errors::SharedMemoryShape(ShapeText(spec.shape), DTypeName(spec.dtype),
+                                     request.size_bytes());
+  }
+  std::optional<uint32_t> wanted;
+  if (request.has_device()) wanted = request.device();
+  // The memory is the client's: none of a device's.
+  const auto place = PlaceFor(core_, client, wanted, 0);
+  if (!place.ok()) return place.status();
+  spec.device = place->device;
+
+  status = HoldBuffer(client, &spec);
+  if (!status.ok()) return status;
+  if (fd < 0) {
+    const absl::StatusOr<int> opened = OpenSharedMemory(request.name(), request.size_bytes());
+    if (!opened.ok()) return opened.status();
+    fd = *opened;
+  }
+  // As much of it as is counted: the shape's bytes, and not the object's.
+  const auto buffer = core_.buffers->Adopt(
+      spec, client.id(), [&](uint64_t bytes) { return place->session->MapShared(fd, bytes); },
+      place->session->epoch());
+  if (!buffer.ok()) return buffer.status();
+  Describe(**buffer, response.mutable_buffer());
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerContext* context,
+                                                       const v1::ImportSharedRequest* request,
+                                                       v1::ImportSharedResponse* response) {
+  const auto client = SessionClientOf(*context, core_);
+  if (!client.ok()) return FinishNow(context, client.status());
+  const absl::Status checked = CheckImport(*request);
+  if (!checked.ok()) return FinishNow(context, checked);
+  if (core_.gate->draining()) return FinishNow(context, errors::Draining());
+  auto* const reactor = context->DefaultReactor();
+  // Mapping is a call to the engine.
+  core_.blocking->Post([this, reactor, client = *client, request, response] {
+    reactor->Finish(ToGrpc(DoImport(*client, *request, *response)));
+  });
+  return reactor;
+}
+
+}  // namespace resident

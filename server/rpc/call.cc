@@ -1,0 +1,69 @@
+#include "server/rpc/call.h"
+
+#include <chrono>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "server/auth/presented.h"
+
+namespace resident {
+
+std::string SessionOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("resident-session");
+  if (found == metadata.end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
+                                                     const Core& core) {
+  if (!core.credentials) return core.access->anybody();
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  return core.access->Identify(PresentedBy(context.client_metadata(), *auth));
+}
+
+LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
+                               RoleSet any_of, const std::string& method) {
+  if (!core.credentials) return nullptr;
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return [status = identity.status()] { return status; };
+  return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
+}
+
+bool SeesOthers(const Identity& caller) {
+  return caller.Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
+}
+
+absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
+                                                 Core& core) {
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return identity.status();
+  const std::string session = SessionOf(context);
+  return core.clients->ForCall(session, session.empty() ? context.peer() : "",
+                               (*identity)->account());
+}
+
+absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
+                                                        Core& core) {
+  if (SessionOf(context).empty()) return errors::NoSession();
+  return ClientOf(context, core);
+}
+
+absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
+                                      const std::string& operator_name) {
+  const auto identity = IdentityOf(context, core);
+  if (!identity.ok()) return identity.status();
+  const absl::Status may = (*identity)->account()->MayInstall(operator_name);
+  if (!may.ok()) return may;
+  return (*identity)->name();
+}
+
+Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  // A deadline beyond a century is none; adding it must not overflow.
+  if (left > std::chrono::hours(24 * 365 * 100)) return Clock::time_point::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+}  // namespace resident

@@ -1,0 +1,148 @@
+// ClientTable: who sends work, and in whose name it is queued.
+//
+// A client is a session (Sessions.Open), or, for calls without one, what one identity
+// sends over one connection. A session is used by the identity that opened it. Each
+// has a queue of its own on every device; uploads and downloads have a second one, so
+// that they do not wait behind the client's own tasks. A connection's client owns no
+// buffers and is forgotten when it has been idle for a while.
+//
+// Thread safety: all members may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(std::shared_ptr<Client> client, table.ForCall(session_id, peer));
+//   client->Begin();  ... a batch ...  client->Completed();
+#ifndef RESIDENT_SERVER_RPC_CLIENT_TABLE_H_
+#define RESIDENT_SERVER_RPC_CLIENT_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/base/host_memory.h"
+#include "runtime/base/limits.h"
+#include "runtime/device/buffer_table.h"
+#include "server/auth/account.h"
+#include "server/rpc/shared_slots.h"
+#include "server/translation/batch_translator.h"
+
+namespace resident {
+
+class Client {
+ public:
+  Client(ClientId id, ClientId transfer_id, std::string session, std::string name, std::string peer,
+         std::shared_ptr<Account> account, size_t devices);
+
+  // Names of its queues.
+  ClientId id() const { return id_; }
+  ClientId transfer_id() const { return transfer_id_; }
+  bool is_session() const { return !session_.empty(); }
+  // The session's id; empty for a connection.
+  const std::string& session() const { return session_; }
+  const std::string& name() const { return name_; }
+  const std::string& peer() const { return peer_; }
+  // Whose rights and quotas hold.
+  Account& account() const { return *account_; }
+  const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
+  // What its requests that wait, and its answers that it has not read, take of the
+  // daemon's memory.
+  const std::shared_ptr<HostUse>& request_use() const { return request_use_; }
+  const std::shared_ptr<HostUse>& answer_use() const { return answer_use_; }
+  // Likewise its batches that are queued or under way.
+  const std::shared_ptr<HostUse>& batch_use() const { return batch_use_; }
+
+  // A batch is on its way; Completed follows when it is answered.
+  void Begin();
+  void Completed();
+  // The same for one that was not taken after all.
+  void Abandon();
+  // Calls `wake` once, when the next batch is completed, from that thread. False: none
+  // is on its way, and `wake` will not be called.
+  bool WaitForCompletion(std::function<void()> wake);
+
+ private:
+  const ClientId id_;
+  const ClientId transfer_id_;
+  const std::string session_;
+  const std::string name_;
+  const std::string peer_;
+  const std::shared_ptr<Account> account_;
+  std::vector<std::shared_ptr<WindowUse>> window_use_;
+  const std::shared_ptr<HostUse> request_use_ = std::make_shared<HostUse>();
+  const std::shared_ptr<HostUse> answer_use_ = std::make_shared<HostUse>();
+  const std::shared_ptr<HostUse> batch_use_ = std::make_shared<HostUse>();
+
+  absl::Mutex mu_;
+  uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+class ClientTable {
+ public:
+  ClientTable(const Limits& limits, std::vector<Device*> devices, BufferTable* buffers)
+      : session_slots_({.what = "sessions", .flag = "--max_sessions", .quota = "sessions"},
+                       limits.max_sessions),
+        peer_slots_({.what = "connections with work and no session", .flag = "--max_sessions"},
+                    limits.max_sessions),
+        devices_(std::move(devices)),
+        buffers_(buffers) {}
+
+  // Errors: RESOURCE_EXHAUSTED (--max_sessions, the account's quota), INVALID_ARGUMENT (name too
+  // long).
+  absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
+                                                      const std::string& peer,
+                                                      const std::shared_ptr<Account>& account);
+  // Drops what the session has queued, and frees its buffers.
+  void EndSession(const std::shared_ptr<Client>& client);
+
+  // The client of a call of `account`: that of `session`, or with an empty one that of
+  // the connection. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED
+  // (somebody else's), RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<Client>> ForCall(const std::string& session,
+                                                  const std::string& peer,
+                                                  const std::shared_ptr<Account>& account);
+
+  // Whether such a session is open, whoever's it is.
+  bool HasSession(const std::string& session) const;
+
+  std::vector<std::shared_ptr<Client>> List() const;
+  uint64_t sessions() const;
+
+ private:
+  std::shared_ptr<Client> Make(std::string session, std::string name, std::string peer,
+                               std::shared_ptr<Account> account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetIdle(absl::Time now, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveQueues(const Client& client);
+
+  struct Peer {
+    std::shared_ptr<Client> client;
+    absl::Time last_seen;
+    SharedSlots::Ticket slot;
+  };
+  struct Session {
+    std::shared_ptr<Client> client;
+    SharedSlots::Ticket slot;
+  };
+
+  SharedSlots session_slots_;
+  SharedSlots peer_slots_;
+  const std::vector<Device*> devices_;
+  BufferTable* const buffers_;
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
+  // By peer and account.
+  absl::flat_hash_map<std::pair<std::string, std::string>, Peer> peers_ ABSL_GUARDED_BY(mu_);
+  absl::Time last_sweep_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  ClientId next_id_ ABSL_GUARDED_BY(mu_) = 1;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_CLIENT_TABLE_H_

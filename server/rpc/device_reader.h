@@ -1,0 +1,99 @@
+// DeviceReader: reads a range of a buffer, piece by piece, in order.
+//
+// Each piece is handed over on a thread of the answers' pool, one at a time; its window
+// memory is given back when `take` returns, so that a receiver who is slow holds none of
+// it. At most kPiecesAhead pieces are under way or handed over and not given back by
+// Next(). Where window memory is full, the reader waits for it.
+//
+//   auto reader = DeviceReader::Start(core, client, buffer, offset, size, piece,
+//       /*take=*/[](absl::Span<const uint8_t> data) {... copies; later: reader->Next(); },
+//       /*end=*/[](const absl::Status& status) {...});
+//
+// `end` is called once: when something failed or every piece was handed over, and all
+// that were are given back. Neither callback comes after it.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_SERVER_RPC_DEVICE_READER_H_
+#define RESIDENT_SERVER_RPC_DEVICE_READER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "server/rpc/core.h"
+
+namespace resident {
+
+class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<DeviceReader> {
+ public:
+  static constexpr size_t kPiecesAhead = 4;
+
+  using Take = std::function<void(absl::Span<const uint8_t> data)>;
+  using End = std::function<void(const absl::Status& status)>;
+
+  struct Range {
+    uint64_t offset;
+    uint64_t size;
+    uint64_t piece_bytes;
+  };
+
+  DeviceReader(Core& core, std::shared_ptr<Client> client, std::shared_ptr<const Buffer> buffer,
+               const Range& range, Take take, End end)
+      : core_(core),
+        client_(std::move(client)),
+        buffer_(std::move(buffer)),
+        window_(*core.serving[buffer_->device].window),
+        piece_bytes_(window_.PieceBytes(range.piece_bytes)),
+        take_(std::move(take)),
+        end_(std::move(end)),
+        next_offset_(range.offset),
+        end_offset_(range.offset + range.size) {}
+
+  void Start() { Post(); }
+  // One of the pieces handed over is not needed any more.
+  void Next();
+  // Ends with CANCELLED.
+  void Cancel();
+
+ private:
+  struct Piece {
+    std::shared_ptr<const WindowMemory> window;
+    uint64_t bytes = 0;
+    bool done = false;
+  };
+
+  std::function<void()> WindowWake() override;
+  absl::Status Request() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Advance(), on the pool.
+  void Post();
+  void OnPieceDone(Piece& piece, const absl::Status& status);
+  // Requests, hands over and ends, whichever is due. Runs on the pool.
+  void Advance();
+
+  Core& core_;
+  const std::shared_ptr<Client> client_;
+  const std::shared_ptr<const Buffer> buffer_;
+  WindowGate& window_;
+  const uint64_t piece_bytes_;
+  const Take take_;
+  const End end_;
+
+  absl::Mutex mu_;
+  uint64_t next_offset_ ABSL_GUARDED_BY(mu_);
+  const uint64_t end_offset_;
+  std::deque<std::shared_ptr<Piece>> pieces_ ABSL_GUARDED_BY(mu_);
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.
+  bool taking_ ABSL_GUARDED_BY(mu_) = false;   // `take` is being called.
+  size_t handed_over_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_DEVICE_READER_H_

@@ -1,0 +1,72 @@
+// HealthService: grpc.health.v1.Health, for load balancers, probes and clients. Open to every
+// caller, and therefore with limits of its own.
+//
+// Every service, and "" for all of them, is SERVING while the daemon takes work and at least
+// one device is usable. "resident.device/N" is SERVING while the daemon takes work and device N
+// is usable: for clients that send work to a certain device, and for alerts.
+//
+// Check answers at once. Watch answers at once and after each change; a change that a slow
+// reader has not seen yet is replaced by the next one, so that a watch holds one message.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_SERVER_RPC_HEALTH_SERVICE_H_
+#define RESIDENT_SERVER_RPC_HEALTH_SERVICE_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "runtime/base/limits.h"
+#include "server/rpc/core.h"
+#include "server/rpc/shared_slots.h"
+
+namespace resident {
+
+class HealthService final : public grpc::health::v1::Health::CallbackService {
+ public:
+  // A watch of the peer (gRPC's form) has begun, or ended.
+  using OnWatch = std::function<void(const std::string& peer, bool open)>;
+
+  // Nothing is known, and so nothing SERVING, before the first Update.
+  HealthService(Core* core, OnWatch on_watch) : core_(*core), on_watch_(std::move(on_watch)) {}
+
+  // Reads the states of the daemon and its devices, and tells the watches what changed.
+  void Update() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // INVALID_ARGUMENT: the name is longer than kMaxHealthNameBytes. NOT_FOUND: no such service.
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override;
+  // INVALID_ARGUMENT: as Check. RESOURCE_EXHAUSTED: kMaxHealthWatches are open, or the caller
+  // has its share of them.
+  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
+      grpc::CallbackServerContext* context,
+      const grpc::health::v1::HealthCheckRequest* request) override;
+
+ private:
+  using Status = grpc::health::v1::HealthCheckResponse;
+  class WatchStream;
+
+  Status::ServingStatus StatusOf(const std::string& service) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // From here on Update tells `watch`.
+  void Add(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
+  void Remove(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Core& core_;
+  const OnWatch on_watch_;
+  SharedSlots slots_{{.what = "Health.Watch streams"}, kMaxHealthWatches};
+
+  absl::Mutex mu_;
+  std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<WatchStream*> watches_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_HEALTH_SERVICE_H_

@@ -1,0 +1,80 @@
+// LiveStreams: streams that last until their client ends them, so that a daemon that
+// stops, or a credential that is withdrawn, can end them instead.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_SERVER_RPC_LIVE_STREAMS_H_
+#define RESIDENT_SERVER_RPC_LIVE_STREAMS_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace resident {
+
+class LiveStream {
+ public:
+  virtual ~LiveStream() = default;
+  // Ends the stream with `status` once what is answered has been sent. Idempotent.
+  virtual void End(const absl::Status& status) = 0;
+  // Whether a daemon that drains ends it at once: what it does would not be waited for.
+  virtual bool ends_at_drain() const { return false; }
+};
+
+class LiveStreams {
+ public:
+  // Whether the stream's caller would still be let in.
+  using Recheck = std::function<absl::Status()>;
+
+  // Without `recheck` EndRefused leaves the stream alone.
+  void Add(const std::shared_ptr<LiveStream>& stream, Recheck recheck = nullptr) {
+    absl::MutexLock lock(&mu_);
+    streams_[stream.get()] = {stream, std::move(recheck)};
+  }
+  void Remove(const LiveStream* stream) {
+    absl::MutexLock lock(&mu_);
+    streams_.erase(stream);
+  }
+  void EndAll(const absl::Status& status) {
+    for (const auto& [stream, recheck] : Live()) stream->End(status);
+  }
+  void EndAtDrain(const absl::Status& status) {
+    for (const auto& [stream, recheck] : Live()) {
+      if (stream->ends_at_drain()) stream->End(status);
+    }
+  }
+  // Ends the streams whose callers would not be let in any more, with the reason.
+  void EndRefused() {
+    for (const auto& [stream, recheck] : Live()) {
+      if (recheck == nullptr) continue;
+      const absl::Status status = recheck();
+      if (!status.ok()) stream->End(status);
+    }
+  }
+
+ private:
+  struct Entry {
+    std::weak_ptr<LiveStream> stream;
+    Recheck recheck;
+  };
+  std::vector<std::pair<std::shared_ptr<LiveStream>, Recheck>> Live() {
+    std::vector<std::pair<std::shared_ptr<LiveStream>, Recheck>> live;
+    absl::MutexLock lock(&mu_);
+    for (const auto& [key, entry] : streams_) {
+      if (auto held = entry.stream.lock()) live.emplace_back(std::move(held), entry.recheck);
+    }
+    return live;
+  }
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<const LiveStream*, Entry> streams_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_LIVE_STREAMS_H_

@@ -1,0 +1,250 @@
+#include "server/rpc/operators_service.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/limits.h"
+#include "server/rpc/call.h"
+#include "server/rpc/install_stream.h"
+#include "server/rpc/status.h"
+#include "server/rpc/watch_stream.h"
+#include "server/translation/operator_messages.h"
+
+namespace resident {
+namespace {
+
+// What the first GPU engine reports of each slot; the CPU engine has nothing to report.
+std::vector<OperatorResources> ResourcesOf(const Core& core) {
+  for (const Device* device : core.devices) {
+    const EngineInfo info = device->snapshot().info;
+    if (info.kind == "cuda" && !info.operators.empty()) return info.operators;
+  }
+  return {};
+}
+
+void Describe(const OperatorView& op, const Core& core,
+              const std::vector<OperatorResources>& resources, bool sees_others,
+              v1::Operator* out) {
+  out->set_name(op.op->name());
+  out->set_summary(op.summary);
+  out->set_active_version(op.active_version);
+  out->set_wide(op.wide);
+  out->set_revision(op.revision);
+  out->set_signature(op.op->signature_text());
+  for (const Parameter& parameter : op.op->signature().parameters()) {
+    v1::Parameter* p = out->add_parameters();
+    p->set_name(parameter.name);
+    p->set_kind(static_cast<v1::Parameter::Kind>(parameter.kind));
+    for (const DType dtype : parameter.dtypes) p->add_dtypes(static_cast<v1::DType>(dtype));
+    p->set_min_rank(parameter.min_rank);
+    p->set_max_rank(parameter.max_rank);
+  }
+  for (const VersionView& version : op.versions) {
+    v1::OperatorVersion* v = out->add_versions();
+    v->set_version(version.version);
+    v->set_state(VersionStateName(version.state));
+    v->set_state_code(static_cast<v1::VersionState>(version.state));
+    v->set_slot(version.slot == kNoSlot ? 0 : version.slot);
+    v->set_builtin(version.builtin);
+    if (sees_others) {
+      v->set_content_hash(version.spec.content_hash);
+      v->set_installed_by(version.spec.installed_by);
+      v->set_quarantine_reason(version.quarantine_reason);
+    }
+    v->set_installed_ms(version.spec.installed_ms);
+    v->set_tasks(version.tasks());
+    v->set_failed_tasks(version.failed_tasks());
+    v->set_kind(OperatorKindName(version.spec.kind));
+    for (const OperatorResources& use : resources) {
+      if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
+      v->mutable_resources()->set_registers(use.registers);
+      v->mutable_resources()->set_stack_bytes(use.stack_bytes);
+      v->mutable_resources()->set_shared_bytes(use.shared_bytes);
+      v->mutable_resources()->set_code_bytes(use.code_bytes);
+    }
+  }
+  if (op.trial.version != 0) {
+    v1::Trial* trial = out->mutable_trial();
+    trial->set_version(op.trial.version);
+    trial->set_shadow_percent(op.trial.shadow_percent);
+    trial->set_traffic_percent(op.trial.traffic_percent);
+    const OperatorManager::TrialCounters found = core.operators->trial_counters(op.op->name());
+    trial->set_shadow_tasks(found.shadow_tasks);
+    trial->set_shadow_mismatches(found.shadow_mismatches);
+    trial->set_latency_ratio(found.latency_ratio);
+  }
+}
+
+// Fills in who calls; the error takes the request's place if they may not.
+template <typename Request>
+void SetActor(const grpc::CallbackServerContext& context, const Core& core,
+              absl::StatusOr<Request>& request) {
+  if (!request.ok()) return;
+  auto actor = ChangerOf(context, core, request->name);
+  if (actor.ok()) {
+    request->actor = *std::move(actor);
+  } else {
+    request = actor.status();
+  }
+}
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& why) {
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(why));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
+                                                 const v1::ListOperatorsRequest*,
+                                                 v1::ListOperatorsResponse* response) {
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) return Refuse(context, caller.status());
+  const bool sees_others = SeesOthers(**caller);
+  const std::vector<OperatorResources> resources = ResourcesOf(core_);
+  for (const OperatorView& op : core_.registry->List()) {
+    resident::Describe(op, core_, resources, sees_others, response->add_operators());
+  }
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext* context,
+                                                     const v1::DescribeOperatorRequest* request,
+                                                     v1::DescribeOperatorResponse* response) {
+  const auto caller = IdentityOf(*context, core_);
+  if (!caller.ok()) return Refuse(context, caller.status());
+  const auto op = core_.registry->Describe(request->name());
+  if (op.ok()) {
+    resident::Describe(*op, core_, ResourcesOf(core_), SeesOthers(**caller),
+                       response->mutable_operator_());
+  }
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(op.status()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* context,
+                                                   WorkerPool& pool,
+                                                   std::function<absl::Status()> change) {
+  auto* const reactor = context->DefaultReactor();
+  if (!core_.gate->Enter(1)) {
+    reactor->Finish(ToGrpc(errors::Draining()));
+    return reactor;
+  }
+  pool.Post([this, reactor, change = std::move(change)] {
+    reactor->Finish(ToGrpc(change()));
+    core_.gate->Leave(1);
+  });
+  return reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
+    grpc::CallbackServerContext* context) {
+  return InstallStream::Start(core_, *context);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
+                                                     const v1::ActivateRequest* message,
+                                                     v1::ActivateResponse* response) {
+  auto request = SwitchOf(*message);
+  SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
+  WorkerPool& pool = request->force ? *core_.rounds : *core_.changes;
+  return Change(context, pool, [this, response, request = std::move(request)] {
+    const auto done = core_.operators->Activate(*request);
+    if (!done.ok()) return done.status();
+    response->set_version(done->version);
+    response->set_previous_version(done->previous_version);
+    response->set_revision(done->revision);
+    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext* context,
+                                                     const v1::RollbackRequest* message,
+                                                     v1::RollbackResponse* response) {
+  absl::StatusOr<SwitchRequest> request = SwitchOf(*message);
+  SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
+  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+    const auto done = core_.operators->Rollback(*request);
+    if (!done.ok()) return done.status();
+    response->set_version(done->version);
+    response->set_from_version(done->previous_version);
+    response->set_revision(done->revision);
+    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
+                                                   const v1::RemoveRequest* request,
+                                                   v1::RemoveResponse* response) {
+  const auto actor = ChangerOf(*context, core_, request->name());
+  if (!actor.ok()) return Refuse(context, actor.status());
+  auto* const reactor = context->DefaultReactor();
+  if (!core_.gate->Enter(1)) {
+    reactor->Finish(ToGrpc(errors::Draining()));
+    return reactor;
+  }
+  core_.changes->Post([this, context, request, response, reactor, actor = *actor] {
+    const auto done = [this, reactor](const absl::Status& status) {
+      reactor->Finish(ToGrpc(status));
+      core_.gate->Leave(1);
+    };
+    std::optional<uint64_t> expected;
+    if (request->has_expected_revision()) expected = request->expected_revision();
+    auto removal = core_.operators->Remove(request->name(), expected, actor);
+    if (!removal.ok()) return done(removal.status());
+    response->set_revision(removal->revision);
+    removals_.Add({request->name(), std::move(removal->drained), DeadlineOf(*context),
+                   [context] { return context->IsCancelled(); }, done});
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,
+                                                    const v1::PromoteRequest* message,
+                                                    v1::PromoteResponse* response) {
+  auto request = PromoteOf(*message);
+  SetActor(*context, core_, request);
+  if (!request.ok()) return Refuse(context, request.status());
+  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
+    const auto revision = core_.operators->Promote(*request);
+    if (revision.ok()) response->set_revision(*revision);
+    return revision.status();
+  });
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+  return WatchStream::Start(core_, *context, *request);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,
+                                                  const v1::AuditRequest* request,
+                                                  v1::AuditResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  if (request->count() > kMaxAuditEvents) {
+    reactor->Finish(ToGrpc(errors::TooManyAuditEvents(request->count(), kMaxAuditEvents)));
+    return reactor;
+  }
+  core_.blocking->Post([this, reactor, request, response] {
+    const size_t most = request->count() == 0 ? kDefaultAuditEvents : request->count();
+    for (const OperatorEvent& event :
+         core_.operators->EventsBefore(request->before_revision(), request->name(), most)) {
+      FillEvent(event, response->add_events());
+    }
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace resident

@@ -1,0 +1,126 @@
+#include "server/rpc/run_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "resident/v1/executor.pb.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/call.h"
+#include "server/rpc/message_bytes.h"
+#include "server/rpc/status.h"
+#include "server/translation/result_builder.h"
+
+namespace resident {
+namespace {
+
+// How long the handler's thread waits for its own batch: several times what a small
+// task takes, and short enough that a slow one does not hold up other calls.
+constexpr std::chrono::nanoseconds kAssist = std::chrono::microseconds(50);
+
+bool AllEnded(const RequestBatch& batch, TaskStatus status) {
+  return std::all_of(batch.status.begin(), batch.status.end(),
+                     [&](TaskStatus s) { return s == status; });
+}
+
+}  // namespace
+
+// Owns itself until gRPC is done with it.
+class RunCall::Reactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit Reactor(std::shared_ptr<RunCall> call) : call_(std::move(call)) {}
+  void OnCancel() override { call_->Cancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<RunCall> call_;
+};
+
+grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext& context,
+                                         const grpc::ByteBuffer& request,
+                                         grpc::ByteBuffer& response) {
+  core.counters->CountBatch();
+  core.counters->Received(request.Length());
+  const auto call = std::make_shared<RunCall>(core, response);
+  grpc::Status status;
+  const absl::Status launched = call->Launch(context, request);
+  if (launched.ok()) {
+    if (Reactor* const reactor = call->HandOver()) return reactor;
+    absl::MutexLock lock(&call->mu_);
+    status = std::move(call->status_);
+  } else {
+    core.counters->CountRefused(launched.code());
+    status = ToGrpc(launched);
+  }
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(std::move(status));
+  return reactor;
+}
+
+absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
+  const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
+  if (!client.ok()) return client.status();
+  v1::RunRequest request;
+  const absl::Status parsed = ParseMessage(bytes, &request);
+  if (!parsed.ok()) return parsed;
+  deadline_ = DeadlineOf(context);
+  auto batch = core_.runner->Prepare(
+      request.batch(), *client, BatchDeadline(request.batch().options(), deadline_),
+      [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
+  if (!batch.ok()) return batch.status();
+  {
+    absl::MutexLock lock(&mu_);
+    batch_ = *batch;
+  }
+  const absl::Status taken = core_.runner->Launch(*batch, **client, kAssist);
+  if (!taken.ok()) {
+    absl::MutexLock lock(&mu_);
+    batch_.reset();  // It refers to this object.
+  }
+  return taken;
+}
+
+RunCall::Reactor* RunCall::HandOver() {
+  absl::MutexLock lock(&mu_);
+  if (answered_) return nullptr;
+  // A cancellation that came before is told to the reactor once gRPC has it.
+  reactor_ = new Reactor(shared_from_this());
+  return reactor_;
+}
+
+grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
+  if (batch.failed == batch.status.size()) {
+    if (AllEnded(batch, TaskStatus::kCancelled)) return ToGrpc(errors::Cancelled());
+    if (batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded)) {
+      return ToGrpc(errors::DeadlineExceeded());
+    }
+  }
+  v1::RunResponse response;
+  BuildResult(batch, response.mutable_result());
+  response_ = ToBytes(response);
+  core_.counters->Sent(response_.Length());
+  return grpc::Status::OK;
+}
+
+void RunCall::Answer(RequestBatch& batch) {
+  grpc::Status status = BuildAnswer(batch);
+  Reactor* reactor = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    batch_.reset();
+    answered_ = true;
+    reactor = reactor_;
+    if (reactor == nullptr) status_ = std::move(status);
+  }
+  if (reactor != nullptr) reactor->Finish(std::move(status));
+}
+
+void RunCall::Cancel() {
+  std::shared_ptr<RequestBatch> batch;
+  {
+    absl::MutexLock lock(&mu_);
+    batch = batch_;
+  }
+  if (batch != nullptr) core_.runner->Cancel(*batch);
+}
+
+}  // namespace resident

@@ -1,0 +1,60 @@
+// RunCall: one Executor.Run.
+//
+// The handler's thread lends itself to the queue for a moment, so that a lone task is
+// submitted, awaited and answered without a change of threads. Such a call is finished
+// with gRPC's own reactor: it is let go of in place, while that of one of ours costs a
+// hop to another thread, which a lone task's caller would wait for (half of a bare
+// round trip). Calls that are not answered within that moment get a reactor of ours,
+// which hears of their cancellation.
+//
+//   launched ──answered while the handler lends itself──▶ finished
+//      └────────handed over to a Reactor──answered──────────▲
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_SERVER_RPC_RUN_CALL_H_
+#define RESIDENT_SERVER_RPC_RUN_CALL_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/rpc/core.h"
+
+namespace resident {
+
+class RunCall : public std::enable_shared_from_this<RunCall> {
+ public:
+  // Serves the call; what the handler returns to gRPC.
+  static grpc::ServerUnaryReactor* Start(Core& core, grpc::CallbackServerContext& context,
+                                         const grpc::ByteBuffer& request,
+                                         grpc::ByteBuffer& response);
+
+  RunCall(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
+
+ private:
+  class Reactor;
+
+  absl::Status Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer request);
+  // The reactor of a call that is not answered yet; null if it is by now.
+  Reactor* HandOver();
+  void Answer(RequestBatch& batch);
+  grpc::Status BuildAnswer(RequestBatch& batch);
+  void Cancel();
+
+  Core& core_;
+  grpc::ByteBuffer& response_;
+  // The call's own deadline.
+  Clock::time_point deadline_ = Clock::time_point::max();
+
+  absl::Mutex mu_;
+  std::shared_ptr<RequestBatch> batch_ ABSL_GUARDED_BY(mu_);  // Until it is answered.
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mu_);  // Once answered.
+  Reactor* reactor_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_RUN_CALL_H_

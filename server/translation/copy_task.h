@@ -1,0 +1,45 @@
+// Copies between the window, device memory and clients' shared memory, as tasks of
+// the operator copy_bytes: nothing but the ring moves data while a kernel is resident.
+//
+// Thread safety: functions without state of their own.
+#ifndef RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
+#define RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/device/device.h"
+#include "runtime/operators/registry/registry.h"
+#include "runtime/queue/batch.h"
+
+namespace resident {
+
+// Bytes that one piece of an upload, a download or a restore moves.
+inline constexpr uint64_t kCopyPieceBytes = 4u << 20;
+
+// A dense vector as a task's argument.
+Argument VectorArgument(DType dtype, uint64_t address, int64_t elements);
+
+// Fills in a task that copies `bytes` bytes, and its two arguments. Addresses are as
+// operators see them.
+void FillCopyTask(const ResolvedOperator& copy_bytes, uint64_t from, uint64_t to, uint64_t bytes,
+                  TaskDescriptor& task, Argument* arguments);
+
+// A batch of one such task for the session's engine. The caller sets `done` and what
+// to keep alive.
+std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_t device,
+                                     const EngineSession& session, uint64_t from, uint64_t to,
+                                     uint64_t bytes);
+
+// Writes bytes to device memory, piece by piece through the window, and waits until
+// they are there. Errors: RESOURCE_EXHAUSTED (window), UNAVAILABLE (the engine ended,
+// or a piece took longer than half a minute).
+absl::Status WriteAndWait(const ResolvedOperator& copy_bytes, Device& device, ClientId client,
+                          EngineSession& session, uint64_t address,
+                          absl::Span<const uint8_t> bytes);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
