@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "client/local_socket.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::client {
 namespace {
@@ -109,9 +110,8 @@ absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_sessio
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   }
   if (!needs_session || !options_.session) return absl::OkStatus();
-  absl::StatusOr<std::string> id = SessionId();
-  if (!id.ok()) return id.status();
-  context.AddMetadata(kSessionKey, *id);
+  ASSIGN_OR_RETURN(std::string id, SessionId());
+  context.AddMetadata(kSessionKey, id);
   return absl::OkStatus();
 }
 
@@ -154,8 +154,7 @@ bool Connection::IsCurrentSession(const std::string& id) {
 }
 
 absl::StatusOr<std::string> Connection::PassDescriptor(int fd) {
-  const absl::StatusOr<std::string> session = SessionId();
-  if (!session.ok()) return session.status();
+  ASSIGN_OR_RETURN(const std::string session, SessionId());
   std::string path = options_.local_address;
   if (path.empty()) {
     absl::MutexLock lock(&mutex_);
@@ -167,12 +166,12 @@ absl::StatusOr<std::string> Connection::PassDescriptor(int fd) {
                      " has no local socket for descriptors of shared memory. Fix: start it with "
                      "--local_address, or upload"));
   }
-  return SendDescriptor(path, *session, fd, options_.call_timeout);
+  return SendDescriptor(path, session, fd, options_.call_timeout);
 }
 
 absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size) {
   grpc::ClientContext context;
-  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(Prepare(context));
   v1::UploadResponse response;
   std::unique_ptr<grpc::ClientWriter<v1::UploadRequest>> writer =
       buffers->Upload(&context, &response);
@@ -189,7 +188,7 @@ absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* da
     sent += piece;
   } while (sent < size);
   writer->WritesDone();
-  if (absl::Status status = FromGrpc(writer->Finish()); !status.ok()) return status;
+  RETURN_IF_ERROR(FromGrpc(writer->Finish()));
   if (response.written_bytes() != size) {
     return absl::DataLossError(absl::StrCat("the server wrote ", response.written_bytes(), " of ",
                                             size, " bytes to buffer ", buffer));
@@ -200,7 +199,7 @@ absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* da
 absl::Status Connection::Download(uint64_t buffer, uint64_t offset, uint64_t size,
                                   const std::function<bool(std::string_view)>& sink) {
   grpc::ClientContext context;
-  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(Prepare(context));
   v1::DownloadRequest request;
   request.set_buffer_id(buffer);
   request.set_offset(offset);
@@ -221,7 +220,7 @@ absl::Status Connection::Download(uint64_t buffer, uint64_t offset, uint64_t siz
 
 absl::Status Connection::Free(uint64_t buffer) {
   grpc::ClientContext context;
-  if (absl::Status status = Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(Prepare(context));
   v1::FreeRequest request;
   request.set_buffer_id(buffer);
   v1::FreeResponse response;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "client/connection.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::client {
 namespace {
@@ -22,11 +23,9 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> Call(Connection& connection, UnaryMethod<Request, Response> method,
                               const Request& request) {
   grpc::ClientContext context;
-  absl::Status status = connection.Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection.Prepare(context, /*needs_session=*/false));
   Response response;
-  status = FromGrpc((connection.operators.get()->*method)(&context, request, &response));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(FromGrpc((connection.operators.get()->*method)(&context, request, &response)));
   return response;
 }
 
@@ -131,9 +130,8 @@ class Watcher::Impl {
   }
 
   absl::Status Open(const v1::WatchRequest& request) {
-    absl::Status status =
-        connection_->Prepare(context_, /*needs_session=*/false, absl::InfiniteDuration());
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(
+        connection_->Prepare(context_, /*needs_session=*/false, absl::InfiniteDuration()));
     reader_ = connection_->operators->Watch(&context_, request);
     // From here on nothing is missed.
     reader_->WaitForInitialMetadata();
@@ -178,8 +176,7 @@ Operators::Operators(const Client& client) : connection_(client.connection_) {}
 absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& installation,
                                                        const Progress& progress) {
   grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
   const auto stream = connection_->operators->Install(&context);
   v1::InstallRequest request;
   *request.mutable_header() = installation.header_;
@@ -209,8 +206,7 @@ absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& insta
     }
     last.Swap(&response);
   }
-  status = FromGrpc(stream->Finish());
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
   return last;
 }
 
@@ -261,7 +257,7 @@ absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revisio
   request.set_after_revision(after_revision);
   request.set_name(name);
   auto impl = std::make_unique<Watcher::Impl>(connection_);
-  if (absl::Status status = impl->Open(request); !status.ok()) return status;
+  RETURN_IF_ERROR(impl->Open(request));
   return std::unique_ptr<Watcher>(new Watcher(std::move(impl)));
 }
 
@@ -272,9 +268,8 @@ absl::StatusOr<std::vector<v1::OperatorEvent>> Operators::Audit(const std::strin
   request.set_name(name);
   request.set_count(count);
   request.set_before_revision(before_revision);
-  const auto response = Call(*connection_, &v1::Operators::Stub::Audit, request);
-  if (!response.ok()) return response.status();
-  return std::vector<v1::OperatorEvent>(response->events().begin(), response->events().end());
+  ASSIGN_OR_RETURN(const auto response, Call(*connection_, &v1::Operators::Stub::Audit, request));
+  return std::vector<v1::OperatorEvent>(response.events().begin(), response.events().end());
 }
 
 }  // namespace resident::client

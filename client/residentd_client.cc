@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/connection.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::client {
 
@@ -15,17 +16,15 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         Options options) {
-  if (absl::Status usable = CheckCredentials(options.credentials, address); !usable.ok()) {
-    return usable;
-  }
+  RETURN_IF_ERROR(CheckCredentials(options.credentials, address));
   auto connection = std::make_shared<Connection>(address, std::move(options));
-  if (absl::Status status = connection->WaitForServer(); !status.ok()) return status;
+  RETURN_IF_ERROR(connection->WaitForServer());
   return std::unique_ptr<Client>(new Client(std::move(connection)));
 }
 
 absl::StatusOr<Result> Client::Run(Batch& batch) {
   grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context));
   v1::RunRequest request;
   request.unsafe_arena_set_allocated_batch(&batch.message());  // Lent, as in Stream::Send.
   v1::RunResponse response;
@@ -42,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Stream>> Client::OpenStream(StreamOptions options
 absl::StatusOr<BufferHandle> Client::AllocateAs(v1::DType dtype, const Shape& shape,
                                                 const BufferOptions& options) {
   grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context));
   v1::AllocateRequest request;
   request.set_dtype(dtype);
   request.mutable_shape()->Add(shape.begin(), shape.end());
@@ -52,17 +51,15 @@ absl::StatusOr<BufferHandle> Client::AllocateAs(v1::DType dtype, const Shape& sh
   v1::AllocateResponse response;
   absl::Status status = FromGrpc(connection_->buffers->Allocate(&context, request, &response));
   if (!status.ok()) return status;
-  absl::StatusOr<std::string> session = connection_->SessionId();
-  if (!session.ok()) return session.status();
-  return BufferHandle(connection_, *session, std::move(*response.mutable_buffer()));
+  ASSIGN_OR_RETURN(std::string session, connection_->SessionId());
+  return BufferHandle(connection_, session, std::move(*response.mutable_buffer()));
 }
 
 absl::StatusOr<BufferHandle> Client::ImportSharedAs(int fd, v1::DType dtype, const Shape& shape,
                                                     const BufferOptions& options) {
-  absl::StatusOr<std::string> token = connection_->PassDescriptor(fd);
-  if (!token.ok()) return token.status();
+  ASSIGN_OR_RETURN(std::string token, connection_->PassDescriptor(fd));
   v1::ImportSharedRequest request;
-  request.set_descriptor_token(*std::move(token));
+  request.set_descriptor_token(std::move(token));
   return Import(std::move(request), dtype, shape, options);
 }
 
@@ -77,7 +74,7 @@ absl::StatusOr<BufferHandle> Client::ImportSharedAs(const std::string& name, v1:
 absl::StatusOr<BufferHandle> Client::Import(v1::ImportSharedRequest request, v1::DType dtype,
                                             const Shape& shape, const BufferOptions& options) {
   grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context));
   request.set_dtype(dtype);
   request.mutable_shape()->Add(shape.begin(), shape.end());
   request.set_size_bytes(ElementsOf(shape) * SizeOf(dtype));
@@ -85,18 +82,16 @@ absl::StatusOr<BufferHandle> Client::Import(v1::ImportSharedRequest request, v1:
   v1::ImportSharedResponse response;
   absl::Status status = FromGrpc(connection_->buffers->ImportShared(&context, request, &response));
   if (!status.ok()) return status;
-  absl::StatusOr<std::string> session = connection_->SessionId();
-  if (!session.ok()) return session.status();
-  return BufferHandle(connection_, *session, std::move(*response.mutable_buffer()));
+  ASSIGN_OR_RETURN(std::string session, connection_->SessionId());
+  return BufferHandle(connection_, session, std::move(*response.mutable_buffer()));
 }
 
 absl::StatusOr<std::vector<v1::BufferInfo>> Client::ListBuffers() {
   grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context));
   v1::ListBuffersResponse response;
-  absl::Status status =
-      FromGrpc(connection_->buffers->List(&context, v1::ListBuffersRequest(), &response));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(
+      FromGrpc(connection_->buffers->List(&context, v1::ListBuffersRequest(), &response)));
   return std::vector<v1::BufferInfo>(response.buffers().begin(), response.buffers().end());
 }
 
@@ -113,7 +108,7 @@ absl::Status Client::Free(uint64_t buffer) { return connection_->Free(buffer); }
 
 absl::Status Client::Persist(uint64_t buffer) {
   grpc::ClientContext context;
-  if (absl::Status status = connection_->Prepare(context); !status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context));
   v1::PersistRequest request;
   request.set_buffer_id(buffer);
   v1::PersistResponse response;
@@ -175,8 +170,7 @@ absl::StatusOr<bool> Client::IsServing(const std::string& service) {
 
 absl::Status Client::Park(uint32_t device) {
   grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
   v1::ParkRequest request;
   request.set_device(device);
   v1::ParkResponse response;
@@ -185,8 +179,7 @@ absl::Status Client::Park(uint32_t device) {
 
 absl::Status Client::Resume(uint32_t device) {
   grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
   v1::ResumeRequest request;
   request.set_device(device);
   v1::ResumeResponse response;
@@ -199,13 +192,11 @@ absl::StatusOr<uint64_t> Client::Drain(absl::Duration timeout) {
   // default it is not known here, so the call waits as long as it takes.
   const absl::Duration call =
       timeout == absl::ZeroDuration() ? absl::InfiniteDuration() : timeout + absl::Seconds(5);
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false, call);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false, call));
   v1::DrainRequest request;
   request.set_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout)));
   v1::DrainResponse response;
-  status = FromGrpc(connection_->admin->Drain(&context, request, &response));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(FromGrpc(connection_->admin->Drain(&context, request, &response)));
   return response.remaining_tasks();
 }
 

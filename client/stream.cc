@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/connection.h"
 #include "client/residentd_client.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::client {
 
@@ -28,9 +29,8 @@ class Stream::Impl {
   }
 
   absl::Status Open() {
-    absl::Status status =
-        connection_->Prepare(context_, /*needs_session=*/true, absl::InfiniteDuration());
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(
+        connection_->Prepare(context_, /*needs_session=*/true, absl::InfiniteDuration()));
     rpc_ = connection_->executor->Submit(&context_);
     reader_ = std::thread([this] { ReadResults(); });
     return absl::OkStatus();
@@ -153,7 +153,7 @@ class Stream::Impl {
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Open(std::shared_ptr<Connection> connection,
                                                      StreamOptions options) {
   auto impl = std::make_unique<Impl>(std::move(connection), options);
-  if (absl::Status status = impl->Open(); !status.ok()) return status;
+  RETURN_IF_ERROR(impl->Open());
   return std::unique_ptr<Stream>(new Stream(std::move(impl)));
 }
 

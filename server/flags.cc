@@ -7,6 +7,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/status_macros.h"
 
 ABSL_FLAG(std::string, address, "127.0.0.1:50051",
           "host:port that gRPC listens on; port 0 takes a free one");
@@ -144,15 +145,15 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
       absl::GetFlag(FLAGS_allow_clients_without_certificates);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.devices = absl::GetFlag(FLAGS_devices);
-  const auto park_after = Milliseconds("park_after", absl::GetFlag(FLAGS_park_after));
-  if (!park_after.ok()) return park_after.status();
-  options.park_after = *park_after;
-  const auto drain = Milliseconds("drain_timeout", absl::GetFlag(FLAGS_drain_timeout));
-  if (!drain.ok()) return drain.status();
-  options.drain_timeout = *drain;
-  const auto limit = Milliseconds("task_time_limit", absl::GetFlag(FLAGS_task_time_limit));
-  if (!limit.ok()) return limit.status();
-  options.task_time_limit = *limit;
+  ASSIGN_OR_RETURN(const auto park_after,
+                   Milliseconds("park_after", absl::GetFlag(FLAGS_park_after)));
+  options.park_after = park_after;
+  ASSIGN_OR_RETURN(const auto drain,
+                   Milliseconds("drain_timeout", absl::GetFlag(FLAGS_drain_timeout)));
+  options.drain_timeout = drain;
+  ASSIGN_OR_RETURN(const auto limit,
+                   Milliseconds("task_time_limit", absl::GetFlag(FLAGS_task_time_limit)));
+  options.task_time_limit = limit;
 
   options.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
   options.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/base/share.h"
+#include "runtime/base/status_macros.h"
 
 ABSL_FLAG(std::string, state_dir, "",
           "folder for operators, their history, compiled code and durable buffers, which a "
@@ -88,9 +89,8 @@ absl::StatusOr<OperatorOptions> ReadOperatorFlags() {
   LiveOperatorManager::Options& manager = options.manager;
   manager.park_deadline = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_park_deadline));
   manager.allow_objects = absl::GetFlag(FLAGS_allow_objects);
-  const auto action = ReadBakeAction();
-  if (!action.ok()) return action.status();
-  manager.bake = {.action = *action,
+  ASSIGN_OR_RETURN(const auto action, ReadBakeAction());
+  manager.bake = {.action = action,
                   .time = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_bake_time)),
                   .max_error_rate = absl::GetFlag(FLAGS_bake_max_error_rate).value,
                   .max_latency_ratio = absl::GetFlag(FLAGS_bake_max_latency_ratio),

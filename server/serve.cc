@@ -23,6 +23,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/process/descriptor_limit.h"
 #include "runtime/base/sandbox/sandbox.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/compiler.h"
 #include "runtime/operators/install/live_operator_manager.h"
 #include "server/auth/access_files.h"
@@ -207,13 +208,12 @@ class Daemon {
 };
 
 absl::Status Daemon::StartDevicesAndRegistry() {
-  absl::StatusOr<DeviceChoices> choices = ChooseDevices(options_.devices);
-  if (!choices.ok()) return choices.status();
-  gpu_unavailable_reason_ = choices->gpu_unavailable_reason;
-  auto registry = Registry::Create({.devices = static_cast<uint32_t>(choices->devices.size()),
-                                    .test_operators = options_.test_operators});
-  if (!registry.ok()) return registry.status();
-  registry_ = *std::move(registry);
+  ASSIGN_OR_RETURN(DeviceChoices choices, ChooseDevices(options_.devices));
+  gpu_unavailable_reason_ = choices.gpu_unavailable_reason;
+  ASSIGN_OR_RETURN(auto registry,
+                   Registry::Create({.devices = static_cast<uint32_t>(choices.devices.size()),
+                                     .test_operators = options_.test_operators}));
+  registry_ = std::move(registry);
   const Registry* const names = registry_.get();
   const SlotInfo slots = {.name =
                               [names](uint32_t slot) {
@@ -229,22 +229,19 @@ absl::Status Daemon::StartDevicesAndRegistry() {
                                 return version == nullptr ? std::chrono::milliseconds(0)
                                                           : version->spec.task_time_limit;
                               }};
-  for (const DeviceChoice& choice : choices->devices) ordinals_.push_back(choice.ordinal);
-  auto devices = StartDevices(*choices, options_, slots);
-  if (!devices.ok()) return devices.status();
-  devices_ = *std::move(devices);
+  for (const DeviceChoice& choice : choices.devices) ordinals_.push_back(choice.ordinal);
+  ASSIGN_OR_RETURN(auto devices, StartDevices(choices, options_, slots));
+  devices_ = std::move(devices);
   return absl::OkStatus();
 }
 
 absl::Status Daemon::StartOperators() {
   std::vector<std::string> warnings;
   if (!operator_options_.state_dir.empty()) {
-    const absl::Status usable = CheckTrustedFolder(operator_options_.state_dir, &warnings);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckTrustedFolder(operator_options_.state_dir, &warnings));
   }
-  auto state = StateStore::Open({.directory = operator_options_.state_dir});
-  if (!state.ok()) return state.status();
-  state_ = *std::move(state);
+  ASSIGN_OR_RETURN(auto state, StateStore::Open({.directory = operator_options_.state_dir}));
+  state_ = std::move(state);
   CompilerOptions compiling = operator_options_.compiler;
   if (!operator_options_.state_dir.empty()) {
     compiling.cache_dir = operator_options_.state_dir + "/cache";
@@ -255,9 +252,8 @@ absl::Status Daemon::StartOperators() {
     started.push_back(device);
     (device->snapshot().info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
   }
-  auto compiler = Compiler::Create(compiling);
-  if (!compiler.ok()) return compiler.status();
-  compiler_ = *std::move(compiler);
+  ASSIGN_OR_RETURN(auto compiler, Compiler::Create(compiling));
+  compiler_ = std::move(compiler);
   LiveOperatorManager::Options options = operator_options_.manager;
   options.task_time_limit = options_.task_time_limit;
   manager_ = std::make_unique<LiveOperatorManager>(
@@ -395,10 +391,9 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.operator_events = [this] { return event_counter_->counts(); };
   sources.trials = [this] { return TrialsOf(core_); };
-  auto metrics =
-      MetricsServer::Start(options_.metrics_address, std::move(sources), options_.metrics_hosts);
-  if (!metrics.ok()) return metrics.status();
-  metrics_ = *std::move(metrics);
+  ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(options_.metrics_address, std::move(sources),
+                                                      options_.metrics_hosts));
+  metrics_ = std::move(metrics);
   core_.metrics_address = absl::StrCat(HostOf(options_.metrics_address), ":", metrics_->port());
   return absl::OkStatus();
 }
@@ -470,9 +465,8 @@ absl::Status Daemon::StartServer() {
 
 absl::Status Daemon::BindLocalSocket() {
   if (options_.local_address.empty() || !options_.allow_shared_memory) return absl::OkStatus();
-  auto local = LocalSocket::Bind(options_.local_address);
-  if (!local.ok()) return local.status();
-  local_ = *std::move(local);
+  ASSIGN_OR_RETURN(auto local, LocalSocket::Bind(options_.local_address));
+  local_ = std::move(local);
   return absl::OkStatus();
 }
 
@@ -500,9 +494,8 @@ absl::Status Daemon::Admit(const std::string& method, const grpc::CallbackServer
 }
 
 absl::Status Daemon::Start() {
-  auto listener = Listener::Bind("address", options_.address);
-  if (!listener.ok()) return listener.status();
-  listener_ = *std::move(listener);
+  ASSIGN_OR_RETURN(auto listener, Listener::Bind("address", options_.address));
+  listener_ = std::move(listener);
   absl::Status status;
   if (!options_.metrics_address.empty()) {
     status = CheckListen("metrics_address", options_.metrics_address);

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/assembler.h"
 
 namespace resident::bench {
@@ -66,19 +67,17 @@ void Check(const client::Result& result, const FluxStreamOptions& options,
 absl::StatusOr<FluxStreamReport> StreamFlux(client::Client& client,
                                             const FluxStreamOptions& options,
                                             const std::function<void(double)>& progress) {
-  absl::StatusOr<flux::Bytecode> code = flux::Assemble(kSumOfSquaresSource);
-  if (!code.ok()) return code.status();
+  ASSIGN_OR_RETURN(flux::Bytecode code, flux::Assemble(kSumOfSquaresSource));
   std::vector<int32_t> inputs(options.runs);
   for (uint32_t i = 0; i < options.runs; ++i) {
     inputs[i] = static_cast<int32_t>(InputOf(i, options));
   }
   client::FluxBatch batch;
-  batch.Program(*code).Inputs(inputs, 1).MaxCycles(ExpectedCycles(options.largest));
+  batch.Program(code).Inputs(inputs, 1).MaxCycles(ExpectedCycles(options.largest));
   if (options.device.has_value()) batch.set_device(*options.device);
 
-  absl::StatusOr<std::unique_ptr<client::Stream>> stream =
-      client.OpenStream({.max_in_flight = std::max(options.in_flight, 1u)});
-  if (!stream.ok()) return stream.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<client::Stream> stream,
+                   client.OpenStream({.max_in_flight = std::max(options.in_flight, 1u)}));
   FluxStreamReport report;
   std::deque<std::future<absl::StatusOr<client::Result>>> pending;
   const auto take_first = [&]() -> absl::Status {
@@ -93,9 +92,9 @@ absl::StatusOr<FluxStreamReport> StreamFlux(client::Client& client,
   const Clock::time_point start = Clock::now();
   while (options.batches > 0 ? report.batches < options.batches : Clock::now() - start < duration) {
     if (pending.size() >= options.in_flight) {
-      if (absl::Status status = take_first(); !status.ok()) return status;
+      RETURN_IF_ERROR(take_first());
     }
-    pending.push_back((*stream)->Send(batch));
+    pending.push_back(stream->Send(batch));
     ++report.batches;
     progress(options.batches > 0
                  ? static_cast<double>(report.batches) / static_cast<double>(options.batches)
@@ -103,11 +102,11 @@ absl::StatusOr<FluxStreamReport> StreamFlux(client::Client& client,
                        std::chrono::duration<double>(duration));
   }
   while (!pending.empty()) {
-    if (absl::Status status = take_first(); !status.ok()) return status;
+    RETURN_IF_ERROR(take_first());
   }
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.runs = report.batches * options.runs;
-  if (absl::Status status = (*stream)->Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(stream->Finish());
   return report;
 }
 

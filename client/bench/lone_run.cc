@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::bench {
 namespace {
@@ -41,16 +42,13 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
     batch.Input(x).Input(y).Return<float>({options.elements});
   } else {
     client::BufferOptions on{.device = options.device};
-    absl::StatusOr<client::Buffer<float>> first = daemon.Upload(x, on);
-    if (!first.ok()) return first.status();
-    on.device = first->device();
-    absl::StatusOr<client::Buffer<float>> second = daemon.Upload(y, on);
-    if (!second.ok()) return second.status();
-    absl::StatusOr<client::Buffer<float>> third = daemon.Allocate<float>({options.elements}, on);
-    if (!third.ok()) return third.status();
-    x_buffer = *std::move(first);
-    y_buffer = *std::move(second);
-    out_buffer = *std::move(third);
+    ASSIGN_OR_RETURN(client::Buffer<float> first, daemon.Upload(x, on));
+    on.device = first.device();
+    ASSIGN_OR_RETURN(client::Buffer<float> second, daemon.Upload(y, on));
+    ASSIGN_OR_RETURN(client::Buffer<float> third, daemon.Allocate<float>({options.elements}, on));
+    x_buffer = std::move(first);
+    y_buffer = std::move(second);
+    out_buffer = std::move(third);
     batch.Use(x_buffer).Use(y_buffer).Use(out_buffer);
   }
   batch.Scalar(kAlpha);
@@ -84,9 +82,8 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
   if (options.send_data) {
     report.wrong = CountWrong(last.Output<float>(), x, y);
   } else {
-    absl::StatusOr<std::vector<float>> sums = out_buffer.Download();
-    if (!sums.ok()) return sums.status();
-    report.wrong = CountWrong(*sums, x, y);
+    ASSIGN_OR_RETURN(std::vector<float> sums, out_buffer.Download());
+    report.wrong = CountWrong(sums, x, y);
   }
   return report;
 }

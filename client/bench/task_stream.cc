@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::bench {
 namespace {
@@ -70,14 +71,13 @@ class Answers {
 // Downloads what a slot's tasks wrote and compares it with the CPU's own sums.
 absl::Status Check(const Slot& slot, size_t index, const std::vector<float>& x,
                    const std::vector<float>& y, TaskStreamReport& report) {
-  absl::StatusOr<std::vector<float>> sums = slot.out.Download();
-  if (!sums.ok()) return sums.status();
+  ASSIGN_OR_RETURN(std::vector<float> sums, slot.out.Download());
   for (size_t i = 0; i < x.size(); ++i) {
     const float expected = x[i] + slot.alpha * y[i];
-    if ((*sums)[i] == expected) continue;
+    if (sums[i] == expected) continue;
     if (report.wrong++ == 0) {
-      report.first_difference = absl::StrCat("batch slot ", index, ", element ", i, ": ",
-                                             (*sums)[i], " instead of ", expected);
+      report.first_difference = absl::StrCat("batch slot ", index, ", element ", i, ": ", sums[i],
+                                             " instead of ", expected);
     }
   }
   return absl::OkStatus();
@@ -96,11 +96,9 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
     y[i] = static_cast<float>(i % 251);
   }
   client::BufferOptions on{.device = options.device};
-  absl::StatusOr<client::Buffer<float>> x_buffer = client.Upload(x, on);
-  if (!x_buffer.ok()) return x_buffer.status();
-  on.device = x_buffer->device();
-  absl::StatusOr<client::Buffer<float>> y_buffer = client.Upload(y, on);
-  if (!y_buffer.ok()) return y_buffer.status();
+  ASSIGN_OR_RETURN(client::Buffer<float> x_buffer, client.Upload(x, on));
+  on.device = x_buffer.device();
+  ASSIGN_OR_RETURN(client::Buffer<float> y_buffer, client.Upload(y, on));
 
   const client::View rows{.shape = {options.elements}, .stride = options.elements};
   uint32_t slot_count = std::max(options.in_flight, 1u);
@@ -109,34 +107,30 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
   }
   std::vector<Slot> slots(slot_count);
   for (size_t i = 0; i < slots.size(); ++i) {
-    absl::StatusOr<client::Buffer<float>> out = client.Allocate<float>({total}, on);
-    if (!out.ok()) return out.status();
-    slots[i].out = *std::move(out);
+    ASSIGN_OR_RETURN(client::Buffer<float> out, client.Allocate<float>({total}, on));
+    slots[i].out = std::move(out);
     slots[i].alpha = static_cast<float>(i % 16 + 1);
     slots[i].batch = std::make_unique<client::TaskBatch>("add", options.batch);
-    slots[i].batch->Use(*x_buffer, rows).Use(*y_buffer, rows).Use(slots[i].out, rows);
+    slots[i].batch->Use(x_buffer, rows).Use(y_buffer, rows).Use(slots[i].out, rows);
     slots[i].batch->Scalar(slots[i].alpha);
   }
 
   Answers answers(slots.size());
-  absl::StatusOr<std::unique_ptr<client::Stream>> stream =
-      client.OpenStream({.max_in_flight = slot_count});
-  if (!stream.ok()) return stream.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<client::Stream> stream,
+                   client.OpenStream({.max_in_flight = slot_count}));
   TaskStreamReport report;
   const Clock::duration duration = absl::ToChronoNanoseconds(options.duration);
   const Clock::time_point start = Clock::now();
   while (options.batches > 0 ? report.batches < options.batches : Clock::now() - start < duration) {
-    absl::StatusOr<size_t> index = answers.Take();
-    if (!index.ok()) return index.status();
-    Slot& slot = slots[*index];
+    ASSIGN_OR_RETURN(size_t index, answers.Take());
+    Slot& slot = slots[index];
     slot.used = true;
     slot.sent = Clock::now();
-    absl::Status sent =
-        (*stream)->Send(*slot.batch, [&, i = *index](absl::StatusOr<client::Result> result) {
+    RETURN_IF_ERROR(
+        stream->Send(*slot.batch, [&, i = index](absl::StatusOr<client::Result> result) {
           const std::chrono::duration<double, std::micro> us = Clock::now() - slots[i].sent;
           answers.Answer(i, us.count(), result);
-        });
-    if (!sent.ok()) return sent;
+        }));
     ++report.batches;
     if (report.batches % 16 == 0) {
       progress(options.batches > 0
@@ -145,15 +139,14 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
                          std::chrono::duration<double>(duration));
     }
   }
-  if (absl::Status status = (*stream)->Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(stream->Finish());
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (absl::Status status = answers.status(); !status.ok()) return status;
+  RETURN_IF_ERROR(answers.status());
   report.tasks = report.batches * options.batch;
   report.batch_us = answers.TakeLatencies();
   for (size_t i = 0; i < slots.size(); ++i) {
     if (!slots[i].used) continue;
-    absl::Status status = Check(slots[i], i, x, y, report);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Check(slots[i], i, x, y, report));
   }
   return report;
 }

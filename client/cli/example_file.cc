@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/values.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::cli {
 namespace {
@@ -59,16 +60,15 @@ class ExampleReader {
     if (!json_.is_object()) {
       return Wrong(where_, "it is no object", "{\"inputs\": {...}, \"outputs\": {...}}");
     }
-    if (absl::Status status = CheckKeys(); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckKeys());
     client::Example example;
-    if (absl::Status status = ReadTolerances(example); !status.ok()) return status;
+    RETURN_IF_ERROR(ReadTolerances(example));
     for (const Parameter& parameter : signature_.parameters()) {
-      absl::StatusOr<Value> value = parameter.kind == ParameterKind::kOutput  ? Output(parameter)
+      ASSIGN_OR_RETURN(Value value, parameter.kind == ParameterKind::kOutput  ? Output(parameter)
                                     : parameter.kind == ParameterKind::kInOut ? InOut(parameter)
-                                                                              : Input(parameter);
-      if (!value.ok()) return value.status();
-      example.Bytes(value->dtype, value->data, value->shape);
-      if (!parameter.scalar() && first_shape_.empty()) first_shape_ = value->shape;
+                                                                              : Input(parameter));
+      example.Bytes(value.dtype, value.data, value.shape);
+      if (!parameter.scalar() && first_shape_.empty()) first_shape_ = value.shape;
     }
     return example;
   }
@@ -251,9 +251,8 @@ absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text
   std::vector<client::Example> examples;
   for (size_t i = 0; i < list.size(); ++i) {
     ExampleReader reader(list[i], signature, absl::StrCat("example ", i + 1));
-    absl::StatusOr<client::Example> example = reader.Read();
-    if (!example.ok()) return example.status();
-    examples.push_back(*std::move(example));
+    ASSIGN_OR_RETURN(client::Example example, reader.Read());
+    examples.push_back(std::move(example));
   }
   return examples;
 }

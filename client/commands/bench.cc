@@ -19,6 +19,7 @@
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
 #include "client/version.h"
+#include "runtime/base/status_macros.h"
 
 ABSL_FLAG(bool, quick, false, "a fifth of a second for each part: a smoke test");
 ABSL_FLAG(double, seconds, 2, "duration of each part");
@@ -77,30 +78,27 @@ struct Outcome {
 };
 
 absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data) {
-  absl::StatusOr<std::unique_ptr<bench::EchoServer>> server = bench::EchoServer::Start();
-  if (!server.ok()) return server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
   client::Options options;
   options.session = false;  // A bare echo has no sessions.
-  absl::StatusOr<std::unique_ptr<client::Client>> echo =
-      client::Client::Connect((*server)->address(), options);
-  if (!echo.ok()) return echo.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo,
+                   client::Client::Connect(server->address(), options));
   Part part(send_data ? "lone Run, data in the message" : "lone Run, data on the device");
-  absl::StatusOr<bench::LoneRunReport> report =
-      bench::MeasureLoneRun(daemon, **echo,
-                            {.elements = kLoneElements,
-                             .send_data = send_data,
-                             .duration = settings.duration,
-                             .device = settings.device},
-                            part.Callback());
-  if (!report.ok()) return report.status();
-  const LatencySummary run = Summarize(report->residentd_us);
-  const LatencySummary floor = Summarize(report->echo_us);
-  std::vector<double> device_us = report->device_ns;
+  ASSIGN_OR_RETURN(bench::LoneRunReport report,
+                   bench::MeasureLoneRun(daemon, *echo,
+                                         {.elements = kLoneElements,
+                                          .send_data = send_data,
+                                          .duration = settings.duration,
+                                          .device = settings.device},
+                                         part.Callback()));
+  const LatencySummary run = Summarize(report.residentd_us);
+  const LatencySummary floor = Summarize(report.echo_us);
+  std::vector<double> device_us = report.device_ns;
   for (double& value : device_us) value /= 1e3;
   const LatencySummary device = Summarize(device_us);
 
   Outcome outcome;
-  outcome.wrong = report->wrong;
+  outcome.wrong = report.wrong;
   Table table({"", "p50", "p90", "p99", "calls"},
               {Table::kLeft, Table::kRight, Table::kRight, Table::kRight, Table::kRight});
   const auto row = [&](const char* name, const LatencySummary& summary) {
@@ -126,10 +124,10 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
                   {"device", SummaryJson(device)},
                   {"p50_difference_us", run.p50_us - floor.p50_us},
                   {"p50_ratio", run.p50_us / floor.p50_us},
-                  {"wrong_elements", report->wrong}};
-  outcome.raw = {{"echo_us", report->echo_us},
-                 {"residentd_us", report->residentd_us},
-                 {"device_ns", report->device_ns}};
+                  {"wrong_elements", report.wrong}};
+  outcome.raw = {{"echo_us", report.echo_us},
+                 {"residentd_us", report.residentd_us},
+                 {"device_ns", report.device_ns}};
   return outcome;
 }
 
@@ -139,9 +137,8 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
                                                                absl::UnknownError("not run"));
   std::vector<std::unique_ptr<client::Client>> clients;
   for (uint32_t i = 0; i < settings.streams; ++i) {
-    absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
-    if (!client.ok()) return client.status();
-    clients.push_back(*std::move(client));
+    ASSIGN_OR_RETURN(std::unique_ptr<client::Client> client, Connect());
+    clients.push_back(std::move(client));
   }
   {
     Part part("streamed tasks");
@@ -195,28 +192,28 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
 
 absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
   Part part("FLUX");
-  absl::StatusOr<bench::FluxStreamReport> report = bench::StreamFlux(
-      daemon,
-      {.runs = settings.flux_runs, .duration = settings.duration, .device = settings.device},
-      part.Callback());
-  if (!report.ok()) return report.status();
-  const double instructions = static_cast<double>(report->instructions) / report->seconds;
-  const double runs = static_cast<double>(report->runs) / report->seconds;
+  ASSIGN_OR_RETURN(bench::FluxStreamReport report, bench::StreamFlux(daemon,
+                                                                     {.runs = settings.flux_runs,
+                                                                      .duration = settings.duration,
+                                                                      .device = settings.device},
+                                                                     part.Callback()));
+  const double instructions = static_cast<double>(report.instructions) / report.seconds;
+  const double runs = static_cast<double>(report.runs) / report.seconds;
   Outcome outcome;
-  outcome.wrong = report->wrong;
+  outcome.wrong = report.wrong;
   outcome.text = absl::StrCat("FLUX: one program over ", FormatExact(settings.flux_runs),
                               " inputs a batch\n  ", FormatCount(instructions), " instructions/s, ",
                               FormatCount(runs), " runs/s\n");
-  if (report->wrong > 0) {
-    absl::StrAppend(&outcome.text, "  WRONG: ", report->first_difference, "\n");
+  if (report.wrong > 0) {
+    absl::StrAppend(&outcome.text, "  WRONG: ", report.first_difference, "\n");
   }
   outcome.json = {{"runs_in_batch", settings.flux_runs},
-                  {"runs", report->runs},
-                  {"instructions", report->instructions},
-                  {"seconds", report->seconds},
+                  {"runs", report.runs},
+                  {"instructions", report.instructions},
+                  {"seconds", report.seconds},
                   {"instructions_per_second", instructions},
                   {"runs_per_second", runs},
-                  {"wrong_runs", report->wrong}};
+                  {"wrong_runs", report.wrong}};
   outcome.raw = Json::object();
   return outcome;
 }

@@ -12,6 +12,7 @@
 #include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
+#include "runtime/base/status_macros.h"
 
 ABSL_FLAG(std::string, dtype, "f32", "element type of a new buffer");
 ABSL_FLAG(std::string, name, "", "name of a new buffer, for people");
@@ -69,15 +70,14 @@ struct NewBuffer {
 };
 
 absl::StatusOr<NewBuffer> ParseNewBuffer(const std::string& shape_text) {
-  absl::StatusOr<std::vector<uint64_t>> shape = ParseShape(shape_text);
-  if (!shape.ok()) return shape.status();
+  ASSIGN_OR_RETURN(std::vector<uint64_t> shape, ParseShape(shape_text));
   const std::optional<v1::DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   if (!dtype.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--dtype '", absl::GetFlag(FLAGS_dtype),
                      "' is no element type. Fix: one of f32 f16 bf16 f64 i32 i64 u8 i8 u32"));
   }
-  return NewBuffer{*dtype, *std::move(shape)};
+  return NewBuffer{*dtype, std::move(shape)};
 }
 
 int Allocate(client::Client& client, const NewBuffer& wanted) {

@@ -7,6 +7,7 @@
 #include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::cli {
 namespace {
@@ -31,16 +32,18 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   options.session = session;
   // The daemon's --max_message_mib is the limit, and no other.
   options.max_message_mib = kMostMessageMib;
-  absl::StatusOr<client::Credentials> credentials = client::LoadCredentials(
-      {.tls = absl::GetFlag(FLAGS_tls),
-       .tls_ca = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_ca), "RESIDENTD_TLS_CA"),
-       .tls_cert = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_cert), "RESIDENTD_TLS_CERT"),
-       .tls_key = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_key), "RESIDENTD_TLS_KEY"),
-       .tls_server_name =
-           FlagOrEnvironment(absl::GetFlag(FLAGS_tls_server_name), "RESIDENTD_TLS_SERVER_NAME"),
-       .token_file = FlagOrEnvironment(absl::GetFlag(FLAGS_token_file), "RESIDENTD_TOKEN_FILE")});
-  if (!credentials.ok()) return credentials.status();
-  options.credentials = *std::move(credentials);
+  ASSIGN_OR_RETURN(
+      client::Credentials credentials,
+      client::LoadCredentials(
+          {.tls = absl::GetFlag(FLAGS_tls),
+           .tls_ca = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_ca), "RESIDENTD_TLS_CA"),
+           .tls_cert = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_cert), "RESIDENTD_TLS_CERT"),
+           .tls_key = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_key), "RESIDENTD_TLS_KEY"),
+           .tls_server_name =
+               FlagOrEnvironment(absl::GetFlag(FLAGS_tls_server_name), "RESIDENTD_TLS_SERVER_NAME"),
+           .token_file =
+               FlagOrEnvironment(absl::GetFlag(FLAGS_token_file), "RESIDENTD_TOKEN_FILE")}));
+  options.credentials = std::move(credentials);
   return client::Client::Connect(ServerAddress(), std::move(options));
 }
 

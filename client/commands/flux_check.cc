@@ -10,6 +10,7 @@
 #include "client/cli/progress.h"
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/vectors.h"
 
 namespace resident::cli {
@@ -42,19 +43,18 @@ absl::Status CheckBatch(client::Client& client, const GroupKey& key,
   if (key.second) batch.UnknownOpcodeIsNop();
   batch.Wanted({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
   if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
-  absl::StatusOr<client::Result> result = client.Run(batch);
+  ASSIGN_OR_RETURN(client::Result result, client.Run(batch));
   if (!result.ok()) return result.status();
-  if (!result->ok()) return result->status();
-  if (result->registers().size() != group.size() * 16 || result->cycles().size() != group.size()) {
+  if (result.registers().size() != group.size() * 16 || result.cycles().size() != group.size()) {
     return absl::InternalError(absl::StrCat("the server returned results of ",
-                                            result->cycles().size(), " of ", group.size(),
+                                            result.cycles().size(), " of ", group.size(),
                                             " programs"));
   }
   for (size_t i = 0; i < group.size(); ++i) {
     flux::RunResult actual;
-    std::ranges::copy(result->registers().subspan(i * 16, 16), actual.registers.begin());
-    actual.error = result->flux_errors().empty() ? 0 : result->flux_errors()[i];
-    actual.cycles = result->cycles()[i];
+    std::ranges::copy(result.registers().subspan(i * 16, 16), actual.registers.begin());
+    actual.error = result.flux_errors().empty() ? 0 : result.flux_errors()[i];
+    actual.cycles = result.cycles()[i];
     std::string difference = flux::Difference(*group[i], actual);
     if (!difference.empty()) failures.push_back({group[i], std::move(difference)});
   }

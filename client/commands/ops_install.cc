@@ -15,6 +15,7 @@
 #include "client/commands/ops.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/model/signature.h"
 
@@ -60,7 +61,7 @@ absl::StatusOr<client::Installation> FromFiles(const std::string& name,
     if (file.empty() || absl::StartsWith(file, "..")) file = fs::path(path).filename();
     if (main_file.empty()) main_file = file;
     std::string text;
-    if (absl::Status status = ReadFile(path, &text); !status.ok()) return status;
+    RETURN_IF_ERROR(ReadFile(path, &text));
     if (!files.emplace(file, std::move(text)).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("two files would be called ", file,
@@ -86,24 +87,23 @@ absl::StatusOr<client::Installation> ReadInstallation(const std::vector<std::str
   if (!expression.empty()) return client::Installation::Expression(name, expression);
   std::string contents;
   const std::string& path = flux_file.empty() ? object_file : flux_file;
-  if (absl::Status status = ReadFile(path, &contents); !status.ok()) return status;
+  RETURN_IF_ERROR(ReadFile(path, &contents));
   if (flux_file.empty()) {
     return client::Installation::Object(name, std::filesystem::path(path).filename().string(),
                                         std::move(contents));
   }
-  absl::StatusOr<flux::Bytecode> program = ReadFluxProgram(path, contents);
-  if (!program.ok()) return program.status();
+  ASSIGN_OR_RETURN(flux::Bytecode program, ReadFluxProgram(path, contents));
   return client::Installation::Bytecode(
-      name, {reinterpret_cast<const char*>(program->data()), program->size()});
+      name, {reinterpret_cast<const char*>(program.data()), program.size()});
 }
 
 // The signature by which examples are read.
 absl::StatusOr<Signature> SignatureOf(const v1::InstallHeader& header) {
   if (!header.signature().empty()) return Signature::Parse(header.signature());
   if (header.kind_case() == v1::InstallHeader::kExpression) {
-    const auto generated = expression::Generate(header.name(), header.expression());
-    if (!generated.ok()) return generated.status();
-    return Signature::Parse(generated->signature);
+    ASSIGN_OR_RETURN(const auto generated,
+                     expression::Generate(header.name(), header.expression()));
+    return Signature::Parse(generated.signature);
   }
   return absl::InvalidArgumentError(
       "--example needs to know the parameters. Fix: give --signature, or begin the source with "
@@ -139,12 +139,11 @@ absl::Status ApplyFlags(client::Installation& installation) {
   if (const auto revision = absl::GetFlag(FLAGS_revision)) installation.ExpectRevision(*revision);
   const std::string paths = absl::GetFlag(FLAGS_example);
   if (paths.empty()) return absl::OkStatus();
-  const absl::StatusOr<Signature> signature = SignatureOf(installation.header());
-  if (!signature.ok()) return signature.status();
+  ASSIGN_OR_RETURN(const Signature signature, SignatureOf(installation.header()));
   for (const absl::string_view path : absl::StrSplit(paths, ',', absl::SkipEmpty())) {
     std::string text;
-    if (absl::Status status = ReadFile(std::string(path), &text); !status.ok()) return status;
-    auto examples = ParseExamples(text, *signature);
+    RETURN_IF_ERROR(ReadFile(std::string(path), &text));
+    auto examples = ParseExamples(text, signature);
     if (!examples.ok()) {
       return absl::Status(examples.status().code(),
                           absl::StrCat(path, ": ", examples.status().message()));

@@ -14,6 +14,7 @@
 #include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/shared_flags.h"
+#include "runtime/base/status_macros.h"
 
 ABSL_FLAG(bool, all, false, "print every element, not the first 16");
 
@@ -47,7 +48,7 @@ class TaskBuilder {
   // Checks the words and builds what can be built without a call. INVALID_ARGUMENT: they do
   // not fit the signature, or a file that they name is not there.
   absl::Status Build(const std::vector<RunArgument>& arguments) {
-    if (absl::Status status = CheckNames(arguments); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckNames(arguments));
     for (int i = 0; i < op_.parameters_size(); ++i) {
       const v1::Parameter& parameter = op_.parameters(i);
       const RunArgument* argument = Find(arguments, parameter.name());
@@ -81,17 +82,15 @@ class TaskBuilder {
     options.device = absl::GetFlag(FLAGS_device).index;
     for (const InPlace& in_place : in_place_) {
       Output& output = outputs_[in_place.output];
-      absl::StatusOr<client::BufferHandle> buffer =
-          client_.AllocateAs(output.dtype, output.shape, options);
-      if (!buffer.ok()) return buffer.status();
-      absl::Status status = client_.UploadBytes(buffer->id(), 0, in_place.bytes);
-      if (!status.ok()) return status;
+      ASSIGN_OR_RETURN(client::BufferHandle buffer,
+                       client_.AllocateAs(output.dtype, output.shape, options));
+      RETURN_IF_ERROR(client_.UploadBytes(buffer.id(), 0, in_place.bytes));
       batch_.message()
           .mutable_tasks()
           ->mutable_arguments(in_place.argument)
           ->mutable_buffer()
-          ->add_buffer_ids(buffer->id());
-      output.buffer = *std::move(buffer);
+          ->add_buffer_ids(buffer.id());
+      output.buffer = std::move(buffer);
     }
     return absl::OkStatus();
   }
@@ -178,9 +177,8 @@ class TaskBuilder {
     if (argument.kind == RunArgument::kFile) {
       if (absl::Status status = ReadFile(argument.text, &bytes); !status.ok()) return status;
     } else {
-      absl::StatusOr<std::string> encoded = EncodeValues(dtype, argument.text);
-      if (!encoded.ok()) return encoded.status();
-      bytes = *std::move(encoded);
+      ASSIGN_OR_RETURN(std::string encoded, EncodeValues(dtype, argument.text));
+      bytes = std::move(encoded);
     }
     const uint64_t size = client::SizeOf(dtype);
     if (bytes.size() % size != 0) {

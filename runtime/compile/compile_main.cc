@@ -22,6 +22,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/process/oom_score.h"
 #include "runtime/base/sandbox/sandbox.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
@@ -95,7 +96,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
   absl::StatusOr<std::string> tool = "";
   if (role.kind == "cuda") tool = WarmCudaTools();
   if (!tool.ok()) return tool.status();
-  if (absl::Status status = AwaitOneThread(); !status.ok()) return status;
+  RETURN_IF_ERROR(AwaitOneThread());
 
   SandboxOptions sandbox;
   sandbox.cpu_seconds = role.cpu_seconds;
@@ -109,7 +110,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
     // It has opened all it needs. (Landlock wants a rule set, not rules.)
     sandbox.single_process = true;
   }
-  if (absl::Status status = ConfineProcess(sandbox); !status.ok()) return status;
+  RETURN_IF_ERROR(ConfineProcess(sandbox));
   return tool;
 }
 

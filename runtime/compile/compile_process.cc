@@ -16,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/install_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/job_runner.h"
 #include "runtime/compile/message_pipe.h"
@@ -81,9 +82,8 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
     const CompileProcessOptions& options) {
   std::string folder;
   if (options.kind == CompileKind::kHost) {
-    auto made = MakeFolder(options.work_folder);
-    if (!made.ok()) return made.status();
-    folder = *std::move(made);
+    ASSIGN_OR_RETURN(auto made, MakeFolder(options.work_folder));
+    folder = std::move(made);
   }
   absl::Cleanup remove_folder = [&] {
     if (!folder.empty()) RemoveFolder(folder);
@@ -106,12 +106,11 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
   child_options.arguments = Arguments(options, folder);
   child_options.fds = {{sockets[1], kCompileFd}, {null, STDOUT_FILENO}, {null, STDERR_FILENO}};
   child_options.environment = Environment(options.kind);
-  auto child = ChildProcess::Spawn(child_options);
-  if (!child.ok()) return child.status();
+  ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
   std::move(close_ours).Cancel();
   std::move(remove_folder).Cancel();
   return std::unique_ptr<CompileProcess>(
-      new CompileProcess(options, std::move(folder), sockets[0], *std::move(child)));
+      new CompileProcess(options, std::move(folder), sockets[0], std::move(child)));
 }
 
 CompileProcess::CompileProcess(const CompileProcessOptions& options, std::string folder, int socket,
@@ -155,7 +154,7 @@ absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadli
     const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(nap.count(), 1 << 30)));
     if (count > 0) return absl::OkStatus();
     if (cancelled && cancelled()) return errors::InstallWithdrawn();
-    if (absl::Status status = CheckFolder(); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckFolder());
   }
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_process.h"
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/job_runner.h"
@@ -167,11 +168,10 @@ class CompilerImpl : public Compiler {
 absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
   absl::MutexLock lock(&host_mu_);
   if (host_ != nullptr) return host_;
-  auto found = FindHostCompiler(options_.host_compiler);
-  if (!found.ok()) return found.status();
+  ASSIGN_OR_RETURN(auto found, FindHostCompiler(options_.host_compiler));
   CompileProcessOptions options = OptionsOf(CompileKind::kHost);
-  options.host = *found;
-  host_ = std::make_shared<HostTools>(*std::move(found), options, options_.ahead_cpu ? kAhead : 0);
+  options.host = found;
+  host_ = std::make_shared<HostTools>(std::move(found), options, options_.ahead_cpu ? kAhead : 0);
   host_->pool.Refill();
   return host_;
 }
@@ -300,9 +300,8 @@ absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Create(const CompilerOptions
                                                         "written to"));
     }
   } else {
-    auto opened = ObjectCache::Open(options.cache_dir, options.cache_mib << 20);
-    if (!opened.ok()) return opened.status();
-    cache = *std::move(opened);
+    ASSIGN_OR_RETURN(auto opened, ObjectCache::Open(options.cache_dir, options.cache_mib << 20));
+    cache = std::move(opened);
     work_folder = options.cache_dir + "/work";
     std::error_code error;
     fs::create_directories(work_folder, error);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/inspect_names.h"
 #include "runtime/engine/image/link.h"
 #include "runtime/engine/image/operator_module.h"
@@ -49,10 +50,9 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::str
         "the object is neither PTX nor a cubin. Fix: compile with nvcc -rdc=true -ptx or -cubin");
   }
   const std::set<std::string> functions = VisibleFunctions(request.object);
-  const auto symbol = FindEntry(request, functions);
-  if (!symbol.ok()) return symbol.status();
+  ASSIGN_OR_RETURN(const auto symbol, FindEntry(request, functions));
   for (const std::string& name : functions) {
-    if (!IsUnitsOwn(name, *symbol)) return RefuseForeignName(name);
+    if (!IsUnitsOwn(name, symbol)) return RefuseForeignName(name);
   }
   for (const char* what : {".shared", ".global", ".const", ".entry"}) {
     // Directives that declare; instructions are ld.global and the like.
@@ -65,12 +65,12 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::str
       }
     }
   }
-  auto linked = LinkModule(*symbol, std::string(request.object), request.architecture);
+  auto linked = LinkModule(symbol, std::string(request.object), request.architecture);
   if (!linked.ok()) return linked.status();
   *module = *std::move(linked);
   InspectRequest inspect = request;
   inspect.object = *module;
-  inspect.symbol = *symbol;
+  inspect.symbol = symbol;
   return InspectCubin(inspect, /*linked=*/true);
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/run_program.h"
 #include "runtime/compile/sdk_headers.h"
@@ -52,10 +53,9 @@ std::string FindInPath(const std::string& name) {
 
 // Adds what the compiler says of itself: "programs: =/a:/b", "install: /c".
 absl::Status FindParts(HostCompiler* compiler) {
-  const auto said = RunProgram({compiler->path, "-print-search-dirs"}, {});
-  if (!said.ok()) return said.status();
+  ASSIGN_OR_RETURN(const auto said, RunProgram({compiler->path, "-print-search-dirs"}, {}));
   std::vector<std::string> folders;
-  for (const absl::string_view line : absl::StrSplit(said->text, '\n')) {
+  for (const absl::string_view line : absl::StrSplit(said.text, '\n')) {
     const size_t equals = line.find('=');
     if (absl::StartsWith(line, "programs:") && equals != absl::string_view::npos) {
       for (const absl::string_view folder : absl::StrSplit(line.substr(equals + 1), ':')) {
@@ -153,15 +153,14 @@ absl::StatusOr<HostCompiler> FindHostCompiler(const std::string& name) {
         "there is no host compiler: none of g++, c++, clang++ is in $PATH. Fix: install g++, or "
         "give --host_compiler");
   }
-  const auto said = RunProgram({compiler.path, "--version"}, {});
-  if (!said.ok()) return said.status();
-  if (!said->success) {
-    return absl::UnavailableError(absl::StrCat(compiler.path, " --version failed: ", said->text,
+  ASSIGN_OR_RETURN(const auto said, RunProgram({compiler.path, "--version"}, {}));
+  if (!said.success) {
+    return absl::UnavailableError(absl::StrCat(compiler.path, " --version failed: ", said.text,
                                                ". Fix: give --host_compiler a C++ compiler"));
   }
-  compiler.version = said->text.substr(0, said->text.find('\n'));
-  compiler.gcc = absl::StrContains(said->text, "Free Software Foundation");
-  if (absl::Status status = FindParts(&compiler); !status.ok()) return status;
+  compiler.version = said.text.substr(0, said.text.find('\n'));
+  compiler.gcc = absl::StrContains(said.text, "Free Software Foundation");
+  RETURN_IF_ERROR(FindParts(&compiler));
   return compiler;
 }
 
@@ -213,10 +212,9 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
   place.input_file = main.string();
   place.temporary = folder;
   place.most_output = kMaxCompilerLogBytes;
-  const auto said = RunProgram(command, place);
-  if (!said.ok()) return said.status();
-  *log = CleanLog(said->text);
-  if (!said->success) return FailureOf(*said);
+  ASSIGN_OR_RETURN(const auto said, RunProgram(command, place));
+  *log = CleanLog(said.text);
+  if (!said.success) return FailureOf(said);
   HostUnit compiled;
   compiled.object = ReadFile(root / "unit.so");
   compiled.call_graph = ReadFile(root / "unit.ci");

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/resident/kernel_parameters.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
@@ -111,9 +112,8 @@ absl::Status CubinInspection::CheckNames() {
     if (functions.count(unit_.symbol) != 0) return absl::OkStatus();
     return DamagedObject("entry is missing");
   }
-  const auto entry = FindEntry(request_, functions);
-  if (!entry.ok()) return entry.status();
-  unit_.symbol = *entry;
+  ASSIGN_OR_RETURN(const auto entry, FindEntry(request_, functions));
+  unit_.symbol = entry;
   if (!undefined.empty()) return RefuseUndefined(undefined);
   for (const ElfSymbol& symbol : elf_.symbols()) {
     const std::string name(symbol.name);
@@ -168,9 +168,8 @@ absl::Status CubinInspection::CheckVariables() const {
 }
 
 absl::Status CubinInspection::ReadFunctions() {
-  auto functions = ReadNvInfo(elf_);
-  if (!functions.ok()) return functions.status();
-  functions_ = *std::move(functions);
+  ASSIGN_OR_RETURN(auto functions, ReadNvInfo(elf_));
+  functions_ = std::move(functions);
   if (functions_.count(unit_.symbol) == 0) return DamagedObject(".nv.info section lacks the entry");
   return absl::OkStatus();
 }
@@ -222,12 +221,11 @@ absl::Status CubinInspection::CheckStack() {
     }
     for (const std::string& callee : taken[prototype]) graph.AddCall(caller, callee);
   }
-  const auto stack = graph.StackOf(unit_.symbol);
-  if (!stack.ok()) return stack.status();
-  unit_.resources.stack_bytes = static_cast<uint32_t>(std::min<uint64_t>(*stack, UINT32_MAX));
-  if (*stack <= kOperatorStackBytes) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto stack, graph.StackOf(unit_.symbol));
+  unit_.resources.stack_bytes = static_cast<uint32_t>(std::min<uint64_t>(stack, UINT32_MAX));
+  if (stack <= kOperatorStackBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the unit needs ", *stack, " bytes of stack a thread; there are ", kOperatorStackBytes,
+      "the unit needs ", stack, " bytes of stack a thread; there are ", kOperatorStackBytes,
       ". Fix: put large arrays into block.memory() or block.scratch()"));
 }
 
@@ -274,9 +272,8 @@ absl::Status CubinInspection::CheckMemory() {
 }  // namespace
 
 absl::StatusOr<InspectedUnit> InspectCubin(const InspectRequest& request, bool linked) {
-  const auto elf = ElfFile::Parse(request.object);
-  if (!elf.ok()) return elf.status();
-  return CubinInspection(*elf, request, linked).Run();
+  ASSIGN_OR_RETURN(const auto elf, ElfFile::Parse(request.object));
+  return CubinInspection(elf, request, linked).Run();
 }
 
 }  // namespace resident

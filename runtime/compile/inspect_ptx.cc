@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
 
 namespace resident {
@@ -119,8 +120,7 @@ absl::Status CheckPtxFunctionsReturn(std::string_view ptx) {
         ++depth;
       } else if (line[i] == '}' && --depth == 0) {
         read_body(i);
-        absl::Status status = CheckReturns(header, last_instruction);
-        if (!status.ok()) return status;
+        RETURN_IF_ERROR(CheckReturns(header, last_instruction));
         header.clear();
       }
     }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
@@ -109,9 +110,8 @@ absl::Status CheckNames(const ElfFile& elf, const InspectRequest& request, std::
     }
   }
   if (!undefined.empty()) return RefuseUndefined(undefined);
-  const auto entry = FindEntry(request, functions);
-  if (!entry.ok()) return entry.status();
-  *symbol = *entry;
+  ASSIGN_OR_RETURN(const auto entry, FindEntry(request, functions));
+  *symbol = entry;
   for (const ElfSymbol& found : elf.dynamic_symbols()) {
     const std::string name(found.name);
     if (found.defined() && found.external() && !IsUnitsOwn(name, *symbol)) {
@@ -184,37 +184,34 @@ absl::StatusOr<uint32_t> StackOf(const std::string& call_graph, const std::strin
       graph.AddCall(caller, callee);
     }
   }
-  const auto stack = graph.StackOf(symbol);
-  if (!stack.ok()) return stack.status();
-  if (*stack > kMaxHostStackBytes) {
+  ASSIGN_OR_RETURN(const auto stack, graph.StackOf(symbol));
+  if (stack > kMaxHostStackBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the unit needs ", *stack, " bytes of stack; the limit is ",
-                     kMaxHostStackBytes, ". Fix: put large arrays into block.scratch<T>()"));
+        absl::StrCat("the unit needs ", stack, " bytes of stack; the limit is ", kMaxHostStackBytes,
+                     ". Fix: put large arrays into block.scratch<T>()"));
   }
-  return static_cast<uint32_t>(*stack);
+  return static_cast<uint32_t>(stack);
 }
 
 }  // namespace
 
 absl::StatusOr<InspectedUnit> InspectSharedObject(const InspectRequest& request) {
-  const auto elf = ElfFile::Parse(request.object);
-  if (!elf.ok()) return elf.status();
+  ASSIGN_OR_RETURN(const auto elf, ElfFile::Parse(request.object));
   InspectedUnit unit;
-  absl::Status status = CheckHeader(*elf);
-  if (status.ok()) status = CheckNames(*elf, request, &unit.symbol);
-  if (status.ok()) status = CheckDynamic(*elf);
-  if (status.ok()) status = CheckVariables(*elf);
+  absl::Status status = CheckHeader(elf);
+  if (status.ok()) status = CheckNames(elf, request, &unit.symbol);
+  if (status.ok()) status = CheckDynamic(elf);
+  if (status.ok()) status = CheckVariables(elf);
   if (!status.ok()) return status;
   uint64_t code = 0;
-  for (const ElfSection& section : elf->sections()) {
+  for (const ElfSection& section : elf.sections()) {
     if ((section.flags & SHF_EXECINSTR) != 0) code += section.size;
   }
   if (status = CheckCodeBytes(code); !status.ok()) return status;
   unit.resources.code_bytes = static_cast<uint32_t>(code);
   if (!request.call_graph.empty()) {
-    const auto stack = StackOf(request.call_graph, unit.symbol);
-    if (!stack.ok()) return stack.status();
-    unit.resources.stack_bytes = *stack;
+    ASSIGN_OR_RETURN(const auto stack, StackOf(request.call_graph, unit.symbol));
+    unit.resources.stack_bytes = stack;
   }
   return unit;
 }

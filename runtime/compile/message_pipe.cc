@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -18,7 +19,7 @@ absl::Status Gone(const char* what, int error) {
 // Reads exactly `size` bytes. `*got` is how many there were before the end.
 absl::Status ReadAll(int fd, char* to, uint64_t size, uint64_t* got, const WaitForFd& wait) {
   for (*got = 0; *got < size;) {
-    if (absl::Status status = wait(fd, POLLIN); !status.ok()) return status;
+    RETURN_IF_ERROR(wait(fd, POLLIN));
     const ssize_t some = read(fd, to + *got, size - *got);
     if (some == 0) return Gone("read", EPIPE);
     if (some < 0 && errno != EINTR && errno != EAGAIN) return Gone("read", errno);
@@ -29,7 +30,7 @@ absl::Status ReadAll(int fd, char* to, uint64_t size, uint64_t* got, const WaitF
 
 absl::Status WriteAll(int fd, const char* from, uint64_t size, const WaitForFd& wait) {
   for (uint64_t done = 0; done < size;) {
-    if (absl::Status status = wait(fd, POLLOUT); !status.ok()) return status;
+    RETURN_IF_ERROR(wait(fd, POLLOUT));
     const ssize_t some = write(fd, from + done, size - done);
     if (some < 0 && errno != EINTR && errno != EAGAIN) return Gone("write", errno);
     if (some > 0) done += static_cast<uint64_t>(some);
@@ -50,7 +51,7 @@ absl::Status WriteMessage(int fd, const std::string& message, const WaitForFd& w
   const uint64_t size = message.size();
   char header[sizeof(size)];
   memcpy(header, &size, sizeof(size));
-  if (absl::Status status = WriteAll(fd, header, sizeof(header), wait); !status.ok()) return status;
+  RETURN_IF_ERROR(WriteAll(fd, header, sizeof(header), wait));
   return WriteAll(fd, message.data(), message.size(), wait);
 }
 
@@ -70,9 +71,7 @@ absl::StatusOr<std::string> ReadMessage(int fd, uint64_t most, const WaitForFd& 
         absl::StrCat("a message of ", size, " bytes is over the limit of ", most));
   }
   std::string message(size, '\0');
-  if (absl::Status status = ReadAll(fd, message.data(), size, &got, wait); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(ReadAll(fd, message.data(), size, &got, wait));
   return message;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/inspect_ptx.h"
 #include "runtime/engine/image/cuda_library.h"
@@ -32,11 +33,10 @@ struct Nvrtc {
 };
 
 absl::StatusOr<Nvrtc> Open() {
-  const absl::StatusOr<void*> library = OpenCudaLibrary("NVRTC", "libnvrtc.so.13");
-  if (!library.ok()) return library.status();
+  ASSIGN_OR_RETURN(void* const library, OpenCudaLibrary("NVRTC", "libnvrtc.so.13"));
   Nvrtc nvrtc{};
 #define LOAD(call)                                                                          \
-  nvrtc.call = reinterpret_cast<decltype(nvrtc.call)>(dlsym(*library, #call));              \
+  nvrtc.call = reinterpret_cast<decltype(nvrtc.call)>(dlsym(library, #call));               \
   if (nvrtc.call == nullptr) {                                                              \
     return absl::UnavailableError("NVRTC has no " #call ". Fix: install CUDA 13 or later"); \
   }
@@ -54,11 +54,10 @@ absl::StatusOr<const Nvrtc*> Get() {
 }  // namespace
 
 absl::StatusOr<std::string> NvrtcVersion() {
-  const auto nvrtc = Get();
-  if (!nvrtc.ok()) return nvrtc.status();
+  ASSIGN_OR_RETURN(const auto nvrtc, Get());
   int major = 0;
   int minor = 0;
-  (*nvrtc)->nvrtcVersion(&major, &minor);
+  nvrtc->nvrtcVersion(&major, &minor);
   return absl::StrCat("NVRTC ", major, ".", minor);
 }
 
@@ -77,9 +76,8 @@ absl::StatusOr<std::string> WarmNvrtc() {
 
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log) {
   log->clear();
-  const auto found = Get();
-  if (!found.ok()) return found.status();
-  const Nvrtc& nvrtc = **found;
+  ASSIGN_OR_RETURN(const auto found, Get());
+  const Nvrtc& nvrtc = *found;
 
   std::vector<const char*> names, texts, options;
   for (const auto& [name, text] : source.headers) {

@@ -1,5 +1,7 @@
 #include "runtime/compile/process_pool.h"
 
+#include "runtime/base/status_macros.h"
+
 namespace resident {
 
 absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
@@ -36,13 +38,11 @@ absl::StatusOr<std::string> ProcessPool::compiler() {
     absl::MutexLock lock(&mu_);
     if (!compiler_.empty()) return compiler_;
   }
-  auto process = Take();
-  if (!process.ok()) return process.status();
-  const auto hello = (*process)->Hello();
-  if (!hello.ok()) return hello.status();
+  ASSIGN_OR_RETURN(auto process, Take());
+  ASSIGN_OR_RETURN(const auto hello, process->Hello());
   absl::MutexLock lock(&mu_);
-  compiler_ = *hello;
-  ready_.push_front(*std::move(process));
+  compiler_ = hello;
+  ready_.push_front(std::move(process));
   return compiler_;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/sdk/block.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/source_files.h"
 
@@ -50,7 +51,7 @@ absl::Status CheckSources(const CompileJob& job) {
   }
   uint64_t bytes = 0;
   for (const auto& [name, text] : job.files) {
-    if (absl::Status status = CheckFileName(name); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckFileName(name));
     if (const size_t zero = text.find('\0'); zero != std::string::npos) {
       return absl::InvalidArgumentError(absl::StrCat("file '", name, "' is no text: byte ", zero,
                                                      " is zero. Fix: send the source"));
@@ -62,7 +63,7 @@ absl::Status CheckSources(const CompileJob& job) {
                                                    " bytes; the limit is ", kMaxInstallSourceBytes,
                                                    ". Fix: send tables as tensors, not as source"));
   }
-  if (absl::Status status = CheckMainFile(job.files, job.main_file); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckMainFile(job.files, job.main_file));
   if (!IsIdentifier(job.function)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", job.function, "' is no name of a function. Fix: use letters, digits, _"));

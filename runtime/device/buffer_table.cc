@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -265,13 +266,11 @@ absl::Status BufferTable::FindAll(ClientId client, absl::Span<const uint64_t> id
 }
 
 absl::Status BufferTable::Free(ClientId client, uint64_t id) {
-  const absl::StatusOr<std::shared_ptr<const Buffer>> buffer = Find(client, id);
-  if (!buffer.ok()) return buffer.status();
-  if (!(*buffer)->durable || !on_disk()) return Forget(client, id);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Buffer> buffer, Find(client, id));
+  if (!buffer->durable || !on_disk()) return Forget(client, id);
   absl::MutexLock save(&save_mu_);
   // From the disk first: a buffer whose Free was answered does not come back.
-  const absl::Status dropped = state_->DropBuffer(id);
-  if (!dropped.ok()) return dropped;
+  RETURN_IF_ERROR(state_->DropBuffer(id));
   return Forget(client, id);
 }
 

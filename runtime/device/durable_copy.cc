@@ -4,15 +4,15 @@
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 
 absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Make(std::shared_ptr<HostMemory> host,
                                                                std::shared_ptr<HostUse> own,
                                                                uint64_t bytes) {
-  absl::StatusOr<HostMemory::Charge> charge = host->Hold(std::move(own), bytes);
-  if (!charge.ok()) return charge.status();
-  return MakeCharged(std::move(host), *std::move(charge), bytes);
+  ASSIGN_OR_RETURN(HostMemory::Charge charge, host->Hold(std::move(own), bytes));
+  return MakeCharged(std::move(host), std::move(charge), bytes);
 }
 
 absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Restore(std::shared_ptr<HostMemory> host,

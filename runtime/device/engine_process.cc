@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/sandbox/engine_sandbox.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "runtime/engine/control/engine_fds.h"
 #include "runtime/engine/image/gpu_variables.h"
@@ -62,21 +63,18 @@ absl::Status CheckLayout(uint64_t engine_layout_hash) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
-  auto region = SharedRegion::Create(options.limits.ring_slots, options.limits.window_mib << 20);
-  if (!region.ok()) return region.status();
+  ASSIGN_OR_RETURN(auto region, SharedRegion::Create(options.limits.ring_slots,
+                                                     options.limits.window_mib << 20));
   // gRPC reads until there is nothing more, so its sockets must not block.
-  const auto control = MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK);
-  if (!control.ok()) return control.status();
-  absl::Cleanup close_control = [&] { close(control->ours); };
-  absl::Cleanup close_their_control = [&] { close(control->theirs); };
-  const auto descriptors = MakeSocketPair(SOCK_SEQPACKET);
-  if (!descriptors.ok()) return descriptors.status();
-  absl::Cleanup close_descriptors = [&] { close(descriptors->ours); };
-  absl::Cleanup close_their_descriptors = [&] { close(descriptors->theirs); };
+  ASSIGN_OR_RETURN(const auto control, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
+  absl::Cleanup close_control = [&] { close(control.ours); };
+  absl::Cleanup close_their_control = [&] { close(control.theirs); };
+  ASSIGN_OR_RETURN(const auto descriptors, MakeSocketPair(SOCK_SEQPACKET));
+  absl::Cleanup close_descriptors = [&] { close(descriptors.ours); };
+  absl::Cleanup close_their_descriptors = [&] { close(descriptors.theirs); };
 
-  auto output =
-      ChildOutput::Create(absl::StrCat("residentd: engine of device ", options.index, ": "));
-  if (!output.ok()) return output.status();
+  ASSIGN_OR_RETURN(auto output, ChildOutput::Create(absl::StrCat("residentd: engine of device ",
+                                                                 options.index, ": ")));
 
   ChildOptions child_options;
   child_options.program =
@@ -84,21 +82,20 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   child_options.arguments = {
       "residentd", "engine", absl::StrCat("--kind=", options.cuda ? "cuda" : "cpu"),
       absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
-  child_options.fds = {{(*region)->fd(), kEngineRegionFd},
-                       {control->theirs, kEngineControlFd},
-                       {descriptors->theirs, kEngineDescriptorFd},
-                       {(*output)->child_end(), STDOUT_FILENO},
-                       {(*output)->child_end(), STDERR_FILENO}};
+  child_options.fds = {{region->fd(), kEngineRegionFd},
+                       {control.theirs, kEngineControlFd},
+                       {descriptors.theirs, kEngineDescriptorFd},
+                       {output->child_end(), STDOUT_FILENO},
+                       {output->child_end(), STDERR_FILENO}};
   child_options.environment = EngineEnvironment(options.cuda);
-  auto child = ChildProcess::Spawn(child_options);
-  if (!child.ok()) return child.status();
-  (*output)->CloseChildEnd();
+  ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
+  output->CloseChildEnd();
 
   std::move(close_control).Cancel();
   std::move(close_descriptors).Cancel();
-  auto client = std::make_shared<EngineClient>(control->ours, descriptors->ours);
+  auto client = std::make_shared<EngineClient>(control.ours, descriptors.ours);
   return std::unique_ptr<EngineProcess>(new EngineProcess(
-      options, *std::move(region), *std::move(output), *std::move(child), std::move(client)));
+      options, std::move(region), std::move(output), std::move(child), std::move(client)));
 }
 
 absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
@@ -115,13 +112,12 @@ absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) 
     }
   }
   if (!info.ok()) return info.status();
-  if (absl::Status layout = CheckLayout(info->layout_hash); !layout.ok()) return layout;
+  RETURN_IF_ERROR(CheckLayout(info->layout_hash));
   return info;
 }
 
 absl::Status EngineProcess::LaunchGeneration(const Generation& generation) {
-  const auto staged = client_->Stage(generation);
-  if (!staged.ok()) return staged.status();
+  ASSIGN_OR_RETURN(const auto staged, client_->Stage(generation));
   // Nothing is waited for: the kernel is off the device.
   return client_->Switch(/*change=*/1, /*launch=*/true, std::chrono::nanoseconds(0)).status();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/device.h"
 
 namespace resident {
@@ -27,9 +28,8 @@ class FakeSession : public EngineSession {
   const EngineInfo& info() const override { return info_; }
 
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override {
-    auto block = Take(memory_, bytes);
-    if (!block.ok()) return block.status();
-    auto data = *std::move(block);
+    ASSIGN_OR_RETURN(auto block, Take(memory_, bytes));
+    auto data = std::move(block);
     auto memory = std::make_shared<Held<DeviceMemory>>();
     memory->value = {reinterpret_cast<uint64_t>(data.get()), bytes};
     memory->data = std::move(data);
@@ -38,9 +38,8 @@ class FakeSession : public EngineSession {
   uint64_t memory_used_bytes() const override { return *memory_.used; }
 
   absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) override {
-    auto block = Take(window_, bytes);
-    if (!block.ok()) return block.status();
-    auto data = *std::move(block);
+    ASSIGN_OR_RETURN(auto block, Take(window_, bytes));
+    auto data = std::move(block);
     auto memory = std::make_shared<Held<WindowMemory>>();
     memory->value = {data.get(), reinterpret_cast<uint64_t>(data.get()), bytes};
     memory->data = std::move(data);

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -112,9 +113,8 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int f
     return absl::UnavailableError(
         "the engine that the memory was to be shared with has ended. Fix: try again");
   }
-  const absl::StatusOr<uint64_t> address = client->MapShared(fd, bytes);
-  if (!address.ok()) return address.status();
-  return std::make_shared<HeldMapping>(shared_from_this(), *address, bytes);
+  ASSIGN_OR_RETURN(const uint64_t address, client->MapShared(fd, bytes));
+  return std::make_shared<HeldMapping>(shared_from_this(), address, bytes);
 }
 
 void LiveSession::End() {

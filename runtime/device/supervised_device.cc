@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/supervised_watched.h"
 #include "runtime/ring/host_ring.h"
 
@@ -30,8 +31,7 @@ constexpr seconds kShutdownLimit{2};
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceOptions& options) {
   auto device = std::make_unique<SupervisedDevice>(options);
-  absl::Status started = device->AwaitFirstStart();
-  if (!started.ok()) return started;
+  RETURN_IF_ERROR(device->AwaitFirstStart());
   return device;
 }
 

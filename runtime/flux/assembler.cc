@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/instruction_table.h"
 
 namespace resident::flux {
@@ -104,15 +105,13 @@ class Assembler {
     size_t line_number = 1;
     while (true) {
       const size_t end = source.find('\n');
-      const absl::Status status = AddLine(Tokenize(source.substr(0, end), line_number));
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(AddLine(Tokenize(source.substr(0, end), line_number)));
       if (end == std::string_view::npos) break;
       source.remove_prefix(end + 1);
       ++line_number;
     }
     for (const Reference& reference : references_) {
-      const absl::Status status = Resolve(reference);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(Resolve(reference));
     }
     return std::move(code_);
   }
@@ -128,22 +127,20 @@ class Assembler {
   absl::Status AddLine(const std::vector<Token>& tokens) {
     size_t i = 0;
     while (i + 1 < tokens.size() && tokens[i + 1].text == ":") {
-      const absl::Status status = DefineLabel(tokens[i]);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(DefineLabel(tokens[i]));
       i += 2;
     }
     if (i == tokens.size()) return absl::OkStatus();
     const Token& head = tokens[i];
-    const absl::StatusOr<std::vector<Token>> operands = SplitOperands(tokens, i + 1);
-    if (!operands.ok()) return operands.status();
-    if (head.text == ".byte") return AddBytes(head, *operands);
+    ASSIGN_OR_RETURN(const std::vector<Token> operands, SplitOperands(tokens, i + 1));
+    if (head.text == ".byte") return AddBytes(head, operands);
     const Instruction* instruction = FindInstruction(head.text);
     if (instruction == nullptr) {
       return ErrorAt(head.place, absl::StrCat("there is no instruction ", Quoted(head.text),
                                               ". Fix: see the table of mnemonics in "
                                               "docs/flux.md, or write .byte"));
     }
-    return AddInstruction(head, *instruction, *operands);
+    return AddInstruction(head, *instruction, operands);
   }
 
   absl::Status DefineLabel(const Token& token) {
@@ -189,9 +186,8 @@ class Assembler {
       return ErrorAt(head.place, ".byte has no value. Fix: write .byte 0x00, for example");
     }
     for (const Token& operand : operands) {
-      const absl::StatusOr<int64_t> value = NumberIn(operand, -128, 255, 255);
-      if (!value.ok()) return value.status();
-      code_.push_back(static_cast<uint8_t>(*value));
+      ASSIGN_OR_RETURN(const int64_t value, NumberIn(operand, -128, 255, 255));
+      code_.push_back(static_cast<uint8_t>(value));
     }
     return absl::OkStatus();
   }
@@ -228,8 +224,7 @@ class Assembler {
       case Operands::kTwoRegisters:
       case Operands::kThreeRegisters:
         for (size_t i = 0; i < operands.size(); ++i) {
-          const absl::Status status = SetRegister(operands[i], bytes + 1 + i);
-          if (!status.ok()) return status;
+          RETURN_IF_ERROR(SetRegister(operands[i], bytes + 1 + i));
         }
         return absl::OkStatus();
       case Operands::kBranch8: {
@@ -314,9 +309,8 @@ class Assembler {
 
   absl::Status SetNumber(const Token& token, int64_t low, int64_t high, int64_t pattern, int width,
                          uint8_t* bytes) {
-    const absl::StatusOr<int64_t> value = NumberIn(token, low, high, pattern);
-    if (!value.ok()) return value.status();
-    for (int i = 0; i < width; ++i) bytes[i] = static_cast<uint8_t>(*value >> 8 * i);
+    ASSIGN_OR_RETURN(const int64_t value, NumberIn(token, low, high, pattern));
+    for (int i = 0; i < width; ++i) bytes[i] = static_cast<uint8_t>(value >> 8 * i);
     return absl::OkStatus();
   }
 

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/instruction_table.h"
 
 namespace resident::flux {
@@ -181,9 +182,8 @@ absl::StatusOr<std::vector<Vector>> ParseVectors(std::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat("line ", line, ": this is not JSON. Fix: write one object on each line"));
     }
-    absl::StatusOr<Vector> vector = Reader(object, line).Read();
-    if (!vector.ok()) return vector.status();
-    vectors.push_back(*std::move(vector));
+    ASSIGN_OR_RETURN(Vector vector, Reader(object, line).Read());
+    vectors.push_back(std::move(vector));
   }
   return vectors;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/errors/argument_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -178,9 +179,8 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
     word = reader.TakeWord();
   }
   while (true) {
-    const absl::StatusOr<DType> dtype = ReadDType(reader, word);
-    if (!dtype.ok()) return dtype.status();
-    parameter.dtypes.push_back(*dtype);
+    ASSIGN_OR_RETURN(const DType dtype, ReadDType(reader, word));
+    parameter.dtypes.push_back(dtype);
     if (!reader.Take('|')) break;
     word = reader.TakeWord();
   }
@@ -188,13 +188,11 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   if (parameter.scalar()) {
     if (parameter.dtypes.size() > 1) return reader.Error("a scalar takes one dtype");
     if (reader.Take('=')) {
-      const absl::Status status = ReadDefault(reader, parameter);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(ReadDefault(reader, parameter));
     }
   } else {
     if (!reader.Take('[')) return reader.Error("expected '[' before a tensor's shape");
-    const absl::Status status = ReadShape(reader, parameter, variables);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ReadShape(reader, parameter, variables));
   }
   return parameter;
 }
@@ -287,14 +285,13 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
   Signature signature;
   Reader reader(text);
   do {
-    absl::StatusOr<Parameter> parameter = ReadParameter(reader, signature.variables_);
-    if (!parameter.ok()) return parameter.status();
+    ASSIGN_OR_RETURN(Parameter parameter, ReadParameter(reader, signature.variables_));
     for (const Parameter& other : signature.parameters_) {
-      if (other.name == parameter->name) {
+      if (other.name == parameter.name) {
         return reader.Error(absl::StrCat("two parameters are named '", other.name, "'"));
       }
     }
-    signature.parameters_.push_back(*std::move(parameter));
+    signature.parameters_.push_back(std::move(parameter));
   } while (reader.Take(','));
   if (!reader.AtEnd()) return reader.Error("expected ',' or the end");
   if (signature.parameters_.size() > kMaxArguments) {

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/queue/batch_outcome.h"
 #include "runtime/queue/client_queues.h"
 #include "runtime/queue/completion_alarm.h"
@@ -88,9 +89,8 @@ class DeviceQueue::Impl {
                       : "the device has no engine at present",
             loss_.empty() ? "" : absl::StrCat(" (", loss_, ")"), ". Fix: send the batch again"));
       }
-      const absl::Status queued =
-          queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes);
-      if (!queued.ok()) return queued;
+      RETURN_IF_ERROR(
+          queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes));
       idle_since_ = Clock::time_point::max();
       work_arrived_.store(true, std::memory_order_seq_cst);
       if (assist.count() == 0) WakePump();

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -54,7 +55,7 @@ absl::StatusOr<uint8_t*> Map(int fd, uint64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slots,
                                                                    uint64_t window_bytes) {
-  if (absl::Status status = CheckSizes(slots, window_bytes); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSizes(slots, window_bytes));
   const RegionLayout layout = LayOutRegion(slots, window_bytes);
 
   const int fd = memfd_create("residentd-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -66,11 +67,10 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slot
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return SystemError("F_ADD_SEALS");
   }
-  absl::StatusOr<uint8_t*> base = Map(fd, layout.total_bytes);
-  if (!base.ok()) return base.status();
+  ASSIGN_OR_RETURN(uint8_t * base, Map(fd, layout.total_bytes));
 
   std::move(close_fd).Cancel();
-  std::unique_ptr<SharedRegion> region(new SharedRegion(fd, *base, layout));
+  std::unique_ptr<SharedRegion> region(new SharedRegion(fd, base, layout));
   // A fresh memfd reads as zeros: only what is not 0 is left to write.
   ControlBlock* control = region->control();
   control->slots = slots;
@@ -119,10 +119,9 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Attach(int fd) {
         " slots with a window of ", control.window_bytes, " bytes take ", layout.total_bytes,
         ". Fix: run front end and engine from the same residentd binary"));
   }
-  absl::StatusOr<uint8_t*> base = Map(fd, layout.total_bytes);
-  if (!base.ok()) return base.status();
+  ASSIGN_OR_RETURN(uint8_t * base, Map(fd, layout.total_bytes));
   std::move(close_fd).Cancel();
-  return std::unique_ptr<SharedRegion>(new SharedRegion(fd, *base, layout));
+  return std::unique_ptr<SharedRegion>(new SharedRegion(fd, base, layout));
 }
 
 SharedRegion::~SharedRegion() {

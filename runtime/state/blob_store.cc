@@ -8,6 +8,7 @@
 
 #include "runtime/base/errors/state_errors.h"
 #include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/state/files.h"
 
 namespace resident {
@@ -20,8 +21,7 @@ bool IsSha256(const std::string& text) {
 
 absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(const std::string& folder) {
   if (!folder.empty()) {
-    const absl::Status made = MakeFolder(folder);
-    if (!made.ok()) return made;
+    RETURN_IF_ERROR(MakeFolder(folder));
   }
   return std::unique_ptr<BlobStore>(new BlobStore(folder));
 }
@@ -37,8 +37,7 @@ absl::StatusOr<std::string> BlobStore::Put(std::string_view bytes) {
   // One that is there may have been damaged since: it is as good as new afterwards.
   const absl::StatusOr<std::string> there = ReadWholeFile(PathOf(sha256));
   if (there.ok() && *there == bytes) return sha256;
-  const absl::Status written = WriteWholeFile(PathOf(sha256), {bytes});
-  if (!written.ok()) return written;
+  RETURN_IF_ERROR(WriteWholeFile(PathOf(sha256), {bytes}));
   return sha256;
 }
 
@@ -67,14 +66,12 @@ absl::Status BlobStore::Collect(const std::set<std::string>& used) {
     absl::MutexLock lock(&mu_);
     spared = std::exchange(used_lately_, {});
   }
-  const absl::StatusOr<std::vector<std::string>> names = ListFiles(folder_);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFiles(folder_));
+  for (const std::string& name : names) {
     if (used.contains(name) || spared.contains(name)) continue;
     absl::MutexLock lock(&mu_);
     if (used_lately_.contains(name)) continue;
-    const absl::Status removed = RemoveFile(PathOf(name));
-    if (!removed.ok()) return removed;
+    RETURN_IF_ERROR(RemoveFile(PathOf(name)));
   }
   return absl::OkStatus();
 }

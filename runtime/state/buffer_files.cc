@@ -2,14 +2,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/state_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/state/crc32c.h"
 #include "runtime/state/files.h"
 
 namespace resident {
 
 absl::StatusOr<std::unique_ptr<BufferFiles>> BufferFiles::Open(const std::string& folder) {
-  const absl::Status made = MakeFolder(folder);
-  if (!made.ok()) return made;
+  RETURN_IF_ERROR(MakeFolder(folder));
   return std::unique_ptr<BufferFiles>(new BufferFiles(folder));
 }
 
@@ -20,8 +20,7 @@ std::string BufferFiles::PathOf(uint64_t id, uint64_t sequence) const {
 absl::StatusOr<uint32_t> BufferFiles::Write(uint64_t id, uint64_t sequence,
                                             absl::Span<const uint8_t> contents) const {
   const std::string_view bytes(reinterpret_cast<const char*>(contents.data()), contents.size());
-  const absl::Status written = WriteWholeFile(PathOf(id, sequence), {bytes});
-  if (!written.ok()) return written;
+  RETURN_IF_ERROR(WriteWholeFile(PathOf(id, sequence), {bytes}));
   return Crc32c(bytes);
 }
 
@@ -43,12 +42,10 @@ absl::Status BufferFiles::Remove(uint64_t id, uint64_t sequence) const {
 absl::Status BufferFiles::RemoveOthers(const std::set<std::pair<uint64_t, uint64_t>>& used) const {
   std::set<std::string> names;
   for (const auto& [id, sequence] : used) names.insert(absl::StrCat(id, ".", sequence));
-  const absl::StatusOr<std::vector<std::string>> found = ListFiles(folder_);
-  if (!found.ok()) return found.status();
-  for (const std::string& name : *found) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> found, ListFiles(folder_));
+  for (const std::string& name : found) {
     if (names.contains(name)) continue;
-    const absl::Status removed = RemoveFile(folder_ + "/" + name);
-    if (!removed.ok()) return removed;
+    RETURN_IF_ERROR(RemoveFile(folder_ + "/" + name));
   }
   return absl::OkStatus();
 }

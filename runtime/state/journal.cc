@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/state_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/crc32c.h"
 #include "runtime/state/files.h"
@@ -128,9 +129,8 @@ JournalScan ScanJournalBytes(std::string_view bytes) {
 }
 
 absl::StatusOr<JournalScan> ScanJournal(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadWholeFile(path);
-  if (!bytes.ok()) return bytes.status();
-  return ScanJournalBytes(*bytes);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  return ScanJournalBytes(bytes);
 }
 
 std::string MakeJournal(const std::vector<std::string>& payloads) {
@@ -165,11 +165,9 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Draft(
   const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return FileError("write", draft);
   auto writer = std::unique_ptr<JournalWriter>(new JournalWriter(path, draft, fd, bytes.size()));
-  const absl::Status written = WriteAll(fd, bytes, draft);
-  if (!written.ok()) return written;
+  RETURN_IF_ERROR(WriteAll(fd, bytes, draft));
   CrashPoint();
-  const absl::Status synced = writer->Sync();
-  if (!synced.ok()) return synced;
+  RETURN_IF_ERROR(writer->Sync());
   return writer;
 }
 

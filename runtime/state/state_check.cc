@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/errors/state_errors.h"
 #include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/model/version_state.h"
 #include "runtime/state/blob_store.h"
 #include "runtime/state/buffer_files.h"
@@ -234,8 +235,7 @@ absl::Status RepairJournal(Look& look) {
   for (int n = 1; access(copy.c_str(), F_OK) == 0; ++n) {
     copy = absl::StrCat(look.JournalPath(), ".damaged-", now, "-", n);
   }
-  absl::Status status = WriteWholeFile(copy, {look.bytes});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(WriteWholeFile(copy, {look.bytes}));
   look.report.repairs.push_back(absl::StrCat("kept the damaged journal as ", copy));
   SayWhatIsLost(look);
   // A journal whose header or first record is damaged has nothing good at all.
@@ -247,15 +247,13 @@ absl::Status RepairJournal(Look& look) {
 
 absl::Status DropBuffers(Look& look, const std::vector<uint64_t>& damaged) {
   if (damaged.empty()) return absl::OkStatus();
-  const absl::StatusOr<JournalScan> scan = ScanJournal(look.JournalPath());
-  if (!scan.ok()) return scan.status();
-  const auto writer = JournalWriter::Open(look.JournalPath(), scan->good_bytes);
-  if (!writer.ok()) return writer.status();
+  ASSIGN_OR_RETURN(const JournalScan scan, ScanJournal(look.JournalPath()));
+  ASSIGN_OR_RETURN(const auto writer, JournalWriter::Open(look.JournalPath(), scan.good_bytes));
   for (const uint64_t id : damaged) {
     internal::StateRecord record;
     record.set_buffer_freed(id);
-    absl::Status written = (*writer)->Append(record.SerializeAsString());
-    if (written.ok()) written = (*writer)->Sync();
+    absl::Status written = writer->Append(record.SerializeAsString());
+    if (written.ok()) written = writer->Sync();
     if (!written.ok()) return written;
     look.report.repairs.push_back(
         absl::StrCat("dropped durable buffer ", id, ", whose contents are lost"));
@@ -265,8 +263,7 @@ absl::Status DropBuffers(Look& look, const std::vector<uint64_t>& damaged) {
 
 absl::StatusOr<StateReport> LookAt(const std::string& folder, bool repair) {
   if (access((folder + "/journal").c_str(), F_OK) != 0) return errors::NoStateFolder(folder);
-  const absl::StatusOr<std::unique_ptr<StateLock>> lock = StateLock::Take(folder);
-  if (!lock.ok()) return lock.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StateLock> lock, StateLock::Take(folder));
   Look look;
   look.folder = folder;
   absl::Status status = ReadJournal(look);

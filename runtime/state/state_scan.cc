@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "resident/internal/state.pb.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/state/files.h"
 
 namespace resident {
 
 absl::StatusOr<JournalScan> ScanState(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadWholeFile(path);
-  if (!bytes.ok()) return bytes.status();
-  return ScanStateBytes(*bytes);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  return ScanStateBytes(bytes);
 }
 
 JournalScan ScanStateBytes(std::string_view bytes) {

@@ -12,6 +12,7 @@
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/state_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
 #include "runtime/state/state_scan.h"
@@ -82,16 +83,14 @@ StateStore::~StateStore() = default;
 absl::StatusOr<std::unique_ptr<StateStore>> StateStore::Open(const Options& options) {
   std::unique_ptr<StateStore> store(new StateStore(options));
   if (store->in_memory()) {
-    absl::StatusOr<std::unique_ptr<BlobStore>> blobs = BlobStore::Open("");
-    if (!blobs.ok()) return blobs.status();
-    store->blobs_ = *std::move(blobs);
+    ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> blobs, BlobStore::Open(""));
+    store->blobs_ = std::move(blobs);
     store->warnings_.push_back(
         "no --state_dir: installed operators, the audit log and durable buffers are gone when "
         "this daemon ends");
     return store;
   }
-  const absl::Status loaded = store->Load();
-  if (!loaded.ok()) return loaded;
+  RETURN_IF_ERROR(store->Load());
   return store;
 }
 
@@ -99,16 +98,13 @@ absl::Status StateStore::Load() {
   const std::string& directory = options_.directory;
   absl::Status status = MakeFolder(directory);
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<StateLock>> taken = StateLock::Take(directory);
-  if (!taken.ok()) return taken.status();
-  lock_ = *std::move(taken);
-  absl::StatusOr<std::unique_ptr<BlobStore>> blobs = BlobStore::Open(directory + "/blobs");
-  if (!blobs.ok()) return blobs.status();
-  blobs_ = *std::move(blobs);
+  ASSIGN_OR_RETURN(std::unique_ptr<StateLock> taken, StateLock::Take(directory));
+  lock_ = std::move(taken);
+  ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> blobs, BlobStore::Open(directory + "/blobs"));
+  blobs_ = std::move(blobs);
 
-  absl::StatusOr<std::unique_ptr<BufferFiles>> files = BufferFiles::Open(directory + "/buffers");
-  if (!files.ok()) return files.status();
-  buffer_files_ = *std::move(files);
+  ASSIGN_OR_RETURN(std::unique_ptr<BufferFiles> files, BufferFiles::Open(directory + "/buffers"));
+  buffer_files_ = std::move(files);
 
   absl::MutexLock sync(&sync_mu_);
   bool whole = false;
@@ -141,10 +137,9 @@ absl::Status StateStore::ReadJournal(bool* whole) {
   if (!made && !scan.ok()) return scan.status();
   // Or it has a header alone, to which a first record could come half.
   if (made || (scan->end == JournalScan::End::kClean && scan->records.empty())) {
-    absl::StatusOr<std::unique_ptr<JournalWriter>> writer =
-        JournalWriter::Replace(path, {EmptyState()});
-    if (!writer.ok()) return writer.status();
-    journal_ = *std::move(writer);
+    ASSIGN_OR_RETURN(std::unique_ptr<JournalWriter> writer,
+                     JournalWriter::Replace(path, {EmptyState()}));
+    journal_ = std::move(writer);
     return absl::OkStatus();
   }
   switch (scan->end) {
@@ -172,10 +167,9 @@ absl::Status StateStore::ReadJournal(bool* whole) {
     model_.Apply(parsed);
   }
   // It syncs what the daemon before this one may not have.
-  absl::StatusOr<std::unique_ptr<JournalWriter>> writer =
-      JournalWriter::Open(path, scan->good_bytes);
-  if (!writer.ok()) return writer.status();
-  journal_ = *std::move(writer);
+  ASSIGN_OR_RETURN(std::unique_ptr<JournalWriter> writer,
+                   JournalWriter::Open(path, scan->good_bytes));
+  journal_ = std::move(writer);
   *whole = scan->end == JournalScan::End::kClean;
   return absl::OkStatus();
 }
@@ -190,8 +184,7 @@ absl::Status StateStore::AppendTo(JournalWriter& journal, internal::StateRecord&
 absl::Status StateStore::Write(internal::StateRecord record) {
   if (!broken_.ok()) return broken_;
   // Before it is in the file: a record that does not fit would stop the next start.
-  const absl::Status fits = model_.Check(record);
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(model_.Check(record));
   if (journal_ != nullptr) {
     internal::StateRecord again;
     if (!again.ParseFromString(record.SerializeAsString())) {
@@ -384,8 +377,7 @@ uint64_t StateStore::generation() const {
 }
 
 absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const Origin& origin) {
-  const absl::Status mended = Mend();
-  if (!mended.ok()) return mended;
+  RETURN_IF_ERROR(Mend());
   if (change.kind == EventKind::kInstalled) {
     for (const auto& [name, sha256] : origin.content.blobs) {
       if (!blobs_->Use(sha256)) return errors::NoBlob(sha256);
@@ -420,15 +412,13 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
                                                 : model_.ContentHash(change.name, change.version);
     *record.add_events() = ToStored(event);
     record.mutable_change()->set_revision(revision);
-    const absl::Status written = Write(record);
-    if (!written.ok()) return written;
+    RETURN_IF_ERROR(Write(record));
   }
   return revision;
 }
 
 absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
-  absl::Status status = Mend();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Mend());
   {
     absl::MutexLock lock(&mu_);
     event.revision = model_.revision() + 1;
@@ -437,11 +427,9 @@ absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
     event.message = Shortened(event.message);
     internal::StateRecord record;
     *record.add_events() = ToStored(event);
-    status = Write(record);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Write(record));
   }
-  status = Sync();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Sync());
   return event.revision;
 }
 
@@ -539,21 +527,17 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
   if (!contents.empty()) {
     stored.set_sequence(before + 1);
     // Without mu_: changes of operators do not wait for gigabytes.
-    const absl::StatusOr<uint32_t> crc = buffer_files_->Write(buffer.id, before + 1, contents);
-    if (!crc.ok()) return crc.status();
-    stored.set_contents_crc(*crc);
+    ASSIGN_OR_RETURN(const uint32_t crc, buffer_files_->Write(buffer.id, before + 1, contents));
+    stored.set_contents_crc(crc);
   }
   internal::StateRecord record;
   *record.mutable_buffer() = std::move(stored);
-  absl::Status status = Mend();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Mend());
   {
     absl::MutexLock lock(&mu_);
-    status = Write(record);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Write(record));
   }
-  status = Sync();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Sync());
   // What could not be removed is at the next start.
   if (before != 0) (void)buffer_files_->Remove(buffer.id, before);
   return absl::OkStatus();
@@ -561,8 +545,7 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
 
 absl::Status StateStore::DropBuffer(uint64_t id) {
   absl::MutexLock buffers(&buffers_mu_);
-  absl::Status status = Mend();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Mend());
   uint64_t sequence = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -571,11 +554,9 @@ absl::Status StateStore::DropBuffer(uint64_t id) {
     sequence = found->second.sequence();
     internal::StateRecord record;
     record.set_buffer_freed(id);
-    status = Write(record);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Write(record));
   }
-  status = Sync();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Sync());
   if (sequence != 0) (void)buffer_files_->Remove(id, sequence);
   return absl::OkStatus();
 }

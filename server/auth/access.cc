@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "runtime/base/errors/access_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/method_roles.h"
 
 namespace resident {
@@ -106,8 +107,7 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
   }
   if (presented.certificate) {
     const std::string name(presented.certificate_name);
-    const absl::Status usable = CheckCertificateName(name, presented.name_is_uri);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckCertificateName(name, presented.name_is_uri));
     if (current->everything_allowed) return MakeIdentity(name, Everything());
     const auto found = current->by_name.find(name);
     if (found != current->by_name.end()) return found->second;
@@ -137,10 +137,9 @@ uint64_t Access::denied(absl::StatusCode code) const {
 absl::Status Access::Decide(std::string_view method, const Presented& presented) const {
   const MethodRule rule = RuleOf(method);
   if (rule.open_to_all) return absl::OkStatus();
-  const auto identity = Identify(presented);
-  if (!identity.ok()) return identity.status();
-  if (rule.roles.empty()) return errors::UnlistedMethod((*identity)->name(), std::string(method));
-  return (*identity)->Has(rule.roles, std::string(method));
+  ASSIGN_OR_RETURN(const auto identity, Identify(presented));
+  if (rule.roles.empty()) return errors::UnlistedMethod(identity->name(), std::string(method));
+  return identity->Has(rule.roles, std::string(method));
 }
 
 }  // namespace resident

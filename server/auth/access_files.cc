@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/trusted_file.h"
 
 namespace resident {
@@ -77,10 +78,9 @@ absl::Status AccessFiles::TakeTokens(const absl::StatusOr<std::string>& text) {
 
 absl::Status AccessFiles::TakeCertificates(const absl::StatusOr<Certificates>& certificates) {
   if (!certificates.ok()) return certificates.status();
-  const auto expires = CheckCertificates(*certificates, certificate_paths());
-  if (!expires.ok()) return expires.status();
+  ASSIGN_OR_RETURN(const auto expires, CheckCertificates(*certificates, certificate_paths()));
   const absl::Status set = credentials_.SetCertificates(*certificates);
-  if (set.ok()) counters_.certificate_expires = *expires;
+  if (set.ok()) counters_.certificate_expires = expires;
   return set;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/errors/access_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -86,8 +87,7 @@ absl::StatusOr<std::shared_ptr<const void>> Account::HoldBuffer(uint64_t bytes) 
 }
 
 absl::Status Account::BeginInstall(const std::string& operator_name, absl::Time now) {
-  const absl::Status may = MayInstall(operator_name);
-  if (!may.ok()) return may;
+  RETURN_IF_ERROR(MayInstall(operator_name));
   absl::MutexLock lock(&mu_);
   while (!installs_.empty() && installs_.front() <= now - kInstallWindow) installs_.pop_front();
   const std::optional<uint32_t> most = rights_.installs_per_minute;

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/trusted_file.h"
 
 namespace resident {
@@ -59,10 +60,9 @@ absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths,
                                               std::vector<std::string>* warnings) {
   Certificates certificates;
   const auto read = [&](const std::string& path, std::string& text) {
-    auto contents =
-        ReadTrustedFile(path, kMaxCertificateFileBytes, /*secret=*/path == paths.key, warnings);
-    if (!contents.ok()) return contents.status();
-    text = *std::move(contents);
+    ASSIGN_OR_RETURN(auto contents, ReadTrustedFile(path, kMaxCertificateFileBytes,
+                                                    /*secret=*/path == paths.key, warnings));
+    text = std::move(contents);
     return absl::OkStatus();
   };
   absl::Status status = read(paths.chain, certificates.chain);
@@ -76,24 +76,22 @@ absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths,
 
 absl::StatusOr<int64_t> CheckCertificates(const Certificates& certificates,
                                           const CertificatePaths& paths) {
-  auto chain = CheckChain(certificates.chain, paths.chain);
-  if (!chain.ok()) return chain.status();
+  ASSIGN_OR_RETURN(auto chain, CheckChain(certificates.chain, paths.chain));
   const Bio bio = Open(certificates.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) {
     return Bad(paths.key, "has no private key, or an encrypted one",
                "give the key as PEM, without a password");
   }
-  if (X509_check_private_key(chain->get(), key.get()) != 1) {
+  if (X509_check_private_key(chain.get(), key.get()) != 1) {
     return Bad(paths.key, absl::StrCat("is not the key of ", paths.chain),
                "give the two that belong together");
   }
   if (!paths.client_ca.empty()) {
-    const auto ca = CheckChain(certificates.client_ca, paths.client_ca);
-    if (!ca.ok()) return ca.status();
+    ASSIGN_OR_RETURN(const auto ca, CheckChain(certificates.client_ca, paths.client_ca));
   }
   tm expires{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(chain->get()), &expires) != 1) {
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(chain.get()), &expires) != 1) {
     return Bad(paths.chain, "has no end of validity", "make the certificate anew");
   }
   return static_cast<int64_t>(timegm(&expires));

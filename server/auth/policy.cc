@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/identity.h"
 
 namespace resident {
@@ -128,13 +129,12 @@ absl::Status ReadOperators(const Json& json, const std::string& path, Rights& ri
   const auto read = [&](const char* key, std::optional<std::vector<std::string>>& prefixes) {
     const auto found = json.find(key);
     if (found == json.end()) return absl::OkStatus();
-    auto strings = ReadStrings(*found, absl::StrCat(path, ".", key));
-    if (!strings.ok()) return strings.status();
-    if (std::count(strings->begin(), strings->end(), "") > 0) {
+    ASSIGN_OR_RETURN(auto strings, ReadStrings(*found, absl::StrCat(path, ".", key)));
+    if (std::count(strings.begin(), strings.end(), "") > 0) {
       return BadField(absl::StrCat(path, ".", key), "has an empty prefix",
                       "leave the list out where all operators are meant");
     }
-    prefixes = *std::move(strings);
+    prefixes = std::move(strings);
     return absl::OkStatus();
   };
   status = read("submit", rights.submit_prefixes);
@@ -147,21 +147,17 @@ absl::Status ReadQuotas(const Json& json, const std::string& path, Rights& right
       json, path,
       {"tasks_in_flight", "buffer_mib", "installs_per_minute", "sessions", "watches", "installs"});
   if (!status.ok()) return status;
-  const auto tasks = ReadNumber(json, "tasks_in_flight", path, uint64_t{1} << 40);
-  if (!tasks.ok()) return tasks.status();
-  rights.tasks_in_flight = *tasks;
-  const auto mib = ReadNumber(json, "buffer_mib", path, kMaxMib);
-  if (!mib.ok()) return mib.status();
-  if (mib->has_value()) rights.buffer_bytes = **mib << 20;
-  const auto installs = ReadNumber(json, "installs_per_minute", path, 10'000);
-  if (!installs.ok()) return installs.status();
-  if (installs->has_value()) rights.installs_per_minute = static_cast<uint32_t>(**installs);
+  ASSIGN_OR_RETURN(const auto tasks, ReadNumber(json, "tasks_in_flight", path, uint64_t{1} << 40));
+  rights.tasks_in_flight = tasks;
+  ASSIGN_OR_RETURN(const auto mib, ReadNumber(json, "buffer_mib", path, kMaxMib));
+  if (mib.has_value()) rights.buffer_bytes = *mib << 20;
+  ASSIGN_OR_RETURN(const auto installs, ReadNumber(json, "installs_per_minute", path, 10'000));
+  if (installs.has_value()) rights.installs_per_minute = static_cast<uint32_t>(*installs);
   for (const auto& [key, quota] :
        {std::pair("sessions", &Rights::sessions), std::pair("watches", &Rights::watches),
         std::pair("installs", &Rights::installs)}) {
-    const auto most = ReadNumber(json, key, path, kMaxOpen);
-    if (!most.ok()) return most.status();
-    if (most->has_value()) rights.*quota = static_cast<uint32_t>(**most);
+    ASSIGN_OR_RETURN(const auto most, ReadNumber(json, key, path, kMaxOpen));
+    if (most.has_value()) rights.*quota = static_cast<uint32_t>(*most);
   }
   return absl::OkStatus();
 }
@@ -175,9 +171,8 @@ absl::StatusOr<Rights> ReadRights(const Json& json, const std::string& path) {
     return BadField(absl::StrCat(path, ".roles"), "is not there",
                     "give the list of roles; [] for none");
   }
-  const auto words = ReadStrings(*roles, absl::StrCat(path, ".roles"));
-  if (!words.ok()) return words.status();
-  for (const std::string& word : *words) {
+  ASSIGN_OR_RETURN(const auto words, ReadStrings(*roles, absl::StrCat(path, ".roles")));
+  for (const std::string& word : words) {
     const std::optional<Role> role = ParseRole(word);
     if (!role.has_value()) {
       return BadField(absl::StrCat(path, ".roles"), absl::StrCat("no role ", errors::Quote(word)),
@@ -236,9 +231,8 @@ absl::StatusOr<Policy> ParsePolicy(std::string_view text) {
   for (const auto& [name, rights] : identities->items()) {
     status = CheckIdentityName(name);
     if (!status.ok()) return status;
-    auto read = ReadRights(rights, absl::StrCat("identities.", name));
-    if (!read.ok()) return read.status();
-    policy.identities.emplace(name, *std::move(read));
+    ASSIGN_OR_RETURN(auto read, ReadRights(rights, absl::StrCat("identities.", name)));
+    policy.identities.emplace(name, std::move(read));
   }
   return policy;
 }

@@ -11,6 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -69,8 +70,7 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t most
   if (fstat(fd, &info) != 0) return failed(errno);
   // A pipe or a device, such as /dev/fd/3, belongs to whoever started the daemon.
   if (S_ISREG(info.st_mode)) {
-    const absl::Status usable = CheckMode(path, info, warnings);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckMode(path, info, warnings));
     if (secret && (info.st_mode & S_IROTH) != 0) {
       warnings->push_back(absl::StrCat("the private key ", path,
                                        " may be read by every user of this machine (",

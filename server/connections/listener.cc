@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -131,7 +132,7 @@ absl::Status CheckListen(const std::string& flag, const std::string& address) {
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag,
                                                          const std::string& address) {
   std::unique_ptr<Listener> listener(new Listener(flag, address));
-  if (absl::Status status = listener->BindAll(); !status.ok()) return status;
+  RETURN_IF_ERROR(listener->BindAll());
   return listener;
 }
 

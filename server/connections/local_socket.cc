@@ -29,6 +29,7 @@
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/process/wake_event.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -393,8 +394,7 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     if (received.fds.size() != 1) return errors::LocalPacketDescriptors(received.fds.size());
     const std::string session(packet.substr(kMagic.size()));
     if (!IsSession(session)) return errors::UnknownSession(session);
-    absl::Status usable = CheckSharedDescriptor(received.fds[0], options_.sealed);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckSharedDescriptor(received.fds[0], options_.sealed));
     return passed_->Add(session, user, received.fds[0], Clock::now());
   }
 
@@ -428,10 +428,8 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string
   }
   const sockaddr_un address = AddressOf(path);
   PathLock path_lock(path);
-  absl::Status locked = path_lock.Take();
-  if (!locked.ok()) return locked;
-  absl::Status removed = RemoveAbandoned(path, address);
-  if (!removed.ok()) return removed;
+  RETURN_IF_ERROR(path_lock.Take());
+  RETURN_IF_ERROR(RemoveAbandoned(path, address));
   const int fd = NewSocket();
   if (fd < 0) return FolderError(path, errno);
   struct stat file {};

@@ -22,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
+#include "runtime/base/status_macros.h"
 #include "server/metrics/metrics_collector.h"
 
 namespace resident {
@@ -214,14 +215,13 @@ class CivetMetricsServer : public MetricsServer {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts) {
-  absl::StatusOr<HostPort> parts = Split(address);
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(HostPort parts, Split(address));
   try {
-    return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts);
+    return std::make_unique<CivetMetricsServer>(address, parts, std::move(sources), hosts);
   } catch (const std::exception&) {
     // Its text is the same for every reason.
     return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics on ", address, ": ", WhyNot(*parts),
+        "cannot serve metrics on ", address, ": ", WhyNot(parts),
         ". Fix: stop what listens there, or choose another --metrics_address (port 0 takes a "
         "free one)"));
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -33,9 +34,8 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
                       .memory = batch_memory_,
                       .memory_use = client->batch_use(),
                       .lacking = lacking};
-  absl::StatusOr<std::shared_ptr<RequestBatch>> batch = translator_->Translate(message, caller);
-  if (!batch.ok()) return batch.status();
-  (*batch)->done = [this, client, answer = std::move(answer)](Batch& finished) {
+  ASSIGN_OR_RETURN(std::shared_ptr<RequestBatch> batch, translator_->Translate(message, caller));
+  batch->done = [this, client, answer = std::move(answer)](Batch& finished) {
     auto held = static_cast<RequestBatch&>(finished).shared_from_this();
     const auto finish = [this, client, answer, held] {
       const uint64_t tasks = held->tasks.size();
@@ -63,8 +63,7 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
 absl::Status BatchRunner::Launch(const std::shared_ptr<RequestBatch>& batch, Client& client,
                                  std::chrono::nanoseconds assist) {
   const uint64_t tasks = batch->tasks.size();
-  const absl::Status within = client.account().BeginTasks(tasks);
-  if (!within.ok()) return within;
+  RETURN_IF_ERROR(client.account().BeginTasks(tasks));
   if (!gate_->Enter(tasks)) {
     client.account().EndTasks(tasks);
     return errors::Draining();

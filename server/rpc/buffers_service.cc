@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/device_reader.h"
 #include "server/rpc/download_stream.h"
@@ -64,9 +65,9 @@ absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
 absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
   const auto elements = ElementCount(spec->shape);
   if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
-  auto held = client.account().HoldBuffer(static_cast<uint64_t>(*elements) * SizeOf(spec->dtype));
-  if (!held.ok()) return held.status();
-  spec->quota = *std::move(held);
+  ASSIGN_OR_RETURN(auto held, client.account().HoldBuffer(static_cast<uint64_t>(*elements) *
+                                                          SizeOf(spec->dtype)));
+  spec->quota = std::move(held);
   return absl::OkStatus();
 }
 
@@ -82,26 +83,22 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
 absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
                                         const v1::AllocateRequest& request,
                                         v1::AllocateResponse& response) {
-  const auto client = SessionClientOf(context, core_);
-  if (!client.ok()) return client.status();
+  ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
   if (core_.gate->draining()) return errors::Draining();
   BufferSpec spec;
-  const absl::Status read = ReadSpec(request.dtype(), request.shape(), &spec);
-  if (!read.ok()) return read;
+  RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
   // One that is too large for any device is the buffer table's to refuse.
   const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
-  const auto place = PlaceFor(core_, **client, wanted, elements * SizeOf(spec.dtype));
-  if (!place.ok()) return place.status();
-  spec.device = place->device;
+  ASSIGN_OR_RETURN(const auto place,
+                   PlaceFor(core_, *client, wanted, elements * SizeOf(spec.dtype)));
+  spec.device = place.device;
   spec.durable = request.durable();
   spec.name = request.name();
-  absl::Status held = HoldBuffer(**client, &spec);
-  if (!held.ok()) return held;
-  const auto buffer = core_.buffers->Allocate(spec, (*client)->id(), *place->session);
-  if (!buffer.ok()) return buffer.status();
-  Describe(**buffer, response.mutable_buffer());
+  RETURN_IF_ERROR(HoldBuffer(*client, &spec));
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers->Allocate(spec, client->id(), *place.session));
+  Describe(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }
 
@@ -219,12 +216,11 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   };
   // A token is used up by this call, whatever becomes of it.
   if (!request.descriptor_token().empty()) {
-    const absl::StatusOr<int> passed = core_.passed_descriptors->Take(
-        request.descriptor_token(), client.session(), PassedDescriptors::Clock::now());
-    if (!passed.ok()) return passed.status();
-    fd = *passed;
-    absl::Status fits = CheckSharedSize(fd, request.size_bytes());
-    if (!fits.ok()) return fits;
+    ASSIGN_OR_RETURN(const int passed,
+                     core_.passed_descriptors->Take(request.descriptor_token(), client.session(),
+                                                    PassedDescriptors::Clock::now()));
+    fd = passed;
+    RETURN_IF_ERROR(CheckSharedSize(fd, request.size_bytes()));
   }
   BufferSpec spec;
   absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
@@ -240,23 +236,22 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
   // The memory is the client's: none of a device's.
-  const auto place = PlaceFor(core_, client, wanted, 0);
-  if (!place.ok()) return place.status();
-  spec.device = place->device;
+  ASSIGN_OR_RETURN(const auto place, PlaceFor(core_, client, wanted, 0));
+  spec.device = place.device;
 
   status = HoldBuffer(client, &spec);
   if (!status.ok()) return status;
   if (fd < 0) {
-    const absl::StatusOr<int> opened = OpenSharedMemory(request.name(), request.size_bytes());
-    if (!opened.ok()) return opened.status();
-    fd = *opened;
+    ASSIGN_OR_RETURN(const int opened, OpenSharedMemory(request.name(), request.size_bytes()));
+    fd = opened;
   }
   // As much of it as is counted: the shape's bytes, and not the object's.
-  const auto buffer = core_.buffers->Adopt(
-      spec, client.id(), [&](uint64_t bytes) { return place->session->MapShared(fd, bytes); },
-      place->session->epoch());
-  if (!buffer.ok()) return buffer.status();
-  Describe(**buffer, response.mutable_buffer());
+  ASSIGN_OR_RETURN(
+      const auto buffer,
+      core_.buffers->Adopt(
+          spec, client.id(), [&](uint64_t bytes) { return place.session->MapShared(fd, bytes); },
+          place.session->epoch()));
+  Describe(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }
 

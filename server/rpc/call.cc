@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/presented.h"
 
 namespace resident {
@@ -35,11 +36,9 @@ bool SeesOthers(const Identity& caller) {
 
 absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
                                                  Core& core) {
-  const auto identity = IdentityOf(context, core);
-  if (!identity.ok()) return identity.status();
+  ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core));
   const std::string session = SessionOf(context);
-  return core.clients->ForCall(session, session.empty() ? context.peer() : "",
-                               (*identity)->account());
+  return core.clients->ForCall(session, session.empty() ? context.peer() : "", identity->account());
 }
 
 absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
@@ -50,11 +49,9 @@ absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServ
 
 absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
                                       const std::string& operator_name) {
-  const auto identity = IdentityOf(context, core);
-  if (!identity.ok()) return identity.status();
-  const absl::Status may = (*identity)->account()->MayInstall(operator_name);
-  if (!may.ok()) return may;
-  return (*identity)->name();
+  ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core));
+  RETURN_IF_ERROR(identity->account()->MayInstall(operator_name));
+  return identity->name();
 }
 
 Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {

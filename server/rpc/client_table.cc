@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/errors/access_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -99,11 +100,11 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(
   if (name.size() > kMaxClientNameBytes) {
     return errors::ClientNameTooLong(name.size(), kMaxClientNameBytes);
   }
-  auto slot = session_slots_.Take(HolderOf(*account, peer), account->session_quota());
-  if (!slot.ok()) return slot.status();
+  ASSIGN_OR_RETURN(auto slot,
+                   session_slots_.Take(HolderOf(*account, peer), account->session_quota()));
   absl::MutexLock lock(&mu_);
   std::shared_ptr<Client> client = Make(NewSessionId(), name, peer, account);
-  sessions_[client->session()] = {client, *std::move(slot)};
+  sessions_[client->session()] = {client, std::move(slot)};
   buffers_->AddOwner(client->id());
   return client;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/buffer_access.h"
 #include "server/translation/copy_task.h"
 
@@ -41,20 +42,18 @@ std::function<void()> DeviceReader::WindowWake() {
 }
 
 absl::Status DeviceReader::Request() {
-  const auto engine = EngineOf(core_, *buffer_);
-  if (!engine.ok()) return engine.status();
+  ASSIGN_OR_RETURN(const auto engine, EngineOf(core_, *buffer_));
   auto piece = std::make_shared<Piece>();
   piece->bytes = std::min(piece_bytes_, end_offset_ - next_offset_);
-  auto window = window_.Allocate(**engine, client_->window_use()[buffer_->device], piece->bytes,
+  auto window = window_.Allocate(*engine, client_->window_use()[buffer_->device], piece->bytes,
                                  this, &waiting_);
   if (waiting_) return absl::OkStatus();
   if (!window.ok()) return window.status();
   piece->window = *std::move(window);
 
-  const auto copy_bytes = core_.registry->Resolve(kCopyBytesOperator, 0);
-  if (!copy_bytes.ok()) return copy_bytes.status();
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
   auto batch =
-      MakeCopyBatch(*copy_bytes, buffer_->device, **engine, buffer_->memory->address + next_offset_,
+      MakeCopyBatch(copy_bytes, buffer_->device, *engine, buffer_->memory->address + next_offset_,
                     piece->window->address, piece->bytes);
   batch->keep_alive = {piece->window, buffer_};
   batch->done = [self = shared_from_this(), piece](Batch& ended) {

@@ -6,6 +6,7 @@
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/status.h"
 
@@ -36,20 +37,18 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
                                   const v1::DownloadRequest& request) {
   core_.streams->Add(shared_from_this(),
                      RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
-  const auto client = SessionClientOf(context, core_);
-  if (!client.ok()) return client.status();
+  ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
   if (!core_.gate->Enter(1)) return errors::Draining();
   entered_ = true;
-  const auto buffer = core_.buffers->Find((*client)->id(), request.buffer_id());
-  if (!buffer.ok()) return buffer.status();
-  const uint64_t size = (*buffer)->size_bytes;
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers->Find(client->id(), request.buffer_id()));
+  const uint64_t size = buffer->size_bytes;
   const uint64_t offset = request.offset();
   if (offset > size || request.size_bytes() > size - offset) {
     return errors::BeyondBufferEnd(request.buffer_id(), offset, request.size_bytes(), size);
   }
   const uint64_t bytes = request.size_bytes() == 0 ? size - offset : request.size_bytes();
   auto reader = std::make_shared<DeviceReader>(
-      core_, *client, *buffer, DeviceReader::Range{offset, bytes, kDownloadChunkBytes},
+      core_, client, buffer, DeviceReader::Range{offset, bytes, kDownloadChunkBytes},
       [self = shared_from_this()](absl::Span<const uint8_t> data) { self->Take(data); },
       [self = shared_from_this()](const absl::Status& status) { self->Conclude(status); });
   {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/status.h"
 
@@ -85,9 +86,9 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
     absl::Status status = CheckName(service_);
     if (!status.ok()) return status;
     // Callers are not identified here: slots are counted by the caller's address.
-    auto slot = health_.slots_.Take(HolderOf(*health_.core_.access->anybody()->account(), peer_));
-    if (!slot.ok()) return slot.status();
-    slot_ = *std::move(slot);
+    ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
+                                    HolderOf(*health_.core_.access->anybody()->account(), peer_)));
+    slot_ = std::move(slot);
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);
     health_.Add(this);

@@ -7,6 +7,7 @@
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/install_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
@@ -54,10 +55,9 @@ void InstallStream::Open() {
 absl::Status InstallStream::TakeSlot() {
   if (!identity_.ok()) return identity_.status();
   const Account& account = *(*identity_)->account();
-  auto slot =
-      core_.install_slots->Take(HolderOf(account, context_.peer()), account.install_quota());
-  if (!slot.ok()) return slot.status();
-  slot_ = *std::move(slot);
+  ASSIGN_OR_RETURN(auto slot, core_.install_slots->Take(HolderOf(account, context_.peer()),
+                                                        account.install_quota()));
+  slot_ = std::move(slot);
   return absl::OkStatus();
 }
 

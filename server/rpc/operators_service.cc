@@ -7,6 +7,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/install_stream.h"
 #include "server/rpc/status.h"
@@ -157,12 +158,11 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
   if (!request.ok()) return Refuse(context, request.status());
   WorkerPool& pool = request->force ? *core_.rounds : *core_.changes;
   return Change(context, pool, [this, response, request = std::move(request)] {
-    const auto done = core_.operators->Activate(*request);
-    if (!done.ok()) return done.status();
-    response->set_version(done->version);
-    response->set_previous_version(done->previous_version);
-    response->set_revision(done->revision);
-    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    ASSIGN_OR_RETURN(const auto done, core_.operators->Activate(*request));
+    response->set_version(done.version);
+    response->set_previous_version(done.previous_version);
+    response->set_revision(done.revision);
+    response->set_switch_ns(static_cast<uint64_t>(done.switch_time.count()));
     return absl::OkStatus();
   });
 }
@@ -174,12 +174,11 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
   return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    const auto done = core_.operators->Rollback(*request);
-    if (!done.ok()) return done.status();
-    response->set_version(done->version);
-    response->set_from_version(done->previous_version);
-    response->set_revision(done->revision);
-    response->set_switch_ns(static_cast<uint64_t>(done->switch_time.count()));
+    ASSIGN_OR_RETURN(const auto done, core_.operators->Rollback(*request));
+    response->set_version(done.version);
+    response->set_from_version(done.previous_version);
+    response->set_revision(done.revision);
+    response->set_switch_ns(static_cast<uint64_t>(done.switch_time.count()));
     return absl::OkStatus();
   });
 }

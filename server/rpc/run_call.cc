@@ -5,6 +5,7 @@
 
 #include "resident/v1/executor.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
@@ -57,21 +58,20 @@ grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext
 }
 
 absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
-  const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
-  if (!client.ok()) return client.status();
+  ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, ClientOf(context, core_));
   v1::RunRequest request;
-  const absl::Status parsed = ParseMessage(bytes, &request);
-  if (!parsed.ok()) return parsed;
+  RETURN_IF_ERROR(ParseMessage(bytes, &request));
   deadline_ = DeadlineOf(context);
-  auto batch = core_.runner->Prepare(
-      request.batch(), *client, BatchDeadline(request.batch().options(), deadline_),
-      [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
-  if (!batch.ok()) return batch.status();
+  ASSIGN_OR_RETURN(
+      auto batch,
+      core_.runner->Prepare(
+          request.batch(), client, BatchDeadline(request.batch().options(), deadline_),
+          [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); }));
   {
     absl::MutexLock lock(&mu_);
-    batch_ = *batch;
+    batch_ = batch;
   }
-  const absl::Status taken = core_.runner->Launch(*batch, **client, kAssist);
+  const absl::Status taken = core_.runner->Launch(batch, *client, kAssist);
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     batch_.reset();  // It refers to this object.

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -22,9 +23,8 @@ SharedSlots Sessions(uint32_t total) {
 absl::Status TakeAll(SharedSlots& slots, const std::string& holder,
                      std::vector<SharedSlots::Ticket>* tickets) {
   for (;;) {
-    auto ticket = slots.Take(holder);
-    if (!ticket.ok()) return ticket.status();
-    tickets->push_back(*std::move(ticket));
+    ASSIGN_OR_RETURN(auto ticket, slots.Take(holder));
+    tickets->push_back(std::move(ticket));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
@@ -202,23 +203,23 @@ bool SubmitStream::LeaveLine() {
 
 absl::Status SubmitStream::TryAdmit(bool* waits, uint64_t* lacking) {
   const std::shared_ptr<SubmitStream> alive = shared_from_this();
-  auto batch = core_.runner->Prepare(
-      request_.batch(), client_, expires_, [alive](RequestBatch& done) { alive->Answer(done); },
-      this, waits, lacking);
-  if (!batch.ok()) return batch.status();
+  ASSIGN_OR_RETURN(auto batch,
+                   core_.runner->Prepare(
+                       request_.batch(), client_, expires_,
+                       [alive](RequestBatch& done) { alive->Answer(done); }, this, waits, lacking));
   bool lone = false;
   {
     absl::MutexLock lock(&mu_);
-    lone = running_.empty() && (*batch)->tasks.size() <= kLoneTasks;
-    running_[batch->get()] = *batch;
+    lone = running_.empty() && batch->tasks.size() <= kLoneTasks;
+    running_[batch.get()] = batch;
     ++unanswered_;
-    if (cancelled_) (*batch)->cancelled = true;
+    if (cancelled_) batch->cancelled = true;
   }
   const absl::Status taken =
-      core_.runner->Launch(*batch, *client_, lone ? kAssist : std::chrono::nanoseconds(0));
+      core_.runner->Launch(batch, *client_, lone ? kAssist : std::chrono::nanoseconds(0));
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
-    running_.erase(batch->get());
+    running_.erase(batch.get());
     --unanswered_;
   }
   return taken;

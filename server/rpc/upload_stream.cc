@@ -6,6 +6,7 @@
 
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
@@ -62,16 +63,14 @@ void UploadStream::OnReadDone(bool ok) {
 }
 
 absl::Status UploadStream::Accept() {
-  const absl::Status parsed = ParseMessage(message_bytes_, &message_);
-  if (!parsed.ok()) return parsed;
+  RETURN_IF_ERROR(ParseMessage(message_bytes_, &message_));
   const uint64_t bytes = message_.data().size();
   core_.counters->Received(bytes);
   message_charge_ = core_.request_memory->Count(client_->request_use(), bytes);
   position_ = 0;
   if (buffer_ == nullptr) {
-    auto buffer = core_.buffers->Find(client_->id(), message_.buffer_id());
-    if (!buffer.ok()) return buffer.status();
-    buffer_ = *std::move(buffer);
+    ASSIGN_OR_RETURN(auto buffer, core_.buffers->Find(client_->id(), message_.buffer_id()));
+    buffer_ = std::move(buffer);
     offset_ = message_.offset();
   }
   const uint64_t size = buffer_->size_bytes;
@@ -82,20 +81,18 @@ absl::Status UploadStream::Accept() {
 }
 
 absl::Status UploadStream::SendPiece() {
-  const auto engine = EngineOf(core_, *buffer_);
-  if (!engine.ok()) return engine.status();
+  ASSIGN_OR_RETURN(const auto engine, EngineOf(core_, *buffer_));
   WindowGate& gate = *core_.serving[buffer_->device].window;
   const uint64_t bytes =
       std::min<uint64_t>(gate.PieceBytes(kCopyPieceBytes), message_.data().size() - position_);
   auto window =
-      gate.Allocate(**engine, client_->window_use()[buffer_->device], bytes, this, &waiting_);
+      gate.Allocate(*engine, client_->window_use()[buffer_->device], bytes, this, &waiting_);
   if (waiting_) return absl::OkStatus();
   if (!window.ok()) return window.status();
   std::memcpy((*window)->host, message_.data().data() + position_, bytes);
 
-  const auto copy_bytes = core_.registry->Resolve(kCopyBytesOperator, 0);
-  if (!copy_bytes.ok()) return copy_bytes.status();
-  auto batch = MakeCopyBatch(*copy_bytes, buffer_->device, **engine, (*window)->address,
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
+  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *engine, (*window)->address,
                              buffer_->memory->address + offset_, bytes);
   batch->keep_alive = {*window, buffer_};
   batch->done = [self = shared_from_this(), offset = offset_, bytes,

@@ -7,6 +7,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/translation/columns.h"
 #include "server/translation/flux_programs.h"
 #include "server/translation/placement.h"
@@ -61,11 +62,10 @@ absl::StatusOr<std::shared_ptr<const WindowMemory>> TakeWindow(const ServingDevi
                                                                const Caller& caller, uint64_t bytes,
                                                                RequestBatch& batch) {
   if (bytes == 0) return std::shared_ptr<const WindowMemory>();
-  auto window = device.window->Allocate(session, (*caller.window_use)[batch.device], bytes,
-                                        caller.waiter, caller.waits);
-  if (!window.ok()) return window.status();
-  batch.keep_alive.push_back(*window);
-  batch.window_address = (*window)->address;
+  ASSIGN_OR_RETURN(auto window, device.window->Allocate(session, (*caller.window_use)[batch.device],
+                                                        bytes, caller.waiter, caller.waits));
+  batch.keep_alive.push_back(window);
+  batch.window_address = window->address;
   batch.window_bytes = bytes;
   return window;
 }
@@ -77,13 +77,12 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   if (tasks.count() > sources.limits->max_batch_tasks) {
     return errors::TooManyTasks(tasks.count(), sources.limits->max_batch_tasks);
   }
-  const auto op = sources.registry->Resolve(tasks.operator_(), tasks.version());
-  if (!op.ok()) return op.status();
-  if (op->op->name() == kFluxRunOperator || op->op->name() == kCompareOperator) {
-    return errors::InternalOperator(op->op->name());
+  ASSIGN_OR_RETURN(const auto op, sources.registry->Resolve(tasks.operator_(), tasks.version()));
+  if (op.op->name() == kFluxRunOperator || op.op->name() == kCompareOperator) {
+    return errors::InternalOperator(op.op->name());
   }
 
-  Columns columns(*op, tasks);
+  Columns columns(op, tasks);
   absl::Status status = columns.Read(*sources.buffers, caller.id, batch.keep_alive);
   if (!status.ok()) return status;
   std::optional<uint32_t> wanted;
@@ -93,15 +92,14 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
   }
   status = columns.FindDevice(wanted);
   if (!status.ok()) return status;
-  const auto place = Place(sources.devices, wanted);
-  if (!place.ok()) return place.status();
-  status = columns.Place(place->session->epoch());
+  ASSIGN_OR_RETURN(const auto place, Place(sources.devices, wanted));
+  status = columns.Place(place.session->epoch());
   if (!status.ok()) return status;
   if (columns.descriptor_bytes() > kMaxBatchDescriptorBytes) {
     return errors::TooManyArguments(columns.descriptor_bytes(), kMaxBatchDescriptorBytes);
   }
   // The client need not know of a trial: its batch runs without one where there is no room for it.
-  const bool trial = op->shadow != nullptr && columns.SeparateOutputs(&batch.shadow_outputs) &&
+  const bool trial = op.shadow != nullptr && columns.SeparateOutputs(&batch.shadow_outputs) &&
                      ChargeTrial(caller, tasks.count(), columns.descriptor_bytes(),
                                  batch.shadow_outputs.size(), batch);
   if (!trial) {
@@ -109,17 +107,16 @@ absl::Status TranslateTasks(const BatchTranslator::Sources& sources, const v1::B
     if (!status.ok()) return status;
   }
 
-  batch.device = place->device;
-  batch.epoch = place->session->epoch();
-  batch.operator_name = op->op->name();
-  batch.version = op->version->version;
-  batch.stats = op->stats(place->device);
-  batch.keep_alive.push_back(op->version);
-  const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
-                                 columns.window_bytes(), batch);
-  if (!window.ok()) return window.status();
-  columns.Fill(window->get(), batch);
-  if (trial) batch.shadow = op->shadow;
+  batch.device = place.device;
+  batch.epoch = place.session->epoch();
+  batch.operator_name = op.op->name();
+  batch.version = op.version->version;
+  batch.stats = op.stats(place.device);
+  batch.keep_alive.push_back(op.version);
+  ASSIGN_OR_RETURN(const auto window, TakeWindow(sources.devices[place.device], *place.session,
+                                                 caller, columns.window_bytes(), batch));
+  columns.Fill(window.get(), batch);
+  if (trial) batch.shadow = op.shadow;
   return absl::OkStatus();
 }
 
@@ -133,9 +130,8 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
         message.programs().program_index_size() > 0) {
       return errors::FluxOperatorAndPrograms(name);
     }
-    auto op = sources.registry->ResolveProgram(name, message.programs().version());
-    if (!op.ok()) return op.status();
-    installed = *std::move(op);
+    ASSIGN_OR_RETURN(auto op, sources.registry->ResolveProgram(name, message.programs().version()));
+    installed = std::move(op);
   } else if (message.programs().version() != 0) {
     return errors::FluxVersionAlone(message.programs().version());
   }
@@ -145,39 +141,35 @@ absl::Status TranslatePrograms(const BatchTranslator::Sources& sources, const v1
   if (!status.ok()) return status;
   std::optional<uint32_t> wanted;
   if (message.options().has_device()) wanted = message.options().device();
-  const auto place = Place(sources.devices, wanted);
-  if (!place.ok()) return place.status();
-  const auto flux_run = sources.registry->Resolve(kFluxRunOperator, 0);
-  if (!flux_run.ok()) return flux_run.status();
-  const auto copy_bytes = sources.registry->Resolve(kCopyBytesOperator, 0);
-  if (!copy_bytes.ok()) return copy_bytes.status();
+  ASSIGN_OR_RETURN(const auto place, Place(sources.devices, wanted));
+  ASSIGN_OR_RETURN(const auto flux_run, sources.registry->Resolve(kFluxRunOperator, 0));
+  ASSIGN_OR_RETURN(const auto copy_bytes, sources.registry->Resolve(kCopyBytesOperator, 0));
 
-  const FluxSplit split = programs.Split(place->session->info(), sources.task_time_limit);
+  const FluxSplit split = programs.Split(place.session->info(), sources.task_time_limit);
   status = programs.CheckSplit(split);
   if (!status.ok()) return status;
   status = ChargeTasks(caller, programs.most_tasks(split), programs.descriptor_bytes(split), batch);
   if (!status.ok()) return status;
 
-  batch.device = place->device;
-  batch.epoch = place->session->epoch();
-  const ResolvedOperator& counted = name.empty() ? *flux_run : installed;
+  batch.device = place.device;
+  batch.epoch = place.session->epoch();
+  const ResolvedOperator& counted = name.empty() ? flux_run : installed;
   batch.operator_name = counted.op->name();
   batch.version = counted.version->version;
-  batch.stats = counted.stats(place->device);
+  batch.stats = counted.stats(place.device);
   batch.keep_alive.push_back(counted.version);
-  const auto window = TakeWindow(sources.devices[place->device], *place->session, caller,
-                                 programs.window_bytes(), batch);
-  if (!window.ok()) return window.status();
+  ASSIGN_OR_RETURN(const auto window, TakeWindow(sources.devices[place.device], *place.session,
+                                                 caller, programs.window_bytes(), batch));
   // Staging is only for speed: where there is no memory for it, the window does.
   const DeviceMemory* staged = nullptr;
   if (programs.wants_staging()) {
-    auto memory = place->session->AllocateMemory(programs.bytecode_bytes());
+    auto memory = place.session->AllocateMemory(programs.bytecode_bytes());
     if (memory.ok()) {
       staged = memory->get();
       batch.keep_alive.push_back(*std::move(memory));
     }
   }
-  programs.Fill(*flux_run, *copy_bytes, split, **window, staged, batch);
+  programs.Fill(flux_run, copy_bytes, split, *window, staged, batch);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -118,14 +119,12 @@ absl::Status Columns::ReadStrides(size_t column,
 absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
                                   const BufferTable& table, ClientId client,
                                   std::vector<std::shared_ptr<const void>>& hold, Plan& plan) {
-  absl::Status status = ReadTensorType(column, from.dtype(), from.shape(), plan);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadTensorType(column, from.dtype(), from.shape(), plan));
   const uint64_t ids = from.buffer_ids_size();
   if (ids != 1 && ids != tasks_.count()) {
     return errors::ColumnLength(PlaceOf(column), "buffer_ids", ids, tasks_.count());
   }
-  status = table.FindAll(client, View(from.buffer_ids()), plan.buffers, hold);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(table.FindAll(client, View(from.buffer_ids()), plan.buffers, hold));
 
   const Buffer& first = *plan.buffers[0];
   const bool own_dtype = plan.dtype == DType::kInvalid;
@@ -220,8 +219,7 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
     if (plan.dtype == DType::kInvalid) return errors::NoDType(PlaceOf(c));
     types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape, plan.strides.empty()});
   }
-  const absl::Status matched = signature.Match(op_.op->name(), types);
-  if (!matched.ok()) return matched;
+  RETURN_IF_ERROR(signature.Match(op_.op->name(), types));
   for (size_t c = given; c < plans_.size(); ++c) {
     plans_[c].dtype = signature.parameters()[c].dtypes[0];
     plans_[c].base = *signature.parameters()[c].default_bits;

@@ -6,6 +6,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -55,17 +56,15 @@ absl::Status WriteAndWait(const ResolvedOperator& copy_bytes, Device& device, Cl
                           absl::Span<const uint8_t> bytes) {
   for (uint64_t offset = 0; offset < bytes.size(); offset += kCopyPieceBytes) {
     const uint64_t size = std::min<uint64_t>(kCopyPieceBytes, bytes.size() - offset);
-    auto window = session.AllocateWindow(size);
-    if (!window.ok()) return window.status();
-    std::memcpy((*window)->host, bytes.data() + offset, size);
-    auto batch = MakeCopyBatch(copy_bytes, device.index(), session, (*window)->address,
-                               address + offset, size);
-    batch->keep_alive.push_back(*window);
+    ASSIGN_OR_RETURN(auto window, session.AllocateWindow(size));
+    std::memcpy(window->host, bytes.data() + offset, size);
+    auto batch =
+        MakeCopyBatch(copy_bytes, device.index(), session, window->address, address + offset, size);
+    batch->keep_alive.push_back(window);
     // Shared with `done`, which may come after this function has given up.
     auto done = std::make_shared<absl::Notification>();
     batch->done = [done](Batch&) { done->Notify(); };
-    const absl::Status taken = device.queue().Enqueue(client, batch);
-    if (!taken.ok()) return taken;
+    RETURN_IF_ERROR(device.queue().Enqueue(client, batch));
     if (!done->WaitForNotificationWithTimeout(kMostForAPiece)) {
       batch->cancelled = true;
       device.queue().NoteCancelled();

@@ -11,6 +11,7 @@
 #include "runtime/base/errors/example_errors.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/source_files.h"
 
 namespace resident {
@@ -57,7 +58,7 @@ absl::Status InstallCollector::Add(v1::InstallRequest& message) {
 }
 
 absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
-  if (absl::Status status = CheckTexts(header); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckTexts(header));
   request_.name = std::move(*header.mutable_name());
   request_.summary = std::move(*header.mutable_summary());
   request_.signature = std::move(*header.mutable_signature());
@@ -83,7 +84,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
       return errors::InstallNoKind();
   }
   if (TakesFiles(request_.kind)) {
-    if (absl::Status status = CheckFileName(request_.body); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckFileName(request_.body));
   }
   request_.task_time_limit = std::chrono::milliseconds(header.limits().task_time_ms());
   request_.scratch_bytes = header.limits().scratch_bytes();
@@ -111,7 +112,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
 
 absl::Status InstallCollector::AddFile(v1::InstallFile& file) {
   if (!TakesFiles(request_.kind)) return errors::InstallUnexpectedFile(file.name());
-  if (absl::Status status = CheckFileName(file.name()); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckFileName(file.name()));
   const uint64_t limit = MostFileBytes(request_.kind);
   if (file.data().size() > limit - file_bytes_) {
     return errors::InstallTooManyBytes(request_.kind == OperatorKind::kObject ? "object" : "source",
@@ -184,8 +185,7 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
 absl::StatusOr<InstallRequest> InstallCollector::Finish() {
   if (!has_header_) return errors::InstallNoHeader();
   if (TakesFiles(request_.kind)) {
-    absl::Status status = CheckMainFile(request_.files, request_.body);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckMainFile(request_.files, request_.body));
   }
   return std::move(request_);
 }

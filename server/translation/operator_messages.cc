@@ -7,6 +7,7 @@
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -118,14 +119,13 @@ void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out) {
 }
 
 absl::StatusOr<SwitchRequest> SwitchOf(const v1::ActivateRequest& message) {
-  const auto bake = BakeOf(message.bake());
-  if (!bake.ok()) return bake.status();
+  ASSIGN_OR_RETURN(const auto bake, BakeOf(message.bake()));
   SwitchRequest request;
   request.name = message.name();
   request.version = message.version();
   if (message.has_expected_revision()) request.expected_revision = message.expected_revision();
   request.force = message.force();
-  request.bake = *bake;
+  request.bake = bake;
   return request;
 }
 
@@ -144,15 +144,14 @@ absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message) {
   if (!percentage(message.traffic_percent())) {
     return errors::PromoteShare("traffic_percent", message.traffic_percent());
   }
-  const auto bake = BakeOf(message.bake());
-  if (!bake.ok()) return bake.status();
+  ASSIGN_OR_RETURN(const auto bake, BakeOf(message.bake()));
   PromoteRequest request;
   request.name = message.name();
   request.version = message.version();
   if (message.has_expected_revision()) request.expected_revision = message.expected_revision();
   request.shadow_percent = message.shadow_percent();
   request.traffic_percent = message.traffic_percent();
-  request.bake = *bake;
+  request.bake = bake;
   return request;
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -91,9 +92,7 @@ absl::Status RestrictFiles(const LandlockPaths& paths) {
                                      {&paths.writable, kWrite},
                                      {&paths.devices, kDevice}}) {
     for (const std::string& path : *list) {
-      if (absl::Status status = Allow(ruleset, path, access & attributes.files); !status.ok()) {
-        return status;
-      }
+      RETURN_IF_ERROR(Allow(ruleset, path, access & attributes.files));
     }
   }
   if (syscall(SYS_landlock_restrict_self, ruleset, 0) != 0) return Failed("restrict_self");

@@ -13,6 +13,7 @@
 #include "runtime/base/sandbox/engine_sandbox.h"
 #include "runtime/base/sandbox/landlock.h"
 #include "runtime/base/sandbox/syscall_filter.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -67,13 +68,13 @@ absl::string_view Open(bool files, bool calls) {
 }  // namespace
 
 absl::Status ConfineProcess(const SandboxOptions& options) {
-  if (absl::Status status = SetLimits(options); !status.ok()) return status;
+  RETURN_IF_ERROR(SetLimits(options));
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
   }
   if (LandlockVersion() > 0) {
     const LandlockPaths paths{options.readable, options.executable, options.writable, {}};
-    if (absl::Status status = RestrictFiles(paths); !status.ok()) return status;
+    RETURN_IF_ERROR(RestrictFiles(paths));
   }
   if (!HasSyscallFilters()) return absl::OkStatus();
   return FilterSyscalls({.policy = options.single_process ? SyscallPolicy::kCompilerAlone

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/expression/formula.h"
 
@@ -138,16 +139,15 @@ std::string Summary(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<GeneratedOperator> Generate(std::string_view name, std::string_view text) {
-  const absl::StatusOr<Formula> formula = Parse(text);
-  if (!formula.ok()) return formula.status();
+  ASSIGN_OR_RETURN(const Formula formula, Parse(text));
   std::string function(name);
   for (char& c : function) {
     if (!absl::ascii_isalnum(c)) c = '_';
   }
   GeneratedOperator generated;
-  generated.source = Source(function, *formula);
-  generated.signature = SignatureText(*formula);
-  generated.split = absl::StrCat("out ", Cost(*formula) > kHeavyCost ? kHeavyGrain : kLightGrain);
+  generated.source = Source(function, formula);
+  generated.signature = SignatureText(formula);
+  generated.split = absl::StrCat("out ", Cost(formula) > kHeavyCost ? kHeavyGrain : kLightGrain);
   generated.summary = Summary(text);
   return generated;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/expression_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 
 namespace resident::expression {
@@ -33,10 +34,9 @@ class Lexer {
     std::vector<Token> tokens;
     while (true) {
       while (at_ < text_.size() && absl::ascii_isspace(text_[at_])) ++at_;
-      absl::StatusOr<Token> token = Next();
-      if (!token.ok()) return token.status();
-      tokens.push_back(*token);
-      if (token->kind == TokenKind::kEnd) return tokens;
+      ASSIGN_OR_RETURN(Token token, Next());
+      tokens.push_back(token);
+      if (token.kind == TokenKind::kEnd) return tokens;
     }
   }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
 #include "runtime/base/errors/expression_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/expression/formula.h"
 #include "runtime/compile/expression/lexer.h"
@@ -45,30 +46,28 @@ class Parser {
   explicit Parser(std::string_view text) : text_(text) {}
 
   absl::StatusOr<Formula> Run() {
-    absl::StatusOr<std::vector<Token>> tokens = Tokenize(text_);
-    if (!tokens.ok()) return tokens.status();
-    tokens_ = *std::move(tokens);
+    ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(text_));
+    tokens_ = std::move(tokens);
     formula_.output_dtypes.assign(kDTypes.begin(), kDTypes.end());
 
     const auto where = std::find_if(tokens_.begin(), tokens_.end(), IsWhere);
     const size_t end = where - tokens_.begin();
     if (where != tokens_.end()) {
       at_ = end + 1;
-      if (absl::Status status = Declarations(); !status.ok()) return status;
+      RETURN_IF_ERROR(Declarations());
     }
 
     at_ = 0;
-    const auto result = Choice();
-    if (!result.ok()) return result.status();
+    ASSIGN_OR_RETURN(const auto result, Choice());
     if (at_ != std::min(end, tokens_.size() - 1)) {
       return Error(Now(), absl::StrCat(Shown(Now()), " cannot stand here"),
                    "put an operator between two values, or end the expression");
     }
-    if (IsBoolean(*result)) {
+    if (IsBoolean(result)) {
       return Error(tokens_[0], "the expression is a comparison, which is not a number",
                    "write (...) ? 1 : 0");
     }
-    if (absl::Status status = CheckUse(); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckUse());
     // An expression that is a name alone is an operation, too, and the last one.
     return std::move(formula_);
   }
@@ -111,7 +110,7 @@ class Parser {
 
   absl::Status Declarations() {
     do {
-      if (absl::Status status = Declaration(); !status.ok()) return status;
+      RETURN_IF_ERROR(Declaration());
     } while (Take(","));
     if (Now().kind != TokenKind::kEnd) return Expected("',' or the end");
     return absl::OkStatus();
@@ -121,7 +120,7 @@ class Parser {
     const Token name = Now();
     if (name.kind != TokenKind::kName) return Expected("a name to declare");
     ++at_;
-    if (absl::Status status = CheckName(name); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckName(name));
     const bool again = std::any_of(declared_.begin(), declared_.end(), [&](const Declared& other) {
       return other.name.text == name.text;
     });
@@ -133,16 +132,15 @@ class Parser {
     const bool is_output = name.text == kOutput;
     if (kind.kind == TokenKind::kName && kind.text == (is_output ? "out" : "in")) {
       ++at_;
-      auto dtypes = DTypes();
-      if (!dtypes.ok()) return dtypes.status();
+      ASSIGN_OR_RETURN(auto dtypes, DTypes());
       if (is_output) {
         output_declared_ = true;
-        formula_.output_dtypes = *std::move(dtypes);
+        formula_.output_dtypes = std::move(dtypes);
         return absl::OkStatus();
       }
       Declared input;
       input.name = name;
-      input.dtypes = *std::move(dtypes);
+      input.dtypes = std::move(dtypes);
       declared_.push_back(std::move(input));
       return absl::OkStatus();
     }
@@ -206,7 +204,7 @@ class Parser {
                                 formula_.scalars.back().name, "', which has one"),
                    "declare scalars with a default last");
     }
-    if (absl::Status status = CheckParameterCount(name); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckParameterCount(name));
     Declared declared;
     declared.name = name;
     declared.kind = Declared::Kind::kScalar;
@@ -268,9 +266,7 @@ class Parser {
 
   Index Binary(const Token& token, size_t left, size_t right, bool of_booleans, bool boolean) {
     for (const size_t operand : {left, right}) {
-      const absl::Status status =
-          of_booleans ? WantBoolean(token, operand) : WantNumber(token, operand);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(of_booleans ? WantBoolean(token, operand) : WantNumber(token, operand));
     }
     Operation operation;
     operation.kind = Operation::Kind::kOperator;
@@ -298,12 +294,12 @@ class Parser {
 
   Index Choice() {
     const Level level(*this);
-    if (absl::Status status = level.Check(); !status.ok()) return status;
+    RETURN_IF_ERROR(level.Check());
     const Index condition = Either();
     if (!condition.ok() || !Now().Is("?")) return condition;
     const Token token = Now();
     ++at_;
-    if (absl::Status status = WantBoolean(token, *condition); !status.ok()) return status;
+    RETURN_IF_ERROR(WantBoolean(token, *condition));
     const Index yes = Choice();
     if (!yes.ok()) return yes;
     if (!Take(":")) return Expected("':' of the choice");
@@ -314,7 +310,7 @@ class Parser {
 
   Index AddChoice(const Token& token, size_t condition, size_t yes, size_t no) {
     for (const size_t operand : {yes, no}) {
-      if (absl::Status status = WantNumber(token, operand); !status.ok()) return status;
+      RETURN_IF_ERROR(WantNumber(token, operand));
     }
     Operation operation;
     operation.kind = Operation::Kind::kChoice;
@@ -399,12 +395,10 @@ class Parser {
     if (!inverts && !token.Is("-") && !token.Is("+")) return Primary();
     ++at_;
     const Level level(*this);
-    if (absl::Status status = level.Check(); !status.ok()) return status;
+    RETURN_IF_ERROR(level.Check());
     const Index operand = Unary();
     if (!operand.ok()) return operand;
-    const absl::Status status =
-        inverts ? WantBoolean(token, *operand) : WantNumber(token, *operand);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(inverts ? WantBoolean(token, *operand) : WantNumber(token, *operand));
     if (token.Is("+")) return operand;
     Operation operation;
     operation.kind = Operation::Kind::kOperator;
@@ -445,7 +439,7 @@ class Parser {
   }
 
   Index Name(const Token& token) {
-    if (absl::Status status = CheckName(token); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckName(token));
     if (token.text == kOutput) {
       return Error(token, "'out' is the output, which an expression does not read",
                    "choose another name for the input");
@@ -466,7 +460,7 @@ class Parser {
                                     [&](const Input& input) { return input.name == token.text; });
     operation.parameter = known - inputs.begin();
     if (known == inputs.end()) {
-      if (absl::Status status = CheckParameterCount(token); !status.ok()) return status;
+      RETURN_IF_ERROR(CheckParameterCount(token));
       Input input;
       input.name = std::string(token.text);
       input.dtypes = declared != declared_.end()

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "resident/internal/engine.grpc.pb.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/engine/control/descriptor_channel.h"
 #include "runtime/engine/control/engine_messages.h"
 #include "runtime/engine/control/generation_transfer.h"
@@ -53,8 +54,7 @@ absl::StatusOr<EngineInfo> EngineClient::Start(bool cuda, const EngineOptions& o
                                                std::chrono::milliseconds most) {
   internal::StartRequest request = ToMessage(cuda, options);
   if (options.generation != nullptr) {
-    absl::Status sent = SendGeneration(*options.generation, request.mutable_generation());
-    if (!sent.ok()) return sent;
+    RETURN_IF_ERROR(SendGeneration(*options.generation, request.mutable_generation()));
   }
   grpc::ClientContext context;
   SetLimit(context, most);
@@ -86,20 +86,18 @@ absl::Status EngineClient::Resume(std::chrono::milliseconds most) {
 
 absl::Status EngineClient::SendGeneration(const Generation& generation,
                                           internal::Generation* message) {
-  const absl::StatusOr<int> fd = PackGeneration(generation, message);
-  if (!fd.ok()) return fd.status();
-  if (*fd < 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int fd, PackGeneration(generation, message));
+  if (fd < 0) return absl::OkStatus();
   message->set_token(++last_token_);
-  absl::Status sent = SendDescriptor(descriptor_socket_, *fd, message->token());
-  close(*fd);
+  absl::Status sent = SendDescriptor(descriptor_socket_, fd, message->token());
+  close(fd);
   return sent;
 }
 
 absl::StatusOr<std::vector<OperatorResources>> EngineClient::Stage(const Generation& generation) {
   absl::MutexLock lock(&stage_mu_);
   internal::StageRequest request;
-  absl::Status sent = SendGeneration(generation, request.mutable_generation());
-  if (!sent.ok()) return sent;
+  RETURN_IF_ERROR(SendGeneration(generation, request.mutable_generation()));
   grpc::ClientContext context;
   SetLimit(context, kStageLimit);
   internal::StageResponse response;
@@ -127,8 +125,7 @@ absl::StatusOr<uint64_t> EngineClient::MapShared(int fd, uint64_t bytes) {
   internal::MapSharedRequest request;
   request.set_token(++last_token_);
   request.set_size_bytes(bytes);
-  absl::Status sent = SendDescriptor(descriptor_socket_, fd, request.token());
-  if (!sent.ok()) return sent;
+  RETURN_IF_ERROR(SendDescriptor(descriptor_socket_, fd, request.token()));
   grpc::ClientContext context;
   SetLimit(context, kMapLimit);
   internal::MapSharedResponse response;

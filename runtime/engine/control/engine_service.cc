@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/time.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/engine/control/engine_messages.h"
 #include "runtime/engine/control/generation_transfer.h"
 
@@ -71,29 +72,25 @@ absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartReque
   if (request.kind() == internal::StartRequest::KIND_UNSPECIFIED) {
     return absl::InvalidArgumentError("no kind of engine was asked for");
   }
-  auto region = SharedRegion::Attach(std::exchange(region_fd_, -1));
-  if (!region.ok()) return region.status();
+  ASSIGN_OR_RETURN(auto region, SharedRegion::Attach(std::exchange(region_fd_, -1)));
   EngineOptions options = FromMessage(request);
   if (request.has_generation()) {
-    auto generation = Receive(request.generation());
-    if (!generation.ok()) return generation.status();
-    options.generation = *std::move(generation);
+    ASSIGN_OR_RETURN(auto generation, Receive(request.generation()));
+    options.generation = std::move(generation);
   }
-  auto engine = factory_(request.kind() == internal::StartRequest::KIND_CUDA, options);
-  if (!engine.ok()) return engine.status();
-  const SharedRegion* attached = region->get();
-  Engine* const created = engine->release();
+  ASSIGN_OR_RETURN(auto engine,
+                   factory_(request.kind() == internal::StartRequest::KIND_CUDA, options));
+  const SharedRegion* attached = region.get();
+  Engine* const created = engine.release();
   {
     // From here on the heart beats: starting a device takes a while.
     absl::MutexLock lock(&mu_);
-    region_ = *std::move(region);
+    region_ = std::move(region);
     engine_ = created;
     beat_every_ = options.beat_every;
   }
   absl::StatusOr<EngineInfo> info = created->Start(*attached);
-  if (absl::Status confined = info.ok() ? confine_() : absl::OkStatus(); !confined.ok()) {
-    return confined;
-  }
+  RETURN_IF_ERROR(info.ok() ? confine_() : absl::OkStatus());
   if (info.ok()) {
     absl::MutexLock lock(&mu_);
     running_ = true;
@@ -132,10 +129,9 @@ grpc::Status EngineService::Resume(grpc::ServerContext* context,
 absl::StatusOr<std::shared_ptr<const Generation>> EngineService::Receive(
     const internal::Generation& message) {
   if (message.token() == 0) return UnpackGeneration(message, -1);
-  const absl::StatusOr<int> fd = inbox_.Receive(message.token());
-  if (!fd.ok()) return fd.status();
-  absl::Cleanup close_fd = [&] { close(*fd); };
-  return UnpackGeneration(message, *fd);
+  ASSIGN_OR_RETURN(const int fd, inbox_.Receive(message.token()));
+  absl::Cleanup close_fd = [&] { close(fd); };
+  return UnpackGeneration(message, fd);
 }
 
 grpc::Status EngineService::Stage(grpc::ServerContext* context,

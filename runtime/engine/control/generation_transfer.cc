@@ -16,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -71,7 +72,7 @@ absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Gener
   }
   absl::Cleanup close_fd = [fd] { close(fd); };
   for (const std::string* object : objects) {
-    if (absl::Status status = Append(fd, *object); !status.ok()) return status;
+    RETURN_IF_ERROR(Append(fd, *object));
   }
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
     return absl::InternalError(absl::StrCat("sealing a generation: ", strerror(errno)));
@@ -96,9 +97,8 @@ absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
   std::vector<std::shared_ptr<const std::string>> objects;
   uint64_t at = 0;
   for (const uint64_t bytes : message.object_bytes()) {
-    auto object = ReadObject(fd, std::exchange(at, at + bytes), bytes);
-    if (!object.ok()) return object.status();
-    objects.push_back(std::make_shared<const std::string>(*std::move(object)));
+    ASSIGN_OR_RETURN(auto object, ReadObject(fd, std::exchange(at, at + bytes), bytes));
+    objects.push_back(std::make_shared<const std::string>(std::move(object)));
   }
   for (const internal::Generation::Operator& sent : message.operators()) {
     if (sent.object() > objects.size()) {

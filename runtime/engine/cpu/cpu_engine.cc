@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/engine/cpu/fault_handler.h"
 #include "runtime/ring/switch_signals.h"
 
@@ -83,11 +84,11 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
   }
   if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
   const Generation builtin;
-  auto generation =
+  ASSIGN_OR_RETURN(
+      auto generation,
       CpuGeneration::Load(options_.generation != nullptr ? *options_.generation : builtin,
-                          options_.test_operators, nullptr);
-  if (!generation.ok()) return generation.status();
-  generation_ = *std::move(generation);
+                          options_.test_operators, nullptr));
+  generation_ = std::move(generation);
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
   // Pages come as they are touched.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
@@ -171,10 +172,10 @@ absl::Status CpuEngine::Resume() {
 absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Stage(
     std::shared_ptr<const Generation> generation) {
   std::shared_ptr<const CpuGeneration> replaced;  // Closed without the lock.
-  auto loaded = CpuGeneration::Load(*generation, options_.test_operators, generation_.get());
-  if (!loaded.ok()) return loaded.status();
+  ASSIGN_OR_RETURN(auto loaded,
+                   CpuGeneration::Load(*generation, options_.test_operators, generation_.get()));
   std::lock_guard<std::mutex> lock(staged_mu_);
-  replaced = std::exchange(staged_, *std::move(loaded));
+  replaced = std::exchange(staged_, std::move(loaded));
   return std::vector<OperatorResources>();
 }
 

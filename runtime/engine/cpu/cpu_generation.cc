@@ -12,6 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/jump_table.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 
@@ -69,14 +70,14 @@ class CpuGeneration::LoadedObject {
 
 absl::StatusOr<std::shared_ptr<const CpuGeneration>> CpuGeneration::Load(
     const Generation& generation, bool test_operators, const CpuGeneration* former) {
-  if (absl::Status status = CheckGeneration(generation); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckGeneration(generation));
   auto loaded = std::make_shared<CpuGeneration>();
   loaded->number_ = generation.number;
   for (u32 slot = 0; slot < kMaxOperatorSlots; ++slot) {
     loaded->table_[slot] = BuiltinOperator(slot, test_operators);
   }
   for (const GenerationOperator& added : generation.operators) {
-    if (absl::Status status = loaded->Add(added, former); !status.ok()) return status;
+    RETURN_IF_ERROR(loaded->Add(added, former));
   }
   return loaded;
 }
@@ -97,9 +98,8 @@ absl::Status CpuGeneration::Add(const GenerationOperator& added, const CpuGenera
   const bool held = object != nullptr;
   if (!held && former != nullptr) look_in(*former);
   if (object == nullptr) {
-    auto opened = LoadedObject::Open(added.object, added.symbol);
-    if (!opened.ok()) return opened.status();
-    object = *std::move(opened);
+    ASSIGN_OR_RETURN(auto opened, LoadedObject::Open(added.object, added.symbol));
+    object = std::move(opened);
   }
   const OperatorFunction function = object->Find(added.symbol);
   if (function == nullptr) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/engine/image/cubin.h"
 #include "runtime/engine/image/first_generation.h"
@@ -541,15 +542,13 @@ absl::Status CudaEngine::Health() {
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions& options) {
-  const auto driver = Driver::Get();
-  if (!driver.ok()) return driver.status();
-  return std::unique_ptr<Engine>(std::make_unique<CudaEngine>(options, **driver));
+  ASSIGN_OR_RETURN(const auto driver, Driver::Get());
+  return std::unique_ptr<Engine>(std::make_unique<CudaEngine>(options, *driver));
 }
 
 absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
-  const auto found = Driver::Get();
-  if (!found.ok()) return found.status();
-  const Driver& driver = **found;
+  ASSIGN_OR_RETURN(const auto found, Driver::Get());
+  const Driver& driver = *found;
   int count = 0;
   if (absl::Status status = driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
       !status.ok()) {

@@ -1,6 +1,7 @@
 #include "runtime/engine/image/elf_file.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -38,13 +39,13 @@ absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
     }
     elf.segments_.push_back(segment);
   }
-  if (absl::Status status = elf.ReadSections(bytes); !status.ok()) return status;
+  RETURN_IF_ERROR(elf.ReadSections(bytes));
   for (const ElfSection& section : elf.sections_) {
     const bool dynamic = section.type == SHT_DYNSYM;
     if (section.type != SHT_SYMTAB && !dynamic) continue;
     std::vector<ElfSymbol>* const symbols = dynamic ? &elf.dynamic_symbols_ : &elf.symbols_;
     if (!symbols->empty()) return DamagedObject("symbol table stands there twice");
-    if (absl::Status status = elf.ReadSymbols(section, symbols); !status.ok()) return status;
+    RETURN_IF_ERROR(elf.ReadSymbols(section, symbols));
   }
   return elf;
 }

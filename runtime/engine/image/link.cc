@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/resident/kernel_parameters.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/engine/image/cuda_library.h"
 
 namespace resident {
@@ -30,13 +31,12 @@ struct JitLink {
 };
 
 absl::StatusOr<JitLink> OpenJitLink() {
-  const absl::StatusOr<void*> library = OpenCudaLibrary("nvJitLink", "libnvJitLink.so.13");
-  if (!library.ok()) return library.status();
+  ASSIGN_OR_RETURN(void* const library, OpenCudaLibrary("nvJitLink", "libnvJitLink.so.13"));
   JitLink link{};
-#define LOAD(member, call)                                                                   \
-  link.member = reinterpret_cast<decltype(link.member)>(dlsym(*library, SYMBOL_NAME(call))); \
-  if (link.member == nullptr) {                                                              \
-    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));     \
+#define LOAD(member, call)                                                                  \
+  link.member = reinterpret_cast<decltype(link.member)>(dlsym(library, SYMBOL_NAME(call))); \
+  if (link.member == nullptr) {                                                             \
+    return absl::UnavailableError(absl::StrCat("nvJitLink has no ", SYMBOL_NAME(call)));    \
   }
   LOAD(create, nvJitLinkCreate)
   LOAD(add_data, nvJitLinkAddData)
@@ -60,18 +60,16 @@ absl::StatusOr<const JitLink*> GetJitLink() {
 }  // namespace
 
 absl::StatusOr<std::string> JitLinkVersion() {
-  const auto link = GetJitLink();
-  if (!link.ok()) return link.status();
+  ASSIGN_OR_RETURN(const auto link, GetJitLink());
   unsigned int major = 0;
   unsigned int minor = 0;
-  (*link)->version(&major, &minor);
+  link->version(&major, &minor);
   return absl::StrCat("nvJitLink ", major, ".", minor);
 }
 
 absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture) {
-  const auto opened = GetJitLink();
-  if (!opened.ok()) return opened.status();
-  const JitLink& link = **opened;
+  ASSIGN_OR_RETURN(const auto opened, GetJitLink());
+  const JitLink& link = *opened;
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
   const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
   // The cache would open the driver, and that starts a thread.

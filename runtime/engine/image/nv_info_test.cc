@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -61,9 +62,8 @@ std::string File(const std::string& info, uint32_t info_name = kInfoName) {
 }
 
 absl::StatusOr<std::map<std::string, FunctionResources>> Read(const std::string& file) {
-  const absl::StatusOr<ElfFile> elf = ElfFile::Parse(file);
-  if (!elf.ok()) return elf.status();
-  return ReadNvInfo(*elf);
+  ASSIGN_OR_RETURN(const ElfFile elf, ElfFile::Parse(file));
+  return ReadNvInfo(elf);
 }
 
 TEST(NvInfoTest, RecordsAreJoinedByFunction) {

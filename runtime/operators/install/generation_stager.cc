@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -175,9 +176,8 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
         if (!Has(on_[device->index()].members, *version)) plan.fresh.push_back(version);
       }
     }
-    auto built = build_(*device, number, plan.members);
-    if (!built.ok()) return built.status();
-    plan.generation = *std::move(built);
+    ASSIGN_OR_RETURN(auto built, build_(*device, number, plan.members));
+    plan.generation = std::move(built);
     plans.push_back(std::move(plan));
   }
   std::vector<std::thread> loaders;  // Each device waits for its own tasks.

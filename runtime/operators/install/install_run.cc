@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/source_files.h"
 #include "runtime/operators/install/bytecode_canary.h"
@@ -47,8 +48,8 @@ absl::Status InstallRun::Run() {
 }
 
 absl::Status InstallRun::RunSteps() {
-  if (absl::Status status = CheckWithdrawn(); !status.ok()) return status;
-  if (absl::Status status = Prepare(); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckWithdrawn());
+  RETURN_IF_ERROR(Prepare());
   trying_ = true;
   absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
   if (!status.ok()) return status;
@@ -81,19 +82,18 @@ absl::Status InstallRun::Prepare() {
     case OperatorKind::kBuiltin:
       return absl::InternalError("a built-in operator cannot be installed");
     case OperatorKind::kExpression: {
-      auto generated = expression::Generate(request_.name, request_.body);
-      if (!generated.ok()) return generated.status();
-      if (spec_.signature.empty()) spec_.signature = generated->signature;
-      if (spec_.signature != generated->signature) {
-        return errors::ExpressionSignature(spec_.signature, generated->signature);
+      ASSIGN_OR_RETURN(auto generated, expression::Generate(request_.name, request_.body));
+      if (spec_.signature.empty()) spec_.signature = generated.signature;
+      if (spec_.signature != generated.signature) {
+        return errors::ExpressionSignature(spec_.signature, generated.signature);
       }
-      if (spec_.split.empty()) spec_.split = generated->split;
-      if (spec_.summary.empty()) spec_.summary = generated->summary;
+      if (spec_.split.empty()) spec_.split = generated.split;
+      if (spec_.summary.empty()) spec_.summary = generated.summary;
       // How many registers a formula takes is not its author's concern.
       spec_.allow_spills = build_.allow_spills = true;
       build_.kind = OperatorKind::kSource;
       build_.main_file = kExpressionFile;
-      build_.files = {{kExpressionFile, generated->source}};
+      build_.files = {{kExpressionFile, generated.source}};
       break;
     }
     case OperatorKind::kBytecode:
@@ -103,9 +103,7 @@ absl::Status InstallRun::Prepare() {
       if (!manager_.options_.allow_objects) return errors::ObjectsNotAllowed();
       [[fallthrough]];
     case OperatorKind::kSource:
-      if (absl::Status status = CheckMainFile(request_.files, request_.body); !status.ok()) {
-        return status;
-      }
+      RETURN_IF_ERROR(CheckMainFile(request_.files, request_.body));
       break;
   }
   if (spec_.task_time_limit > manager_.options_.task_time_limit &&
@@ -120,11 +118,9 @@ absl::Status InstallRun::Prepare() {
 }
 
 absl::Status InstallRun::RunNative() {
-  const auto signature = Signature::Parse(spec_.signature);
-  if (!signature.ok()) return signature.status();
-  const auto split = ParseSplit(spec_.split, *signature);
-  if (!split.ok()) return split.status();
-  absl::Status status = CheckExamples(request_.name, *signature, request_.examples);
+  ASSIGN_OR_RETURN(const auto signature, Signature::Parse(spec_.signature));
+  ASSIGN_OR_RETURN(const auto split, ParseSplit(spec_.split, signature));
+  absl::Status status = CheckExamples(request_.name, signature, request_.examples);
   if (!status.ok()) return status;
   std::shared_ptr<const OperatorVersion> active;
   if (auto serving = manager_.sources_.registry->Resolve(request_.name, 0); serving.ok()) {
@@ -133,7 +129,7 @@ absl::Status InstallRun::RunNative() {
   canary_ = std::make_unique<VersionCanary>(
       VersionCanary::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
                            manager_.sources_.ordinals, manager_.options_.engine_program},
-      VersionCanary::Subject{request_.name, spec_.content_hash, *signature, *split,
+      VersionCanary::Subject{request_.name, spec_.content_hash, signature, split,
                              &request_.examples, spec_.task_time_limit, std::move(active)});
   status = Compile();
   if (status.ok()) status = CheckWithdrawn();
@@ -142,8 +138,7 @@ absl::Status InstallRun::RunNative() {
 }
 
 absl::Status InstallRun::RunBytecode() {
-  absl::Status status = TryBytecode(*spec_.bytecode, request_.examples);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(TryBytecode(*spec_.bytecode, request_.examples));
   Report({.state = VersionState::kCanaried});
   return absl::OkStatus();
 }
@@ -179,23 +174,24 @@ absl::Status InstallRun::Canary() {
 
 absl::Status InstallRun::Stage() {
   Registry& registry = *manager_.sources_.registry;
-  auto reserved = registry.Reserve(request_.name, spec_, expected_,
-                                   absl::Now() + absl::FromChrono(manager_.options_.park_deadline));
-  if (!reserved.ok()) return reserved.status();
-  (*reserved)->payload = built_.payload;
+  ASSIGN_OR_RETURN(
+      auto reserved,
+      registry.Reserve(request_.name, spec_, expected_,
+                       absl::Now() + absl::FromChrono(manager_.options_.park_deadline)));
+  reserved->payload = built_.payload;
   if (request_.kind != OperatorKind::kBytecode) {
-    const absl::Status loaded = manager_.stager_.Stage(*reserved);
-    if (!loaded.ok()) return loaded;
+    RETURN_IF_ERROR(manager_.stager_.Stage(reserved));
   }
   StateStore::Origin origin{.actor = request_.actor};
-  if (absl::Status status = KeepContent(&origin.content); !status.ok()) return status;
-  auto change = registry.Stage(*std::move(reserved), expected_, [&](const RegistryChange& staged) {
-    return manager_.sources_.state->Append(staged, origin);
-  });
-  if (!change.ok()) return change.status();
-  expected_ = change->revision;
-  version_ = change->version;
-  if (absl::Status kept = manager_.sources_.state->Sync(); !kept.ok()) return kept;
+  RETURN_IF_ERROR(KeepContent(&origin.content));
+  ASSIGN_OR_RETURN(
+      auto change,
+      registry.Stage(std::move(reserved), expected_, [&](const RegistryChange& staged) {
+        return manager_.sources_.state->Append(staged, origin);
+      }));
+  expected_ = change.revision;
+  version_ = change.version;
+  RETURN_IF_ERROR(manager_.sources_.state->Sync());
   Report({.state = VersionState::kStaged, .version = version_, .revision = expected_});
   return absl::OkStatus();
 }
@@ -205,9 +201,8 @@ absl::Status InstallRun::KeepContent(VersionContent* content) const {
   content->body = build_.main_file;
   if (request_.kind == OperatorKind::kBytecode) parts = {{kBytecodePart, request_.body}};
   for (const auto& [name, bytes] : parts) {
-    auto blob = manager_.sources_.state->PutBlob(bytes);
-    if (!blob.ok()) return blob.status();
-    content->blobs[name] = *std::move(blob);
+    ASSIGN_OR_RETURN(auto blob, manager_.sources_.state->PutBlob(bytes));
+    content->blobs[name] = std::move(blob);
   }
   return absl::OkStatus();
 }
@@ -218,9 +213,8 @@ absl::Status InstallRun::Activate() {
   activate.version = version_;
   activate.expected_revision = expected_;
   activate.actor = request_.actor;
-  const auto active = manager_.Activate(activate);
-  if (!active.ok()) return active.status();
-  Report({.state = VersionState::kActive, .version = version_, .revision = active->revision});
+  ASSIGN_OR_RETURN(const auto active, manager_.Activate(activate));
+  Report({.state = VersionState::kActive, .version = version_, .revision = active.revision});
   return absl::OkStatus();
 }
 

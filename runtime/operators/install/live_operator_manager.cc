@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/arguments_text.h"
 #include "runtime/operators/install/install_run.h"
 #include "runtime/operators/install/unit_payload.h"
@@ -74,22 +75,21 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
 
 absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
     const SwitchRequest& request) {
-  const auto view = sources_.registry->Describe(request.name);
-  if (!view.ok()) return view.status();
-  if (request.expected_revision.value_or(view->revision) != view->revision) {
-    return errors::StaleRevision(request.name, *request.expected_revision, view->revision);
+  ASSIGN_OR_RETURN(const auto view, sources_.registry->Describe(request.name));
+  if (request.expected_revision.value_or(view.revision) != view.revision) {
+    return errors::StaleRevision(request.name, *request.expected_revision, view.revision);
   }
   // What cannot be activated is refused by the registry.
   GenerationStager::Kept nothing;
   const VersionView* found =
-      view->Find(request.version == 0 ? view->standby_version : request.version);
+      view.Find(request.version == 0 ? view.standby_version : request.version);
   if (found == nullptr || found->slot == kNoSlot) return nothing;
   const std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
   if (held == nullptr || held->state.load() == VersionState::kCanaried) return nothing;
   // Before it is looked for: from here on nothing takes it out.
   GenerationStager::Kept kept = stager_.Keep(held);
   if (!stager_.Contains(*held)) {
-    if (absl::Status staged = stager_.Stage(held); !staged.ok()) return staged;
+    RETURN_IF_ERROR(stager_.Stage(held));
   }
   return kept;
 }
@@ -104,35 +104,32 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& 
 }
 
 absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& request) {
-  absl::StatusOr<RegistryChange> change = sources_.registry->SetTrial(
-      request.name, request.version, request.traffic_percent, request.shadow_percent,
-      request.expected_revision, CommitAs(request.actor));
-  if (!change.ok()) return change.status();
-  shadows_.Forget(change->name, change->version);
-  StartBake(*change, request.bake);
-  const absl::Status kept = sources_.state->Sync();
-  if (!kept.ok()) return kept;
-  return change->revision;
+  ASSIGN_OR_RETURN(RegistryChange change,
+                   sources_.registry->SetTrial(request.name, request.version,
+                                               request.traffic_percent, request.shadow_percent,
+                                               request.expected_revision, CommitAs(request.actor)));
+  shadows_.Forget(change.name, change.version);
+  StartBake(change, request.bake);
+  RETURN_IF_ERROR(sources_.state->Sync());
+  return change.revision;
 }
 
 absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
     const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor) {
   Removal removal;
-  absl::StatusOr<RegistryChange> change =
-      sources_.registry->Remove(name, expected_revision, CommitAs(actor), &removal.drained);
-  if (!change.ok()) return change.status();
-  bakes_.Forget(name, change->revision);
-  const absl::Status kept = sources_.state->Sync();
-  if (!kept.ok()) return kept;
-  removal.revision = change->revision;
+  ASSIGN_OR_RETURN(
+      RegistryChange change,
+      sources_.registry->Remove(name, expected_revision, CommitAs(actor), &removal.drained));
+  bakes_.Forget(name, change.revision);
+  RETURN_IF_ERROR(sources_.state->Sync());
+  removal.revision = change.revision;
   return removal;
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(
     std::chrono::steady_clock::time_point began, const absl::StatusOr<RegistryChange>& change) {
   if (!change.ok()) return change.status();
-  const absl::Status kept = sources_.state->Sync();
-  if (!kept.ok()) return kept;
+  RETURN_IF_ERROR(sources_.state->Sync());
   return SwitchResult{change->active_version, change->previous_version, change->revision,
                       change->switched_at - began};
 }

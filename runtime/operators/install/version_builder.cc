@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/compiler.h"
 
 namespace resident {
@@ -85,8 +86,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
 
   for (const Compilation& compilation : compilations) AppendLog(compilation, log);
   for (const Compilation& compilation : compilations) {
-    absl::Status status = ForTarget(compilation.result.compiled, compilation);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ForTarget(compilation.result.compiled, compilation));
   }
   auto payload = std::make_shared<UnitPayload>();
   auto checked = std::make_shared<UnitPayload>();

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/operators/install/canary_verdicts.h"
 #include "runtime/operators/install/unit_payload.h"
 
@@ -87,8 +88,7 @@ absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<b
                                 Steps* steps) {
   for (Trial& trial : trials_) {
     if (withdrawn()) return errors::InstallWithdrawn();
-    absl::Status status = RunOn(trial, built, withdrawn, steps);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(RunOn(trial, built, withdrawn, steps));
     setup_.verdicts->NotePassed(trial.key);
   }
   return absl::OkStatus();
@@ -112,10 +112,10 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
       job.active_slot = kActiveSlot;
     }
   }
-  auto generation = VersionBuilder::MakeGeneration(trial.target, kCanaryGeneration, members);
-  if (!generation.ok()) return generation.status();
+  ASSIGN_OR_RETURN(auto generation,
+                   VersionBuilder::MakeGeneration(trial.target, kCanaryGeneration, members));
   const std::string target = trial.target.name();
-  job.generation = *std::move(generation);
+  job.generation = std::move(generation);
   job.signature = subject_.signature;
   job.split = subject_.split;
   job.examples = *subject_.examples;

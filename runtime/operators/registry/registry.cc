@@ -9,6 +9,7 @@
 #include "kernels/ops/builtin.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -63,9 +64,8 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& option
   uint32_t slot = 0;
   const auto add_all = [&](absl::Span<const OperatorText> texts, bool trusted) -> absl::Status {
     for (const OperatorText& text : texts) {
-      const absl::Status status =
-          registry->AddBuiltin(text.name, text.summary, text.signature, text.split, slot, trusted);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(
+          registry->AddBuiltin(text.name, text.summary, text.signature, text.split, slot, trusted));
       slot += 2;
     }
     return absl::OkStatus();
@@ -86,14 +86,12 @@ VersionStats Registry::MakeStats(const std::string& name, uint32_t version) cons
 
 absl::Status Registry::AddBuiltin(const char* name, const char* summary, const char* signature,
                                   const char* split, uint32_t slot, bool trusted) {
-  absl::StatusOr<Signature> parsed = Signature::Parse(signature);
-  if (!parsed.ok()) return parsed.status();
-  absl::StatusOr<SplitRule> rule = ParseSplit(split, *parsed);
-  if (!rule.ok()) return rule.status();
+  ASSIGN_OR_RETURN(Signature parsed, Signature::Parse(signature));
+  ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(split, parsed));
 
   auto entry = std::make_unique<Entry>();
   entry->builtin = true;
-  entry->op = std::make_shared<Operator>(name, signature, *std::move(parsed), /*bytecode=*/false);
+  entry->op = std::make_shared<Operator>(name, signature, std::move(parsed), /*bytecode=*/false);
   auto version = std::make_shared<OperatorVersion>();
   version->op = entry->op;
   version->version = 1;
@@ -104,7 +102,7 @@ absl::Status Registry::AddBuiltin(const char* name, const char* summary, const c
   version->spec.summary = summary;
   version->spec.signature = signature;
   version->spec.split = split;
-  version->split = *rule;
+  version->split = rule;
   version->stats = MakeStats(name, 1);
   version->state = VersionState::kActive;
   slots_->SetHolder(slot, version);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/operators/registry/registry.h"
 
 namespace resident {
@@ -36,12 +37,10 @@ struct ParsedSpec {
 absl::StatusOr<ParsedSpec> ParseSpec(const VersionSpec& spec) {
   ParsedSpec parsed;
   if (spec.kind == OperatorKind::kBytecode) return parsed;
-  absl::StatusOr<Signature> signature = Signature::Parse(spec.signature);
-  if (!signature.ok()) return signature.status();
-  absl::StatusOr<SplitRule> split = ParseSplit(spec.split, *signature);
-  if (!split.ok()) return split.status();
-  parsed.signature = *std::move(signature);
-  parsed.split = *split;
+  ASSIGN_OR_RETURN(Signature signature, Signature::Parse(spec.signature));
+  ASSIGN_OR_RETURN(SplitRule split, ParseSplit(spec.split, signature));
+  parsed.signature = std::move(signature);
+  parsed.split = split;
   return parsed;
 }
 
@@ -54,8 +53,7 @@ absl::Status Registry::CheckInstallLocked(const std::string& name, const Version
   if (!GoodName(name)) return errors::BadOperatorName(name);
   if (IsBuiltinName(name)) return errors::BuiltinName(name);
   const bool bytecode = spec.kind == OperatorKind::kBytecode;
-  absl::StatusOr<ParsedSpec> parsed = ParseSpec(spec);
-  if (!parsed.ok()) return parsed.status();
+  ASSIGN_OR_RETURN(ParsedSpec parsed, ParseSpec(spec));
   absl::ReaderMutexLock lock(&mu_);
   const Entry* const entry = Find(name);
   const uint64_t revision = entry == nullptr ? 0 : entry->revision.load(std::memory_order_acquire);
@@ -71,7 +69,7 @@ absl::Status Registry::CheckInstallLocked(const std::string& name, const Version
     return installed < most ? absl::OkStatus() : errors::TooManyOperators(most, bytecode);
   }
   if (entry->op->bytecode() != bytecode) return errors::OtherKind(name, entry->op->bytecode());
-  if (!bytecode && !entry->op->signature().SameAs(parsed->signature)) {
+  if (!bytecode && !entry->op->signature().SameAs(parsed.signature)) {
     return errors::OtherSignature(name, spec.signature, entry->op->signature_text());
   }
   const TrialView& trial = entry->serving.load(std::memory_order_seq_cst)->trial;
@@ -88,14 +86,12 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::Reserve(const std::st
                                                                    const VersionSpec& spec,
                                                                    std::optional<uint64_t> expected,
                                                                    absl::Time deadline) {
-  const absl::Status fits = CheckInstall(name, spec, expected);
-  if (!fits.ok()) return fits;
-  absl::StatusOr<ParsedSpec> parsed = ParseSpec(spec);
-  if (!parsed.ok()) return parsed.status();
+  RETURN_IF_ERROR(CheckInstall(name, spec, expected));
+  ASSIGN_OR_RETURN(ParsedSpec parsed, ParseSpec(spec));
   auto version = std::make_shared<OperatorVersion>();
-  version->split = parsed->split;
+  version->split = parsed.split;
   version->spec = spec;
-  version->op = std::make_shared<Operator>(name, spec.signature, std::move(parsed->signature),
+  version->op = std::make_shared<Operator>(name, spec.signature, std::move(parsed.signature),
                                            /*bytecode=*/spec.kind == OperatorKind::kBytecode);
   if (spec.kind == OperatorKind::kBytecode) return version;
   const std::optional<uint32_t> slot = slots_->Take(deadline);
@@ -111,8 +107,7 @@ absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> 
                                                const Commit& commit) {
   const std::string name = reserved->op->name();
   absl::MutexLock change_lock(&change_mu_);
-  const absl::Status fits = CheckInstallLocked(name, reserved->spec, expected);
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckInstallLocked(name, reserved->spec, expected));
   Entry* entry = nullptr;
   {
     absl::ReaderMutexLock lock(&mu_);
@@ -144,13 +139,12 @@ absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> 
   if (now.standby != nullptr) change.retired.push_back(now.standby->version);
   change.spec = &reserved->spec;
   change.slot = reserved->slot;
-  absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
-  if (!revision.ok()) return revision.status();
+  ASSIGN_OR_RETURN(uint64_t revision, CommitInOrder(change, commit));
 
-  change.revision = *revision;
+  change.revision = revision;
   change.spec = nullptr;
   entry->last_version = reserved->version;
-  entry->revision.store(*revision, std::memory_order_release);
+  entry->revision.store(revision, std::memory_order_release);
   reserved->state = VersionState::kStaged;
   auto next = std::make_unique<Serving>();
   next->active = now.active;
@@ -251,9 +245,8 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
                                                   std::optional<uint64_t> expected, bool force,
                                                   const Commit& commit) {
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   const uint32_t active = NumberOf(now.active);
   if (version != 0 && version == active) return errors::AlreadyActive(name, version);
   if (now.standby == nullptr) return errors::NoStandby(name, version, active);
@@ -271,7 +264,7 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
   change.version = now.standby->version;
   const auto to = now.standby;
   const auto from = now.active;
-  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   if (!done.ok()) return done;
   to->state.store(VersionState::kActive, std::memory_order_relaxed);
   if (from != nullptr) from->state.store(VersionState::kPrevious, std::memory_order_relaxed);
@@ -282,9 +275,8 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
                                                   std::optional<uint64_t> expected,
                                                   const Commit& commit) {
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   const auto active = now.active;
   const auto standby = now.standby;
   if (standby == nullptr || active == nullptr) {
@@ -304,7 +296,7 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
   RegistryChange change;
   change.kind = EventKind::kRolledBack;
   change.version = next->active->version;
-  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   if (!done.ok() || trial) return done;
   standby->state.store(VersionState::kActive, std::memory_order_relaxed);
   active->state.store(VersionState::kStaged, std::memory_order_relaxed);
@@ -318,9 +310,8 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   if (!GoodPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
   if (!GoodPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   if (now.active == nullptr) {
     return errors::NothingToTryAgainst(name, NumberOf(now.standby));
   }
@@ -344,7 +335,7 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   change.version = now.standby->version;
   change.traffic_percent = traffic_percent;
   change.shadow_percent = shadow_percent;
-  return Apply(**entry, std::move(change), std::move(next), commit);
+  return Apply(*entry, std::move(change), std::move(next), commit);
 }
 
 // --- Taking out ---------------------------------------------------------------------
@@ -353,9 +344,8 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
                                                     const std::string& reason,
                                                     const Commit& commit) {
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, std::nullopt);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, std::nullopt));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   const auto active = now.active;
   const auto standby = now.standby;
   const bool is_active = active != nullptr && active->version == version;
@@ -382,7 +372,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
     // There is one place for what does not serve, and the newest finding has it.
     change.retired.push_back(standby->version);
   }
-  absl::StatusOr<RegistryChange> done = Apply(**entry, std::move(change), std::move(next), commit);
+  absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   guilty->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
   if (previous) standby->state.store(VersionState::kActive, std::memory_order_relaxed);
   return done;
@@ -392,9 +382,8 @@ absl::StatusOr<RegistryChange> Registry::Retire(const std::string& name, uint32_
                                                 std::optional<uint64_t> expected,
                                                 const Commit& commit) {
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   if (now.standby == nullptr) return errors::NoStandby(name, version, NumberOf(now.active));
   if (version != 0 && version != now.standby->version) {
     return errors::NotInSlot(name, version, now.standby->version);
@@ -405,7 +394,7 @@ absl::StatusOr<RegistryChange> Registry::Retire(const std::string& name, uint32_
   change.kind = EventKind::kRetired;
   change.version = now.standby->version;
   change.retired.push_back(now.standby->version);
-  return Apply(**entry, std::move(change), std::move(next), commit);
+  return Apply(*entry, std::move(change), std::move(next), commit);
 }
 
 void Registry::NoteRemoved(const std::string& name, uint32_t version) {
@@ -420,9 +409,8 @@ absl::StatusOr<RegistryChange> Registry::Remove(
     std::vector<std::shared_ptr<absl::Notification>>* drained) {
   std::unique_ptr<Entry> removed;  // Destroyed without locks.
   absl::MutexLock change_lock(&change_mu_);
-  const absl::StatusOr<Entry*> entry = FindForChange(name, expected);
-  if (!entry.ok()) return entry.status();
-  const Serving& now = *(*entry)->serving.load(std::memory_order_relaxed);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   RegistryChange change;
   change.kind = EventKind::kRemoved;
   change.name = name;
@@ -432,10 +420,9 @@ absl::StatusOr<RegistryChange> Registry::Remove(
     change.retired.push_back(version->version);
     if (drained != nullptr) drained->push_back(version->drained);
   }
-  const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
-  if (!revision.ok()) return revision.status();
-  change.revision = *revision;
-  NoteRemoved(name, (*entry)->last_version);
+  ASSIGN_OR_RETURN(const uint64_t revision, CommitInOrder(change, commit));
+  change.revision = revision;
+  NoteRemoved(name, entry->last_version);
   for (const auto& version : {now.active, now.standby}) {
     if (version == nullptr) continue;
     version->state.store(VersionState::kRetired, std::memory_order_relaxed);
@@ -457,17 +444,15 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
   entry->last_version = op.last_version;
   auto serving = std::make_unique<Serving>();
   for (const RestoredVersion& restored : op.versions) {
-    const absl::Status fits = CheckInstallLocked(op.name, restored.spec, 0);
-    if (!fits.ok()) return fits;
-    absl::StatusOr<ParsedSpec> parsed = ParseSpec(restored.spec);
-    if (!parsed.ok()) return parsed.status();
+    RETURN_IF_ERROR(CheckInstallLocked(op.name, restored.spec, 0));
+    ASSIGN_OR_RETURN(ParsedSpec parsed, ParseSpec(restored.spec));
     const bool bytecode = restored.spec.kind == OperatorKind::kBytecode;
     if (entry->op == nullptr) {
       entry->op =
-          std::make_shared<Operator>(op.name, restored.spec.signature, parsed->signature, bytecode);
+          std::make_shared<Operator>(op.name, restored.spec.signature, parsed.signature, bytecode);
     } else if (entry->op->bytecode() != bytecode) {
       return errors::OtherKind(op.name, entry->op->bytecode());
-    } else if (!entry->op->signature().SameAs(parsed->signature)) {
+    } else if (!entry->op->signature().SameAs(parsed.signature)) {
       return errors::OtherSignature(op.name, restored.spec.signature, entry->op->signature_text());
     }
     entry->last_version = std::max(entry->last_version, restored.version);
@@ -480,7 +465,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     version->op = entry->op;
     version->version = restored.version;
     version->spec = restored.spec;
-    version->split = parsed->split;
+    version->split = parsed.split;
     version->stats = MakeStats(op.name, restored.version);
     version->payload = restored.payload;
     version->state = restored.state;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -121,9 +122,9 @@ class RegistryTest : public testing::Test {
   // Installs a version, staged.
   absl::StatusOr<RegistryChange> TryStage(const std::string& name, const VersionSpec& spec,
                                           std::optional<uint64_t> expected = std::nullopt) {
-    auto reserved = registry_->Reserve(name, spec, expected, absl::Now() + absl::Seconds(60));
-    if (!reserved.ok()) return reserved.status();
-    return registry_->Stage(*std::move(reserved), expected, commit_);
+    ASSIGN_OR_RETURN(auto reserved,
+                     registry_->Reserve(name, spec, expected, absl::Now() + absl::Seconds(60)));
+    return registry_->Stage(std::move(reserved), expected, commit_);
   }
   RegistryChange Stage(const std::string& name, const VersionSpec& spec = Spec()) {
     auto change = TryStage(name, spec);

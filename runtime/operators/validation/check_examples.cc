@@ -7,6 +7,7 @@
 #include "runtime/base/errors/argument_errors.h"
 #include "runtime/base/errors/example_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
@@ -56,7 +57,7 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
     types.push_back(scalar ? ArgumentType::Scalar(value.dtype)
                            : ArgumentType::Tensor(value.dtype, value.shape));
   }
-  if (absl::Status status = signature.Match(operator_name, types); !status.ok()) return status;
+  RETURN_IF_ERROR(signature.Match(operator_name, types));
   if (!std::isfinite(example.relative_tolerance) || !std::isfinite(example.absolute_tolerance) ||
       example.relative_tolerance < 0 || example.absolute_tolerance < 0) {
     return errors::ExampleTolerance(example.relative_tolerance, example.absolute_tolerance);
@@ -72,8 +73,7 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
     if (!elements) return errors::ShapeTooLarge(place);
     const uint64_t bytes = static_cast<uint64_t>(*elements) * SizeOf(value.dtype);
     if (bytes > kMaxExampleBytes) return errors::ExampleTooLarge(bytes, kMaxExampleBytes);
-    absl::Status status = CheckData(place, parameter, value, bytes);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckData(place, parameter, value, bytes));
     total += bytes;
     // Of an empty output nothing can be expected.
     if (!IsOutput(parameter) || bytes == 0) continue;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/canary_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/operators/validation/compare.h"
 #include "runtime/operators/validation/violation_text.h"
 
@@ -90,45 +91,40 @@ absl::Status ExampleRunner::Run(size_t index, const Example& example, bool gener
   const uint64_t chunks = NaturalChunks(example);
   if (job_.checked_slot) {
     const uint64_t most = GuardedTensors::kMaxCheckedChunks;
-    const absl::StatusOr<Result> checked = RunOnce(subject, {.name = "checked build",
+    ASSIGN_OR_RETURN(const Result checked, RunOnce(subject, {.name = "checked build",
                                                              .slot = *job_.checked_slot,
                                                              .chunks = std::min(chunks, most),
                                                              .checked = true,
-                                                             .poison = kPoison});
-    if (!checked.ok()) return checked.status();
+                                                             .poison = kPoison}));
   }
   Way way{.name = ChunksText(chunks),
           .slot = job_.slot,
           .chunks = chunks,
           .may_be_compact = true,
           .poison = kPoison};
-  const absl::StatusOr<Result> first = RunOnce(subject, way);
-  if (!first.ok()) return first.status();
+  ASSIGN_OR_RETURN(const Result first, RunOnce(subject, way));
   Way shifted = way;
   shifted.name = absl::StrCat(way.name, ", tensors one element off alignment");
   shifted.shifted = true;
   shifted.poison = kOtherPoison;
-  const absl::StatusOr<Result> second = RunOnce(subject, shifted);
-  if (!second.ok()) return second.status();
-  if (first->refused || second->refused) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Result second, RunOnce(subject, shifted));
+  if (first.refused || second.refused) return absl::OkStatus();
 
-  absl::Status status = CheckWritten(subject, way, *first, *second);
+  absl::Status status = CheckWritten(subject, way, first, second);
   if (!status.ok()) return status;
-  const absl::StatusOr<Reference> reference = FindReference(subject, way, *first);
-  if (!reference.ok()) return reference.status();
-  status = CheckEqual(subject, way, *first, *reference);
+  ASSIGN_OR_RETURN(const Reference reference, FindReference(subject, way, first));
+  status = CheckEqual(subject, way, first, reference);
   if (!status.ok()) return status;
-  status = CheckEqual(subject, shifted, *second, *reference);
+  status = CheckEqual(subject, shifted, second, reference);
   if (!status.ok() || job_.split.parameter < 0) return status;
   for (const uint64_t other : {uint64_t{1}, kOddChunks}) {
     if (other == chunks) continue;
     way.name = ChunksText(other);
     way.chunks = other;
     way.may_be_compact = false;
-    const absl::StatusOr<Result> result = RunOnce(subject, way);
-    if (!result.ok()) return result.status();
-    if (result->refused) continue;
-    status = CheckEqual(subject, way, *result, *reference);
+    ASSIGN_OR_RETURN(const Result result, RunOnce(subject, way));
+    if (result.refused) continue;
+    status = CheckEqual(subject, way, result, reference);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -156,15 +152,15 @@ TaskDescriptor ExampleRunner::MakeTask(const Way& way, const GuardedTensors& ten
 
 absl::StatusOr<ExampleRunner::Result> ExampleRunner::RunOnce(const Subject& subject,
                                                              const Way& way) {
-  auto tensors = GuardedTensors::Place(job_.signature, subject.example, window_, way.shifted);
-  if (!tensors.ok()) return tensors.status();
-  tensors->Fill(way.poison);
+  ASSIGN_OR_RETURN(auto tensors,
+                   GuardedTensors::Place(job_.signature, subject.example, window_, way.shifted));
+  tensors.Fill(way.poison);
   // Threads that miss a barrier are found before the task as a whole is given up.
-  if (way.checked) tensors->PrepareContext(std::chrono::nanoseconds(time_limit_).count() / 2);
+  if (way.checked) tensors.PrepareContext(std::chrono::nanoseconds(time_limit_).count() / 2);
   ++tasks_run_;
   const TaskEnd end =
-      tasks_->Run(MakeTask(way, *tensors), tensors->arguments(), time_limit_ + kGrace);
-  return Judge(subject, way, *tensors, end);
+      tasks_->Run(MakeTask(way, tensors), tensors.arguments(), time_limit_ + kGrace);
+  return Judge(subject, way, tensors, end);
 }
 
 absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subject, const Way& way,
