@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(
   # Toolchain and build.
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
-  binutils ca-certificates clang clang-format file g++ git libclang-rt-14-dev make patchelf
+  binutils ca-certificates clang clang-format clang-tidy file g++ git libclang-rt-14-dev make patchelf
   pkg-config python3 shellcheck
   # Libraries.
   libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libgmock-dev libgrpc++-dev libgtest-dev
