@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/log.h"
 #include "runtime/device/cuda_probe.h"
 #include "runtime/device/failed_device.h"
 
@@ -117,8 +118,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceCh
     if (!any || IsMistake(choice, status, starter)) {
       return absl::Status(status.code(), absl::StrCat(NameOf(choice), ": ", status.message()));
     }
-    fprintf(stderr, "residentd: device %zu: %s did not start, the others serve: %s\n", i,
-            NameOf(choice).c_str(), std::string(status.message()).c_str());
+    LogError("device ", i, ": ", NameOf(choice),
+             " failed to start; continuing with the other devices: ", status.message());
     devices.push_back(std::make_unique<FailedDevice>(device_options[i], NameOf(choice), status));
   }
   return devices;

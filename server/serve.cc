@@ -20,7 +20,10 @@
 #include "google/protobuf/stubs/logging.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "runtime/base/atomic_file.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/host_port.h"
+#include "runtime/base/log.h"
 #include "runtime/base/process/descriptor_limit.h"
 #include "runtime/base/sandbox/sandbox.h"
 #include "runtime/base/status_macros.h"
@@ -39,7 +42,6 @@
 #include "server/device_list.h"
 #include "server/metrics/metrics_server.h"
 #include "server/metrics/operator_event_counter.h"
-#include "server/port_file.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
 #include "server/rpc/buffers_service.h"
@@ -67,8 +69,6 @@ constexpr int kRoundThreads = 2;
 int AnswerThreads() {
   return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 4);
 }
-
-std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 // "invalid_argument".
 std::string CodeName(int code) {
@@ -107,11 +107,9 @@ uint32_t MostConnections(uint32_t wanted, uint32_t own) {
   if (descriptors >= uint64_t{wanted} + own) return wanted;
   const uint64_t most =
       std::max(descriptors / 2, descriptors - std::min<uint64_t>(descriptors, own));
-  fprintf(stderr,
-          "residentd: warning: at most %llu connections, not --max_connections=%u: the process may "
-          "have %llu descriptors. Fix: raise LimitNOFILE, or ulimit -Hn\n",
-          static_cast<unsigned long long>(most), wanted,
-          static_cast<unsigned long long>(descriptors));
+  LogWarning("at most ", most, " connections, not --max_connections=", wanted,
+             ": the process may have ", descriptors,
+             " descriptors. Fix: raise LimitNOFILE, or ulimit -Hn");
   return static_cast<uint32_t>(most);
 }
 
@@ -269,9 +267,7 @@ absl::Status Daemon::StartOperators() {
   for (Device* device : core_.devices) {
     if (const auto session = device->session()) RestoreBuffers(*device, *session);
   }
-  for (const std::string& warning : warnings) {
-    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
-  }
+  for (const std::string& warning : warnings) LogWarning(warning);
   if (!restored.ok()) return restored;
   for (Device* device : core_.devices) {
     device->OnFault(
@@ -394,7 +390,7 @@ absl::Status Daemon::StartMetrics() {
   ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(options_.metrics_address, std::move(sources),
                                                       options_.metrics_hosts));
   metrics_ = std::move(metrics);
-  core_.metrics_address = absl::StrCat(HostOf(options_.metrics_address), ":", metrics_->port());
+  core_.metrics_address = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());
   return absl::OkStatus();
 }
 
@@ -442,7 +438,7 @@ absl::Status Daemon::StartServer() {
   AddService(builder, channelz_, grpc::channelz::v1::Channelz::service_full_name());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start its server");
-  address_ = absl::StrCat(HostOf(options_.address), ":", listener_->port());
+  address_ = absl::StrCat(HostPart(options_.address), ":", listener_->port());
   health_->Update();
   access_files_.Watch([this] { streams_.EndRefused(); });
   uint32_t own_descriptors = kOwnDescriptors;
@@ -504,7 +500,7 @@ absl::Status Daemon::Start() {
   if (!status.ok()) return status;
   if (const std::string warning = AccessWarning(options_.access, options_.address);
       !warning.empty()) {
-    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
+    LogWarning(warning);
   }
   if (status.ok()) status = BindLocalSocket();
   if (status.ok()) status = access_files_.Load();
@@ -545,7 +541,13 @@ absl::Status Daemon::TellPorts() const {
                                 {"metrics_address", core_.metrics_address},
                                 {"local_address", core_.local_address},
                                 {"pid", static_cast<int64_t>(getpid())}};
-  return WritePortFile(options_.port_file, ports.dump() + "\n");
+  // Everybody may read the file.
+  const absl::Status written =
+      WriteFileAtomically(options_.port_file, {ports.dump(), "\n"}, {.mode = 0644});
+  if (written.ok()) return written;
+  return absl::UnavailableError(
+      absl::StrCat("cannot write --port_file=", options_.port_file, ": ", written.message(),
+                   ". Fix: give a path in an existing folder that the daemon may write"));
 }
 
 void Daemon::OnDraining() {
@@ -567,8 +569,8 @@ void Daemon::Stop(const sigset_t& signals) {
     if (sigtimedwait(&signals, nullptr, &now) > 0) break;
   }
   if (left > 0) {
-    fprintf(stderr, "residentd: %llu tasks were not finished and are answered UNAVAILABLE\n",
-            static_cast<unsigned long long>(left));
+    LogWarning(left,
+               " tasks were not finished within --drain_timeout and are answered UNAVAILABLE");
   }
   manager_->Stop();
   // What is left ends UNAVAILABLE with its engine; then the streams are ended.
@@ -620,7 +622,7 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
     if (options.access.credentials()) {
       daemon.ReloadAccess();
     } else {
-      fprintf(stderr, "residentd: SIGHUP: nothing to read anew without --tls_cert or --policy\n");
+      LogInfo("SIGHUP: nothing to reload without --tls_cert or --policy");
     }
   }
   daemon.Stop(signals);

@@ -12,6 +12,7 @@
 #include "client/cli/exit_codes.h"
 #include "client/cli/flags.h"
 #include "client/residentd_client.h"
+#include "runtime/base/atomic_file.h"
 
 namespace resident::cli {
 namespace {
@@ -135,19 +136,23 @@ absl::Status CheckWritable(const std::string& path) {
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view contents) {
-  // Devices and pipes (/dev/stdout) are written as they are.
+  const absl::string_view bytes(contents.data(), contents.size());
+  const auto failed = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", why));
+  };
   struct stat info;
-  const bool in_place = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  const std::string temporary = in_place ? path : absl::StrCat(path, ".part.", getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  bool ok = file != nullptr;
-  ok = ok && std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
-  if (file != nullptr) ok = std::fclose(file) == 0 && ok;
-  if (!in_place) ok = ok && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (ok) return absl::OkStatus();
-  const std::string why = std::strerror(errno);
-  if (!in_place) std::remove(temporary.c_str());
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", why));
+  if (stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    const absl::Status written = WriteFileAtomically(path, {bytes}, {.mode = 0666 & ~mask});
+    return written.ok() ? written : failed(written.message());
+  }
+  // Devices and pipes (/dev/stdout) are written as they are.
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return failed(std::strerror(errno));
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  if (std::fclose(file) == 0 && written) return absl::OkStatus();
+  return failed(std::strerror(errno));
 }
 
 absl::Status ReadFile(const std::string& path, std::string* contents) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/trusted_file.h"
 
@@ -21,9 +22,7 @@ absl::Status Named(const char* flag, const std::string& path, const absl::Status
 }
 
 void Warn(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) {
-    fprintf(stderr, "residentd: warning: %s\n", warning.c_str());
-  }
+  for (const std::string& warning : warnings) LogWarning(warning);
 }
 
 std::string Fingerprint(const absl::StatusOr<std::string>& text) {
@@ -114,11 +113,10 @@ absl::Status AccessFiles::Load() {
 bool AccessFiles::Report(const char* flag, const absl::Status& status) {
   if (status.ok()) {
     ++counters_.reloads;
-    fprintf(stderr, "residentd: --%s was read anew\n", flag);
+    LogInfo("reloaded --", flag);
   } else {
     ++counters_.failures;
-    fprintf(stderr, "residentd: --%s could not be read anew, what held before holds: %s\n", flag,
-            std::string(status.message()).c_str());
+    LogError("failed to reload --", flag, ", keeping the previous contents: ", status.message());
   }
   return status.ok();
 }

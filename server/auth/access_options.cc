@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/host_port.h"
 
 namespace resident {
 namespace {
@@ -24,10 +25,7 @@ bool IsLoopback(const sockaddr& address) {
 }  // namespace
 
 bool OnLoopback(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
+  const std::string host(WithoutBrackets(HostPart(address)));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "runtime/base/log.h"
 
 namespace resident {
 namespace {
@@ -50,17 +51,16 @@ void GrpcLog::Log(const char* file, int line, char severity, std::string_view me
   const bool last = lines == kMaxLinesPerPlace || written_ == kMaxLines;
   const std::string_view base = BaseName(file);
   write_(absl::StrCat(
-      "residentd: gRPC: ", std::string(1, severity), " ",
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-      absl::string_view(base.data(), base.size()), ":", line, ": ",
+      "gRPC: ", std::string(1, severity), " ", absl::string_view(base.data(), base.size()), ":",
+      line, ": ",
       absl::CEscape(absl::string_view(message.data(), std::min(message.size(), kMaxLineBytes))),
       last ? " (further lines of this minute are counted, not written)" : ""));
 }
 
 void GrpcLog::BeginPeriod(Clock::time_point now) {
   if (suppressed_ > reported_) {
-    write_(absl::StrCat("residentd: gRPC: ", suppressed_ - reported_,
-                        " more lines were logged and not written"));
+    write_(
+        absl::StrCat("gRPC: ", suppressed_ - reported_, " more lines were logged and not written"));
     reported_ = suppressed_;
   }
   began_ = now;
@@ -75,8 +75,7 @@ uint64_t GrpcLog::suppressed() const {
 
 GrpcLog& GrpcLog::Install() {
   // gRPC's threads may log until the process has ended.
-  static GrpcLog& log =
-      *new GrpcLog([](const std::string& line) { fprintf(stderr, "%s\n", line.c_str()); });
+  static GrpcLog& log = *new GrpcLog([](const std::string& line) { LogInfo(line); });
   gpr_set_log_function([](gpr_log_func_args* args) {
     log.Log(args->file, args->line, Letter(args->severity), args->message);
   });

@@ -17,6 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/host_port.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
@@ -38,19 +40,6 @@ absl::Status CannotListen(const std::string& flag, const std::string& address,
                                              ". Fix: stop what uses the address, or give another "
                                              "with --",
                                              flag));
-}
-
-// "host:port" or "[v6]:port".
-bool Split(const std::string& address, std::string* host, std::string* port) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) return false;
-  *host = address.substr(0, colon);
-  *port = address.substr(colon + 1);
-  if (host->size() > 1 && host->front() == '[' && host->back() == ']') {
-    *host = host->substr(1, host->size() - 2);
-  }
-  return !host->empty() && port->size() <= 5 &&
-         port->find_first_not_of("0123456789") == std::string::npos && std::stoi(*port) <= 65535;
 }
 
 void SetOption(int fd, int level, int name, unsigned value) {
@@ -137,14 +126,13 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag
 }
 
 absl::Status Listener::BindAll() {
-  std::string host;
-  std::string port;
-  if (!Split(address_, &host, &port)) {
+  const std::optional<HostPort> parts = ParseHostPort(address_);
+  if (!parts.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("--", flag_, "=", address_,
                                                    " is not host:port. Fix: give e.g. "
                                                    "127.0.0.1:50051"));
   }
-  const auto resolved = Resolve(host, port);
+  const auto resolved = Resolve(parts->host, std::to_string(parts->port));
   if (const int* const error = std::get_if<int>(&resolved)) {
     return CannotListen(flag_, address_, gai_strerror(*error));
   }
@@ -304,23 +292,18 @@ int Listener::Report() {
     if (left > absl::ZeroDuration()) return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
   }
   if (refused > 0) {
-    fprintf(stderr,
-            "residentd: connections over --max_connections=%u, or over one address's share of it "
-            "(--max_address_connections=%u): %llu were refused. Fix: close those that are not "
-            "needed, or raise the limit\n",
-            owned_table_->limits().max_connections, owned_table_->limits().max_address_connections,
-            static_cast<unsigned long long>(refused));
+    LogWarning(refused, " connections were refused: more than --max_connections=",
+               owned_table_->limits().max_connections, ", or more than one address's share of it (",
+               "--max_address_connections=", owned_table_->limits().max_address_connections,
+               "). Fix: close those that are not needed, or raise the limit");
   }
   if (idle + bytes + for_room > 0) {
-    fprintf(stderr,
-            "residentd: connections over which no credential was shown were closed: %llu had no "
-            "call for --max_unadmitted_idle_ms=%lld, %llu had sent more than "
-            "--max_unadmitted_kib=%llu, %llu made room for others\n",
-            static_cast<unsigned long long>(idle),
-            static_cast<long long>(owned_table_->limits().max_unadmitted_idle.count()),
-            static_cast<unsigned long long>(bytes),
-            static_cast<unsigned long long>(owned_table_->limits().max_unadmitted_bytes >> 10),
-            static_cast<unsigned long long>(for_room));
+    LogWarning("connections without an admitted call were closed: ", idle,
+               " had no call for --max_unadmitted_idle_ms=",
+               owned_table_->limits().max_unadmitted_idle.count(), ", ", bytes,
+               " had sent more than --max_unadmitted_kib=",
+               owned_table_->limits().max_unadmitted_bytes >> 10, ", ", for_room,
+               " made room for others");
   }
   reported_ = Clock::now();
   reported_figures_ = now;
@@ -329,10 +312,8 @@ int Listener::Report() {
 
 void Listener::ReportNoRoom(int error) {
   if (reported_no_room_.has_value() && Clock::now() - *reported_no_room_ < kReportEvery) return;
-  fprintf(stderr,
-          "residentd: no connection can be taken for now, those that come wait: %s. Fix: raise "
-          "LimitNOFILE, or ulimit -n\n",
-          strerror(error));
+  LogError("cannot accept connections for now; new ones wait: ", strerror(error),
+           ". Fix: raise LimitNOFILE, or ulimit -n");
   reported_no_room_ = Clock::now();
 }
 

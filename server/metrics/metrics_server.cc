@@ -22,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
+#include "runtime/base/host_port.h"
 #include "runtime/base/status_macros.h"
 #include "server/metrics/metrics_collector.h"
 
@@ -34,35 +35,11 @@ constexpr int kThreads = 16;
 constexpr int kRequestMs = 2000;
 constexpr int kMaxRequestBytes = 8192;
 
-struct HostPort {
-  std::string host;  // Without brackets.
-  std::string port;
-};
-
 absl::Status AddressError(const std::string& address) {
   return absl::InvalidArgumentError(
       absl::StrCat("--metrics_address is \"", address,
                    "\", which is not host:port. Fix: for example --metrics_address=127.0.0.1:9464 "
                    "(port 0 takes a free one)"));
-}
-
-// The listener takes a list with options of its own ("80s,[::]:81r"); only one
-// host:port is let through.
-absl::StatusOr<HostPort> Split(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return AddressError(address);
-  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
-  uint32_t port;
-  if (parts.port.find_first_not_of("0123456789") != std::string::npos ||
-      !absl::SimpleAtoi(parts.port, &port) || port > 65535) {
-    return AddressError(address);
-  }
-  if (parts.host.front() == '[' && parts.host.back() == ']') {
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
-  } else if (parts.host.find_first_of(":,") != std::string::npos) {
-    return AddressError(address);
-  }
-  return parts;
 }
 
 // Addresses of `parts`, as the resolver orders them; null with why on an error.
@@ -72,7 +49,8 @@ AddressList Resolve(const HostPort& parts, std::string* why) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found)) {
+  if (const int error =
+          getaddrinfo(parts.host.c_str(), std::to_string(parts.port).c_str(), &hints, &found)) {
     *why = gai_strerror(error);
     found = nullptr;
   }
@@ -185,7 +163,7 @@ class CivetMetricsServer : public MetricsServer {
                     std::to_string(kMaxRequestBytes), "enable_keep_alive", "no"}) {
     server_->addHandler("/metrics", page_);
     port_ = server_->getListeningPorts().at(0);
-    parts_.port = std::to_string(port_);
+    parts_.port = static_cast<uint16_t>(port_);
   }
 
   // The listener looks for its end between connections, or every two seconds. So that
@@ -215,13 +193,18 @@ class CivetMetricsServer : public MetricsServer {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts) {
-  ASSIGN_OR_RETURN(HostPort parts, Split(address));
+  // The listener takes a list with options of its own ("80s,[::]:81r"); only one host:port is let
+  // through.
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (!parts.has_value() || parts->host.find(',') != std::string::npos) {
+    return AddressError(address);
+  }
   try {
-    return std::make_unique<CivetMetricsServer>(address, parts, std::move(sources), hosts);
+    return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts);
   } catch (const std::exception&) {
     // Its text is the same for every reason.
     return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics on ", address, ": ", WhyNot(parts),
+        "cannot serve metrics on ", address, ": ", WhyNot(*parts),
         ". Fix: stop what listens there, or choose another --metrics_address (port 0 takes a "
         "free one)"));
   }

@@ -144,13 +144,13 @@ class PolicyTest : public ::testing::Test {
     folder_.Write("tokens", text);
     EXPECT_TRUE(Eventually([&] { return Count("--token_file") > before; }));
   }
-  // How often the daemon's log has it.
-  size_t Count(const std::string& word) const {
+  // How often the daemon's log says that the flag's file was reloaded, or could not be.
+  size_t Count(const std::string& flag) const {
     const std::string log = daemon_.Output();
     size_t count = 0;
-    for (size_t at = log.find("residentd: " + word); at != std::string::npos;
-         at = log.find("residentd: " + word, at + 1)) {
-      ++count;
+    for (const char* what : {"residentd: reloaded ", "residentd: error: failed to reload "}) {
+      const std::string line = what + flag;
+      for (size_t at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++count;
     }
     return count;
   }
@@ -372,7 +372,7 @@ TEST_F(PolicyTest, APolicyThatEverybodyMayWriteIsNotTaken) {
       "admin": {"roles": ["admin"]}}})";
   ASSERT_EQ(chmod(folder_.Path("next").c_str(), 0664), 0);
   std::filesystem::rename(folder_.Path("next"), policy_);
-  EXPECT_TRUE(log_has("--policy was read anew"));
+  EXPECT_TRUE(log_has("reloaded --policy"));
   EXPECT_THAT(daemon_.Output(), HasSubstr("warning: " + policy_ + " may be written by its group"));
   EXPECT_THAT(daemon_.Output(), HasSubstr("Fix: chmod g-w " + policy_));
   EXPECT_EQ(Call(kStatus, kInstallToken).error_code(), StatusCode::PERMISSION_DENIED);

@@ -137,7 +137,7 @@ TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {
 TEST(DaemonFaultsTest, HangupWithoutCredentialsIsSurvived) {
   Daemon daemon;
   const pid_t engine = daemon.engine_pid();
-  const std::string said = "SIGHUP: nothing to read anew";
+  const std::string said = "SIGHUP: nothing to reload";
   daemon.Kill(SIGHUP);
   ASSERT_TRUE(Eventually([&] {
     return daemon.Output().find(said) != std::string::npos || daemon.Wait(seconds(0)).has_value();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/arguments_text.h"
 #include "runtime/operators/install/install_run.h"
@@ -286,11 +287,10 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
     if (!change.ok()) continue;
     bakes_.Forget(version->op->name());
     if (!change->commit_status.ok()) {
-      fprintf(stderr,
-              "residentd: error: version %u of %s is quarantined, but a restart now would bring it "
-              "back, until this is written down with the next change: %s\n",
-              version->version, version->op->name().c_str(),
-              change->commit_status.ToString().c_str());
+      LogError("version ", version->version, " of ", version->op->name(),
+               " is quarantined, but the state folder does not say so yet: a restart before the "
+               "next change would bring it back: ",
+               change->commit_status.ToString());
     }
   }
   sources_.state->Sync().IgnoreError();  // The store says so, and tries again.

@@ -1,0 +1,65 @@
+#include "runtime/base/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+
+namespace resident {
+namespace {
+
+absl::Status Failed(absl::string_view step) {
+  return absl::UnavailableError(absl::StrCat(step, ": ", strerror(errno)));
+}
+
+absl::Status WriteAll(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return Failed("write");
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Failed("sync");
+  const absl::Cleanup close_folder = [fd] { close(fd); };
+  return fsync(fd) == 0 ? absl::OkStatus() : Failed("sync");
+}
+
+}  // namespace
+
+absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
+                                 const AtomicFileOptions& options) {
+  std::string draft = path + ".XXXXXX";
+  // O_EXCL: a link of that name is an error.
+  int fd = mkostemp(draft.data(), O_CLOEXEC);
+  if (fd < 0) return Failed("create");
+  absl::Cleanup remove_draft = [&] {
+    if (fd >= 0) close(fd);
+    unlink(draft.c_str());
+  };
+  for (const absl::string_view part : parts) RETURN_IF_ERROR(WriteAll(fd, part));
+  if (fchmod(fd, options.mode) != 0) return Failed("chmod");
+  if (options.durable && fsync(fd) != 0) return Failed("sync");
+  // Some file systems report a full disk only here.
+  if (close(std::exchange(fd, -1)) != 0) return Failed("close");
+  if (rename(draft.c_str(), path.c_str()) != 0) return Failed("rename");
+  std::move(remove_draft).Cancel();
+  return options.durable ? SyncFolderOf(path) : absl::OkStatus();
+}
+
+}  // namespace resident

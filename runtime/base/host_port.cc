@@ -1,0 +1,36 @@
+#include "runtime/base/host_port.h"
+
+#include "absl/strings/numbers.h"
+
+namespace resident {
+
+absl::string_view HostPart(absl::string_view address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+absl::string_view WithoutBrackets(absl::string_view host) {
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
+    return host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
+std::optional<HostPort> ParseHostPort(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return std::nullopt;
+  const absl::string_view host = address.substr(0, colon);
+  const absl::string_view digits = address.substr(colon + 1);
+  uint32_t port;
+  if (digits.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(digits, &port) || port > UINT16_MAX) {
+    return std::nullopt;
+  }
+  const absl::string_view bare = WithoutBrackets(host);
+  // Without brackets, where an IPv6 address ends cannot be said.
+  if (bare.empty() || (bare.size() == host.size() && host.find(':') != absl::string_view::npos)) {
+    return std::nullopt;
+  }
+  return HostPort{std::string(bare), static_cast<uint16_t>(port)};
+}
+
+}  // namespace resident
