@@ -47,11 +47,6 @@ OperatorResources ResourcesOf(uint32_t slot, const FunctionResources& function) 
     if (!status_.ok()) return status_;                                                \
   } while (false)
 
-#define RETURN_IF_ERROR(expression)                                         \
-  do {                                                                      \
-    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
-  } while (false)
-
 }  // namespace
 
 absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
