@@ -17,11 +17,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/sdk/operator.h"
 #include "runtime/engine/cpu/cpu_generation.h"
 #include "runtime/engine/engine.h"
@@ -97,11 +98,12 @@ class CpuEngine : public Engine {
 
   // The present generation; changed while no worker runs, so that workers read it freely.
   std::shared_ptr<const CpuGeneration> generation_;
-  std::mutex staged_mu_;
-  std::shared_ptr<const CpuGeneration> staged_;  // Under staged_mu_.
+  absl::Mutex staged_mu_;
+  std::shared_ptr<const CpuGeneration> staged_ ABSL_GUARDED_BY(staged_mu_);
 
-  std::mutex mapped_mu_;
-  std::vector<std::pair<uint64_t, uint64_t>> mapped_;  // Address, bytes.
+  absl::Mutex mapped_mu_;
+  std::vector<std::pair<uint64_t, uint64_t>> mapped_
+      ABSL_GUARDED_BY(mapped_mu_);  // Address, bytes.
 };
 
 }  // namespace resident

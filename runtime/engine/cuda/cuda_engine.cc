@@ -210,7 +210,10 @@ absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added
     RETURN_IF_ERROR(entry.status());
     table[op.slot] = *entry;
   }
-  RETURN_IF_CUDA_ERROR(cuMemcpyHtoD, table_, table.data(), table.size() * sizeof(uint64_t));
+  // On the kernel's stream, so that the next launch comes behind it. The table has been read when
+  // the call returns.
+  RETURN_IF_CUDA_ERROR(cuMemcpyHtoDAsync, table_, table.data(), table.size() * sizeof(uint64_t),
+                       stream_);
   return absl::OkStatus();
 }
 
@@ -328,7 +331,8 @@ absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* 
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for ", what, " (", bytes, " bytes): ", status.message()));
   }
-  RETURN_IF_CUDA_ERROR(cuMemsetD8, address, 0, bytes);
+  // On the kernel's stream: work on another one has no order to a launch there.
+  RETURN_IF_CUDA_ERROR(cuMemsetD8Async, address, 0, bytes, stream_);
   return address;
 }
 

@@ -5,6 +5,9 @@
 // generation loads the modules that are new, writes the table, and unloads those that no
 // slot names any more. What it costs depends on what changes, not on what there is.
 //
+// What a launch relies on (zeroed memory, the jump table) is written on the kernel's own stream:
+// that one is non-blocking, so work on any other stream has no order to the launch.
+//
 // After Start() nothing here calls what waits for a resident kernel (module loading and
 // unloading, copies, freeing, unregistering: docs/gpu_facts.md); such work is put off until
 // the kernel is parked.
