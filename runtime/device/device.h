@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "runtime/base/limits.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/generation.h"
@@ -147,13 +148,26 @@ class Device {
   // parked it or is about to.
   virtual bool open_to_all() { return session() != nullptr; }
 
-  // Takes the kernel off the device until Resume (Admin.Park); waits until it has left.
+  // Who waits for a park or a resume. It takes effect whether or not somebody waits.
+  struct Waiter {
+    // Called once, from any thread; it must not block. Those that the device cannot answer now
+    // are answered when its state changes.
+    std::function<void(const absl::Status&)> settled;
+    // Whether nobody waits any more; it is then answered CANCELLED at the next occasion. May be
+    // null.
+    std::function<bool()> gone;
+  };
+  // Takes the kernel off the device until a resume (Admin.Park); settled once it has left.
   // Tasks queue meanwhile. An engine that ends while parked is replaced, and parked.
-  // UNAVAILABLE: unhealthy, or shutting down.
-  virtual absl::Status Park() = 0;
-  // Puts it back and waits until it is. A device that is unhealthy gets a new engine
-  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down.
-  virtual absl::Status Resume() = 0;
+  // UNAVAILABLE: unhealthy, or shutting down. ABORTED: a resume came meanwhile.
+  virtual void StartPark(Waiter waiter) = 0;
+  // Puts it back; settled once it is. A device that is unhealthy gets a new engine
+  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down. ABORTED: a park came
+  // meanwhile.
+  virtual void StartResume(Waiter waiter) = 0;
+  // The same; wait for the outcome.
+  absl::Status Park() { return Await(&Device::StartPark); }
+  absl::Status Resume() { return Await(&Device::StartResume); }
 
   // Makes this generation the device's: waits for a moment with no task running, parks,
   // loads, launches. Tasks queue meanwhile; none is lost. A device that is parked takes
@@ -198,6 +212,19 @@ class Device {
 
   // Ends the engine. Batches that are queued or in flight end UNAVAILABLE.
   virtual void Shutdown() = 0;
+
+ private:
+  absl::Status Await(void (Device::*start)(Waiter)) {
+    absl::Notification settled;
+    absl::Status outcome;
+    (this->*start)({[&](const absl::Status& status) {
+                      outcome = status;
+                      settled.Notify();
+                    },
+                    nullptr});
+    settled.WaitForNotification();
+    return outcome;
+  }
 };
 
 }  // namespace resident

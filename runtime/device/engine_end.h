@@ -16,7 +16,8 @@
 
 namespace resident {
 
-// A broken control plane: how long until the engine must be seen to have ended.
+// A broken control plane: how long until the engine must be seen to have ended. One whose device
+// has faulted fails the call first and ends itself then.
 inline constexpr std::chrono::seconds kEndLimit{1};
 
 struct EngineEnd {
@@ -30,9 +31,8 @@ struct EngineEnd {
 
 // `name`: "engine of device 0".
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit);
-// A call to the engine failed: because it ended, or else it has to.
-EngineEnd DescribeFailedCall(EngineProcess& engine, const std::string& name, const char* call,
-                             const absl::Status& status);
+// A call to the engine failed, and it has not ended: it has to.
+EngineEnd DescribeFailedCall(const std::string& name, const char* call, const absl::Status& status);
 
 }  // namespace resident
 

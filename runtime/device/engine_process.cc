@@ -116,12 +116,6 @@ absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) 
   return info;
 }
 
-absl::Status EngineProcess::LaunchGeneration(const Generation& generation) {
-  ASSIGN_OR_RETURN(const auto staged, client_->Stage(generation));
-  // Nothing is waited for: the kernel is off the device.
-  return client_->Switch(/*change=*/1, /*launch=*/true, std::chrono::nanoseconds(0)).status();
-}
-
 uint64_t EngineProcess::heartbeat() const {
   return std::atomic_ref<u64>(region_->control()->heartbeat).load(std::memory_order_relaxed);
 }

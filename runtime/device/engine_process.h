@@ -34,10 +34,6 @@ class EngineProcess {
   // UNAVAILABLE: the process ended (the message says how).
   absl::StatusOr<EngineInfo> Start(std::chrono::milliseconds most);
 
-  // For an engine that was started parked: stages the generation and launches its kernel.
-  // Errors: as Engine::Stage and Engine::Switch. Once in an engine's life.
-  absl::Status LaunchGeneration(const Generation& generation);
-
   ChildProcess& child() { return *child_; }
   const std::shared_ptr<EngineClient>& client() const { return client_; }
   const std::shared_ptr<SharedRegion>& region() const { return region_; }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ using std::chrono::seconds;
 
 constexpr seconds kStartLimit{60};
 constexpr seconds kShutdownLimit{2};
+// Between looks at an engine that was killed and has not ended.
+constexpr seconds kReapLook{5};
 
 }  // namespace
 
@@ -119,6 +122,7 @@ void SupervisedDevice::Shutdown() {
     // A start is not waited for: it can take long.
     if (starting_ != nullptr) starting_->child().Kill(SIGKILL);
   }
+  SettleWaiters();
   wake_->Signal();
   if (supervisor_.joinable()) supervisor_.join();
 }
@@ -181,8 +185,7 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::StartEngine(Eng
 
 void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool restart) {
   const uint64_t epoch = queue_.SetRing(std::make_shared<HostRing>(engine.region(), info.workers));
-  live_session_ =
-      std::make_shared<LiveSession>(epoch, info, engine.region(), engine.client(), wake_);
+  live_session_ = std::make_shared<LiveSession>(epoch, info, engine.region(), engine.client());
   std::function<void(const std::shared_ptr<EngineSession>&)> restore;
   {
     absl::MutexLock lock(&mu_);
@@ -232,7 +235,11 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
   while (true) {
     if (!std::exchange(watched.step_at_once, false)) {
       Clock::time_point until = watched.next_tick;
-      if (watched.change != nullptr) until = std::min(until, watched.change->next_step());
+      if (watched.change != nullptr && !watched.failed) {
+        until = std::min(until, watched.change_over ? *watched.change_over + kEndLimit
+                                                    : watched.change->next_step());
+      }
+      if (watched.failed) until = std::min(until, watched.failed->until);
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
       poll(events, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     }
@@ -241,10 +248,13 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
     if (wants.stop) return EngineEnd{};
     if (const auto exit = engine.child().Wait(seconds(0)))
       return DescribeExit(engine, Name(), *exit);
-    UnmapReleased(engine);
     if (Clock::now() >= watched.next_tick) {
       if (auto end = Tick(watched)) return *std::move(end);
       watched.next_tick = NextTick(watched);
+    }
+    if (watched.failed) {
+      if (Clock::now() < watched.failed->until) continue;
+      return DescribeFailedCall(Name(), watched.failed->name, watched.failed->status);
     }
     if (auto end = StepLoading(watched, wants)) return *std::move(end);
     // A kernel that is about to be changed is not parked besides.
@@ -311,12 +321,8 @@ nanoseconds SupervisedDevice::TimeLimitOf(uint32_t operator_slot) const {
   return limit.count() == 0 ? nanoseconds::max() : nanoseconds(limit);
 }
 
-void SupervisedDevice::UnmapReleased(EngineProcess& engine) {
-  for (uint64_t address : live_session_->TakeReleased()) {
-    // An engine that cannot unmap keeps the mapping until it ends; if it is because
-    // it has ended, that is found out elsewhere.
-    engine.client()->UnmapShared(address).IgnoreError();
-  }
+EngineClient::OnAnswer SupervisedDevice::WakeSupervisor() const {
+  return [wake = wake_] { wake->Signal(); };
 }
 
 SupervisedDevice::Wants SupervisedDevice::TakeWants() {
@@ -349,7 +355,7 @@ void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
     engine.child().Wait(kShutdownLimit);
   }
   engine.child().Kill(SIGKILL);
-  engine.child().Wait(ChildProcess::kReapLimit);
+  AwaitReaped(engine, end);
 
   // Breadcrumbs tell who was running; they are read before the ring goes.
   std::vector<uint32_t> suspects = end.suspects;
@@ -374,6 +380,27 @@ void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
   queue_.LoseRing(cause, suspects);
   if (restorer_.joinable()) restorer_.join();
   live_session_.reset();
+}
+
+void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) {
+  const Clock::time_point killed = Clock::now();
+  while (!engine.child().Wait(kReapLook)) {
+    const auto waited = std::chrono::duration_cast<seconds>(Clock::now() - killed);
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_ && waited >= ChildProcess::kReapLimit) return;
+    }
+    if (end.kind.empty()) continue;
+    const std::string detail =
+        absl::StrCat(end.cause, "; the system has not ended process ", engine.child().pid(),
+                     " for ", waited.count(),
+                     " s, and tasks that it may still run have no outcome until then. Fix: if "
+                     "that lasts, look at the driver's messages (dmesg) and restart the machine");
+    if (waited.count() % 30 == 0) {
+      fprintf(stderr, "residentd: device %u: %s\n", options_.index, detail.c_str());
+    }
+    SetState(State::kRestarting, detail);
+  }
 }
 
 void SupervisedDevice::ReportFault(const EngineEnd& end, std::vector<RunningTask> running) {
@@ -443,6 +470,7 @@ void SupervisedDevice::SetState(State state, const std::string& detail) {
     state_ = state;
   }
   if (changed) changed(state);
+  SettleWaiters();
 }
 
 absl::Status SupervisedDevice::StoppedError() const {

@@ -4,6 +4,10 @@
 // Everything that happens to an engine happens on the supervisor's thread, one thing
 // at a time; the other threads say what they want (under mu_) and wake it.
 //
+// While it watches an engine, that thread never waits for the engine: calls are started, and looked
+// at when they are answered. So an engine that has stopped is noticed, and ended, in time, whatever
+// it was asked to do.
+//
 // An engine's life, on that thread:
 //
 //   StartEngine ─▶ Adopt ─▶ Watch ───────────────────────────────▶ Retire ─▶ restart,
@@ -11,15 +15,16 @@
 //                            │ shuts down:
 //                            ├─ once a tick (50 ms, at rest 500): heartbeat, overdue tasks
 //                            ├─ StepLoading: a change of generation (generation_change.h)
-//                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ running
+//                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ resuming ─▶ running
 //
 // StepLoading and what it calls are in supervised_loading.cc, StepParking's in
 // supervised_parking.cc.
 //
 // Invariants:
 //   1. A task in flight is given its outcome (LoseRing) only when the engine process
-//      has been reaped: nothing writes to a client's memory after that, and a task that
-//      is sent again does not run beside itself.
+//      has been reaped, however long that takes: nothing writes to a client's memory after
+//      that, and a task that is sent again does not run beside itself. Only the daemon's own end
+//      does not wait for an engine that the system cannot end.
 //   2. session() is that of the engine whose ring the queue has, or null. After a
 //      restart it is null until the restorer has returned: a client cannot have
 //      addresses of an engine whose durable buffers are not back.
@@ -59,8 +64,8 @@ class SupervisedDevice final : public Device {
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override;
   bool open_to_all() override;
-  absl::Status Park() override;
-  absl::Status Resume() override;
+  void StartPark(Waiter waiter) override;
+  void StartResume(Waiter waiter) override;
   absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
                               std::chrono::milliseconds park_deadline) override;
   void SetGeneration(std::shared_ptr<const Generation> generation) override;
@@ -90,7 +95,7 @@ class SupervisedDevice final : public Device {
     bool work;
     Loading* loading;  // Null: nothing to load.
   };
-  enum class Parking : uint8_t { kRunning, kParking, kParked };
+  enum class Parking : uint8_t { kRunning, kParking, kParked, kResuming };
   struct Watched;  // An engine that is being watched (supervised_watched.h).
 
   void Supervise();
@@ -99,6 +104,8 @@ class SupervisedDevice final : public Device {
   void Publish();
   EngineEnd Watch(EngineProcess& engine);
   void Retire(EngineProcess& engine, const EngineEnd& end);
+  // Waits until the system has ended the killed engine; at the daemon's end not for ever.
+  void AwaitReaped(EngineProcess& engine, const EngineEnd& end);
   // Waits as long as the policy says; false: the device shuts down.
   bool AwaitRestart(const EngineEnd& end);
 
@@ -109,7 +116,7 @@ class SupervisedDevice final : public Device {
   // One look; what it finds, if it is the engine's end.
   std::optional<EngineEnd> Tick(Watched& watched);
   std::optional<EngineEnd> StepLoading(Watched& watched, const Wants& wants);
-  std::optional<EngineEnd> LoadWhileParked(Watched& watched, Loading* loading);
+  void LoadWhileParked(Watched& watched, Loading* loading);
   // Tells the waiting thread what came of it, and makes the generation the device's.
   void FinishLoading(Loading* loading, absl::Status result);
   // The engine ends: whoever waits for a generation on it hears so.
@@ -117,13 +124,21 @@ class SupervisedDevice final : public Device {
   // When an idle kernel is to leave the device, as things stand; max(): it is not to.
   Clock::time_point ParkAt(const Watched& watched) const;
   std::optional<EngineEnd> StepParking(Watched& watched, const Wants& wants);
-  std::optional<EngineEnd> BeginParking(Watched& watched, const Wants& wants);
+  void BeginParking(Watched& watched, const Wants& wants);
   std::optional<EngineEnd> FinishParking(Watched& watched, const Wants& wants);
-  std::optional<EngineEnd> ResumeKernel(Watched& watched);
+  void FinishResuming(Watched& watched);
+  // What a call to the engine does when it is answered.
+  EngineClient::OnAnswer WakeSupervisor() const;
+
+  // How a park or a resume has come out; nullopt: not yet.
+  std::optional<absl::Status> ParkOutcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<absl::Status> ResumeOutcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers those whose park or resume has come out, and drops those that are gone. To be called
+  // after each change of what the outcomes depend on.
+  void SettleWaiters() ABSL_LOCKS_EXCLUDED(mu_);
   // Asks the owner what to start the next engine with.
   void ReportFault(const EngineEnd& end, std::vector<RunningTask> running);
   std::chrono::nanoseconds TimeLimitOf(uint32_t operator_slot) const;
-  void UnmapReleased(EngineProcess& engine);
   Wants TakeWants();
 
   std::string Name() const;  // "engine of device 0"
@@ -171,6 +186,8 @@ class SupervisedDevice final : public Device {
   bool resume_wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool work_arrived_ ABSL_GUARDED_BY(mu_) = false;
   bool restored_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Waiter> parks_awaited_ ABSL_GUARDED_BY(mu_);
+  std::vector<Waiter> resumes_awaited_ ABSL_GUARDED_BY(mu_);
 
   // Held for a whole LoadGeneration: one at a time.
   absl::Mutex load_mu_ ABSL_ACQUIRED_BEFORE(mu_);

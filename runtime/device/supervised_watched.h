@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "runtime/device/generation_change.h"
 #include "runtime/device/heartbeat_monitor.h"
@@ -28,12 +29,31 @@ struct SupervisedDevice::Watched {
   Parking parking = Parking::kRunning;
   std::unique_ptr<GenerationChange> change;  // While one is under way.
   uint64_t changes = 0;                      // Numbers of this engine's.
+  // Since when a change is over that failed as if the engine had ended.
+  std::optional<Clock::time_point> change_over = std::nullopt;
   Clock::time_point resident_since;
   Clock::time_point park_began;
   // Since when a park has had nothing in flight to wait for.
   std::optional<Clock::time_point> park_idle_since;
   // The next step of parking is due now, not at the next tick.
   bool step_at_once = false;
+  // The call to the engine that the present step of parking, or the load while parked, is about;
+  // null: none is under way.
+  std::unique_ptr<EngineCall> call = nullptr;
+  Clock::time_point call_began = {};
+
+  // A call has failed, most likely because the engine is ending: who sees it end until then knows
+  // better why.
+  struct FailedCall {
+    const char* name;
+    absl::Status status;
+    Clock::time_point until;
+  };
+  std::optional<FailedCall> failed = std::nullopt;
+
+  void Fail(const char* name, absl::Status status) {
+    failed = FailedCall{name, std::move(status), Clock::now() + kEndLimit};
+  }
 };
 
 }  // namespace resident

@@ -173,8 +173,17 @@ grpc::Status EngineService::MapShared(grpc::ServerContext* context,
   if (!engine.ok()) return ToControlStatus(engine.status());
   const absl::StatusOr<uint64_t> address = (*engine)->MapShared(*fd, request->size_bytes());
   if (!address.ok()) return ToControlStatus(address.status());
-  response->set_address(*address);
-  return grpc::Status::OK;
+  {
+    absl::MutexLock mapped(&mapped_mu_);
+    // Asked under the lock: a caller who gives up later finds the mapping here.
+    if (context == nullptr || !context->IsCancelled()) {
+      mapped_[request->token()] = *address;
+      response->set_address(*address);
+      return grpc::Status::OK;
+    }
+  }
+  (*engine)->UnmapShared(*address).IgnoreError();
+  return grpc::Status(grpc::StatusCode::CANCELLED, "the caller has given up");
 }
 
 grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
@@ -182,7 +191,17 @@ grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
                                         internal::UnmapSharedResponse* response) {
   const absl::StatusOr<Engine*> engine = Running();
   if (!engine.ok()) return ToControlStatus(engine.status());
-  return ToControlStatus((*engine)->UnmapShared(request->address()));
+  uint64_t address = 0;
+  {
+    absl::MutexLock mapped(&mapped_mu_);
+    const auto found = mapped_.find(request->token());
+    if (found == mapped_.end()) {
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, "no shared object is mapped by that token");
+    }
+    address = found->second;
+    mapped_.erase(found);
+  }
+  return ToControlStatus((*engine)->UnmapShared(address));
 }
 
 grpc::Status EngineService::Shutdown(grpc::ServerContext* context,

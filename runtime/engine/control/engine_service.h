@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -81,6 +82,8 @@ class EngineService : public internal::EngineControl::Service {
   absl::Mutex stage_mu_ ABSL_ACQUIRED_BEFORE(call_mu_);
   absl::Mutex map_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   int region_fd_ ABSL_GUARDED_BY(call_mu_);  // -1 once attached.
+  absl::Mutex mapped_mu_ ABSL_ACQUIRED_AFTER(map_mu_);
+  std::map<uint64_t, uint64_t> mapped_ ABSL_GUARDED_BY(mapped_mu_);  // Addresses, by token.
 
   absl::Mutex mu_;
   // Set by Start, then never changed.
