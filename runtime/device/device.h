@@ -5,6 +5,8 @@
 // stops its heartbeat or runs a task past the limit. Every engine's life is an
 // EngineSession, with an epoch: addresses belong to a session and die with it.
 //
+// A spare engine, prepared beforehand, takes the place of one that ends (spare_engine.h).
+//
 //            ┌────────────────────────── backoff ◀──────────────┐
 //            ▼                                                  │
 //   starting ──▶ resident ◀──▶ idle parked / parked ──▶ restarting ──▶ unhealthy
@@ -34,6 +36,8 @@
 #include "runtime/ring/shared_region.h"
 
 namespace resident {
+
+class SpareEngine;  // runtime/device/spare_engine.h
 
 // Memory that goes back to its allocator when the last reference goes.
 struct DeviceMemory {
@@ -97,6 +101,8 @@ struct DeviceOptions {
   // The engine's heartbeat may be this late. It comes ten times as often, at most
   // every 50 ms.
   std::chrono::milliseconds heartbeat_limit{5'000};
+  // --spare_engine: keep a prepared engine beside the one that serves (spare_engine.h).
+  bool spare_engine = true;
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
   std::string engine_program;
   // What to call the operator in a slot, in messages; default: "operator slot N".
@@ -112,6 +118,15 @@ class Device {
     kParked = 4,
     kRestarting = 5,
     kUnhealthy = 6,
+  };
+
+  // How an engine was replaced: from the moment that its end was noticed to the moment that tasks
+  // are taken again.
+  struct Restart {
+    std::chrono::nanoseconds total{0};  // 0: none was replaced yet.
+    bool spare = false;                 // By the spare.
+    // Some go on at the same time.
+    std::vector<EnginePhase> phases;
   };
 
   struct Snapshot {
@@ -131,6 +146,9 @@ class Device {
     // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
     // that was to replace another did not come up).
     std::map<std::string, uint64_t> restarts_by_cause;
+    // Of the spare that is ready; 0: there is none.
+    int64_t spare_pid = 0;
+    Restart last_restart;
     uint64_t memory_used_bytes = 0;
     DeviceQueue::Counters queue;
   };
@@ -187,6 +205,8 @@ class Device {
   virtual void SetGeneration(std::shared_ptr<const Generation> generation) = 0;
 
   virtual Snapshot snapshot() const = 0;
+  // The spare engine, for who validates a version; null: the device keeps none.
+  virtual std::shared_ptr<SpareEngine> spare() { return nullptr; }
   // Whether it has ever had an engine, so that what operators are compiled for is known.
   virtual bool started() const { return true; }
 

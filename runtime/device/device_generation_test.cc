@@ -381,6 +381,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);
   DeviceHarness harness(options);
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 0}}).ok());
   const Floats out = harness.MakeFloats(1);
   const pid_t pid = harness.engine_pid();
   const Submission running = harness.Submit(harness.SpinTask(out, std::chrono::seconds(100)));
@@ -392,7 +393,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   });
   const auto start = Clock::now();
   const absl::Status loaded = harness.device().LoadGeneration(
-      VersionsGeneration(2, Architecture(harness.device()), {{kSlot, 1}}), milliseconds(300));
+      VersionsGeneration(3, Architecture(harness.device()), {{kSlot, 1}}), milliseconds(300));
   stopper.join();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
   ASSERT_TRUE(running.Await());

@@ -1,4 +1,4 @@
-// EngineEnd: why an engine is no more, or has to go.
+// EngineEnd: why an engine exited or must be terminated.
 //
 //   if (const auto exit = engine.child().Wait(seconds(0))) return DescribeExit(engine, name,
 //   *exit);
@@ -27,6 +27,9 @@ struct EngineEnd {
   std::string cause;
   // Operator slots that are to blame.
   std::vector<uint32_t> suspects;
+  // It was killed and has no task in flight: nothing is left that it could write to, and nobody
+  // waits for the system to take it back.
+  bool drained = false;
 };
 
 // `name`: "engine of device 0".

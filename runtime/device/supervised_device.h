@@ -10,7 +10,7 @@
 //
 // An engine's life, on that thread:
 //
-//   StartEngine ─▶ Adopt ─▶ Watch ───────────────────────────────▶ Retire ─▶ restart,
+//   TakeNext ─▶ Adopt ─▶ Watch ──────────────────────────────────▶ Retire ─▶ restart,
 //                            │ until it ends, is ended, or the device             or give up
 //                            │ shuts down:
 //                            ├─ once a tick (50 ms, at rest 500): heartbeat, overdue tasks
@@ -19,6 +19,12 @@
 //
 // StepLoading and what it calls are in supervised_loading.cc, StepParking's in
 // supervised_parking.cc.
+//
+// Its end. The process's lifeline tells it first (EngineProcess::lifeline); from then on the next
+// engine is brought up, on a thread of its own (next_engine.h). Nothing is submitted any more, but
+// a GPU's kernel runs on for a moment without its process: the park marker makes it end what is in
+// flight, which gets its outcome as ever, and leave, which lets the system take the context down
+// ten times as fast. If nothing is in flight then, the process is reaped beside what follows.
 //
 // Invariants:
 //   1. A task in flight is given its outcome (LoseRing) only when the engine process
@@ -48,7 +54,9 @@
 #include "runtime/device/engine_end.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/live_session.h"
+#include "runtime/device/next_engine.h"
 #include "runtime/device/restart_policy.h"
+#include "runtime/device/spare_engine.h"
 
 namespace resident {
 
@@ -64,6 +72,7 @@ class SupervisedDevice final : public Device {
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override;
   bool open_to_all() override;
+  std::shared_ptr<SpareEngine> spare() override { return spare_; }
   void StartPark(Waiter waiter) override;
   void StartResume(Waiter waiter) override;
   absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
@@ -99,13 +108,24 @@ class SupervisedDevice final : public Device {
   struct Watched;  // An engine that is being watched (supervised_watched.h).
 
   void Supervise();
-  absl::StatusOr<std::unique_ptr<EngineProcess>> StartEngine(EngineInfo* info);
+  // Begins to bring the next engine up, unless that has been begun.
+  void BeginNext();
+  // Waits for it, and launches its kernel.
+  absl::StatusOr<std::unique_ptr<EngineProcess>> TakeNext(EngineInfo* info);
+  // It is not needed.
+  void DropNext();
   void Adopt(EngineProcess& engine, const EngineInfo& info, bool restart);
   void Publish();
   EngineEnd Watch(EngineProcess& engine);
-  void Retire(EngineProcess& engine, const EngineEnd& end);
+  // Called while the process of a watched engine ends.
+  std::optional<EngineEnd> StepDeath(Watched& watched);
+  void Retire(std::unique_ptr<EngineProcess> engine, const EngineEnd& end);
   // Waits until the system has ended the killed engine; at the daemon's end not for ever.
   void AwaitReaped(EngineProcess& engine, const EngineEnd& end);
+  // The same beside what else goes on.
+  void ReapLater(std::unique_ptr<EngineProcess> engine);
+  // A step of the replacement is over.
+  void MarkRestart(const std::string& name);
   // Waits as long as the policy says; false: the device shuts down.
   bool AwaitRestart(const EngineEnd& end);
 
@@ -150,6 +170,7 @@ class SupervisedDevice final : public Device {
 
   const DeviceOptions options_;
   const std::shared_ptr<WakeEvent> wake_;
+  const std::shared_ptr<SpareEngine> spare_;  // Null: there is to be none.
   DurationHistogram park_duration_;
   DurationHistogram resume_duration_;
   DurationHistogram generation_pause_;
@@ -158,13 +179,22 @@ class SupervisedDevice final : public Device {
   RestartPolicy restart_policy_;
   std::shared_ptr<LiveSession> live_session_;  // Of the engine being watched.
   std::thread restorer_;
+  // The replacement under way; since when.
+  Clock::time_point end_noticed_;
+  Clock::time_point step_began_;
+  Restart restart_;
+  uint64_t first_changes_ = 0;  // That the present engine has made before it was watched.
 
   mutable absl::Mutex mu_;
   std::optional<absl::Status> first_start_ ABSL_GUARDED_BY(mu_);
   State state_ ABSL_GUARDED_BY(mu_) = State::kStarting;
   std::string detail_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LiveSession> session_ ABSL_GUARDED_BY(mu_);  // As session() gives it.
-  EngineProcess* starting_ ABSL_GUARDED_BY(mu_) = nullptr;
+  // The engine that is being brought up; null: none is.
+  std::shared_ptr<NextEngine> next_ ABSL_GUARDED_BY(mu_);
+  // What the next engine takes; 0: as the options say.
+  uint64_t memory_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  Restart last_restart_ ABSL_GUARDED_BY(mu_);
   EngineInfo info_ ABSL_GUARDED_BY(mu_);
   int64_t engine_pid_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t parks_ ABSL_GUARDED_BY(mu_) = 0;

@@ -11,6 +11,7 @@
 
 #include "runtime/device/generation_change.h"
 #include "runtime/device/heartbeat_monitor.h"
+#include "runtime/device/next_engine.h"
 #include "runtime/device/supervised_device.h"
 
 namespace resident {
@@ -21,6 +22,11 @@ inline constexpr std::chrono::milliseconds kTick{50};
 // calls the supervisor when work arrives, so a task that comes in a rest is first seen this
 // much later, and ended for its time limit as much later.
 inline constexpr std::chrono::milliseconds kRestTick{500};
+// A process that ends is mostly gone within this time, and then it is known how it ended. A GPU's
+// takes longer, and is not waited for if nothing is in flight.
+inline constexpr std::chrono::milliseconds kExitGrace{10};
+// Between looks at an engine that ends.
+inline constexpr std::chrono::milliseconds kDeathLook{1};
 
 struct SupervisedDevice::Watched {
   EngineProcess& engine;
@@ -41,6 +47,10 @@ struct SupervisedDevice::Watched {
   // null: none is under way.
   std::unique_ptr<EngineCall> call = nullptr;
   Clock::time_point call_began = {};
+
+  // When the process was seen to end. It may take the system long to take it back; its kernel may
+  // run on for a moment, and ends what is in flight.
+  std::optional<Clock::time_point> died = std::nullopt;
 
   // A call has failed, most likely because the engine is ending: who sees it end until then knows
   // better why.

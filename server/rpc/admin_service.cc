@@ -33,6 +33,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   // It can name others' operators, and has the words of an engine that may not be trusted.
   if (sees_others) out->set_detail(snapshot.detail);
   out->set_engine_pid(snapshot.engine_pid);
+  out->set_spare_engine_pid(snapshot.spare_pid);
   out->set_generation(info.generation);
   out->set_parks(snapshot.parks);
   out->set_resumes(snapshot.resumes);

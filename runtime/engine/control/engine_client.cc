@@ -107,9 +107,26 @@ EngineClient::EngineClient(int control_socket, int descriptor_socket,
 
 EngineClient::~EngineClient() { close(descriptor_socket_); }
 
-absl::StatusOr<EngineInfo> EngineClient::Start(bool cuda, const EngineOptions& options,
+absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(bool cuda, int ordinal,
+                                                               std::chrono::milliseconds most) {
+  internal::PrepareRequest request;
+  request.set_kind(cuda ? internal::PrepareRequest::KIND_CUDA : internal::PrepareRequest::KIND_CPU);
+  request.set_ordinal(ordinal);
+  grpc::ClientContext context;
+  SetLimit(context, most);
+  internal::PrepareResponse response;
+  const grpc::Status status = stub_->calls->Prepare(&context, request, &response);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the engine did not bring its device up within ", most.count(), " ms"));
+  }
+  if (!status.ok()) return FromControlStatus(status);
+  return FromMessage(response.phases());
+}
+
+absl::StatusOr<EngineInfo> EngineClient::Start(const EngineOptions& options,
                                                std::chrono::milliseconds most) {
-  internal::StartRequest request = ToMessage(cuda, options);
+  internal::StartRequest request = ToMessage(options);
   if (options.generation != nullptr) {
     RETURN_IF_ERROR(SendGeneration(*options.generation, request.mutable_generation()));
   }

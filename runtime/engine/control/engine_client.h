@@ -4,8 +4,8 @@
 // started and asked for its answer later (EngineCall): who watches over an engine must not wait
 // for it. An engine that ends meanwhile ends the call at once, with UNAVAILABLE.
 //
-// Thread safety: all members may be called from any thread. The engine serves Start,
-// AwaitPark, Resume and Switch one at a time; Stage, MapShared and UnmapShared beside them.
+// Thread safety: all members may be called from any thread. The engine serves Prepare,
+// Start, AwaitPark, Resume and Switch one at a time; Stage, MapShared and UnmapShared beside them.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_CLIENT_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_CLIENT_H_
 
@@ -64,8 +64,9 @@ class EngineClient {
 
   // The calls of Engine (runtime/engine/engine.h), with their errors, and
   // DEADLINE_EXCEEDED when the engine does not answer in time.
-  absl::StatusOr<EngineInfo> Start(bool cuda, const EngineOptions& options,
-                                   std::chrono::milliseconds most);
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(bool cuda, int ordinal,
+                                                   std::chrono::milliseconds most);
+  absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds most);
   absl::StatusOr<std::vector<OperatorResources>> Stage(const Generation& generation);
   // Blocks for the whole change. How it gets on is seen in shared memory (SwitchSignals).
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch, std::chrono::nanoseconds most);

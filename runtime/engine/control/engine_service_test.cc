@@ -28,7 +28,10 @@ using std::chrono::milliseconds;
 
 class SlowEngine : public Engine {
  public:
-  absl::StatusOr<EngineInfo> Start(const SharedRegion&) override { return EngineInfo(); }
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion&) override {
+    return std::vector<EnginePhase>();
+  }
+  absl::StatusOr<EngineInfo> Start(const EngineOptions&) override { return EngineInfo(); }
   absl::Status AwaitPark(std::chrono::nanoseconds) override { return absl::OkStatus(); }
   absl::Status Resume() override { return absl::OkStatus(); }
   absl::StatusOr<std::vector<OperatorResources>> Stage(std::shared_ptr<const Generation>) override {
@@ -64,13 +67,20 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   auto* const engine = new SlowEngine;  // The service never destroys its engine.
-  EngineService service(dup((*region)->fd()), sockets[1], [&](bool, const EngineOptions&) {
-    return std::unique_ptr<Engine>(engine);
-  });
+  EngineService service(dup((*region)->fd()), sockets[1],
+                        [&](bool, int) { return std::unique_ptr<Engine>(engine); });
+  internal::PrepareRequest prepare;
+  prepare.set_kind(internal::PrepareRequest::KIND_CPU);
+  internal::PrepareResponse prepared;
   internal::StartRequest start;
-  start.set_kind(internal::StartRequest::KIND_CPU);
   start.set_beat_every_ms(500);
   internal::StartResponse started;
+  EXPECT_EQ(service.Start(nullptr, &start, &started).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  ASSERT_TRUE(service.Prepare(nullptr, &prepare, &prepared).ok());
+  EXPECT_GT(service.BeatEvery(), milliseconds(500));  // It may wait for long.
+  EXPECT_EQ(service.Prepare(nullptr, &prepare, &prepared).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
   ASSERT_TRUE(service.Start(nullptr, &start, &started).ok());
   EXPECT_EQ(service.BeatEvery(), milliseconds(7));
 
@@ -118,13 +128,14 @@ class ControlPlane {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors), 0);
     service_ = std::make_unique<EngineService>(
         dup(region_->fd()), descriptors[1],
-        [this](bool, const EngineOptions&) { return std::unique_ptr<Engine>(engine); });
+        [this](bool, int) { return std::unique_ptr<Engine>(engine); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     grpc::AddInsecureChannelFromFd(server_.get(), control[1]);
     client = std::make_unique<EngineClient>(control[0], descriptors[0], map_limit);
-    EXPECT_TRUE(client->Start(false, EngineOptions(), std::chrono::seconds(60)).ok());
+    EXPECT_TRUE(client->Prepare(false, 0, std::chrono::seconds(60)).ok());
+    EXPECT_TRUE(client->Start(EngineOptions(), std::chrono::seconds(60)).ok());
   }
   ~ControlPlane() {
     client = nullptr;

@@ -74,9 +74,16 @@ CpuEngine::~CpuEngine() {
   for (const auto& [address, bytes] : mapped_) munmap(reinterpret_cast<void*>(address), bytes);
 }
 
-absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
+absl::StatusOr<std::vector<EnginePhase>> CpuEngine::Prepare(const SharedRegion& region) {
   region_ = &region;
   mask_ = region.layout().slots - 1;
+  return std::vector<EnginePhase>();
+}
+
+absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
+  options_ = options;
+  const SharedRegion& region = *region_;
+  PhaseTimer timer;
   uint32_t count = options_.cpu_workers;
   if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWorkers);
   if (count > kMaxWorkers) {
@@ -90,6 +97,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
       CpuGeneration::Load(options_.generation != nullptr ? *options_.generation : builtin,
                           options_.test_operators, nullptr));
   generation_ = std::move(generation);
+  timer.Mark("load the generation");
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
   // Pages come as they are touched.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
@@ -107,8 +115,10 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
   next_ = control->resume_sequence;
   InstallFaultHandler(region);
   if (!options_.start_parked) Launch();
+  timer.Mark("start");
 
   EngineInfo info;
+  info.phases = timer.phases();
   info.kind = "cpu";
   info.name = "cpu";
   info.detail = absl::StrCat(count, " worker threads");
@@ -426,8 +436,6 @@ void CpuEngine::WakeSleepers() {
   }
 }
 
-std::unique_ptr<Engine> CreateCpuEngine(const EngineOptions& options) {
-  return std::make_unique<CpuEngine>(options);
-}
+std::unique_ptr<Engine> CreateCpuEngine() { return std::make_unique<CpuEngine>(); }
 
 }  // namespace resident

@@ -32,11 +32,11 @@ namespace resident {
 
 class CpuEngine : public Engine {
  public:
-  explicit CpuEngine(const EngineOptions& options) : options_(options) {}
   // The kernel need not be parked: workers leave after the task they are at.
   ~CpuEngine() override;
 
-  absl::StatusOr<EngineInfo> Start(const SharedRegion& region) override;
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
+  absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Stage(
@@ -83,7 +83,7 @@ class CpuEngine : public Engine {
   void SleepUntilDoorbell();
   void WakeSleepers();
 
-  const EngineOptions options_;
+  EngineOptions options_;
   const SharedRegion* region_ = nullptr;
   uint32_t mask_ = 0;
   uint8_t* memory_ = nullptr;  // Buffer memory, then a scratch area for each worker.
