@@ -28,6 +28,7 @@ DeviceOptions OptionsOf(const DeviceChoice& choice, uint32_t index, const ServeO
   device.engine.sms_free = options.sms_free;
   device.engine.cpu_workers = options.cpu_workers;
   device.engine.test_operators = options.test_operators;
+  device.spare_engine = options.spare_engine;
   device.limits = options.device_limits;
   device.queue.max_queued_tasks = options.limits.max_queued_tasks;
   const uint64_t host_bytes = options.limits.max_client_host_mib << 20;

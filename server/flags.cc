@@ -104,6 +104,9 @@ ABSL_FLAG(bool, allow_shared_memory, true,
 ABSL_FLAG(std::string, local_address, "",
           "path of a Unix socket over which clients on this machine pass descriptors of shared "
           "memory (docs/shared_memory.md); empty: none");
+ABSL_FLAG(bool, spare_engine, true,
+          "keep a prepared engine process for each device, which replaces one that ends within "
+          "milliseconds and validates versions; false: saves the memory that it takes");
 ABSL_FLAG(bool, test_operators, false, "load the operators that exist to go wrong (tests)");
 
 namespace resident {
@@ -159,6 +162,7 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
   options.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
   options.sms_free = absl::GetFlag(FLAGS_sms_free);
   options.cpu_workers = absl::GetFlag(FLAGS_cpu_workers);
+  options.spare_engine = absl::GetFlag(FLAGS_spare_engine);
   options.test_operators = absl::GetFlag(FLAGS_test_operators);
   options.allow_shared_memory = absl::GetFlag(FLAGS_allow_shared_memory);
   options.local_address = absl::GetFlag(FLAGS_local_address);

@@ -47,13 +47,6 @@ enum RunArgument : u32 {
   kRunArguments = 14,
 };
 
-// The operator's signature, as the registry reads it.
-#define RESIDENT_FLUX_RUN_SIGNATURE                                                   \
-  "bytecode: in u8[B], offsets: in u32[P], index: in u32[I], initial: in i32[V], "    \
-  "registers: out i32[W], errors: out u8[N], cycles: out u32[N], count: scalar i64, " \
-  "initial_width: scalar i64, initial_shared: scalar i64, wanted: scalar i64, "       \
-  "wanted_count: scalar i64, max_cycles: scalar i64, unknown_nop: scalar i64"
-
 }  // namespace resident::flux
 
 #endif  // RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_

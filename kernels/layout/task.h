@@ -9,7 +9,8 @@
 //             single read of host memory.
 //   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
 //             holds a TensorArgument or a scalar for each argument. words[0] = the
-//             number of arguments; words[1] = chunks of a wide task (0: not wide);
+//             number of arguments; words[1] = chunks of a wide task (0: not wide), up to
+//             kMaxTaskChunks;
 //             words[2] = most blocks that may work on it; words[3] = address of a
 //             CheckContext (kernels/sdk/checks.h) or 0.
 //
@@ -61,6 +62,9 @@ inline constexpr u32 kMaxRank = 8;
 inline constexpr u32 kMaxArguments = 14;
 inline constexpr u32 kTaskWords = 5;
 inline constexpr u32 kCompactArguments = kTaskWords - 1;
+// Most chunks of a wide task. An engine ends a task with more as kInvalidArgument: blocks count
+// chunks in 32 bits, each of them once beyond the last.
+inline constexpr u64 kMaxTaskChunks = u64{1} << 31;
 
 enum TaskFlags : u8 {
   // Arguments are in the slot (compact form); otherwise in the argument block.

@@ -310,6 +310,13 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     if (lane == 0) LeaveCrumb(p, task.token, task.operator_slot);
     ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
+      if (task.words[1] > kMaxTaskChunks) {
+        __syncwarp();  // The outcome was cleared by other lanes.
+        StoreCompletion(p, task.token, static_cast<u32>(CompletionStatus::kInvalidArgument),
+                        NanosecondClock());
+        __syncwarp();
+        continue;
+      }
       if (task.words[1] > 1) {
         RunWideTask(p);
         continue;
@@ -556,8 +563,12 @@ class Poller {
       if (!(flags & kTaskCompact)) {
         // words[1] starts at payload word 4, words[2] at 6.
         const u32 chunks = __shfl_sync(kEverybody, chunk.payload[1], 1);
+        const u32 chunks_high = __shfl_sync(kEverybody, chunk.payload[2], 1);
         const u32 most_blocks = __shfl_sync(kEverybody, chunk.payload[0], 2);
-        if (chunks > 1) copies = min(min(chunks, most_blocks), gridDim.x - 1);
+        // One with too many chunks is refused by the worker that gets it.
+        if (chunks > 1 && chunks <= kMaxTaskChunks && chunks_high == 0) {
+          copies = min(min(chunks, most_blocks), gridDim.x - 1);
+        }
       }
       ring_.WriteCopies(chunk, copies);
     }

@@ -1,19 +1,15 @@
 #include "runtime/compile/compiler.h"
 
-#include <signal.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "resident/internal/compile.pb.h"
@@ -28,6 +24,7 @@
 #include "runtime/compile/process_pool.h"
 #include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
+#include "runtime/compile/work_folder.h"
 
 namespace resident {
 namespace {
@@ -38,17 +35,6 @@ namespace fs = std::filesystem;
 constexpr char kCacheVersion[] = "3";
 // The checked build and the other are compiled at the same time.
 constexpr size_t kAhead = 2;
-
-// Removes folders of compilations of daemons that are gone.
-void RemoveAbandoned(const std::string& work_folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(work_folder, error)) {
-    const std::string name = entry.path().filename().string();
-    int pid = 0;
-    if (!absl::SimpleAtoi(name.substr(0, name.find('-')), &pid) || pid <= 0) continue;
-    if (kill(pid, 0) != 0 && errno == ESRCH) fs::remove_all(entry.path(), error);
-  }
-}
 
 CompileResult Failed(absl::Status status) {
   CompileResult result;
@@ -93,25 +79,17 @@ internal::CompileRequest ToRequest(const CompileJob& job) {
 
 class CompilerImpl : public Compiler {
  public:
-  CompilerImpl(const CompilerOptions& options, std::string work_folder, bool own_work_folder,
+  CompilerImpl(const CompilerOptions& options, std::unique_ptr<WorkFolder> work_folder,
                std::unique_ptr<ObjectCache> cache)
       : options_(options),
         work_folder_(std::move(work_folder)),
-        own_work_folder_(own_work_folder),
         cache_(std::move(cache)),
         cuda_(OptionsOf(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0) {
     if (options.ahead_cpu) (void)Host();
     cuda_.Refill();
   }
 
-  ~CompilerImpl() override {
-    {
-      absl::MutexLock lock(&host_mu_);
-      host_.reset();
-    }
-    std::error_code error;
-    if (own_work_folder_) fs::remove_all(work_folder_, error);
-  }
+  ~CompilerImpl() override = default;
 
   CompileResult Compile(const CompileJob& job) override;
   CompileResult TakeObject(const ObjectJob& job) override;
@@ -131,7 +109,7 @@ class CompilerImpl : public Compiler {
   CompileProcessOptions OptionsOf(CompileKind kind) const {
     CompileProcessOptions options;
     options.kind = kind;
-    options.work_folder = work_folder_;
+    options.work_folder = work_folder_->path();
     options.limits = options_.limits;
     options.program = options_.program;
     return options;
@@ -149,8 +127,7 @@ class CompilerImpl : public Compiler {
   }
 
   const CompilerOptions options_;
-  const std::string work_folder_;
-  const bool own_work_folder_;
+  const std::unique_ptr<WorkFolder> work_folder_;  // Outlives the processes.
   const std::unique_ptr<ObjectCache> cache_;
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
@@ -288,31 +265,24 @@ CompileResult CompilerImpl::TakeObject(const ObjectJob& job) {
 
 absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Create(const CompilerOptions& options) {
   std::unique_ptr<ObjectCache> cache;
-  std::string work_folder;
-  const bool own_work_folder = options.cache_dir.empty();
-  if (own_work_folder) {
+  std::string parent;
+  if (options.cache_dir.empty()) {
     const char* const temporary = getenv("TMPDIR");
-    work_folder =
-        absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/residentd-compile-XXXXXX");
-    if (mkdtemp(work_folder.data()) == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat("cannot make a folder ", work_folder,
-                                                        ". Fix: set TMPDIR to one that may be "
-                                                        "written to"));
-    }
+    parent = temporary == nullptr ? "/tmp" : temporary;
   } else {
     ASSIGN_OR_RETURN(auto opened, ObjectCache::Open(options.cache_dir, options.cache_mib << 20));
     cache = std::move(opened);
-    work_folder = options.cache_dir + "/work";
+    parent = options.cache_dir + "/work";
     std::error_code error;
-    fs::create_directories(work_folder, error);
+    fs::create_directories(parent, error);
     if (error) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make ", work_folder, ": ", error.message(), ". Fix: allow writing to it"));
+          "cannot make ", parent, ": ", error.message(), ". Fix: allow writing to it"));
     }
-    RemoveAbandoned(work_folder);
   }
-  return std::unique_ptr<Compiler>(std::make_unique<CompilerImpl>(
-      options, std::move(work_folder), own_work_folder, std::move(cache)));
+  ASSIGN_OR_RETURN(auto work_folder, WorkFolder::Create(parent));
+  return std::unique_ptr<Compiler>(
+      std::make_unique<CompilerImpl>(options, std::move(work_folder), std::move(cache)));
 }
 
 }  // namespace resident

@@ -15,8 +15,8 @@
 //
 // Thread safety: all members may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(auto compiler, Compiler::Create({.cache_dir = state_dir + "/cache"}));
-//   CompileResult unit = compiler->Compile(job);
+//   auto compiler = Compiler::Create({.cache_dir = state_dir + "/cache"});  // absl::StatusOr.
+//   CompileResult unit = (*compiler)->Compile(job);
 //   if (!unit.compiled.ok()) ...   // unit.log has the lines.
 //   if (!unit.inspected.ok()) ...
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILER_H_

@@ -6,8 +6,8 @@
 // Thread safety: all members may be called from any thread.
 //
 //   ProcessPool pool(options, /*ahead=*/2);
-//   ASSIGN_OR_RETURN(std::unique_ptr<CompileProcess> process, pool.Take());
-//   ... process->Call(...); process.reset();
+//   absl::StatusOr<std::unique_ptr<CompileProcess>> process = pool.Take();
+//   ... (*process)->Call(...); process->reset();
 //   pool.Refill();
 #ifndef RESIDENT_RUNTIME_COMPILE_PROCESS_POOL_H_
 #define RESIDENT_RUNTIME_COMPILE_PROCESS_POOL_H_

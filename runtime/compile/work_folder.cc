@@ -1,10 +1,21 @@
 #include "runtime/compile/work_folder.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace resident {
 namespace {
@@ -33,7 +44,66 @@ Measured Measure(const std::string& folder, uint64_t most_bytes, uint64_t most_e
   return error == std::errc::no_such_file_or_directory ? Measured::kChanged : Measured::kOver;
 }
 
+constexpr char kNamePrefix[] = "residentd-compile-";
+// Of making a folder that no other process removes at once.
+constexpr int kAttempts = 16;
+
+// The folder, open and locked; nullopt: it is none of this user's, or its owner lives.
+std::optional<int> Lock(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  struct stat opened, named;
+  if (fstat(fd, &opened) == 0 && opened.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+      // Nobody has removed it before it was locked.
+      lstat(folder.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
+      named.st_dev == opened.st_dev) {
+    return fd;
+  }
+  close(fd);
+  return std::nullopt;
+}
+
+void RemoveAbandoned(const std::string& parent) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (absl::StartsWith(entry->path().filename().string(), kNamePrefix)) {
+      found.push_back(entry->path().string());
+    }
+  }
+  for (const std::string& folder : found) {
+    const std::optional<int> lock = Lock(folder);
+    if (!lock) continue;
+    RemoveFolder(folder);
+    close(*lock);
+  }
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkFolder>> WorkFolder::Create(const std::string& parent) {
+  RemoveAbandoned(parent);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::string path = absl::StrCat(parent, "/", kNamePrefix, "XXXXXX");
+    if (mkdtemp(path.data()) == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot make a folder in ", parent, ": ", strerror(errno),
+                       ". Fix: free space, or allow writing to it"));
+    }
+    const std::optional<int> lock = Lock(path);
+    if (lock) return std::unique_ptr<WorkFolder>(new WorkFolder(std::move(path), *lock));
+    // Another process has taken the new folder for an abandoned one, and removes it.
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot lock a new folder in ", parent,
+                   ". Fix: use a file system with locks (TMPDIR or --state_dir)"));
+}
+
+WorkFolder::~WorkFolder() {
+  RemoveFolder(path_);
+  close(lock_);
+}
 
 bool IsFolderOver(const std::string& folder, uint64_t most_bytes, uint64_t most_entries) {
   for (int i = 0; i < kMeasurements; ++i) {

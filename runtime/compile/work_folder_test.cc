@@ -1,9 +1,13 @@
 #include "runtime/compile/work_folder.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -113,6 +117,93 @@ TEST_F(WorkFolderTest, FoldersThatComeAndGoDoNotHideAFile) {
 TEST_F(WorkFolderTest, AFolderThatIsGoneIsTooMuch) {
   fs::remove(folder_);
   EXPECT_TRUE(IsOver());
+}
+
+// A process that has made a work folder with something in it, and lives until it is killed.
+class Owner {
+ public:
+  explicit Owner(const std::string& parent) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const auto work = WorkFolder::Create(parent);
+      if (!work.ok()) _exit(1);
+      std::ofstream((*work)->path() + "/source.cc") << "x";
+      const std::string& path = (*work)->path();
+      if (write(ready[1], path.data(), path.size()) < 0) _exit(1);
+      close(ready[1]);
+      while (true) pause();
+    }
+    close(ready[1]);
+    char path[4096];
+    const ssize_t got = read(ready[0], path, sizeof(path));
+    close(ready[0]);
+    EXPECT_GT(got, 0);
+    path_ = std::string(path, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  }
+  ~Owner() { Kill(); }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  pid_t pid_ = 0;
+  std::string path_;
+};
+
+TEST_F(WorkFolderTest, TheNextStartRemovesWhatAKilledProcessHasLeft) {
+  Owner killed(parent_.path()), living(parent_.path());
+  const auto own = WorkFolder::Create(parent_.path());
+  ASSERT_TRUE(own.ok()) << own.status();
+  killed.Kill();
+  EXPECT_TRUE(fs::exists(killed.path() + "/source.cc"));
+
+  const auto next = WorkFolder::Create(parent_.path());
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_FALSE(fs::exists(killed.path()));
+  EXPECT_TRUE(fs::exists(living.path() + "/source.cc"));
+  EXPECT_TRUE(fs::exists((*own)->path()));
+  EXPECT_NE((*next)->path(), (*own)->path());
+}
+
+TEST_F(WorkFolderTest, OnlyFoldersOfItsOwnKindAreRemoved) {
+  fs::create_directory(parent_.path() + "/residentd-other");
+  std::ofstream(parent_.path() + "/residentd-compile-file") << "x";
+  fs::create_directory_symlink(folder_, parent_.path() + "/residentd-compile-link");
+  WriteFile("kept", 1);
+  const auto work = WorkFolder::Create(parent_.path());
+  ASSERT_TRUE(work.ok()) << work.status();
+  for (const char* name :
+       {"/residentd-other", "/residentd-compile-file", "/residentd-compile-link", "/work/kept"}) {
+    EXPECT_TRUE(fs::exists(parent_.path() + name)) << name;
+  }
+}
+
+TEST_F(WorkFolderTest, AnotherUsersFolderIsLeftAlone) {
+  if (geteuid() != 0) return;  // Only root can make one.
+  const std::string others = parent_.path() + "/residentd-compile-others";
+  ASSERT_TRUE(fs::create_directory(others));
+  ASSERT_EQ(chown(others.c_str(), 65534, 65534), 0);
+  ASSERT_TRUE(WorkFolder::Create(parent_.path()).ok());
+  EXPECT_TRUE(fs::exists(others));
+}
+
+TEST_F(WorkFolderTest, EndsWithItsObject) {
+  std::string path;
+  {
+    const auto work = WorkFolder::Create(parent_.path());
+    ASSERT_TRUE(work.ok()) << work.status();
+    path = (*work)->path();
+    fs::create_directories(path + "/a/b");
+  }
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_EQ(WorkFolder::Create(parent_.path() + "/none").status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

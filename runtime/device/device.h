@@ -5,6 +5,8 @@
 // stops its heartbeat or runs a task past the limit. Every engine's life is an
 // EngineSession, with an epoch: addresses belong to a session and die with it.
 //
+// A spare engine, prepared beforehand, takes the place of one that ends (spare_engine.h).
+//
 //            ┌────────────────────────── backoff ◀──────────────┐
 //            ▼                                                  │
 //   starting ──▶ resident ◀──▶ idle parked / parked ──▶ restarting ──▶ unhealthy
@@ -24,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "runtime/base/limits.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/generation.h"
@@ -33,6 +36,8 @@
 #include "runtime/ring/shared_region.h"
 
 namespace resident {
+
+class SpareEngine;  // runtime/device/spare_engine.h
 
 // Memory that goes back to its allocator when the last reference goes.
 struct DeviceMemory {
@@ -96,6 +101,8 @@ struct DeviceOptions {
   // The engine's heartbeat may be this late. It comes ten times as often, at most
   // every 50 ms.
   std::chrono::milliseconds heartbeat_limit{5'000};
+  // --spare_engine: keep a prepared engine beside the one that serves (spare_engine.h).
+  bool spare_engine = true;
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
   std::string engine_program;
   // What to call the operator in a slot, in messages; default: "operator slot N".
@@ -111,6 +118,15 @@ class Device {
     kParked = 4,
     kRestarting = 5,
     kUnhealthy = 6,
+  };
+
+  // How an engine was replaced: from the moment that its end was noticed to the moment that tasks
+  // are taken again.
+  struct Restart {
+    std::chrono::nanoseconds total{0};  // 0: none was replaced yet.
+    bool spare = false;                 // By the spare.
+    // Some go on at the same time.
+    std::vector<EnginePhase> phases;
   };
 
   struct Snapshot {
@@ -130,6 +146,9 @@ class Device {
     // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
     // that was to replace another did not come up).
     std::map<std::string, uint64_t> restarts_by_cause;
+    // Of the spare that is ready; 0: there is none.
+    int64_t spare_pid = 0;
+    Restart last_restart;
     uint64_t memory_used_bytes = 0;
     DeviceQueue::Counters queue;
   };
@@ -147,13 +166,26 @@ class Device {
   // parked it or is about to.
   virtual bool open_to_all() { return session() != nullptr; }
 
-  // Takes the kernel off the device until Resume (Admin.Park); waits until it has left.
+  // Who waits for a park or a resume. It takes effect whether or not somebody waits.
+  struct Waiter {
+    // Called once, from any thread; it must not block. Those that the device cannot answer now
+    // are answered when its state changes.
+    std::function<void(const absl::Status&)> settled;
+    // Whether nobody waits any more; it is then answered CANCELLED at the next occasion. May be
+    // null.
+    std::function<bool()> gone;
+  };
+  // Takes the kernel off the device until a resume (Admin.Park); settled once it has left.
   // Tasks queue meanwhile. An engine that ends while parked is replaced, and parked.
-  // UNAVAILABLE: unhealthy, or shutting down.
-  virtual absl::Status Park() = 0;
-  // Puts it back and waits until it is. A device that is unhealthy gets a new engine
-  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down.
-  virtual absl::Status Resume() = 0;
+  // UNAVAILABLE: unhealthy, or shutting down. ABORTED: a resume came meanwhile.
+  virtual void StartPark(Waiter waiter) = 0;
+  // Puts it back; settled once it is. A device that is unhealthy gets a new engine
+  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down. ABORTED: a park came
+  // meanwhile.
+  virtual void StartResume(Waiter waiter) = 0;
+  // The same; wait for the outcome.
+  absl::Status Park() { return Await(&Device::StartPark); }
+  absl::Status Resume() { return Await(&Device::StartResume); }
 
   // Makes this generation the device's: waits for a moment with no task running, parks,
   // loads, launches. Tasks queue meanwhile; none is lost. A device that is parked takes
@@ -173,6 +205,8 @@ class Device {
   virtual void SetGeneration(std::shared_ptr<const Generation> generation) = 0;
 
   virtual Snapshot snapshot() const = 0;
+  // The spare engine, for who validates a version; null: the device keeps none.
+  virtual std::shared_ptr<SpareEngine> spare() { return nullptr; }
   // Whether it has ever had an engine, so that what operators are compiled for is known.
   virtual bool started() const { return true; }
 
@@ -198,6 +232,19 @@ class Device {
 
   // Ends the engine. Batches that are queued or in flight end UNAVAILABLE.
   virtual void Shutdown() = 0;
+
+ private:
+  absl::Status Await(void (Device::*start)(Waiter)) {
+    absl::Notification settled;
+    absl::Status outcome;
+    (this->*start)({[&](const absl::Status& status) {
+                      outcome = status;
+                      settled.Notify();
+                    },
+                    nullptr});
+    settled.WaitForNotification();
+    return outcome;
+  }
 };
 
 }  // namespace resident

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -195,6 +197,80 @@ TEST(DeviceFaultTest, SilentEngineIsReplaced) {
   EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
   EXPECT_EQ(kill(pid, 0), -1);  // Reaped.
   ExpectServes(harness);
+}
+
+// Calls to an engine that has stopped are not answered; nothing of what is asked of it may keep the
+// supervisor from noticing that. Here it is to unmap many objects.
+TEST(DeviceFaultTest, StoppedEngineIsNoticedDespiteReleasedMappings) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.heartbeat_limit = milliseconds(500);
+  DeviceHarness harness(options);
+  const pid_t pid = harness.engine_pid();
+  const int object = memfd_create("object", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(object, 4096), 0);
+  std::vector<std::shared_ptr<const DeviceMemory>> mappings;
+  for (int i = 0; i < 24; ++i) {
+    auto mapped = harness.device().session()->MapShared(object, 4096);
+    ASSERT_TRUE(mapped.ok()) << mapped.status();
+    mappings.push_back(*std::move(mapped));
+  }
+  const Floats out = harness.MakeFloats(1);
+  const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
+  ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  mappings.clear();
+  ASSERT_TRUE(running.Await());
+  EXPECT_EQ(running.batch->status[0], TaskStatus::kUnavailable);
+  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
+  ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
+  ExpectServes(harness);
+  close(object);
+}
+
+// The same for a park that waits for the engine's answer.
+TEST(DeviceFaultTest, StoppedEngineIsNoticedWhileItIsParked) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.heartbeat_limit = milliseconds(500);
+  DeviceHarness harness(options);
+  const pid_t pid = harness.engine_pid();
+  const Floats out = harness.MakeFloats(1);
+  const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
+  ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  EXPECT_TRUE(harness.device().Park().ok());  // The next engine is.
+  ASSERT_TRUE(running.Await());
+  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
+  ASSERT_TRUE(harness.device().Resume().ok());
+  ExpectServes(harness);
+}
+
+// Whoever waits for a park is a waiter, however many there are, and one that has gone is dropped.
+TEST(DeviceFaultTest, WaitersOfAParkThatCannotBeginAreAnsweredOrDropped) {
+  DeviceHarness harness;
+  const Floats out = harness.MakeFloats(1);
+  const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
+  ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
+  std::atomic<int> parked{0}, resumed{0}, dropped{0}, other{0};
+  std::atomic<bool> gone{false};
+  const auto count = [&](const absl::Status& status) {
+    if (status.ok()) ++parked;
+    if (status.code() == absl::StatusCode::kAborted) ++resumed;
+    if (status.code() == absl::StatusCode::kCancelled) ++dropped;
+    if (status.code() == absl::StatusCode::kUnavailable) ++other;
+  };
+  for (int i = 0; i < 100; ++i) harness.device().StartPark({count, [&] { return gone.load(); }});
+  EXPECT_EQ(parked + resumed + dropped, 0);
+  gone = true;
+  harness.device().StartPark({count, nullptr});
+  EXPECT_EQ(dropped, 100);
+  harness.device().Resume().IgnoreError();
+  EXPECT_EQ(resumed, 1);
+  harness.device().StartPark({count, nullptr});
+  harness.device().Shutdown();
+  EXPECT_EQ(other, 1);
+  EXPECT_EQ(dropped, 100);
+  EXPECT_EQ(parked, 0);
+  ASSERT_TRUE(running.Await());
 }
 
 TEST(DeviceFaultTest, FiveFailuresWithinAMinuteAreTooMany) {

@@ -376,6 +376,33 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneratio
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(2));
 }
 
+// A change that gives up tells the engine so; one that has stopped does not hear it.
+TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.heartbeat_limit = milliseconds(500);
+  DeviceHarness harness(options);
+  ASSERT_TRUE(Load(harness.device(), {{kSlot, 0}}).ok());
+  const Floats out = harness.MakeFloats(1);
+  const pid_t pid = harness.engine_pid();
+  const Submission running = harness.Submit(harness.SpinTask(out, std::chrono::seconds(100)));
+  ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
+  const ChangeWatcher change(pid);
+  std::thread stopper([&] {
+    EXPECT_TRUE(Eventually([&] { return change.Ready(); }));
+    kill(pid, SIGSTOP);
+  });
+  const auto start = Clock::now();
+  const absl::Status loaded = harness.device().LoadGeneration(
+      VersionsGeneration(3, Architecture(harness.device()), {{kSlot, 1}}), milliseconds(300));
+  stopper.join();
+  EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
+  ASSERT_TRUE(running.Await());
+  // The engine's answer would have been waited for three times as long.
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
+  ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
+  EXPECT_EQ(harness.device().snapshot().restarts_by_cause.count("heartbeat"), 1u);
+}
+
 TEST_F(DeviceGenerationTest, OperatorsHaveTimeLimitsOfTheirOwn) {
   DeviceOptions options = DeviceHarness::Options();
   options.task_time_limit = milliseconds(60'000);

@@ -4,9 +4,9 @@
 // cuda, on device 0. So the same tests run on a machine with a GPU.
 //
 //   DeviceHarness harness(DeviceHarness::Options());
-//   auto counters = harness.Counters(100);
-//   auto batch = harness.Run(harness.CountTasks(*counters));
-//   EXPECT_EQ(batch->failed, 0);
+//   const Floats counters = harness.MakeFloats(100);
+//   const auto batch = harness.Run(harness.CountTasks(counters));
+//   EXPECT_EQ(batch->failed, 0u);
 #ifndef RESIDENT_RUNTIME_DEVICE_DEVICE_HARNESS_H_
 #define RESIDENT_RUNTIME_DEVICE_DEVICE_HARNESS_H_
 

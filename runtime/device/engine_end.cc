@@ -22,10 +22,8 @@ EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const Chi
   return {fault ? "fault" : "killed", absl::StrCat("the ", name, " ", exit.ToString()), {}};
 }
 
-EngineEnd DescribeFailedCall(EngineProcess& engine, const std::string& name, const char* call,
+EngineEnd DescribeFailedCall(const std::string& name, const char* call,
                              const absl::Status& status) {
-  // An engine whose device has faulted fails the call first and ends itself then.
-  if (const auto exit = engine.child().Wait(kEndLimit)) return DescribeExit(engine, name, *exit);
   return {status.code() == absl::StatusCode::kDeadlineExceeded ? "hang" : "fault",
           absl::StrCat("the ", name, " failed to ", call, ": ", std::string(status.message())),
           {}};

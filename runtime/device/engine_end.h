@@ -1,4 +1,4 @@
-// EngineEnd: why an engine is no more, or has to go.
+// EngineEnd: why an engine exited or must be terminated.
 //
 //   if (const auto exit = engine.child().Wait(seconds(0))) return DescribeExit(engine, name,
 //   *exit);
@@ -16,7 +16,8 @@
 
 namespace resident {
 
-// A broken control plane: how long until the engine must be seen to have ended.
+// A broken control plane: how long until the engine must be seen to have ended. One whose device
+// has faulted fails the call first and ends itself then.
 inline constexpr std::chrono::seconds kEndLimit{1};
 
 struct EngineEnd {
@@ -26,13 +27,15 @@ struct EngineEnd {
   std::string cause;
   // Operator slots that are to blame.
   std::vector<uint32_t> suspects;
+  // It was killed and has no task in flight: nothing is left that it could write to, and nobody
+  // waits for the system to take it back.
+  bool drained = false;
 };
 
 // `name`: "engine of device 0".
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit);
-// A call to the engine failed: because it ended, or else it has to.
-EngineEnd DescribeFailedCall(EngineProcess& engine, const std::string& name, const char* call,
-                             const absl::Status& status);
+// A call to the engine failed, and it has not ended: it has to.
+EngineEnd DescribeFailedCall(const std::string& name, const char* call, const absl::Status& status);
 
 }  // namespace resident
 

@@ -72,6 +72,9 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   ASSIGN_OR_RETURN(const auto descriptors, MakeSocketPair(SOCK_SEQPACKET));
   absl::Cleanup close_descriptors = [&] { close(descriptors.ours); };
   absl::Cleanup close_their_descriptors = [&] { close(descriptors.theirs); };
+  ASSIGN_OR_RETURN(const auto lifeline, MakeSocketPair(SOCK_STREAM));
+  absl::Cleanup close_lifeline = [&] { close(lifeline.ours); };
+  absl::Cleanup close_their_lifeline = [&] { close(lifeline.theirs); };
 
   ASSIGN_OR_RETURN(auto output, ChildOutput::Create(absl::StrCat("residentd: engine of device ",
                                                                  options.index, ": ")));
@@ -82,44 +85,54 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   child_options.arguments = {
       "residentd", "engine", absl::StrCat("--kind=", options.cuda ? "cuda" : "cpu"),
       absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
-  child_options.fds = {{region->fd(), kEngineRegionFd},
-                       {control.theirs, kEngineControlFd},
-                       {descriptors.theirs, kEngineDescriptorFd},
-                       {output->child_end(), STDOUT_FILENO},
-                       {output->child_end(), STDERR_FILENO}};
+  child_options.fds = {
+      {region->fd(), kEngineRegionFd},           {control.theirs, kEngineControlFd},
+      {descriptors.theirs, kEngineDescriptorFd}, {lifeline.theirs, kEngineLifelineFd},
+      {output->child_end(), STDOUT_FILENO},      {output->child_end(), STDERR_FILENO}};
   child_options.environment = EngineEnvironment(options.cuda);
   ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
   output->CloseChildEnd();
 
   std::move(close_control).Cancel();
   std::move(close_descriptors).Cancel();
+  std::move(close_lifeline).Cancel();
   auto client = std::make_shared<EngineClient>(control.ours, descriptors.ours);
-  return std::unique_ptr<EngineProcess>(new EngineProcess(
-      options, std::move(region), std::move(output), std::move(child), std::move(client)));
+  return std::unique_ptr<EngineProcess>(new EngineProcess(options, std::move(region),
+                                                          std::move(output), std::move(child),
+                                                          std::move(client), lifeline.ours));
 }
 
-absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
-  absl::StatusOr<EngineInfo> info = client_->Start(cuda_, options_, most);
-  if (info.status().code() == absl::StatusCode::kUnavailable) {
-    // Either the engine's own answer, or the control plane broke because it ended.
-    const std::optional<ChildExit> exit =
-        child_->Wait(last_words().empty() ? std::chrono::milliseconds(100)
-                                          : std::chrono::milliseconds(kEndLimit));
-    if (exit) {
-      return absl::UnavailableError(
-          absl::StrCat("the engine ", exit->ToString(), " while it started",
-                       last_words().empty() ? "" : absl::StrCat(": ", last_words())));
-    }
-  }
-  if (!info.ok()) return info.status();
+EngineProcess::~EngineProcess() { close(lifeline_); }
+
+absl::Status EngineProcess::Explain(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kUnavailable) return status;
+  // Either the engine's own answer, or the control plane broke because it ended.
+  const std::optional<ChildExit> exit = child_->Wait(
+      last_words().empty() ? std::chrono::milliseconds(100) : std::chrono::milliseconds(kEndLimit));
+  if (!exit) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the engine ", exit->ToString(), " while it started",
+                   last_words().empty() ? "" : absl::StrCat(": ", last_words())));
+}
+
+absl::Status EngineProcess::Prepare(std::chrono::milliseconds most) {
+  auto phases = client_->Prepare(cuda_, options_.ordinal, most);
+  if (!phases.ok()) return Explain(phases.status());
+  prepare_phases_ = *std::move(phases);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineInfo> EngineProcess::Start(const EngineOptions& options,
+                                                std::chrono::milliseconds most) {
+  absl::StatusOr<EngineInfo> info = client_->Start(options, most);
+  if (!info.ok()) return Explain(info.status());
   RETURN_IF_ERROR(CheckLayout(info->layout_hash));
   return info;
 }
 
-absl::Status EngineProcess::LaunchGeneration(const Generation& generation) {
-  ASSIGN_OR_RETURN(const auto staged, client_->Stage(generation));
-  // Nothing is waited for: the kernel is off the device.
-  return client_->Switch(/*change=*/1, /*launch=*/true, std::chrono::nanoseconds(0)).status();
+absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
+  RETURN_IF_ERROR(Prepare(most));
+  return Start(options_, most);
 }
 
 uint64_t EngineProcess::heartbeat() const {

@@ -35,8 +35,8 @@ class FailedDevice final : public Device {
   uint32_t index() const override { return index_; }
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override { return nullptr; }
-  absl::Status Park() override { return Unhealthy(); }
-  absl::Status Resume() override { return Unhealthy(); }
+  void StartPark(Waiter waiter) override { waiter.settled(Unhealthy()); }
+  void StartResume(Waiter waiter) override { waiter.settled(Unhealthy()); }
   absl::Status LoadGeneration(std::shared_ptr<const Generation>,
                               std::chrono::milliseconds) override {
     return Unhealthy();

@@ -1,10 +1,9 @@
 #include "runtime/device/generation_change.h"
 
 #include <immintrin.h>
-#include <signal.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,8 +21,8 @@ constexpr milliseconds kArmLimit{5'000};
 constexpr milliseconds kArmSpin{2};
 // How long the kernel may take from the marker, with nothing in flight, to its return.
 constexpr milliseconds kKernelLimit{10'000};
-// An engine that does not notice a withdrawal within this time has stopped.
-constexpr milliseconds kWithdrawLimit{1'000};
+// How long the engine may take to answer when the change is over: it notices within milliseconds.
+constexpr milliseconds kAnswerLimit{5'000};
 // While the change waits: between looks at what runs.
 constexpr milliseconds kLookEvery{1};
 // Spins between looks at the clock and the process.
@@ -33,8 +32,7 @@ constexpr int kSpinsBetweenChecks = 256;
 
 GenerationChange::GenerationChange(EngineProcess& engine, DeviceQueue& queue, uint64_t change,
                                    uint64_t generation, milliseconds park_deadline)
-    : engine_(engine),
-      queue_(queue),
+    : queue_(queue),
       signals_(engine.region()->control()),
       change_(change),
       generation_(generation),
@@ -42,121 +40,172 @@ GenerationChange::GenerationChange(EngineProcess& engine, DeviceQueue& queue, ui
       began_(Clock::now()),
       next_step_(began_),
       next_hold_(began_),
-      answer_(absl::UnknownError("no answer yet")) {
-  CallEngine();
-}
+      phase_began_(began_),
+      // The engine is told when to give up; the limit is for a front end that is gone.
+      call_(engine.client()->StartSwitch(change, /*launch=*/true,
+                                         park_deadline + kArmLimit + kKernelLimit, nullptr)) {}
 
 GenerationChange::~GenerationChange() {
-  if (!call_.joinable()) return;
-  signals_.Withdraw(change_);
-  const Clock::time_point until = Clock::now() + kWithdrawLimit;
-  while (!answered_.load(std::memory_order_acquire)) {
-    if (Clock::now() > until) {
-      engine_.child().Kill(SIGKILL);
-      break;
-    }
-    std::this_thread::sleep_for(kLookEvery);
-  }
-  call_.join();
+  if (phase_ == Phase::kHolding) EndHold();
+  // A marker that was published cannot be taken back.
+  if (phase_ == Phase::kWaiting || phase_ == Phase::kHolding) signals_.Withdraw(change_);
 }
 
-void GenerationChange::CallEngine() {
-  call_ = std::thread([this] {
-    prctl(PR_SET_NAME, "resident-switch");
-    // The engine is told when to give up; the limit is for a front end that is gone.
-    answer_ = engine_.client()->Switch(change_, /*launch=*/true,
-                                       park_deadline_ + kArmLimit + kKernelLimit);
-    answered_.store(true, std::memory_order_release);
-  });
-}
-
-GenerationChange::Progress GenerationChange::Finish(absl::Status result) {
-  signals_.Withdraw(change_);
-  call_.join();
+GenerationChange::Progress GenerationChange::End(Progress how, absl::Status result) {
+  phase_ = Phase::kEnded;
   result_ = std::move(result);
-  return Progress::kDone;
+  return end_ = how;
+}
+
+GenerationChange::Progress GenerationChange::Yield() {
+  next_step_ = Clock::now();
+  return Progress::kWaiting;
+}
+
+void GenerationChange::Enter(Phase phase) {
+  phase_ = phase;
+  phase_began_ = Clock::now();
+}
+
+GenerationChange::Progress GenerationChange::Withdraw(absl::Status result) {
+  signals_.Withdraw(change_);
+  result_ = std::move(result);
+  Enter(Phase::kWithdrawing);
+  return StepWithdrawing();
 }
 
 GenerationChange::Progress GenerationChange::Step() {
+  switch (phase_) {
+    case Phase::kWaiting:
+      return StepWaiting();
+    case Phase::kHolding:
+      return StepHolding();
+    case Phase::kParked:
+      return StepParked();
+    case Phase::kAnswering:
+      return StepAnswering();
+    case Phase::kWithdrawing:
+      return StepWithdrawing();
+    case Phase::kEnded:
+      break;
+  }
+  return end_;
+}
+
+GenerationChange::Progress GenerationChange::StepWithdrawing() {
+  if (call_->answered()) return End(Progress::kDone, std::move(result_));
+  next_step_ = Clock::now() + kLookEvery;
+  if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
+  return End(Progress::kLost, absl::DeadlineExceededError(absl::StrCat(
+                                  "the engine did not answer within ", kAnswerLimit.count(),
+                                  " ms of the end of the change to generation ", generation_)));
+}
+
+GenerationChange::Progress GenerationChange::StepWaiting() {
   const Clock::time_point spin_until = Clock::now() + kArmSpin;
-  while (!signals_.armed(change_) && !answered_.load(std::memory_order_acquire) &&
-         Clock::now() < spin_until) {
+  while (!signals_.armed(change_) && !call_->answered() && Clock::now() < spin_until) {
     std::this_thread::yield();
   }
   const Clock::time_point now = Clock::now();
-  if (answered_.load(std::memory_order_acquire)) {
+  if (call_->answered()) {
     // Nothing was parked: the engine refuses, or has ended, which is seen elsewhere.
-    return Finish(answer_.ok() ? absl::InternalError("the engine ended the change by itself")
-                               : answer_.status());
+    return End(Progress::kDone, call_->answer().ok()
+                                    ? absl::InternalError("the engine ended the change by itself")
+                                    : call_->answer().status());
   }
   next_step_ = now + kLookEvery;
   if (!signals_.armed(change_)) {
     if (now - began_ < kArmLimit) return Progress::kWaiting;
-    return Finish(absl::UnavailableError(
+    return Withdraw(absl::UnavailableError(
         absl::StrCat("the engine did not stand ready for generation ", generation_, " within ",
                      kArmLimit.count(), " ms. Fix: try again")));
   }
-  const nanoseconds hold =
-      std::max<nanoseconds>(kShortestHold, nanoseconds(now - began_) / kHoldShare);
+  hold_ = std::max<nanoseconds>(kShortestHold, nanoseconds(now - began_) / kHoldShare);
   // At the deadline the change gives up; one that is due at once gets one try.
   const bool first = next_hold_ == began_;
-  if (!first && now - began_ >= park_deadline_) return Finish(DeadlineError());
+  if (!first && now - began_ >= park_deadline_) return Withdraw(DeadlineError());
   if (now < next_hold_) return Progress::kWaiting;
-  if (!queue_.FindOverdue(hold).empty()) {
+  if (!queue_.FindOverdue(hold_).empty()) {
     next_hold_ = now;  // No hold has failed: there is none to keep away from.
     return Progress::kWaiting;
   }
-  if (!HoldAndPark(hold)) {
-    next_hold_ = Clock::now() + hold * kHoldShare;
+  hold_began_ = Clock::now();
+  if (!queue_.Hold().ok()) {
+    next_hold_ = hold_began_ + hold_ * kHoldShare;
     return Progress::kWaiting;
   }
-  return AwaitKernel();
+  signals_.Hold(change_);
+  Enter(Phase::kHolding);
+  return StepHolding();
 }
 
-bool GenerationChange::HoldAndPark(nanoseconds most) {
-  hold_began_ = Clock::now();
-  if (!queue_.Hold().ok()) return false;
-  signals_.Hold(change_);
+void GenerationChange::EndHold() {
+  signals_.Hold(0);
+  queue_.EndPark();
+}
+
+GenerationChange::Progress GenerationChange::StepHolding() {
+  const Clock::time_point until = Clock::now() + kLongestStep;
   while (!queue_.ParkIfDrained()) {
-    if (Clock::now() - hold_began_ > most) {
-      signals_.Hold(0);
-      queue_.EndPark();
-      return false;
+    const Clock::time_point now = Clock::now();
+    if (now - hold_began_ > hold_) {
+      EndHold();
+      next_hold_ = Clock::now() + hold_ * kHoldShare;
+      next_step_ = now + kLookEvery;
+      Enter(Phase::kWaiting);
+      return Progress::kWaiting;
     }
+    if (now > until) return Yield();
     std::this_thread::yield();  // On a CPU engine the tasks may need this processor.
   }
-  return true;
+  Enter(Phase::kParked);
+  return StepParked();
 }
 
-GenerationChange::Progress GenerationChange::AwaitKernel() {
-  const Clock::time_point until = Clock::now() + kKernelLimit;
+GenerationChange::Progress GenerationChange::StepParked() {
+  const Clock::time_point until = Clock::now() + kLongestStep;
   for (int spins = 0; !signals_.ended(change_); ++spins) {
-    if (spins % kSpinsBetweenChecks == 0) {
-      // An engine that cannot launch answers without an end; one that has ended answers too.
-      const bool answered = answered_.load(std::memory_order_acquire);
-      if ((answered && !signals_.ended(change_)) || Clock::now() > until) {
-        result_ = !answered      ? absl::DeadlineExceededError(absl::StrCat(
-                                       "the kernel did not come back within ", kKernelLimit.count(),
-                                       " ms of being parked for generation ", generation_))
-                  : answer_.ok() ? absl::InternalError("no kernel was launched")
-                                 : answer_.status();
-        return Progress::kLost;
-      }
-      std::this_thread::yield();
-    } else {
+    if (spins % kSpinsBetweenChecks != 0) {
       _mm_pause();
+      continue;
     }
+    // An engine that cannot launch answers without an end; one that has ended answers too.
+    if (call_->answered() && !signals_.ended(change_)) {
+      return End(Progress::kLost, call_->answer().ok()
+                                      ? absl::InternalError("no kernel was launched")
+                                      : call_->answer().status());
+    }
+    const Clock::time_point now = Clock::now();
+    if (now - phase_began_ > kKernelLimit) {
+      return End(Progress::kLost, absl::DeadlineExceededError(absl::StrCat(
+                                      "the kernel did not come back within ", kKernelLimit.count(),
+                                      " ms of being parked for generation ", generation_)));
+    }
+    if (now > until) return Yield();
+    std::this_thread::yield();
   }
   queue_.EndPark();
   pause_ = Clock::now() - hold_began_;
-  // The answer tells no more than the signals of a change that was made.
+  Enter(Phase::kAnswering);
+  return StepAnswering();
+}
+
+GenerationChange::Progress GenerationChange::StepAnswering() {
+  const Clock::time_point until = Clock::now() + kLongestStep;
+  while (!call_->answered() && Clock::now() < until) std::this_thread::yield();
   const bool made = signals_.generation() == generation_;
-  call_.join();
-  if (answer_.ok()) times_ = *answer_;
-  result_ = made           ? absl::OkStatus()
-            : answer_.ok() ? absl::InternalError("the engine runs another generation")
-                           : answer_.status();
-  return Progress::kDone;
+  if (!call_->answered()) {
+    // The answer tells no more than the signals of a change that was made.
+    if (made) return End(Progress::kDone, absl::OkStatus());
+    next_step_ = Clock::now() + kLookEvery;
+    if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
+    return End(Progress::kDone, absl::UnavailableError("the engine does not say why"));
+  }
+  if (call_->answer().ok()) times_ = *call_->answer();
+  return End(Progress::kDone, made ? absl::OkStatus()
+                              : call_->answer().ok()
+                                  ? absl::InternalError("the engine runs another generation")
+                                  : call_->answer().status());
 }
 
 absl::Status GenerationChange::DeadlineError() const {

@@ -1,11 +1,15 @@
 // GenerationChange: one change of generation of an engine whose kernel is on the device,
 // as the supervisor carries it out. The generation has been staged.
 //
-//                     ┌────────────── did not drain: submission goes on ──────────┐
-//                     ▼                                                           │
-//   arming ──armed──▶ waiting ──nothing runs long──▶ holding ──drained──▶ parked ─┼─▶ done
-//      │                │                                                         │
-//      └────────────────┴── deadline, or the engine refuses: failed               └─▶ lost
+//                      ┌── did not drain: submission goes on ──┐
+//                      ▼                                       │
+//   arming ──armed──▶ waiting ──nothing runs long──▶ holding ──┴─drained──▶ parked ─┬▶ answering
+//      │                │                                                          │     │
+//      └────────────────┴─ deadline, or the engine refuses ─▶ withdrawing ─▶ done ◀─┼─────┘
+//                                                                  └────────▶ lost ◀┘
+//
+// No Step lasts longer than kLongestStep, whatever the engine does: its supervisor has to notice
+// meanwhile that the engine has stopped.
 //
 // A park marker in the ring cannot be taken back, and nothing may be submitted behind it.
 // So that a task that runs long makes the change wait, and not the traffic, the marker is
@@ -22,11 +26,9 @@
 #ifndef RESIDENT_RUNTIME_DEVICE_GENERATION_CHANGE_H_
 #define RESIDENT_RUNTIME_DEVICE_GENERATION_CHANGE_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,19 +47,21 @@ class GenerationChange {
     kLost,     // The kernel has left and did not come back: the engine has to go.
   };
 
+  static constexpr std::chrono::milliseconds kLongestStep{50};
   static constexpr std::chrono::milliseconds kShortestHold{2};
   static constexpr int kHoldShare = 8;
 
   // `change` is above the numbers of all former changes of this engine, `generation` the
-  // number of what is staged. Both references outlive the object.
+  // number of what is staged. The queue outlives the object, and the engine its construction.
   GenerationChange(EngineProcess& engine, DeviceQueue& queue, uint64_t change, uint64_t generation,
                    std::chrono::milliseconds park_deadline);
-  // Withdraws a change that is not done and waits for the engine's answer; an engine that
-  // gives none is killed, since the device is done with it then.
+  // Withdraws a change that is not done, without waiting for the engine: what is destroyed before
+  // it is done belongs to an engine that is about to be ended.
   ~GenerationChange();
   GenerationChange(const GenerationChange&) = delete;
   GenerationChange& operator=(const GenerationChange&) = delete;
 
+  // Once it has said something else than kWaiting, it says that again.
   Progress Step();
   Clock::time_point next_step() const { return next_step_; }
 
@@ -70,15 +74,30 @@ class GenerationChange {
   const SwitchTimes& times() const { return times_; }
 
  private:
-  void CallEngine();
-  Progress Finish(absl::Status result);
-  // Stops submitting and waits for what is in flight; whether the marker is published.
-  bool HoldAndPark(std::chrono::nanoseconds most);
-  // From the marker to the kernel's return.
-  Progress AwaitKernel();
+  enum class Phase : uint8_t {
+    kWaiting,      // For the engine to stand ready, then for a moment to hold.
+    kHolding,      // Nothing is submitted; what is in flight is waited for.
+    kParked,       // From the marker to the kernel's return.
+    kAnswering,    // The kernel is back; the answer to the call has the details.
+    kWithdrawing,  // `result_` stands; the engine is to say that it does nothing more.
+    kEnded,        // `end_` says how.
+  };
+
+  Progress StepWaiting();
+  Progress StepHolding();
+  Progress StepParked();
+  Progress StepAnswering();
+  Progress StepWithdrawing();
+  // Gives up with this result.
+  Progress Withdraw(absl::Status result);
+  Progress End(Progress how, absl::Status result);
+  // Goes on at once, once the supervisor has looked at the rest.
+  Progress Yield();
+  void Enter(Phase phase);
+  // Nobody waits behind the hold any more; the next try comes later.
+  void EndHold();
   absl::Status DeadlineError() const;
 
-  EngineProcess& engine_;
   DeviceQueue& queue_;
   SwitchSignals signals_;
   const uint64_t change_;
@@ -88,14 +107,15 @@ class GenerationChange {
   Clock::time_point next_step_;
   Clock::time_point next_hold_;
   Clock::time_point hold_began_;
+  std::chrono::nanoseconds hold_{0};  // How long the present hold may take.
+  Phase phase_ = Phase::kWaiting;
+  Clock::time_point phase_began_;
+  Progress end_ = Progress::kWaiting;
   absl::Status result_;
   std::chrono::nanoseconds pause_{0};
   SwitchTimes times_;
 
-  // The call to the engine, which lasts as long as the change.
-  std::thread call_;
-  std::atomic<bool> answered_{false};
-  absl::StatusOr<SwitchTimes> answer_;  // Written by `call_` before `answered_`.
+  const std::unique_ptr<EngineCall> call_;  // To the engine; lasts as long as the change.
 };
 
 }  // namespace resident

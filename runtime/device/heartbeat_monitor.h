@@ -27,18 +27,14 @@ class HeartbeatMonitor {
       beats_ = beats;
       last_beat_ = passed;
     }
-    silent_ = passed - last_beat_;
-    return silent_ >= limit_;
+    return passed - last_beat_ >= limit_;
   }
-
-  std::chrono::nanoseconds silent() const { return silent_; }
 
  private:
   const std::chrono::nanoseconds limit_;
   WatchedTime time_;
   uint64_t beats_ = 0;
   std::chrono::nanoseconds last_beat_{0};  // By `time_`.
-  std::chrono::nanoseconds silent_{0};
 };
 
 }  // namespace resident

@@ -44,19 +44,18 @@ struct LiveSession::HeldWindow : WindowMemory {
 };
 
 struct LiveSession::HeldMapping : DeviceMemory {
-  HeldMapping(std::shared_ptr<LiveSession> from, uint64_t address, uint64_t size_bytes)
-      : DeviceMemory{address, size_bytes}, session(std::move(from)) {}
-  ~HeldMapping() { session->ReleaseMapping(address); }
+  HeldMapping(std::shared_ptr<LiveSession> from, const SharedMapping& mapping, uint64_t size_bytes)
+      : DeviceMemory{mapping.address, size_bytes}, session(std::move(from)), id(mapping.id) {}
+  ~HeldMapping() { session->ReleaseMapping(id); }
   const std::shared_ptr<LiveSession> session;
+  const uint64_t id;
 };
 
 LiveSession::LiveSession(uint64_t epoch, const EngineInfo& info,
-                         std::shared_ptr<SharedRegion> region, std::shared_ptr<EngineClient> client,
-                         std::shared_ptr<WakeEvent> wake_supervisor)
+                         std::shared_ptr<SharedRegion> region, std::shared_ptr<EngineClient> client)
     : epoch_(epoch),
       info_(info),
       region_(std::move(region)),
-      wake_supervisor_(std::move(wake_supervisor)),
       memory_(info.memory_address, info.memory_bytes, kMemoryGranule),
       window_(info.region_address + region_->layout().window, region_->layout().window_bytes,
               kWindowGranule),
@@ -113,20 +112,14 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int f
     return absl::UnavailableError(
         "the engine that the memory was to be shared with has ended. Fix: try again");
   }
-  ASSIGN_OR_RETURN(const uint64_t address, client->MapShared(fd, bytes));
-  return std::make_shared<HeldMapping>(shared_from_this(), address, bytes);
+  ASSIGN_OR_RETURN(const SharedMapping mapping, client->MapShared(fd, bytes));
+  return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
 }
 
 void LiveSession::End() {
   std::shared_ptr<EngineClient> client;  // Destroyed without the lock.
   absl::MutexLock lock(&client_mu_);
   client_.swap(client);
-  released_.clear();
-}
-
-std::vector<uint64_t> LiveSession::TakeReleased() {
-  absl::MutexLock lock(&client_mu_);
-  return std::exchange(released_, {});
 }
 
 void LiveSession::FreeMemory(uint64_t address) {
@@ -139,13 +132,13 @@ void LiveSession::FreeWindow(uint64_t address) {
   window_.Free(address);
 }
 
-void LiveSession::ReleaseMapping(uint64_t address) {
+void LiveSession::ReleaseMapping(uint64_t mapping) {
+  std::shared_ptr<EngineClient> client;
   {
     absl::MutexLock lock(&client_mu_);
-    if (client_ == nullptr) return;
-    released_.push_back(address);
+    client = client_;
   }
-  wake_supervisor_->Signal();
+  if (client != nullptr) client->StartUnmapShared(mapping);
 }
 
 }  // namespace resident

@@ -4,9 +4,8 @@
 // What it hands out holds on to the session, and the session to the region's mapping,
 // so memory of this process stays valid as long as anybody has it.
 //
-// Releasing a mapping takes a call to the engine, which the last holder, often a queue
-// in the middle of its work, must not wait for. It leaves the address to the
-// supervisor (TakeReleased), and wakes it.
+// Releasing a mapping takes a call to the engine, which nobody waits for: the last holder is
+// often a queue in the middle of its work, and the engine may have stopped.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_LIVE_SESSION_H_
@@ -14,11 +13,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/base/process/wake_event.h"
 #include "runtime/device/address_allocator.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/control/engine_client.h"
@@ -29,7 +26,7 @@ namespace resident {
 class LiveSession final : public EngineSession, public std::enable_shared_from_this<LiveSession> {
  public:
   LiveSession(uint64_t epoch, const EngineInfo& info, std::shared_ptr<SharedRegion> region,
-              std::shared_ptr<EngineClient> client, std::shared_ptr<WakeEvent> wake_supervisor);
+              std::shared_ptr<EngineClient> client);
 
   uint64_t epoch() const override { return epoch_; }
   const EngineInfo& info() const override { return info_; }
@@ -41,9 +38,6 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   // The engine has ended: nothing is asked of it from now on.
   void End();
 
-  // Mappings that nobody holds any more, each reported once.
-  std::vector<uint64_t> TakeReleased();
-
  private:
   struct HeldMemory;
   struct HeldWindow;
@@ -51,12 +45,11 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
 
   void FreeMemory(uint64_t address);
   void FreeWindow(uint64_t address);
-  void ReleaseMapping(uint64_t address);
+  void ReleaseMapping(uint64_t mapping);
 
   const uint64_t epoch_;
   const EngineInfo info_;
   const std::shared_ptr<SharedRegion> region_;
-  const std::shared_ptr<WakeEvent> wake_supervisor_;
 
   mutable absl::Mutex memory_mu_;
   AddressAllocator memory_ ABSL_GUARDED_BY(memory_mu_);
@@ -64,7 +57,6 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   AddressAllocator window_ ABSL_GUARDED_BY(window_mu_);
   absl::Mutex client_mu_;
   std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(client_mu_);  // Null once ended.
-  std::vector<uint64_t> released_ ABSL_GUARDED_BY(client_mu_);
 };
 
 }  // namespace resident

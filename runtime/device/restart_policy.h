@@ -26,6 +26,9 @@ class RestartPolicy {
   // Notes a failure. Returns how long to wait before the next start; nullopt: give up.
   std::optional<std::chrono::milliseconds> OnFailure(Clock::time_point now);
 
+  // Whether a failure now would be followed by another start.
+  bool GoesOn(Clock::time_point now) const;
+
   // As if there had been no failure.
   void Forget() { failures_.clear(); }
 

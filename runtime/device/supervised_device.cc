@@ -6,14 +6,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/engine_reaper.h"
 #include "runtime/device/supervised_watched.h"
 #include "runtime/ring/host_ring.h"
 
@@ -24,8 +27,25 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-constexpr seconds kStartLimit{60};
+// How long the memory of an engine that has ended is waited for.
+constexpr seconds kMemoryWait{4};
 constexpr seconds kShutdownLimit{2};
+// Between looks at an engine that was killed and has not ended.
+constexpr seconds kReapLook{5};
+
+// "another engine serves 12.3 ms after the end of the one before: the spare; ..."
+std::string RestartText(const Device::Restart& restart) {
+  const auto ms = [](nanoseconds time) {
+    return absl::StrFormat("%.1f ms", std::chrono::duration<double, std::milli>(time).count());
+  };
+  std::string text = absl::StrCat(
+      "another engine serves ", ms(restart.total),
+      " after the end of the one before: ", restart.spare ? "the spare" : "a new process");
+  for (const EnginePhase& phase : restart.phases) {
+    absl::StrAppend(&text, "; ", phase.name, " ", ms(phase.took));
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -38,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceOptions& opti
 SupervisedDevice::SupervisedDevice(const DeviceOptions& options)
     : options_(options),
       wake_(std::make_shared<WakeEvent>()),
+      spare_(options.spare_engine ? std::make_shared<SpareEngine>(options) : nullptr),
       generation_(options.engine.generation),
       queue_(options.queue) {
   queue_.OnWorkWhileParked([this] {
@@ -87,9 +108,11 @@ Device::Snapshot SupervisedDevice::snapshot() const {
     snapshot.parks = parks_;
     snapshot.resumes = resumes_;
     snapshot.restarts_by_cause = restarts_by_cause_;
+    snapshot.last_restart = last_restart_;
     session = session_;
   }
   if (session != nullptr) snapshot.memory_used_bytes = session->memory_used_bytes();
+  if (spare_ != nullptr) snapshot.spare_pid = spare_->pid();
   snapshot.queue = queue_.counters();
   return snapshot;
 }
@@ -113,12 +136,17 @@ void SupervisedDevice::OnStateChange(std::function<void(State)> changed) {
 
 void SupervisedDevice::Shutdown() {
   absl::MutexLock shutdown_lock(&shutdown_mu_);
+  std::shared_ptr<NextEngine> next;
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
-    // A start is not waited for: it can take long.
-    if (starting_ != nullptr) starting_->child().Kill(SIGKILL);
+    next = next_;
   }
+  // A start is not waited for: it can take long.
+  if (spare_ != nullptr) spare_->Stop();
+  if (next != nullptr) next->Cancel();
+  next = nullptr;
+  SettleWaiters();
   wake_->Signal();
   if (supervisor_.joinable()) supervisor_.join();
 }
@@ -129,11 +157,12 @@ void SupervisedDevice::Supervise() {
   while (true) {
     EngineEnd end;
     EngineInfo info;
-    absl::StatusOr<std::unique_ptr<EngineProcess>> engine = StartEngine(&info);
+    BeginNext();
+    absl::StatusOr<std::unique_ptr<EngineProcess>> engine = TakeNext(&info);
     if (engine.ok()) {
       Adopt(**engine, info, restart);
       end = Watch(**engine);
-      Retire(**engine, end);
+      Retire(*std::move(engine), end);
     } else if (!restart) {
       absl::MutexLock lock(&mu_);
       first_start_ = engine.status();
@@ -149,40 +178,69 @@ void SupervisedDevice::Supervise() {
           {}};
       ReportFault(end, {});
     }
-    engine = absl::CancelledError();  // Reaped and unmapped before the next one.
     restart = true;
-    if (!AwaitRestart(end)) return;
+    if (!AwaitRestart(end)) break;
+    MarkRestart("back off");
   }
+  DropNext();
 }
 
-absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::StartEngine(EngineInfo* info) {
+void SupervisedDevice::BeginNext() {
   DeviceOptions options = options_;
-  {
-    absl::MutexLock lock(&mu_);
-    options.engine.generation = generation_;
-    options.engine.beat_every = RestTick();
+  absl::MutexLock lock(&mu_);
+  if (stop_ || next_ != nullptr) return;
+  options.engine.generation = generation_;
+  options.engine.beat_every = RestTick();
+  options.engine.start_parked = true;
+  if (options.engine.memory_bytes == 0) {
+    options.engine.memory_bytes = options.limits.device_memory_mib << 20;
   }
-  auto engine = EngineProcess::Launch(options);
-  if (!engine.ok()) return engine;
+  if (memory_bytes_ != 0) {
+    // As much as the engine before, which may not have given it back yet.
+    options.engine.memory_bytes = memory_bytes_;
+    options.engine.memory_wait = kMemoryWait;
+  }
+  next_ = std::make_shared<NextEngine>(options, spare_);
+}
+
+absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::TakeNext(EngineInfo* info) {
+  std::shared_ptr<NextEngine> next;
+  std::shared_ptr<const Generation> generation;
   {
     absl::MutexLock lock(&mu_);
+    if (next_ == nullptr) return StoppedError();
+    next = next_;
+    generation = generation_;
+  }
+  auto engine = next->Take(generation, info);
+  MarkRestart("await the next engine");
+  {
+    absl::MutexLock lock(&mu_);
+    next_ = nullptr;
+    // Somebody else may have the memory now: the next try takes what there is.
+    memory_bytes_ = engine.ok() ? info->memory_bytes : 0;
     if (stop_) return StoppedError();
-    starting_ = engine->get();
   }
-  absl::StatusOr<EngineInfo> started = (*engine)->Start(kStartLimit);
-  {
-    absl::MutexLock lock(&mu_);
-    starting_ = nullptr;
-  }
-  if (!started.ok()) return started.status();
-  *info = *std::move(started);
+  restart_.spare = next->from_spare();
+  first_changes_ = next->changes();
+  restart_.phases.insert(restart_.phases.end(), next->phases().begin(), next->phases().end());
   return engine;
+}
+
+void SupervisedDevice::DropNext() {
+  std::shared_ptr<NextEngine> next;  // Destroyed without the lock.
+  absl::MutexLock lock(&mu_);
+  next = std::move(next_);
+}
+
+void SupervisedDevice::MarkRestart(const std::string& name) {
+  const Clock::time_point now = Clock::now();
+  restart_.phases.push_back({name, now - std::exchange(step_began_, now)});
 }
 
 void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool restart) {
   const uint64_t epoch = queue_.SetRing(std::make_shared<HostRing>(engine.region(), info.workers));
-  live_session_ =
-      std::make_shared<LiveSession>(epoch, info, engine.region(), engine.client(), wake_);
+  live_session_ = std::make_shared<LiveSession>(epoch, info, engine.region(), engine.client());
   std::function<void(const std::shared_ptr<EngineSession>&)> restore;
   {
     absl::MutexLock lock(&mu_);
@@ -215,7 +273,15 @@ void SupervisedDevice::Publish() {
     session_ = live_session_;
   }
   SetState(State::kResident, "");
+  if (spare_ != nullptr) spare_->Refill();
+  const bool restarted = end_noticed_ != Clock::time_point();
+  if (restarted) {
+    MarkRestart("restore buffers");
+    restart_.total = Clock::now() - std::exchange(end_noticed_, Clock::time_point());
+    fprintf(stderr, "residentd: device %u: %s\n", options_.index, RestartText(restart_).c_str());
+  }
   absl::MutexLock lock(&mu_);
+  if (restarted) last_restart_ = std::move(restart_);
   if (!first_start_) first_start_ = absl::OkStatus();
 }
 
@@ -225,32 +291,71 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
                   .heart = HeartbeatMonitor(options_.heartbeat_limit, RestTick(), now),
                   .next_tick = now + kTick,
                   .change = nullptr,
+                  .changes = first_changes_,
                   .resident_since = now,
                   .park_began = now,
                   .park_idle_since = std::nullopt};
-  pollfd events[] = {{engine.child().pidfd(), POLLIN, 0}, {wake_->fd(), POLLIN, 0}};
+  pollfd events[] = {{engine.child().pidfd(), POLLIN, 0},
+                     {wake_->fd(), POLLIN, 0},
+                     {engine.lifeline(), POLLIN, 0}};
   while (true) {
     if (!std::exchange(watched.step_at_once, false)) {
       Clock::time_point until = watched.next_tick;
-      if (watched.change != nullptr) until = std::min(until, watched.change->next_step());
+      if (watched.change != nullptr && !watched.failed) {
+        until = std::min(until, watched.change_over ? *watched.change_over + kEndLimit
+                                                    : watched.change->next_step());
+      }
+      if (watched.failed) until = std::min(until, watched.failed->until);
+      if (watched.died) until = Clock::now() + kDeathLook;
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-      poll(events, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+      // It stays readable once it is: it is looked at once.
+      const nfds_t count = watched.died ? 2 : 3;
+      poll(events, count, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     }
     wake_->Drain();
     const Wants wants = TakeWants();
     if (wants.stop) return EngineEnd{};
     if (const auto exit = engine.child().Wait(seconds(0)))
       return DescribeExit(engine, Name(), *exit);
-    UnmapReleased(engine);
+    if (watched.died || (events[2].revents & (POLLIN | POLLHUP)) != 0) {
+      if (auto end = StepDeath(watched)) return *std::move(end);
+      continue;
+    }
     if (Clock::now() >= watched.next_tick) {
       if (auto end = Tick(watched)) return *std::move(end);
       watched.next_tick = NextTick(watched);
+    }
+    if (watched.failed) {
+      if (Clock::now() < watched.failed->until) continue;
+      return DescribeFailedCall(Name(), watched.failed->name, watched.failed->status);
     }
     if (auto end = StepLoading(watched, wants)) return *std::move(end);
     // A kernel that is about to be changed is not parked besides.
     if (watched.change != nullptr) continue;
     if (auto end = StepParking(watched, wants)) return *std::move(end);
   }
+}
+
+std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
+  const Clock::time_point now = Clock::now();
+  if (!watched.died) {
+    watched.died = now;
+    end_noticed_ = step_began_ = now;
+    restart_ = Restart();
+    // An engine that closes its lifeline and lives is ended.
+    watched.engine.child().Kill(SIGKILL);
+    if (restart_policy_.GoesOn(now)) BeginNext();
+    watched.change = nullptr;
+    queue_.BeginPark().IgnoreError();
+  }
+  if (now - *watched.died < kExitGrace || queue_.counters().in_flight > 0) return std::nullopt;
+  // A device that is given up says how its engine ended.
+  if (!restart_policy_.GoesOn(now)) return std::nullopt;
+  const std::string words = watched.engine.last_words();
+  if (!words.empty()) {
+    return EngineEnd{"fault", absl::StrCat("the ", Name(), " ended: ", words), {}, true};
+  }
+  return EngineEnd{"killed", absl::StrCat("the ", Name(), " was killed"), {}, true};
 }
 
 // A tenth of the limit, so that several looks in a row find the heart silent before it counts.
@@ -311,12 +416,8 @@ nanoseconds SupervisedDevice::TimeLimitOf(uint32_t operator_slot) const {
   return limit.count() == 0 ? nanoseconds::max() : nanoseconds(limit);
 }
 
-void SupervisedDevice::UnmapReleased(EngineProcess& engine) {
-  for (uint64_t address : live_session_->TakeReleased()) {
-    // An engine that cannot unmap keeps the mapping until it ends; if it is because
-    // it has ended, that is found out elsewhere.
-    engine.client()->UnmapShared(address).IgnoreError();
-  }
+EngineClient::OnAnswer SupervisedDevice::WakeSupervisor() const {
+  return [wake = wake_] { wake->Signal(); };
 }
 
 SupervisedDevice::Wants SupervisedDevice::TakeWants() {
@@ -334,7 +435,12 @@ SupervisedDevice::Wants SupervisedDevice::TakeWants() {
   return wants;
 }
 
-void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
+void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const EngineEnd& end) {
+  EngineProcess& engine = *process;
+  if (end_noticed_ == Clock::time_point()) {
+    end_noticed_ = step_began_ = Clock::now();
+    restart_ = Restart();
+  }
   {
     absl::MutexLock lock(&mu_);
     session_ = nullptr;
@@ -349,11 +455,13 @@ void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
     engine.child().Wait(kShutdownLimit);
   }
   engine.child().Kill(SIGKILL);
-  engine.child().Wait(ChildProcess::kReapLimit);
+  if (!end.kind.empty() && restart_policy_.GoesOn(Clock::now())) BeginNext();
+  if (!end.drained) AwaitReaped(engine, end);
+  MarkRestart(end.drained ? "end the engine" : "reap the engine");
 
   // Breadcrumbs tell who was running; they are read before the ring goes.
   std::vector<uint32_t> suspects = end.suspects;
-  if (end.kind == "fault") suspects = queue_.RunningSlots();
+  if (end.kind == "fault" && !end.drained) suspects = queue_.RunningSlots();
   std::string cause = end.cause;
   if (end.kind.empty()) cause = "the daemon is shutting down";
   if (end.kind == "fault" && !suspects.empty()) {
@@ -374,6 +482,46 @@ void SupervisedDevice::Retire(EngineProcess& engine, const EngineEnd& end) {
   queue_.LoseRing(cause, suspects);
   if (restorer_.joinable()) restorer_.join();
   live_session_.reset();
+  if (end.drained) ReapLater(std::move(process));
+  MarkRestart("answer its tasks");
+}
+
+void SupervisedDevice::ReapLater(std::unique_ptr<EngineProcess> engine) {
+  const auto killed = Clock::now();
+  EngineReaper::Reap(std::move(engine), [name = Name(),
+                                         killed](const std::optional<ChildExit>& exit) {
+    const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - killed).count();
+    if (!exit) {
+      fprintf(stderr,
+              "residentd: the system has not ended the former %s for %lld ms. Fix: if that lasts, "
+              "look at the driver's messages (dmesg) and restart the machine\n",
+              name.c_str(), static_cast<long long>(waited));
+      return;
+    }
+    fprintf(stderr, "residentd: the former %s %s; the system took it back within %lld ms\n",
+            name.c_str(), exit->ToString().c_str(), static_cast<long long>(waited));
+  });
+}
+
+void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) {
+  const Clock::time_point killed = Clock::now();
+  while (!engine.child().Wait(kReapLook)) {
+    const auto waited = std::chrono::duration_cast<seconds>(Clock::now() - killed);
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_ && waited >= ChildProcess::kReapLimit) return;
+    }
+    if (end.kind.empty()) continue;
+    const std::string detail =
+        absl::StrCat(end.cause, "; the system has not ended process ", engine.child().pid(),
+                     " for ", waited.count(),
+                     " s, and tasks that it may still run have no outcome until then. Fix: if "
+                     "that lasts, look at the driver's messages (dmesg) and restart the machine");
+    if (waited.count() % 30 == 0) {
+      fprintf(stderr, "residentd: device %u: %s\n", options_.index, detail.c_str());
+    }
+    SetState(State::kRestarting, detail);
+  }
 }
 
 void SupervisedDevice::ReportFault(const EngineEnd& end, std::vector<RunningTask> running) {
@@ -414,6 +562,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
     absl::MutexLock lock(&mu_);
     resume_wanted_ = false;  // One from before cannot have known.
   }
+  DropNext();
   SetState(State::kUnhealthy, detail);
   {
     absl::MutexLock lock(&mu_);
@@ -443,6 +592,7 @@ void SupervisedDevice::SetState(State state, const std::string& detail) {
     state_ = state;
   }
   if (changed) changed(state);
+  SettleWaiters();
 }
 
 absl::Status SupervisedDevice::StoppedError() const {

@@ -22,7 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using std::chrono::seconds;
 
 // Slots that hold an operator in `after` and another one, or none, in `before`.
 std::vector<uint32_t> SlotsWithOtherOperators(const Generation* before, const Generation& after) {
@@ -95,8 +94,11 @@ void SupervisedDevice::SetGeneration(std::shared_ptr<const Generation> generatio
 std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const Wants& wants) {
   if (wants.loading == nullptr) return std::nullopt;
   if (watched.change == nullptr) {
-    if (watched.parking == Parking::kParking) return std::nullopt;
-    if (watched.parking == Parking::kParked) return LoadWhileParked(watched, wants.loading);
+    if (watched.parking == Parking::kParked) {
+      LoadWhileParked(watched, wants.loading);
+      return std::nullopt;
+    }
+    if (watched.parking != Parking::kRunning) return std::nullopt;
     watched.change = std::make_unique<GenerationChange>(watched.engine, queue_, ++watched.changes,
                                                         wants.loading->generation->number,
                                                         wants.loading->park_deadline);
@@ -108,16 +110,16 @@ std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const W
       break;
     case GenerationChange::Progress::kLost:
       // What waits for the load is answered when the engine is retired.
-      return DescribeFailedCall(watched.engine, Name(), "change its generation",
-                                watched.change->result());
+      watched.Fail("change its generation", watched.change->result());
+      return std::nullopt;
   }
   const absl::Status result = watched.change->result();
   if (result.code() == absl::StatusCode::kUnavailable) {
     // Most likely it has ended: whoever waits is told how.
-    if (const auto exit = watched.engine.child().Wait(kEndLimit)) {
-      return DescribeExit(watched.engine, Name(), *exit);
-    }
+    if (!watched.change_over) watched.change_over = Clock::now();
+    if (Clock::now() - *watched.change_over < kEndLimit) return std::nullopt;
   }
+  watched.change_over.reset();
   if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {
     generation_pause_.Observe(static_cast<uint64_t>(pause.count()));
     absl::MutexLock lock(&mu_);
@@ -130,14 +132,19 @@ std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const W
   return std::nullopt;
 }
 
-std::optional<EngineEnd> SupervisedDevice::LoadWhileParked(Watched& watched, Loading* loading) {
-  const absl::StatusOr<SwitchTimes> times =
-      watched.engine.client()->Switch(++watched.changes, /*launch=*/false, nanoseconds(0));
-  if (!times.ok() && watched.engine.child().Wait(seconds(0))) {
-    return DescribeFailedCall(watched.engine, Name(), "change its generation", times.status());
+void SupervisedDevice::LoadWhileParked(Watched& watched, Loading* loading) {
+  if (watched.call == nullptr) {
+    watched.call = watched.engine.client()->StartSwitch(++watched.changes, /*launch=*/false,
+                                                        nanoseconds(0), WakeSupervisor());
   }
-  FinishLoading(loading, times.status());
-  return std::nullopt;
+  if (!watched.call->answered()) return;
+  const absl::Status result = watched.call->answer().status();
+  watched.call.reset();
+  if (result.code() == absl::StatusCode::kUnavailable) {
+    watched.Fail("change its generation", result);
+    return;
+  }
+  FinishLoading(loading, result);
 }
 
 void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {

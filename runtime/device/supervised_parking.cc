@@ -3,10 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/device/engine_end.h"
 #include "runtime/device/supervised_device.h"
 #include "runtime/device/supervised_watched.h"
@@ -18,43 +21,76 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 constexpr seconds kResumeLimit{10};
+// How long the engine waits for a park before it is asked again.
+constexpr seconds kParkAsk{1};
 // A park with nothing left in flight: how long the kernel may take to leave.
 constexpr seconds kLeaveLimit{5};
 
 }  // namespace
 
-absl::Status SupervisedDevice::Park() {
-  absl::MutexLock lock(&mu_);
-  if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  admin_parked_ = true;
-  resume_wanted_ = false;
-  wake_->Signal();
-  const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return state_ == State::kParked || state_ == State::kUnhealthy || stop_ || !admin_parked_;
-  };
-  mu_.Await(absl::Condition(&settled));
+std::optional<absl::Status> SupervisedDevice::ParkOutcome() const {
   if (state_ == State::kParked) return absl::OkStatus();
   if (stop_) return StoppedError();
   if (state_ == State::kUnhealthy) return UnhealthyError();
+  if (admin_parked_) return std::nullopt;
   return absl::AbortedError("the device was resumed while it was being parked");
 }
 
-absl::Status SupervisedDevice::Resume() {
-  absl::MutexLock lock(&mu_);
+std::optional<absl::Status> SupervisedDevice::ResumeOutcome() const {
   if (stop_) return StoppedError();
-  admin_parked_ = false;
-  resume_wanted_ = true;
-  wake_->Signal();
-  const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stop_ || admin_parked_ ||
-           (!resume_wanted_ && (state_ == State::kResident || state_ == State::kUnhealthy));
-  };
-  mu_.Await(absl::Condition(&settled));
-  if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
   if (admin_parked_) return absl::AbortedError("the device was parked while it was being resumed");
-  return absl::OkStatus();
+  if (resume_wanted_) return std::nullopt;
+  if (state_ == State::kUnhealthy) return UnhealthyError();
+  if (state_ == State::kResident) return absl::OkStatus();
+  return std::nullopt;
+}
+
+void SupervisedDevice::StartPark(Waiter waiter) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!stop_ && state_ != State::kUnhealthy) {
+      admin_parked_ = true;
+      resume_wanted_ = false;
+      wake_->Signal();
+    }
+    parks_awaited_.push_back(std::move(waiter));
+  }
+  SettleWaiters();
+}
+
+void SupervisedDevice::StartResume(Waiter waiter) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!stop_) {
+      admin_parked_ = false;
+      resume_wanted_ = true;
+      wake_->Signal();
+    }
+    resumes_awaited_.push_back(std::move(waiter));
+  }
+  SettleWaiters();
+}
+
+void SupervisedDevice::SettleWaiters() {
+  std::vector<std::pair<Waiter, absl::Status>> settled;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto settle = [&settled](std::vector<Waiter>& waiters,
+                                   const std::optional<absl::Status>& outcome) {
+      for (auto at = waiters.begin(); at != waiters.end();) {
+        const bool gone = !outcome && at->gone && at->gone();
+        if (!outcome && !gone) {
+          ++at;
+          continue;
+        }
+        settled.emplace_back(std::move(*at), gone ? errors::Cancelled() : *outcome);
+        at = waiters.erase(at);
+      }
+    };
+    settle(parks_awaited_, ParkOutcome());
+    settle(resumes_awaited_, ResumeOutcome());
+  }
+  for (const auto& [waiter, status] : settled) waiter.settled(status);
 }
 
 Clock::time_point SupervisedDevice::ParkAt(const Watched& watched) const {
@@ -68,12 +104,17 @@ Clock::time_point SupervisedDevice::ParkAt(const Watched& watched) const {
 std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const Wants& wants) {
   switch (watched.parking) {
     case Parking::kRunning:
-      return BeginParking(watched, wants);
+      BeginParking(watched, wants);
+      return std::nullopt;
     case Parking::kParking:
       return FinishParking(watched, wants);
+    case Parking::kResuming:
+      FinishResuming(watched);
+      return std::nullopt;
     case Parking::kParked:
       break;
   }
+  if (watched.call != nullptr) return std::nullopt;  // A generation is being loaded.
   if (wants.parked) {
     absl::ReleasableMutexLock lock(&mu_);
     const bool was_idle = state_ == State::kIdleParked;
@@ -87,38 +128,43 @@ std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const W
     admin = state_ == State::kParked;
   }
   if (admin || wants.resume || wants.work || queue_.counters().queued_tasks > 0) {
-    return ResumeKernel(watched);
+    watched.parking = Parking::kResuming;
+    watched.call_began = Clock::now();
+    watched.call = watched.engine.client()->StartResume(kResumeLimit, WakeSupervisor());
   }
   return std::nullopt;
 }
 
-std::optional<EngineEnd> SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
+void SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
   {
     absl::MutexLock lock(&mu_);
-    if (session_ == nullptr) return std::nullopt;  // Still being restored.
-    resume_wanted_ = false;                        // It is resident.
+    if (session_ == nullptr) return;  // Still being restored.
+    resume_wanted_ = false;           // It is resident.
   }
+  SettleWaiters();
   const Clock::time_point now = Clock::now();
-  if (!wants.parked && now < ParkAt(watched)) return std::nullopt;
+  if (!wants.parked && now < ParkAt(watched)) return;
   {
     absl::MutexLock lock(&mu_);
     work_arrived_ = false;  // From before the park.
   }
-  if (!queue_.BeginPark().ok()) return std::nullopt;
+  if (!queue_.BeginPark().ok()) return;
   watched.parking = Parking::kParking;
   watched.park_began = now;
   watched.park_idle_since.reset();
-  watched.step_at_once = true;
-  return std::nullopt;
+  watched.call = watched.engine.client()->StartAwaitPark(kParkAsk, WakeSupervisor());
 }
 
 std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const Wants& wants) {
-  // The wait is the engine's, a tick at a time, so that the other checks go on.
-  watched.step_at_once = true;
-  const absl::Status status = watched.engine.client()->AwaitPark(kTick);
   const Clock::time_point now = Clock::now();
+  absl::Status status = absl::DeadlineExceededError("");
+  if (watched.call->answered()) {
+    status = watched.call->answer().status();
+    watched.call.reset();
+  }
   if (status.ok()) {
     watched.parking = Parking::kParked;
+    watched.step_at_once = true;  // Somebody may want it back.
     park_duration_.Observe(static_cast<uint64_t>(nanoseconds(now - watched.park_began).count()));
     {
       absl::MutexLock lock(&mu_);
@@ -128,7 +174,11 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
     return std::nullopt;
   }
   if (status.code() != absl::StatusCode::kDeadlineExceeded) {
-    return DescribeFailedCall(watched.engine, Name(), "park", status);
+    watched.Fail("park", status);
+    return std::nullopt;
+  }
+  if (watched.call == nullptr) {
+    watched.call = watched.engine.client()->StartAwaitPark(kParkAsk, WakeSupervisor());
   }
   // While tasks are in flight the park waits for them, and Tick() for one that hangs.
   if (queue_.counters().in_flight > 0) {
@@ -144,15 +194,19 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
       {}};
 }
 
-std::optional<EngineEnd> SupervisedDevice::ResumeKernel(Watched& watched) {
-  const Clock::time_point began = Clock::now();
-  const absl::Status status = watched.engine.client()->Resume(kResumeLimit);
-  if (!status.ok()) return DescribeFailedCall(watched.engine, Name(), "resume", status);
+void SupervisedDevice::FinishResuming(Watched& watched) {
+  if (!watched.call->answered()) return;
+  const absl::Status status = watched.call->answer().status();
+  watched.call.reset();
+  if (!status.ok()) {
+    watched.Fail("resume", status);
+    return;
+  }
   queue_.EndPark();
   watched.parking = Parking::kRunning;
   watched.resident_since = Clock::now();
   resume_duration_.Observe(
-      static_cast<uint64_t>(nanoseconds(watched.resident_since - began).count()));
+      static_cast<uint64_t>(nanoseconds(watched.resident_since - watched.call_began).count()));
   {
     absl::MutexLock lock(&mu_);
     ++resumes_;
@@ -160,7 +214,6 @@ std::optional<EngineEnd> SupervisedDevice::ResumeKernel(Watched& watched) {
     resume_wanted_ = false;
   }
   SetState(State::kResident, "");
-  return std::nullopt;
 }
 
 }  // namespace resident

@@ -4,10 +4,14 @@
 // sources on worker threads). What differs between them is behind this interface
 // and nowhere else.
 //
-//   created ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
-//                         │  ▲                  ▲  │
-//                         └──┘                  └──┘
-//                   Stage, then Switch    Stage, then Switch (launch: ─▶ resident)
+//   created ──Prepare──▶ prepared ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
+//                                               │  ▲                  ▲  │
+//                                               └──┘                  └──┘
+//                                         Stage, then Switch    Stage, then Switch
+//                                                                 (launch: ─▶ resident)
+//
+// Prepare does what is the same for every use of the device and takes long. A prepared engine does
+// no work on the device and has no buffer memory; it can wait for a use of any kind.
 //
 // The front end parks a kernel through the ring (kTaskPark), behind all the work
 // before it; AwaitPark waits for the kernel to have left, and so does Switch.
@@ -26,6 +30,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +45,9 @@ struct EngineOptions {
   int ordinal = 0;
   // Memory for buffers, bytes; 0: the engine's default (DeviceLimits).
   uint64_t memory_bytes = 0;
+  // GPU: how long to try again to take memory that is not free: that of an engine that has just
+  // ended is given back late.
+  std::chrono::milliseconds memory_wait{0};
   // GPU: threads of a block that run operators, and blocks of the resident kernel on each SM;
   // 0: as launch_shape.h says. CPU: ignored.
   uint32_t threads_per_block = 0;
@@ -58,6 +66,12 @@ struct EngineOptions {
   std::chrono::milliseconds beat_every{500};
   // What Start() loads; null: the built-in operators alone.
   std::shared_ptr<const Generation> generation;
+};
+
+// What a step of bringing an engine up took, for people.
+struct EnginePhase {
+  std::string name;
+  std::chrono::nanoseconds took{0};
 };
 
 struct OperatorResources {
@@ -91,17 +105,23 @@ struct EngineInfo {
   // Threads of a block that run operators; 1 for the CPU.
   uint32_t threads_per_block = 0;
   std::vector<OperatorResources> operators;
+  // Of Start, in order.
+  std::vector<EnginePhase> phases;
 };
 
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Brings the device up, loads the first generation and starts the kernel at
-  // sequence number control->resume_sequence. Errors: UNAVAILABLE (no driver, no
-  // device: the message says why), RESOURCE_EXHAUSTED (memory),
+  // Brings the device up, with the kernel's image, and makes the region, which outlives the
+  // engine, reachable for it. Returns what its steps took. Errors: UNAVAILABLE (no driver, no
+  // device: the message says why), RESOURCE_EXHAUSTED (memory).
+  virtual absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) = 0;
+
+  // Takes memory for buffers, loads the first generation and starts the kernel at
+  // sequence number control->resume_sequence. Errors: RESOURCE_EXHAUSTED (memory),
   // INVALID_ARGUMENT (a launch configuration that does not fit: with the numbers).
-  virtual absl::StatusOr<EngineInfo> Start(const SharedRegion& region) = 0;
+  virtual absl::StatusOr<EngineInfo> Start(const EngineOptions& options) = 0;
 
   // Waits until the kernel has left after a park marker. DEADLINE_EXCEEDED: it has
   // not within `most`.
@@ -142,10 +162,29 @@ class Engine {
   virtual std::chrono::milliseconds health_interval() const = 0;
 };
 
-// The engines. CreateCudaEngine: UNAVAILABLE, with the reason, where there is no
-// usable GPU or the build has no CUDA.
-std::unique_ptr<Engine> CreateCpuEngine(const EngineOptions& options);
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions& options);
+// The engines. CreateCudaEngine, for the device with this ordinal: UNAVAILABLE, with the reason,
+// where there is no usable GPU or the build has no CUDA.
+std::unique_ptr<Engine> CreateCpuEngine();
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int ordinal);
+
+// Measures the steps of something, one after the other.
+class PhaseTimer {
+ public:
+  // The step since the last call, or since the beginning, is over.
+  void Mark(std::string name) {
+    const auto now = std::chrono::steady_clock::now();
+    phases_.push_back({std::move(name), now - std::exchange(since_, now)});
+  }
+  const std::vector<EnginePhase>& phases() const { return phases_; }
+
+ private:
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::vector<EnginePhase> phases_;
+};
+
+// Opens the driver, which CreateCudaEngine does otherwise: it takes 100 ms and more. Whether it can
+// be opened is said there.
+void OpenCudaDriver();
 
 // CUDA devices of this machine by name; UNAVAILABLE with the reason when there are
 // none. Loads the driver into the calling process but creates no context; call it

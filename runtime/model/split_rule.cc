@@ -14,7 +14,8 @@ uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
     items *= static_cast<uint64_t>(shape[i]);
   }
   // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
-  return std::max<uint64_t>(1, items / grain + (items % grain == 0 ? 0 : 1));
+  const uint64_t chunks = items / grain + (items % grain == 0 ? 0 : 1);
+  return std::clamp<uint64_t>(chunks, 1, kMaxTaskChunks);
 }
 
 absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {

@@ -26,7 +26,8 @@ struct SplitRule {
   bool by_first_dim = false;
   uint64_t grain = 0;
 
-  // Chunks of a task whose deciding argument has this shape; at least 1.
+  // Chunks of a task whose deciding argument has this shape: 1 to kMaxTaskChunks
+  // (kernels/layout/task.h). Beyond that the chunks are larger than the rule says.
   uint64_t Chunks(absl::Span<const int64_t> shape) const;
 };
 

@@ -31,8 +31,8 @@ class FakeDevice : public Device {
   // The rest is not the metrics page's business.
   DeviceQueue& queue() override { std::abort(); }
   std::shared_ptr<EngineSession> session() override { return nullptr; }
-  absl::Status Park() override { return absl::OkStatus(); }
-  absl::Status Resume() override { return absl::OkStatus(); }
+  void StartPark(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
+  void StartResume(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
   void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)>) override {}
   void OnStateChange(std::function<void(State)>) override {}
   void Shutdown() override {}

@@ -156,6 +156,10 @@ class DeviceFamilies {
       AddCounter(restarts_, With(labels, "cause", cause), static_cast<double>(count));
     }
 
+    AddGauge(spare_, labels, snapshot.spare_pid != 0 ? 1 : 0);
+    AddGauge(last_restart_, labels,
+             std::chrono::duration<double>(snapshot.last_restart.total).count());
+
     AddGauge(memory_, labels, static_cast<double>(snapshot.info.memory_bytes));
     AddGauge(memory_used_, labels, static_cast<double>(snapshot.memory_used_bytes));
     AddGauge(buffers_, labels, static_cast<double>(buffers));
@@ -170,10 +174,11 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_,          &info_,       &generation_,   &changes_,     &pause_,   &workers_,
-          &queue_,          &occupancy_,  &slots_,        &parks_,       &resumes_, &park_,
-          &resume_,         &restarts_,   &memory_,       &memory_used_, &buffers_, &window_used_,
-          &window_waiting_, &engine_cpu_, &engine_memory_}) {
+         {&state_,         &info_,    &generation_,  &changes_,        &pause_,
+          &workers_,       &queue_,   &occupancy_,   &slots_,          &parks_,
+          &resumes_,       &park_,    &resume_,      &restarts_,       &memory_,
+          &memory_used_,   &buffers_, &window_used_, &window_waiting_, &engine_cpu_,
+          &engine_memory_, &spare_,   &last_restart_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -214,6 +219,13 @@ class DeviceFamilies {
                                 "Time to put a parked kernel back on the device.");
   MetricFamily restarts_ = Family("resident_engine_restarts_total", MetricType::Counter,
                                   "Engine processes that ended and were replaced, by cause.");
+  MetricFamily spare_ =
+      Family("resident_spare_engine", MetricType::Gauge,
+             "1 if a prepared engine stands ready to replace the device's, 0 if not.");
+  MetricFamily last_restart_ =
+      Family("resident_engine_last_restart_seconds", MetricType::Gauge,
+             "Time from the end of the last engine that was replaced until "
+             "another one served; 0 if none was.");
   MetricFamily memory_ = Family("resident_device_memory_bytes", MetricType::Gauge,
                                 "Device memory set aside for buffers.");
   MetricFamily memory_used_ = Family("resident_device_memory_used_bytes", MetricType::Gauge,

@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
 
 #include "absl/time/clock.h"
+#include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "server/rpc/call.h"
 #include "server/rpc/status.h"
@@ -15,6 +20,8 @@ namespace {
 
 // Enough to tell sessions apart, too little to be one.
 constexpr size_t kShownSessionChars = 8;
+// Between looks whether a drain has ended, or nobody waits for it any more.
+constexpr std::chrono::milliseconds kDrainLook{20};
 
 void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::DeviceStatus* out) {
   const Device::Snapshot snapshot = device.snapshot();
@@ -26,6 +33,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   // It can name others' operators, and has the words of an engine that may not be trusted.
   if (sees_others) out->set_detail(snapshot.detail);
   out->set_engine_pid(snapshot.engine_pid);
+  out->set_spare_engine_pid(snapshot.spare_pid);
   out->set_generation(info.generation);
   out->set_parks(snapshot.parks);
   out->set_resumes(snapshot.resumes);
@@ -65,6 +73,24 @@ void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* ou
   out->set_buffer_bytes(usage.bytes);
 }
 
+// A Drain that waits, without a thread of its own.
+class DrainWait : public std::enable_shared_from_this<DrainWait> {
+ public:
+  // `ended`: looks whether the wait is over, and ends the call if so.
+  explicit DrainWait(std::function<bool()> ended) : ended_(std::move(ended)) {}
+
+  void Look() {
+    if (ended_()) return;
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(std::chrono::system_clock::now() + kDrainLook,
+                [self = shared_from_this()](bool) { self->Look(); });
+  }
+
+ private:
+  const std::function<bool()> ended_;
+  std::unique_ptr<grpc::Alarm> alarm_;
+};
+
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
@@ -98,26 +124,27 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* AdminService::Park(grpc::CallbackServerContext* context,
                                              const v1::ParkRequest* request, v1::ParkResponse*) {
-  return OnDevice(context, request->device(), &Device::Park);
+  return OnDevice(context, request->device(), &Device::StartPark);
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest* request,
                                                v1::ResumeResponse*) {
-  return OnDevice(context, request->device(), &Device::Resume);
+  return OnDevice(context, request->device(), &Device::StartResume);
 }
 
 grpc::ServerUnaryReactor* AdminService::OnDevice(grpc::CallbackServerContext* context,
                                                  uint32_t device,
-                                                 absl::Status (Device::*action)()) {
+                                                 void (Device::*start)(Device::Waiter)) {
   auto* const reactor = context->DefaultReactor();
   if (device >= core_.devices.size()) {
     reactor->Finish(ToGrpc(errors::UnknownDevice(device, core_.devices.size())));
     return reactor;
   }
-  core_.blocking->Post([this, reactor, device, action] {
-    reactor->Finish(ToGrpc((core_.devices[device]->*action)()));
-  });
+  // The context lives until the call is finished.
+  (core_.devices[device]->*start)(
+      {[reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); },
+       [context] { return context->IsCancelled(); }});
   return reactor;
 }
 
@@ -129,13 +156,18 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   // A day is longer than anybody waits; more would overflow.
   const uint64_t timeout_ms = std::min<uint64_t>(
       request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
-  core_.blocking->Post([this, reactor, response, timeout_ms] {
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms));
+  core_.blocking->Post([this, context, reactor, response, deadline] {
     core_.gate->Close();
     core_.on_draining();
-    const uint64_t remaining =
-        core_.gate->AwaitEmpty(absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms)));
-    response->set_remaining_tasks(remaining);
-    reactor->Finish(remaining == 0 ? grpc::Status::OK : ToGrpc(errors::DrainUnfinished(remaining)));
+    std::make_shared<DrainWait>([context, reactor, response, deadline, gate = core_.gate] {
+      const uint64_t remaining = gate->AwaitEmpty(absl::InfinitePast());
+      if (remaining != 0 && absl::Now() < deadline && !context->IsCancelled()) return false;
+      response->set_remaining_tasks(remaining);
+      reactor->Finish(remaining == 0 ? grpc::Status::OK
+                                     : ToGrpc(errors::DrainUnfinished(remaining)));
+      return true;
+    })->Look();
   });
   return reactor;
 }

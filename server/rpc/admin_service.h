@@ -1,7 +1,7 @@
 // AdminService: resident.v1.Admin.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread. Calls that
-// wait for a device do so on Core::blocking.
+// Thread safety: as gRPC's callback services: calls come from any thread. A call that waits, for
+// a device or for a drain, is registered as a waiter and keeps no thread.
 #ifndef RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 #define RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 
@@ -28,9 +28,9 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
-  // Answers with what `action` says; it may wait.
+  // Answers once the device has settled what `start` begins.
   grpc::ServerUnaryReactor* OnDevice(grpc::CallbackServerContext* context, uint32_t device,
-                                     absl::Status (Device::*action)());
+                                     void (Device::*start)(Device::Waiter));
 
   Core& core_;
 };

@@ -53,7 +53,7 @@ struct Core {
   // Of Operators.Watch streams, and of installs under way.
   SharedSlots* watch_slots = nullptr;
   SharedSlots* install_slots = nullptr;
-  // For calls that block on a device (park, resume, drain, mapping).
+  // For calls that wait for an engine's answer or for the disk (mapping, the audit log).
   WorkerPool* blocking = nullptr;
   // For changes of what serves, which must not wait behind those: a rollback is urgent.
   WorkerPool* changes = nullptr;

@@ -62,7 +62,11 @@ void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()
   auto trial = std::make_shared<Trial>();
   trial->batch = std::move(batch);
   trial->done = std::move(done);
-  if (!StartTwin(trial)) trial->done();
+  // Sizing and copying the tasks of a large batch takes long: not on the dispatch loop, which calls
+  // this.
+  after_->Post([this, trial] {
+    if (!StartTwin(trial)) trial->done();
+  });
 }
 
 bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,

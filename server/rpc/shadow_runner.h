@@ -33,11 +33,12 @@ class ShadowRunner {
   using Record =
       std::function<void(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches)>;
 
-  // `after`: threads for what follows a twin's end.
+  // `after`: threads for making the twin and for what follows its end.
   ShadowRunner(const Registry* registry, std::vector<Device*> devices, WorkerPool* after,
                Record record);
 
-  // REQUIRES: batch->shadow. Calls `done` once, from any thread, perhaps at once.
+  // REQUIRES: batch->shadow. Does no work on the calling thread, which may be a queue's dispatch
+  // loop. Calls `done` once, on one of the threads `after`.
   void Run(std::shared_ptr<RequestBatch> batch, std::function<void()> done);
 
  private:

@@ -26,8 +26,8 @@ class FakeDevice : public Device {
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override { return session_; }
   const FakeSession& fake_session() const { return *session_; }
-  absl::Status Park() override { return absl::OkStatus(); }
-  absl::Status Resume() override { return absl::OkStatus(); }
+  void StartPark(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
+  void StartResume(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
   Snapshot snapshot() const override { return {}; }
   const DurationHistogram& park_duration() const override { return durations_; }
   absl::Status LoadGeneration(std::shared_ptr<const Generation>,

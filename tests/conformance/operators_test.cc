@@ -45,7 +45,8 @@ class Operators : public ::testing::Test {
   }
 
   // Runs one task and waits for it.
-  static void Run(const TaskDescriptor& task, const std::vector<Argument>& arguments = {}) {
+  static void Run(const TaskDescriptor& task, const std::vector<Argument>& arguments = {},
+                  CompletionStatus expected = CompletionStatus::kOk) {
     const uint64_t sequence = *ring_->Reserve();
     std::copy(arguments.begin(), arguments.end(), ring_->arguments(sequence)->arguments);
     ring_->Publish(sequence, task);
@@ -53,7 +54,7 @@ class Operators : public ::testing::Test {
     TaskCompletion completion{};
     while (ring_->Consume([&](uint64_t, const TaskCompletion& c) { completion = c; }) == 0) {
     }
-    ASSERT_EQ(completion.status, CompletionStatus::kOk) << "detail " << completion.detail;
+    ASSERT_EQ(completion.status, expected) << "detail " << completion.detail;
   }
 
   float* x(int64_t shift = 0) { return x_.as<float>() + shift; }
@@ -256,6 +257,28 @@ TEST_F(Operators, CopyBytesOfEveryAlignmentAndLength) {
       }
     }
   }
+}
+
+// Blocks count chunks in 32 bits: numbers above that must not be taken for others, nor for none.
+TEST_F(Operators, TooManyChunksAreRefused) {
+  constexpr int64_t kN = 1000;
+  for (const uint64_t chunks : {kMaxTaskChunks + 1, (uint64_t{1} << 32) - 1, uint64_t{1} << 32,
+                                (uint64_t{1} << 32) + 1, (uint64_t{1} << 32) + 7, UINT64_MAX}) {
+    SCOPED_TRACE(chunks);
+    Poison(out(), kN);
+    TaskDescriptor task = ArgumentTask(OperatorSlot("copy"), 2, 1);
+    task.words[1] = chunks;
+    task.words[2] = UINT16_MAX;
+    Run(task,
+        {DenseTensor(x_.address, DType::kF32, {kN}), DenseTensor(out_.address, DType::kF32, {kN})},
+        CompletionStatus::kInvalidArgument);
+    uint32_t bits;
+    std::memcpy(&bits, out(), sizeof(bits));
+    EXPECT_EQ(bits, kPoison) << "it ran";
+  }
+  Randomize(x(), kN);
+  Send("copy", kN, {x_.address, out_.address}, {}, 7);  // The engine goes on.
+  for (int64_t i = 0; i < kN; ++i) ASSERT_EQ(out()[i], x()[i]);
 }
 
 // A task in a resident kernel must see what the host wrote since the last one, though

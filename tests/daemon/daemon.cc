@@ -233,8 +233,15 @@ size_t Daemon::OwnThreads() const {
 }
 
 size_t Daemon::Engines() const {
+  std::set<pid_t> spares;
+  const v1::StatusResponse status = Status();
+  for (const v1::DeviceStatus& device : status.devices()) {
+    spares.insert(static_cast<pid_t>(device.spare_engine_pid()));
+  }
   size_t count = 0;
-  for (const pid_t child : ChildrenOf(pid())) count += NameOf(child) == kEngineName;
+  for (const pid_t child : ChildrenOf(pid())) {
+    count += NameOf(child) == kEngineName && spares.count(child) == 0;
+  }
   return count;
 }
 
@@ -249,6 +256,7 @@ std::string Daemon::LeftOver() const {
   const v1::StatusResponse status = Status();
   for (const v1::DeviceStatus& device : status.devices()) {
     live.insert(static_cast<pid_t>(device.engine_pid()));
+    live.insert(static_cast<pid_t>(device.spare_engine_pid()));
   }
   std::string left;
   size_t waiting = 0;

@@ -76,7 +76,8 @@ class Daemon {
   size_t Threads() const;
   // Those that gRPC does not own: its pools grow with the load and never shrink.
   size_t OwnThreads() const;
-  // Engine processes, those of canaries among them; compilers are kept ahead.
+  // Engine processes, those of canaries and spares that are being prepared among them, but not the
+  // spares that are ready; compilers are kept ahead.
   size_t Engines() const;
   // Compile processes, those that are kept ready among them.
   size_t Compilers() const;

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "resident/v1/operators.grpc.pb.h"
 #include "runtime/base/process/child_process.h"
 #include "tests/daemon/client.h"
 #include "tests/daemon/counting_client.h"
@@ -322,6 +323,79 @@ TEST(ClientFaultsTest, WithoutADescriptorForAConnectionTheDaemonGoesOn) {
     ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   }
   ExpectNothingLeft(daemon, before);
+}
+
+// Calls that wait for a state keep no thread: others go on however many have been given up.
+TEST(ClientFaultsTest, AbandonedParksKeepNobodyWaiting) {
+  const Daemon daemon({"--task_time_limit=1h"});
+  const Client client(daemon);
+  const Counters counters(client, 1);
+  std::thread spin([&] {
+    client.Run(FloatTasks("test.spin", counters.buffer(), 0, 1, int64_t{3'600} * 1'000'000'000));
+  });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  for (int i = 0; i < 8; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    v1::ParkResponse response;
+    EXPECT_EQ(admin->Park(&context, v1::ParkRequest(), &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  const Counters imported(client, 1);
+  grpc::ClientContext audit_context;
+  v1::AuditResponse audit;
+  EXPECT_TRUE(v1::Operators::NewStub(daemon.Connect())
+                  ->Audit(&audit_context, v1::AuditRequest(), &audit)
+                  .ok());
+  EXPECT_EQ(daemon.Device().ring().in_flight(), 1u);
+
+  const pid_t pid = daemon.engine_pid();
+  kill(pid, SIGKILL);
+  spin.join();
+  ASSERT_TRUE(Eventually([&] {
+    const v1::DeviceStatus device = daemon.Device();
+    return device.engine_pid() != 0 && device.engine_pid() != pid &&
+           device.state() == v1::DeviceStatus::STATE_PARKED;
+  }));
+  EXPECT_TRUE(Resume(daemon).ok());
+}
+
+// The same for drains, one of which ends when what was taken has.
+TEST(ClientFaultsTest, AbandonedDrainsKeepNobodyWaiting) {
+  const Daemon daemon({"--task_time_limit=1h"});
+  const Client client(daemon);
+  const Counters counters(client, 1);
+  std::thread spin([&] {
+    client.Run(FloatTasks("test.spin", counters.buffer(), 0, 1, int64_t{3'600} * 1'000'000'000));
+  });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  v1::DrainRequest request;
+  request.set_timeout_ms(3'600'000);
+  v1::DrainResponse response;
+  for (int i = 0; i < 8; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    EXPECT_EQ(admin->Drain(&context, request, &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  grpc::ClientContext audit_context;
+  v1::AuditResponse audit;
+  EXPECT_TRUE(v1::Operators::NewStub(daemon.Connect())
+                  ->Audit(&audit_context, v1::AuditRequest(), &audit)
+                  .ok());
+  grpc::ClientContext short_context;
+  request.set_timeout_ms(50);
+  EXPECT_EQ(admin->Drain(&short_context, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(daemon.Device().ring().in_flight(), 1u);
+
+  kill(daemon.engine_pid(), SIGKILL);
+  spin.join();
+  grpc::ClientContext last_context;
+  request.set_timeout_ms(60'000);
+  EXPECT_TRUE(admin->Drain(&last_context, request, &response).ok());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(SeveralDevicesTest, EachServesFromAnEngineOfItsOwn) {
     EXPECT_TRUE(engines.insert(device.engine_pid()).second) << device.engine_pid();
     ExpectServes(client, device.device());
   }
-  EXPECT_EQ(daemon.Engines(), engines.size());
+  EXPECT_TRUE(Eventually([&] { return daemon.Engines() == engines.size(); }));
 }
 
 TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {

@@ -142,7 +142,8 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
   }
-  EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size()));
+  EXPECT_TRUE(Eventually(
+      [&] { return daemon.Engines() == static_cast<size_t>(daemon.Status().devices_size()); }));
   ExpectNothingLeft(daemon, before);
   ExpectServes(daemon);
 }
@@ -263,11 +264,38 @@ TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
   EXPECT_TRUE(client.buffers().Free(client.Context().get(), free_request, &freed).ok());
 }
 
+TEST(EngineFaultsTest, SpareEngineTakesOverAndIsShown) {
+  const Daemon daemon;
+  const auto spare = [&] { return static_cast<pid_t>(daemon.Device().spare_engine_pid()); };
+  ASSERT_TRUE(Eventually([&] { return spare() != 0; }));
+  EXPECT_THAT(daemon.Metrics(), HasSubstr("resident_spare_engine{device=\"0\"} 1"));
+  const pid_t next = spare(), pid = daemon.engine_pid();
+  kill(pid, SIGKILL);
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+  EXPECT_EQ(daemon.engine_pid(), next);
+  EXPECT_TRUE(Eventually([&] { return spare() != 0 && spare() != next; }));
+  EXPECT_THAT(daemon.Metrics(), HasSubstr("resident_engine_last_restart_seconds{device=\"0\"} "));
+  EXPECT_THAT(daemon.Output(), HasSubstr("the spare"));
+  ExpectServes(daemon);
+}
+
+TEST(EngineFaultsTest, NoSpareEngineIsKeptWithoutTheFlag) {
+  const Daemon daemon({"--spare_engine=false"});
+  const pid_t pid = daemon.engine_pid();
+  kill(pid, SIGKILL);
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+  EXPECT_EQ(daemon.Device().spare_engine_pid(), 0);
+  EXPECT_THAT(daemon.Metrics(), HasSubstr("resident_spare_engine{device=\"0\"} 0"));
+  EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size()));
+  ExpectServes(daemon);
+}
+
 TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
   Daemon daemon;
   KillUntilGivenUp(daemon);
   EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
-  EXPECT_EQ(daemon.Engines(), static_cast<size_t>(daemon.Status().devices_size() - 1));
+  EXPECT_TRUE(Eventually(
+      [&] { return daemon.Engines() == static_cast<size_t>(daemon.Status().devices_size() - 1); }));
   const Client client(daemon);  // The daemon itself is well.
   uint64_t buffer = 0;
   const grpc::Status refused = client.Allocate(16, &buffer);

@@ -36,13 +36,15 @@ EngineHarness::EngineHarness(Options options) {
     options.engine.threads_per_block = static_cast<uint32_t>(std::atoi(threads));
   }
   if (TestEngineKind() == "cuda") {
-    auto engine = CreateCudaEngine(options.engine);
+    auto engine = CreateCudaEngine(options.engine.ordinal);
     if (!engine.ok()) Die(engine.status().ToString());
     engine_ = std::move(*engine);
   } else {
-    engine_ = CreateCpuEngine(options.engine);
+    engine_ = CreateCpuEngine();
   }
-  auto info = engine_->Start(*region_);
+  const auto prepared = engine_->Prepare(*region_);
+  if (!prepared.ok()) Die(prepared.status().ToString());
+  auto info = engine_->Start(options.engine);
   if (!info.ok()) Die(info.status().ToString());
   info_ = *info;
 }

@@ -11,6 +11,13 @@ inline constexpr int kEngineControlFd = 4;
 // Descriptors that go with MapShared calls (descriptor_channel.h).
 inline constexpr int kEngineDescriptorFd = 5;
 
+// A socket on which nothing is said: its other end reports when the process ends. The number is
+// above those of the descriptors that a driver opens. A process that ends closes its descriptors
+// in ascending order, and the system lets go of them in the reverse order: of this one at once, of
+// a GPU's only when the driver has taken the context down, which takes 60 to 700 ms
+// (docs/gpu_facts.md).
+inline constexpr int kEngineLifelineFd = 250;
+
 // Exit status of an engine that ended itself because its device's context is gone;
 // ControlBlock::last_words says why.
 inline constexpr int kEngineFaultStatus = 3;

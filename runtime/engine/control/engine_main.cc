@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -91,13 +93,14 @@ std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
 
 // The device's kind is known before the front end says more: an engine is confined before it
 // has threads.
-absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, const EngineOptions& options,
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, int ordinal,
                                                      EngineKind confined_as) {
   const EngineKind kind = cuda ? EngineKind::kGpu : EngineKind::kCpu;
   if (kind != confined_as) {
     return absl::InvalidArgumentError("the engine was started for another kind of device");
   }
-  return cuda ? CreateCudaEngine(options) : CreateCpuEngine(options);
+  if (cuda) return CreateCudaEngine(ordinal);
+  return CreateCpuEngine();
 }
 
 int ReportNotConfined(const absl::Status& status) {
@@ -105,8 +108,22 @@ int ReportNotConfined(const absl::Status& status) {
   return 2;
 }
 
+// What takes a GPU's engine long and needs nothing that the front end says: to open the driver, and
+// to clear the pages of the region, which are quick to pin then. If one of them fails, what needs
+// it says so later.
+void BeginEarly() {
+  std::thread([] { OpenCudaDriver(); }).detach();
+  std::thread([region = fcntl(kEngineRegionFd, F_DUPFD_CLOEXEC, 0)] {
+    struct stat size;
+    if (fstat(region, &size) == 0) {
+      [[maybe_unused]] const int cleared = fallocate(region, 0, 0, size.st_size);
+    }
+    close(region);
+  }).detach();
+}
+
 int Serve(pid_t parent, EngineKind kind) {
-  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd}) {
+  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd, kEngineLifelineFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       fprintf(stderr,
               "residentd engine: descriptor %d is not open. Fix: this role is started by "
@@ -123,9 +140,10 @@ int Serve(pid_t parent, EngineKind kind) {
       return ReportNotConfined(status);
     }
   }
+  if (kind == EngineKind::kGpu) BeginEarly();
   EngineService service(
       kEngineRegionFd, kEngineDescriptorFd,
-      [kind](bool cuda, const EngineOptions& options) { return CreateEngine(cuda, options, kind); },
+      [kind](bool cuda, int ordinal) { return CreateEngine(cuda, ordinal, kind); },
       [kind] {
         // The driver is up, with all its threads.
         return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();

@@ -5,10 +5,8 @@
 
 namespace resident {
 
-internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
+internal::StartRequest ToMessage(const EngineOptions& options) {
   internal::StartRequest message;
-  message.set_kind(cuda ? internal::StartRequest::KIND_CUDA : internal::StartRequest::KIND_CPU);
-  message.set_ordinal(options.ordinal);
   message.set_memory_bytes(options.memory_bytes);
   message.set_threads_per_block(options.threads_per_block);
   message.set_blocks_per_sm(options.blocks_per_sm);
@@ -18,12 +16,12 @@ internal::StartRequest ToMessage(bool cuda, const EngineOptions& options) {
   message.set_max_blocks(options.max_blocks);
   message.set_start_parked(options.start_parked);
   message.set_beat_every_ms(static_cast<uint32_t>(options.beat_every.count()));
+  message.set_memory_wait_ms(static_cast<uint32_t>(options.memory_wait.count()));
   return message;
 }
 
 EngineOptions FromMessage(const internal::StartRequest& message) {
   EngineOptions options;
-  options.ordinal = message.ordinal();
   options.memory_bytes = message.memory_bytes();
   options.threads_per_block = message.threads_per_block();
   options.blocks_per_sm = message.blocks_per_sm();
@@ -33,6 +31,7 @@ EngineOptions FromMessage(const internal::StartRequest& message) {
   options.max_blocks = message.max_blocks();
   options.start_parked = message.start_parked();
   options.beat_every = std::chrono::milliseconds(message.beat_every_ms());
+  options.memory_wait = std::chrono::milliseconds(message.memory_wait_ms());
   return options;
 }
 
@@ -58,6 +57,26 @@ std::vector<OperatorResources> FromMessage(
                          resources.shared_bytes(), resources.code_bytes()});
   }
   return operators;
+}
+
+google::protobuf::RepeatedPtrField<internal::EnginePhase> ToMessage(
+    const std::vector<EnginePhase>& phases) {
+  google::protobuf::RepeatedPtrField<internal::EnginePhase> messages;
+  for (const EnginePhase& phase : phases) {
+    internal::EnginePhase* added = messages.Add();
+    added->set_name(phase.name);
+    added->set_ns(phase.took.count());
+  }
+  return messages;
+}
+
+std::vector<EnginePhase> FromMessage(
+    const google::protobuf::RepeatedPtrField<internal::EnginePhase>& messages) {
+  std::vector<EnginePhase> phases;
+  for (const internal::EnginePhase& phase : messages) {
+    phases.push_back({phase.name(), std::chrono::nanoseconds(phase.ns())});
+  }
+  return phases;
 }
 
 internal::SwitchResponse ToMessage(const SwitchTimes& times) {
@@ -87,6 +106,7 @@ internal::StartResponse ToMessage(const EngineInfo& info) {
   message.set_workers(info.workers);
   message.set_threads_per_block(info.threads_per_block);
   *message.mutable_operators() = ToMessage(info.operators);
+  *message.mutable_phases() = ToMessage(info.phases);
   return message;
 }
 
@@ -104,6 +124,7 @@ EngineInfo FromMessage(const internal::StartResponse& message) {
   info.workers = message.workers();
   info.threads_per_block = message.threads_per_block();
   info.operators = FromMessage(message.operators());
+  info.phases = FromMessage(message.phases());
   return info;
 }
 

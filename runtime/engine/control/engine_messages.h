@@ -13,14 +13,20 @@
 
 namespace resident {
 
-// Without the generation, which travels as generation_transfer.h says.
-internal::StartRequest ToMessage(bool cuda, const EngineOptions& options);
+// Without the generation, which travels as generation_transfer.h says, and the ordinal, which is
+// known since Prepare.
+internal::StartRequest ToMessage(const EngineOptions& options);
 EngineOptions FromMessage(const internal::StartRequest& message);
 
 google::protobuf::RepeatedPtrField<internal::OperatorResources> ToMessage(
     const std::vector<OperatorResources>& operators);
 std::vector<OperatorResources> FromMessage(
     const google::protobuf::RepeatedPtrField<internal::OperatorResources>& messages);
+
+google::protobuf::RepeatedPtrField<internal::EnginePhase> ToMessage(
+    const std::vector<EnginePhase>& phases);
+std::vector<EnginePhase> FromMessage(
+    const google::protobuf::RepeatedPtrField<internal::EnginePhase>& messages);
 
 internal::SwitchResponse ToMessage(const SwitchTimes& times);
 SwitchTimes FromMessage(const internal::SwitchResponse& message);

@@ -18,6 +18,8 @@ namespace resident {
 namespace {
 
 constexpr std::chrono::milliseconds kBeatWhileStarting{50};
+// A prepared engine is watched by other means; it is to cost no processor time.
+constexpr std::chrono::milliseconds kBeatWhilePrepared{5'000};
 
 // Read by the front end once the process has ended, so no order is needed.
 void WriteLastWords(ControlBlock* control, const std::string& words) {
@@ -43,14 +45,17 @@ EngineService::~EngineService() {
 
 bool EngineService::AwaitShutdown(std::chrono::milliseconds most) {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(&shutdown_), absl::FromChrono(most));
+  const auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return shutdown_ || changed_; };
+  mu_.AwaitWithTimeout(absl::Condition(&news), absl::FromChrono(most));
+  changed_ = false;
+  return shutdown_;
 }
 
 absl::Status EngineService::Beat() {
   absl::MutexLock lock(&mu_);
   if (region_ == nullptr) return absl::OkStatus();
   std::atomic_ref<u64>(region_->control()->heartbeat).fetch_add(1, std::memory_order_relaxed);
-  if (!running_) return absl::OkStatus();
+  if (stage_ != Progress::kRunning) return absl::OkStatus();
   absl::Status health = engine_->Health();
   if (!health.ok()) WriteLastWords(region_->control(), std::string(health.message()));
   return health;
@@ -58,44 +63,86 @@ absl::Status EngineService::Beat() {
 
 std::chrono::milliseconds EngineService::BeatEvery() {
   absl::MutexLock lock(&mu_);
-  return running_ ? std::min(beat_every_, engine_->health_interval()) : kBeatWhileStarting;
+  if (stage_ == Progress::kPrepared) return kBeatWhilePrepared;
+  if (stage_ != Progress::kRunning) return kBeatWhileStarting;
+  return std::min(beat_every_, engine_->health_interval());
 }
 
 absl::StatusOr<Engine*> EngineService::Running() {
   absl::MutexLock lock(&mu_);
-  if (!running_) return absl::FailedPreconditionError("the engine was not started");
+  if (stage_ != Progress::kRunning) {
+    return absl::FailedPreconditionError("the engine was not started");
+  }
   return engine_;
 }
 
-absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartRequest& request) {
-  if (region_fd_ < 0) return absl::FailedPreconditionError("the engine was started before");
-  if (request.kind() == internal::StartRequest::KIND_UNSPECIFIED) {
+bool EngineService::Enter(Progress from, Progress to) {
+  absl::MutexLock lock(&mu_);
+  if (stage_ != from) return false;
+  stage_ = to;
+  changed_ = true;
+  return true;
+}
+
+absl::StatusOr<std::vector<EnginePhase>> EngineService::PrepareEngine(
+    const internal::PrepareRequest& request) {
+  if (request.kind() == internal::PrepareRequest::KIND_UNSPECIFIED) {
     return absl::InvalidArgumentError("no kind of engine was asked for");
   }
+  if (!Enter(Progress::kNew, Progress::kPreparing)) {
+    return absl::FailedPreconditionError("the engine was prepared before");
+  }
+  PhaseTimer timer;
   ASSIGN_OR_RETURN(auto region, SharedRegion::Attach(std::exchange(region_fd_, -1)));
+  const SharedRegion* const attached = region.get();
+  {
+    // From here on the heart beats: bringing a device up takes a while.
+    absl::MutexLock lock(&mu_);
+    region_ = std::move(region);
+  }
+  ASSIGN_OR_RETURN(auto engine, factory_(request.kind() == internal::PrepareRequest::KIND_CUDA,
+                                         request.ordinal()));
+  timer.Mark("driver");
+  Engine* const created = engine.release();
+  {
+    absl::MutexLock lock(&mu_);
+    engine_ = created;
+  }
+  ASSIGN_OR_RETURN(auto prepared, created->Prepare(*attached));
+  RETURN_IF_ERROR(confine_());
+  Enter(Progress::kPreparing, Progress::kPrepared);
+  prepared.insert(prepared.begin(), timer.phases().begin(), timer.phases().end());
+  return prepared;
+}
+
+absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartRequest& request) {
   EngineOptions options = FromMessage(request);
   if (request.has_generation()) {
     ASSIGN_OR_RETURN(auto generation, Receive(request.generation()));
     options.generation = std::move(generation);
   }
-  ASSIGN_OR_RETURN(auto engine,
-                   factory_(request.kind() == internal::StartRequest::KIND_CUDA, options));
-  const SharedRegion* attached = region.get();
-  Engine* const created = engine.release();
+  if (!Enter(Progress::kPrepared, Progress::kStarting)) {
+    return absl::FailedPreconditionError("the engine is not prepared, or was started before");
+  }
+  Engine* engine = nullptr;
   {
-    // From here on the heart beats: starting a device takes a while.
     absl::MutexLock lock(&mu_);
-    region_ = std::move(region);
-    engine_ = created;
     beat_every_ = options.beat_every;
+    engine = engine_;
   }
-  absl::StatusOr<EngineInfo> info = created->Start(*attached);
-  RETURN_IF_ERROR(info.ok() ? confine_() : absl::OkStatus());
-  if (info.ok()) {
-    absl::MutexLock lock(&mu_);
-    running_ = true;
-  }
+  absl::StatusOr<EngineInfo> info = engine->Start(options);
+  if (info.ok()) Enter(Progress::kStarting, Progress::kRunning);
   return info;
+}
+
+grpc::Status EngineService::Prepare(grpc::ServerContext* context,
+                                    const internal::PrepareRequest* request,
+                                    internal::PrepareResponse* response) {
+  absl::MutexLock call(&call_mu_);
+  const auto phases = PrepareEngine(*request);
+  if (!phases.ok()) return ToControlStatus(phases.status());
+  *response->mutable_phases() = ToMessage(*phases);
+  return grpc::Status::OK;
 }
 
 grpc::Status EngineService::Start(grpc::ServerContext* context,
@@ -173,8 +220,17 @@ grpc::Status EngineService::MapShared(grpc::ServerContext* context,
   if (!engine.ok()) return ToControlStatus(engine.status());
   const absl::StatusOr<uint64_t> address = (*engine)->MapShared(*fd, request->size_bytes());
   if (!address.ok()) return ToControlStatus(address.status());
-  response->set_address(*address);
-  return grpc::Status::OK;
+  {
+    absl::MutexLock mapped(&mapped_mu_);
+    // Asked under the lock: a caller who gives up later finds the mapping here.
+    if (context == nullptr || !context->IsCancelled()) {
+      mapped_[request->token()] = *address;
+      response->set_address(*address);
+      return grpc::Status::OK;
+    }
+  }
+  (*engine)->UnmapShared(*address).IgnoreError();
+  return grpc::Status(grpc::StatusCode::CANCELLED, "the caller has given up");
 }
 
 grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
@@ -182,7 +238,17 @@ grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
                                         internal::UnmapSharedResponse* response) {
   const absl::StatusOr<Engine*> engine = Running();
   if (!engine.ok()) return ToControlStatus(engine.status());
-  return ToControlStatus((*engine)->UnmapShared(request->address()));
+  uint64_t address = 0;
+  {
+    absl::MutexLock mapped(&mapped_mu_);
+    const auto found = mapped_.find(request->token());
+    if (found == mapped_.end()) {
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, "no shared object is mapped by that token");
+    }
+    address = found->second;
+    mapped_.erase(found);
+  }
+  return ToControlStatus((*engine)->UnmapShared(address));
 }
 
 grpc::Status EngineService::Shutdown(grpc::ServerContext* context,

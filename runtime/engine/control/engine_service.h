@@ -9,7 +9,9 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -24,11 +26,11 @@ namespace resident {
 
 class EngineService : public internal::EngineControl::Service {
  public:
-  using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
-      bool cuda, const EngineOptions& options)>;
+  using EngineFactory =
+      std::function<absl::StatusOr<std::unique_ptr<Engine>>(bool cuda, int ordinal)>;
 
   // Takes both descriptors over: the shared region and the descriptor channel. `confine` is called
-  // once, when the engine has started; if it fails, the start does.
+  // once, when the engine is prepared; if it fails, that does.
   EngineService(
       int region_fd, int descriptor_socket, EngineFactory factory,
       std::function<absl::Status()> confine = [] { return absl::OkStatus(); });
@@ -36,7 +38,8 @@ class EngineService : public internal::EngineControl::Service {
   // wait for it. The process ends, and the system takes everything back.
   ~EngineService() override;
 
-  // Waits for a Shutdown call, at most for `most`; whether there was one.
+  // Waits for a Shutdown call, at most for `most`, and not beyond a change of BeatEvery; whether
+  // there was one.
   bool AwaitShutdown(std::chrono::milliseconds most);
 
   // Marks the shared region with a sign of life and asks the engine for its health.
@@ -45,6 +48,8 @@ class EngineService : public internal::EngineControl::Service {
   // How long to wait before the next one.
   std::chrono::milliseconds BeatEvery();
 
+  grpc::Status Prepare(grpc::ServerContext* context, const internal::PrepareRequest* request,
+                       internal::PrepareResponse* response) override;
   grpc::Status Start(grpc::ServerContext* context, const internal::StartRequest* request,
                      internal::StartResponse* response) override;
   grpc::Status AwaitPark(grpc::ServerContext* context, const internal::AwaitParkRequest* request,
@@ -64,8 +69,14 @@ class EngineService : public internal::EngineControl::Service {
                         internal::ShutdownResponse* response) override;
 
  private:
+  enum class Progress : uint8_t { kNew, kPreparing, kPrepared, kStarting, kRunning };
+
+  absl::StatusOr<std::vector<EnginePhase>> PrepareEngine(const internal::PrepareRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   absl::StatusOr<EngineInfo> StartEngine(const internal::StartRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Goes from one stage to another; false: it is not in the first one.
+  bool Enter(Progress from, Progress to) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The generation of a message, with its bytes.
   absl::StatusOr<std::shared_ptr<const Generation>> Receive(const internal::Generation& message);
@@ -81,13 +92,16 @@ class EngineService : public internal::EngineControl::Service {
   absl::Mutex stage_mu_ ABSL_ACQUIRED_BEFORE(call_mu_);
   absl::Mutex map_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   int region_fd_ ABSL_GUARDED_BY(call_mu_);  // -1 once attached.
+  absl::Mutex mapped_mu_ ABSL_ACQUIRED_AFTER(map_mu_);
+  std::map<uint64_t, uint64_t> mapped_ ABSL_GUARDED_BY(mapped_mu_);  // Addresses, by token.
 
   absl::Mutex mu_;
-  // Set by Start, then never changed.
+  // Set by Prepare, then never changed.
   std::unique_ptr<SharedRegion> region_ ABSL_GUARDED_BY(mu_);
   Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;  // Never destroyed.
   std::chrono::milliseconds beat_every_ ABSL_GUARDED_BY(mu_){0};
-  bool running_ ABSL_GUARDED_BY(mu_) = false;  // Start has succeeded.
+  Progress stage_ ABSL_GUARDED_BY(mu_) = Progress::kNew;
+  bool changed_ ABSL_GUARDED_BY(mu_) = false;  // The stage has, since AwaitShutdown returned.
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
 
   // The engine, for a call that needs it to run.

@@ -2,11 +2,15 @@
 // calls last until the test lets them go.
 #include "runtime/engine/control/engine_service.h"
 
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -14,6 +18,8 @@
 
 #include "absl/synchronization/notification.h"
 #include "runtime/engine/control/descriptor_channel.h"
+#include "runtime/engine/control/engine_client.h"
+#include "tests/support/eventually.h"
 
 namespace resident {
 namespace {
@@ -22,7 +28,10 @@ using std::chrono::milliseconds;
 
 class SlowEngine : public Engine {
  public:
-  absl::StatusOr<EngineInfo> Start(const SharedRegion&) override { return EngineInfo(); }
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion&) override {
+    return std::vector<EnginePhase>();
+  }
+  absl::StatusOr<EngineInfo> Start(const EngineOptions&) override { return EngineInfo(); }
   absl::Status AwaitPark(std::chrono::nanoseconds) override { return absl::OkStatus(); }
   absl::Status Resume() override { return absl::OkStatus(); }
   absl::StatusOr<std::vector<OperatorResources>> Stage(std::shared_ptr<const Generation>) override {
@@ -38,11 +47,16 @@ class SlowEngine : public Engine {
     map_may_end.WaitForNotification();
     return 4096;
   }
-  absl::Status UnmapShared(uint64_t) override { return absl::OkStatus(); }
+  absl::Status UnmapShared(uint64_t address) override {
+    EXPECT_EQ(address, 4096u);
+    ++unmapped;
+    return absl::OkStatus();
+  }
   absl::Status Health() override { return absl::OkStatus(); }
   milliseconds health_interval() const override { return milliseconds(7); }
 
   absl::Notification mapping, map_may_end, staging, stage_may_end;
+  std::atomic<int> unmapped{0};
 };
 
 // A park that is due must not wait for a client's memory to be pinned, nor for a generation
@@ -53,13 +67,20 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   auto* const engine = new SlowEngine;  // The service never destroys its engine.
-  EngineService service(dup((*region)->fd()), sockets[1], [&](bool, const EngineOptions&) {
-    return std::unique_ptr<Engine>(engine);
-  });
+  EngineService service(dup((*region)->fd()), sockets[1],
+                        [&](bool, int) { return std::unique_ptr<Engine>(engine); });
+  internal::PrepareRequest prepare;
+  prepare.set_kind(internal::PrepareRequest::KIND_CPU);
+  internal::PrepareResponse prepared;
   internal::StartRequest start;
-  start.set_kind(internal::StartRequest::KIND_CPU);
   start.set_beat_every_ms(500);
   internal::StartResponse started;
+  EXPECT_EQ(service.Start(nullptr, &start, &started).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  ASSERT_TRUE(service.Prepare(nullptr, &prepare, &prepared).ok());
+  EXPECT_GT(service.BeatEvery(), milliseconds(500));  // It may wait for long.
+  EXPECT_EQ(service.Prepare(nullptr, &prepare, &prepared).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
   ASSERT_TRUE(service.Start(nullptr, &start, &started).ok());
   EXPECT_EQ(service.BeatEvery(), milliseconds(7));
 
@@ -83,7 +104,8 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   EXPECT_TRUE(service.Resume(nullptr, &resume, &resumed).ok());
   const internal::UnmapSharedRequest unmap;
   internal::UnmapSharedResponse unmapped;
-  EXPECT_TRUE(service.UnmapShared(nullptr, &unmap, &unmapped).ok());
+  EXPECT_EQ(service.UnmapShared(nullptr, &unmap, &unmapped).error_code(),
+            grpc::StatusCode::NOT_FOUND);
   EXPECT_TRUE(service.Beat().ok());
 
   engine->stage_may_end.Notify();
@@ -94,6 +116,77 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   close(object);
   close(sockets[0]);
   delete engine;
+}
+
+// Both ends, connected as two processes are.
+class ControlPlane {
+ public:
+  explicit ControlPlane(milliseconds map_limit) {
+    region_ = *SharedRegion::Create(64, 4096);
+    int control[2], descriptors[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors), 0);
+    service_ = std::make_unique<EngineService>(
+        dup(region_->fd()), descriptors[1],
+        [this](bool, int) { return std::unique_ptr<Engine>(engine); });
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    grpc::AddInsecureChannelFromFd(server_.get(), control[1]);
+    client = std::make_unique<EngineClient>(control[0], descriptors[0], map_limit);
+    EXPECT_TRUE(client->Prepare(false, 0, std::chrono::seconds(60)).ok());
+    EXPECT_TRUE(client->Start(EngineOptions(), std::chrono::seconds(60)).ok());
+  }
+  ~ControlPlane() {
+    client = nullptr;
+    server_->Shutdown();
+    server_->Wait();
+    service_ = nullptr;
+    delete engine;
+  }
+
+  SlowEngine* const engine = new SlowEngine;  // The service never destroys its engine.
+  std::unique_ptr<EngineClient> client;
+
+ private:
+  std::unique_ptr<SharedRegion> region_;
+  std::unique_ptr<EngineService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Pinning took longer than the caller waits: nobody holds the mapping that comes of it.
+TEST(EngineServiceTest, MappingThatIsCompletedTooLateIsUndone) {
+  ControlPlane plane(milliseconds(100));
+  const int object = memfd_create("object", MFD_CLOEXEC);
+  const auto mapping = plane.client->MapShared(object, 4096);
+  EXPECT_EQ(mapping.status().code(), absl::StatusCode::kDeadlineExceeded) << mapping.status();
+  EXPECT_EQ(plane.engine->unmapped, 0);
+  plane.engine->map_may_end.Notify();
+  EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 1; }));
+  close(object);
+}
+
+TEST(EngineServiceTest, MappingIsReleasedByItsNumber) {
+  ControlPlane plane(EngineClient::kMapLimit);
+  plane.engine->map_may_end.Notify();
+  const int object = memfd_create("object", MFD_CLOEXEC);
+  const auto mapping = plane.client->MapShared(object, 4096);
+  ASSERT_TRUE(mapping.ok()) << mapping.status();
+  EXPECT_EQ(mapping->address, 4096u);
+  plane.client->StartUnmapShared(mapping->id);
+  EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 1; }));
+  close(object);
+}
+
+// Whoever started a call looks for its answer; nobody has to wait for it.
+TEST(EngineServiceTest, StartedCallsAreAnsweredOrCancelled) {
+  ControlPlane plane(EngineClient::kMapLimit);
+  std::atomic<int> answers{0};
+  const auto resume =
+      plane.client->StartResume(std::chrono::seconds(60), [&answers] { ++answers; });
+  EXPECT_TRUE(testing::Eventually([&] { return answers == 1; }));
+  ASSERT_TRUE(resume->answered());
+  EXPECT_TRUE(resume->answer().ok()) << resume->answer().status();
 }
 
 }  // namespace

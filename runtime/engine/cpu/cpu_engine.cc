@@ -70,12 +70,20 @@ CpuEngine::~CpuEngine() {
     if (worker.joinable()) worker.join();
   }
   if (memory_ != nullptr) munmap(memory_, memory_bytes_ + workers_.size() * kScratchBytes);
+  absl::MutexLock lock(&mapped_mu_);
   for (const auto& [address, bytes] : mapped_) munmap(reinterpret_cast<void*>(address), bytes);
 }
 
-absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
+absl::StatusOr<std::vector<EnginePhase>> CpuEngine::Prepare(const SharedRegion& region) {
   region_ = &region;
   mask_ = region.layout().slots - 1;
+  return std::vector<EnginePhase>();
+}
+
+absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
+  options_ = options;
+  const SharedRegion& region = *region_;
+  PhaseTimer timer;
   uint32_t count = options_.cpu_workers;
   if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWorkers);
   if (count > kMaxWorkers) {
@@ -89,6 +97,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
       CpuGeneration::Load(options_.generation != nullptr ? *options_.generation : builtin,
                           options_.test_operators, nullptr));
   generation_ = std::move(generation);
+  timer.Mark("load the generation");
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
   // Pages come as they are touched.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
@@ -106,8 +115,10 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const SharedRegion& region) {
   next_ = control->resume_sequence;
   InstallFaultHandler(region);
   if (!options_.start_parked) Launch();
+  timer.Mark("start");
 
   EngineInfo info;
+  info.phases = timer.phases();
   info.kind = "cpu";
   info.name = "cpu";
   info.detail = absl::StrCat(count, " worker threads");
@@ -174,7 +185,7 @@ absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Stage(
   std::shared_ptr<const CpuGeneration> replaced;  // Closed without the lock.
   ASSIGN_OR_RETURN(auto loaded,
                    CpuGeneration::Load(*generation, options_.test_operators, generation_.get()));
-  std::lock_guard<std::mutex> lock(staged_mu_);
+  absl::MutexLock lock(&staged_mu_);
   replaced = std::exchange(staged_, std::move(loaded));
   return std::vector<OperatorResources>();
 }
@@ -184,7 +195,7 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   using Clock = std::chrono::steady_clock;
   std::shared_ptr<const CpuGeneration> next;
   {
-    std::lock_guard<std::mutex> lock(staged_mu_);
+    absl::MutexLock lock(&staged_mu_);
     next = staged_;
   }
   if (next == nullptr) return absl::FailedPreconditionError("no generation is staged");
@@ -209,7 +220,7 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   const auto parked = Clock::now();
   times.park = parked - held;
   {
-    std::lock_guard<std::mutex> lock(staged_mu_);
+    absl::MutexLock lock(&staged_mu_);
     if (staged_ == next) staged_ = nullptr;
   }
   const std::shared_ptr<const CpuGeneration> former = std::exchange(generation_, next);
@@ -227,13 +238,13 @@ absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot map ", bytes, " bytes of the shared object: ", std::strerror(errno)));
   }
-  std::lock_guard<std::mutex> lock(mapped_mu_);
+  absl::MutexLock lock(&mapped_mu_);
   mapped_.emplace_back(reinterpret_cast<uint64_t>(address), bytes);
   return reinterpret_cast<uint64_t>(address);
 }
 
 absl::Status CpuEngine::UnmapShared(uint64_t address) {
-  std::lock_guard<std::mutex> lock(mapped_mu_);
+  absl::MutexLock lock(&mapped_mu_);
   for (auto it = mapped_.begin(); it != mapped_.end(); ++it) {
     if (it->first != address) continue;
     munmap(reinterpret_cast<void*>(it->first), it->second);
@@ -290,7 +301,8 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
     std::memcpy(&state.arguments, region_->argument_blocks() + (sequence & mask_),
                 std::min<uint64_t>(state.descriptor.words[0], kMaxArguments) * sizeof(Argument));
   }
-  if (!compact && state.descriptor.words[1] > 1) {
+  const uint64_t chunks = compact ? 1 : state.descriptor.words[1];
+  if (chunks > 1 && chunks <= kMaxTaskChunks) {
     RunWide(worker, sequence, state);
     return true;
   }
@@ -299,7 +311,11 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   state.chunk_count = 1;
   state.status_and_detail = 0;
   std::memset(state.result, 0, kResultBytes);
-  Call(state);
+  if (chunks > kMaxTaskChunks) {
+    Block(&state).fail(CompletionStatus::kInvalidArgument);
+  } else {
+    Call(state);
+  }
   Complete(sequence, start_ns, state);
   return true;
 }
@@ -420,8 +436,6 @@ void CpuEngine::WakeSleepers() {
   }
 }
 
-std::unique_ptr<Engine> CreateCpuEngine(const EngineOptions& options) {
-  return std::make_unique<CpuEngine>(options);
-}
+std::unique_ptr<Engine> CreateCpuEngine() { return std::make_unique<CpuEngine>(); }
 
 }  // namespace resident

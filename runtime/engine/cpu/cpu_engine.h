@@ -17,11 +17,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/sdk/operator.h"
 #include "runtime/engine/cpu/cpu_generation.h"
 #include "runtime/engine/engine.h"
@@ -31,11 +32,11 @@ namespace resident {
 
 class CpuEngine : public Engine {
  public:
-  explicit CpuEngine(const EngineOptions& options) : options_(options) {}
   // The kernel need not be parked: workers leave after the task they are at.
   ~CpuEngine() override;
 
-  absl::StatusOr<EngineInfo> Start(const SharedRegion& region) override;
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
+  absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Stage(
@@ -82,7 +83,7 @@ class CpuEngine : public Engine {
   void SleepUntilDoorbell();
   void WakeSleepers();
 
-  const EngineOptions options_;
+  EngineOptions options_;
   const SharedRegion* region_ = nullptr;
   uint32_t mask_ = 0;
   uint8_t* memory_ = nullptr;  // Buffer memory, then a scratch area for each worker.
@@ -97,11 +98,12 @@ class CpuEngine : public Engine {
 
   // The present generation; changed while no worker runs, so that workers read it freely.
   std::shared_ptr<const CpuGeneration> generation_;
-  std::mutex staged_mu_;
-  std::shared_ptr<const CpuGeneration> staged_;  // Under staged_mu_.
+  absl::Mutex staged_mu_;
+  std::shared_ptr<const CpuGeneration> staged_ ABSL_GUARDED_BY(staged_mu_);
 
-  std::mutex mapped_mu_;
-  std::vector<std::pair<uint64_t, uint64_t>> mapped_;  // Address, bytes.
+  absl::Mutex mapped_mu_;
+  std::vector<std::pair<uint64_t, uint64_t>> mapped_
+      ABSL_GUARDED_BY(mapped_mu_);  // Address, bytes.
 };
 
 }  // namespace resident

@@ -28,6 +28,8 @@ constexpr auto kParkSpin = std::chrono::milliseconds(1);
 // front end is at the point of parking.
 constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkNap = std::chrono::microseconds(100);
+// Between tries to take memory that another process is giving back.
+constexpr auto kMemoryLook = std::chrono::milliseconds(2);
 // Registers are given to threads in eights.
 constexpr uint32_t kRegisterUnit = 8;
 
@@ -49,18 +51,38 @@ OperatorResources ResourcesOf(uint32_t slot, const FunctionResources& function) 
 
 }  // namespace
 
-absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
+absl::StatusOr<std::vector<EnginePhase>> CudaEngine::Prepare(const SharedRegion& region) {
   region_ = &region;
+  PhaseTimer timer;
   RETURN_IF_ERROR(OpenDevice());
+  timer.Mark("context");
   RETURN_IF_ERROR(LoadKernel());
+  timer.Mark("kernel image");
+  RETURN_IF_ERROR(PinRegion(region));
+  timer.Mark("pin the region");
+  return timer.phases();
+}
+
+absl::StatusOr<EngineInfo> CudaEngine::Start(const EngineOptions& options) {
+  options_ = options;
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  PhaseTimer timer;
   RETURN_IF_ERROR(ChooseLaunch());
+  timer.Mark("stream");
   auto first = Inspect(options_.generation != nullptr ? *options_.generation : Generation());
   RETURN_IF_ERROR(first.status());
   info_.operators = first->resources;
   RETURN_IF_ERROR(Load(*std::move(first)));
-  RETURN_IF_ERROR(AllocateMemory(region));
-  region.control()->worker_count = blocks_;
-  if (!options_.start_parked) RETURN_IF_ERROR(Launch());
+  timer.Mark("load the generation");
+  RETURN_IF_ERROR(AllocateState());
+  RETURN_IF_ERROR(AllocateBuffers());
+  timer.Mark("take memory");
+  region_->control()->worker_count = blocks_;
+  if (!options_.start_parked) {
+    RETURN_IF_ERROR(Launch());
+    timer.Mark("launch");
+  }
+  info_.phases = timer.phases();
   info_.kind = "cuda";
   info_.layout_hash = LayoutHash();
   info_.generation = number_;
@@ -72,12 +94,11 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const SharedRegion& region) {
 absl::Status CudaEngine::OpenDevice() {
   int count = 0;
   RETURN_IF_CUDA_ERROR(cuDeviceGetCount, &count);
-  if (options_.ordinal < 0 || options_.ordinal >= count) {
-    return absl::UnavailableError(absl::StrCat("there is no GPU ", options_.ordinal,
-                                               ": the driver finds ", count,
-                                               ". Fix: choose another in --devices"));
+  if (ordinal_ < 0 || ordinal_ >= count) {
+    return absl::UnavailableError(absl::StrCat("there is no GPU ", ordinal_, ": the driver finds ",
+                                               count, ". Fix: choose another in --devices"));
   }
-  RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, options_.ordinal);
+  RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, ordinal_);
   RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain, &context_, device_);
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   // It can be set only while no kernel runs.
@@ -205,7 +226,10 @@ absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added
     RETURN_IF_ERROR(entry.status());
     table[op.slot] = *entry;
   }
-  RETURN_IF_CUDA_ERROR(cuMemcpyHtoD, table_, table.data(), table.size() * sizeof(uint64_t));
+  // On the kernel's stream, so that the next launch comes behind it. The table has been read when
+  // the call returns.
+  RETURN_IF_CUDA_ERROR(cuMemcpyHtoDAsync, table_, table.data(), table.size() * sizeof(uint64_t),
+                       stream_);
   return absl::OkStatus();
 }
 
@@ -316,18 +340,32 @@ absl::StatusOr<uint32_t> CudaEngine::CreateStream(uint32_t sms) {
   return ours.sm.smCount;
 }
 
-absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* what) {
-  CUdeviceptr address = 0;
-  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc");
-      !status.ok()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", what, " (", bytes, " bytes): ", status.message()));
+absl::StatusOr<CUdeviceptr> CudaEngine::Allocate(uint64_t bytes) {
+  const auto until = std::chrono::steady_clock::now() + options_.memory_wait;
+  while (true) {
+    CUdeviceptr address = 0;
+    const CUresult result = driver_.cuMemAlloc(&address, bytes);
+    if (result == CUDA_SUCCESS) return address;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || std::chrono::steady_clock::now() >= until) {
+      return driver_.Check(result, "cuMemAlloc");
+    }
+    std::this_thread::sleep_for(kMemoryLook);
   }
-  RETURN_IF_CUDA_ERROR(cuMemsetD8, address, 0, bytes);
+}
+
+absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* what) {
+  const auto allocated = Allocate(bytes);
+  if (!allocated.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what, " (", bytes,
+                                                     " bytes): ", allocated.status().message()));
+  }
+  const CUdeviceptr address = *allocated;
+  // On the kernel's stream: work on another one has no order to a launch there.
+  RETURN_IF_CUDA_ERROR(cuMemsetD8Async, address, 0, bytes, stream_);
   return address;
 }
 
-absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
+absl::Status CudaEngine::PinRegion(const SharedRegion& region) {
   const RegionLayout& layout = region.layout();
   RETURN_IF_CUDA_ERROR(cuMemHostRegister, region.base(), layout.total_bytes,
                        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
@@ -341,7 +379,11 @@ absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
   parameters_.completions = static_cast<RingSlot*>(at(layout.completions));
   parameters_.argument_blocks = static_cast<ArgumentBlock*>(at(layout.argument_blocks));
   parameters_.slot_mask = layout.slots - 1;
+  return absl::OkStatus();
+}
 
+absl::Status CudaEngine::AllocateState() {
+  const RegionLayout& layout = region_->layout();
   const auto state = AllocateZeroed(sizeof(KernelState), "the kernel's state");
   const auto ring = AllocateZeroed(kDeviceRingSlots * sizeof(RingSlot), "the device ring");
   const auto wide = AllocateZeroed(layout.slots * sizeof(WideProgress), "wide tasks");
@@ -355,19 +397,21 @@ absl::Status CudaEngine::AllocateMemory(const SharedRegion& region) {
   parameters_.wide = reinterpret_cast<WideProgress*>(*wide);
   parameters_.wide_arguments = reinterpret_cast<ArgumentBlock*>(*wide_arguments);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
+  return absl::OkStatus();
+}
 
+absl::Status CudaEngine::AllocateBuffers() {
   size_t free = 0, total = 0;
   RETURN_IF_CUDA_ERROR(cuMemGetInfo, &free, &total);
   const uint64_t bytes =
       options_.memory_bytes != 0 ? options_.memory_bytes : free / kDefaultMemoryDivisor;
-  CUdeviceptr memory = 0;
-  if (absl::Status status = driver_.Check(driver_.cuMemAlloc(&memory, bytes), "cuMemAlloc");
-      !status.ok()) {
+  const auto memory = Allocate(bytes);
+  if (!memory.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", options_.ordinal,
-        " for buffers (", status.message(), "). Fix: lower --device_memory_mib"));
+        "cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", ordinal_,
+        " for buffers (", memory.status().message(), "). Fix: lower --device_memory_mib"));
   }
-  info_.memory_address = memory;
+  info_.memory_address = *memory;
   info_.memory_bytes = bytes;
   return absl::OkStatus();
 }
@@ -536,10 +580,12 @@ absl::Status CudaEngine::Health() {
   return driver_.Check(result, "an operator faulted");
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int ordinal) {
   ASSIGN_OR_RETURN(const auto driver, Driver::Get());
-  return std::unique_ptr<Engine>(std::make_unique<CudaEngine>(options, *driver));
+  return std::unique_ptr<Engine>(std::make_unique<CudaEngine>(ordinal, *driver));
 }
+
+void OpenCudaDriver() { (void)Driver::Get(); }
 
 absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
   ASSIGN_OR_RETURN(const auto found, Driver::Get());

@@ -5,7 +5,10 @@
 // generation loads the modules that are new, writes the table, and unloads those that no
 // slot names any more. What it costs depends on what changes, not on what there is.
 //
-// After Start() nothing here calls what waits for a resident kernel (module loading and
+// What a launch relies on (zeroed memory, the jump table) is written on the kernel's own stream:
+// that one is non-blocking, so work on any other stream has no order to the launch.
+//
+// After a launch nothing here calls what waits for a resident kernel (module loading and
 // unloading, copies, freeing, unregistering: docs/gpu_facts.md); such work is put off until
 // the kernel is parked.
 //
@@ -35,12 +38,12 @@ namespace resident {
 
 class CudaEngine : public Engine {
  public:
-  CudaEngine(const EngineOptions& options, const Driver& driver)
-      : options_(options), driver_(driver) {}
+  CudaEngine(int ordinal, const Driver& driver) : ordinal_(ordinal), driver_(driver) {}
   // Leaves the device's memory to the process's end: freeing waits for the kernel.
   ~CudaEngine() override = default;
 
-  absl::StatusOr<EngineInfo> Start(const SharedRegion& region) override;
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
+  absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Stage(
@@ -86,7 +89,12 @@ class CudaEngine : public Engine {
   absl::StatusOr<SmResources> ReadSmResources() const;
   // Returns how many of the device's SMs it has.
   absl::StatusOr<uint32_t> CreateStream(uint32_t sms);
-  absl::Status AllocateMemory(const SharedRegion& region);
+  // Makes the region reachable for the device.
+  absl::Status PinRegion(const SharedRegion& region);
+  absl::Status AllocateState();
+  absl::Status AllocateBuffers();
+  // Tries for options_.memory_wait.
+  absl::StatusOr<CUdeviceptr> Allocate(uint64_t bytes);
   absl::Status Launch() ABSL_LOCKS_EXCLUDED(mappings_mu_);
   // Waits until the stream is empty, spinning for `spin` of it. OK, DEADLINE_EXCEEDED, or
   // what ended the kernel. `withdrawn`, if not null, is asked now and then: CANCELLED.
@@ -103,7 +111,8 @@ class CudaEngine : public Engine {
     uint64_t bytes;
   };
 
-  const EngineOptions options_;
+  const int ordinal_;
+  EngineOptions options_;  // Since Start.
   const Driver& driver_;
   const SharedRegion* region_ = nullptr;
   CUdevice device_ = 0;

@@ -2,7 +2,7 @@
 // machines with and without a GPU.
 //
 //   absl::StatusOr<const Driver*> driver = Driver::Get();   // UNAVAILABLE: why.
-//   RETURN_IF_ERROR(Check(**driver, (*driver)->cuInit(0), "cuInit"));
+//   absl::Status made = (*driver)->Check((*driver)->cuStreamCreate(&stream, 0), "cuStreamCreate");
 //
 // Thread safety: Get() from any thread; a Driver is immutable.
 #ifndef RESIDENT_RUNTIME_ENGINE_CUDA_DRIVER_H_
@@ -44,14 +44,14 @@ namespace resident {
   X(cuMemAlloc)                                  \
   X(cuMemHostRegister)                           \
   X(cuMemHostGetDevicePointer)                   \
+  X(cuMemcpyHtoDAsync)                           \
+  X(cuMemsetD8Async)                             \
   /* Only while no kernel is resident: */        \
   X(cuModuleLoadData)                            \
   X(cuModuleGetFunction)                         \
   X(cuModuleGetGlobal)                           \
   X(cuModuleUnload)                              \
   X(cuMemcpyDtoH)                                \
-  X(cuMemcpyHtoD)                                \
-  X(cuMemsetD8)                                  \
   X(cuMemHostUnregister)
 
 struct Driver {

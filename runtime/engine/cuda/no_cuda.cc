@@ -11,9 +11,9 @@ absl::Status BuiltWithout() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const EngineOptions&) {
-  return BuiltWithout();
-}
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int) { return BuiltWithout(); }
+
+void OpenCudaDriver() {}
 
 absl::StatusOr<std::vector<std::string>> ListCudaDevices() { return BuiltWithout(); }
 

@@ -3,7 +3,7 @@
 //
 // Thread safety: may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(void* library, OpenCudaLibrary("NVRTC", "libnvrtc.so.13"));
+//   absl::StatusOr<void*> library = OpenCudaLibrary("NVRTC", "libnvrtc.so.13");
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_CUDA_LIBRARY_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_CUDA_LIBRARY_H_
 

@@ -96,8 +96,8 @@ class ScriptedDevice final : public Device {
   uint32_t index() const override { return index_; }
   DeviceQueue& queue() override { return queue_; }
   std::shared_ptr<EngineSession> session() override { return nullptr; }
-  absl::Status Park() override { return absl::OkStatus(); }
-  absl::Status Resume() override { return absl::OkStatus(); }
+  void StartPark(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
+  void StartResume(Waiter waiter) override { waiter.settled(absl::OkStatus()); }
   const DurationHistogram& park_duration() const override { return durations_; }
   const DurationHistogram& resume_duration() const override { return durations_; }
   const DurationHistogram& generation_pause() const override { return durations_; }

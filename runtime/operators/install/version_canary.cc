@@ -66,7 +66,7 @@ std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& 
 VersionCanary::VersionCanary(const Setup& setup, Subject subject)
     : setup_(setup), subject_(std::move(subject)) {
   for (const CompileTarget& target : setup_.builder->targets()) {
-    for (const Device* device : setup_.devices) {
+    for (Device* device : setup_.devices) {
       if (VersionBuilder::TargetOf(*device) != target) continue;
       const EngineInfo engine = device->snapshot().info;
       std::string key = VerdictKey(subject_, engine);
@@ -75,6 +75,7 @@ VersionCanary::VersionCanary(const Setup& setup, Subject subject)
                            CanaryEngine::Start({.cuda = target.cuda,
                                                 .ordinal = setup_.ordinals[device->index()],
                                                 .threads_per_block = engine.threads_per_block,
+                                                .spare = device->spare(),
                                                 .engine_program = setup_.engine_program})});
       }
       break;  // One device of each kind.

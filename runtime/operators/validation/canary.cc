@@ -3,8 +3,8 @@
 #include <signal.h>
 
 #include <atomic>
-#include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -15,6 +15,8 @@
 #include "runtime/base/errors/canary_errors.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/device/engine_process.h"
+#include "runtime/device/engine_reaper.h"
+#include "runtime/device/spare_engine.h"
 #include "runtime/engine/generation.h"
 #include "runtime/operators/validation/example_runner.h"
 #include "runtime/operators/validation/generated_examples.h"
@@ -34,6 +36,9 @@ constexpr uint32_t kRingSlots = 64;
 // Tensors are in the window; a GPU engine wants some memory for buffers all the same.
 constexpr uint64_t kDeviceMemoryMib = 2;
 constexpr milliseconds kLoadLimit{30'000};
+// A spare that does not start within this time has stopped.
+constexpr milliseconds kSpareStartLimit{5'000};
+constexpr uint64_t kWindowBytes = GuardedTensors::kWindowBytes;
 // How long an engine whose control plane broke off may take to be seen to end.
 constexpr milliseconds kEndLimit{1'000};
 
@@ -47,47 +52,10 @@ DeviceOptions EngineProcessOptions(const CanaryOptions& options) {
   device.engine.max_blocks = kMaxBlocks;
   device.engine.start_parked = true;
   device.limits.ring_slots = kRingSlots;
-  device.limits.window_mib = GuardedTensors::kWindowBytes >> 20;
+  device.limits.window_mib = kWindowBytes >> 20;
   device.limits.device_memory_mib = kDeviceMemoryMib;
   return device;
 }
-
-// Reaps engines beside the install that they served: the system takes a GPU's context
-// back in 100 ms.
-class Reaper {
- public:
-  // Kills the engine, and destroys the process once it is gone.
-  static void Reap(std::unique_ptr<EngineProcess> process) {
-    // Never destroyed: what it holds at exit the system takes back.
-    static Reaper* const reaper = new Reaper;
-    process->child().Kill(SIGKILL);
-    absl::MutexLock lock(&reaper->mu_);
-    reaper->processes_.push_back(std::move(process));
-  }
-
- private:
-  Reaper() {
-    std::thread([this] { Work(); }).detach();
-  }
-
-  using Processes = std::deque<std::unique_ptr<EngineProcess>>;
-
-  void Work() {
-    while (true) Next();  // Destroyed here, without the lock.
-  }
-
-  std::unique_ptr<EngineProcess> Next() {
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(
-        +[](Processes* waiting) { return !waiting->empty(); }, &processes_));
-    std::unique_ptr<EngineProcess> next = std::move(processes_.front());
-    processes_.pop_front();
-    return next;
-  }
-
-  absl::Mutex mu_;
-  Processes processes_ ABSL_GUARDED_BY(mu_);
-};
 
 class ProcessCanary : public CanaryEngine {
  public:
@@ -97,46 +65,78 @@ class ProcessCanary : public CanaryEngine {
   ~ProcessCanary() override {
     Cancel();
     if (starter_.joinable()) starter_.join();
-    absl::MutexLock lock(&mu_);
-    if (process_ != nullptr) Reaper::Reap(std::move(process_));
+    std::unique_ptr<EngineProcess> process;
+    {
+      absl::MutexLock lock(&mu_);
+      process = std::move(process_);
+    }
+    // Beside what follows: the system takes a GPU's context back in 60 ms and more. The next spare
+    // is prepared after that, since both need the driver.
+    const auto refill = [spare = options_.spare] {
+      if (spare != nullptr) spare->Refill();
+    };
+    if (process == nullptr) {
+      refill();
+      return;
+    }
+    EngineReaper::Reap(std::move(process), [refill](const std::optional<ChildExit>&) { refill(); });
   }
 
   CanaryReport Run(const CanaryJob& job) override {
     CanaryReport report;
     report.status = Try(job, report);
     // Whatever a version did before it failed, or after: nothing is left of it.
-    EngineProcess* const process = this->process();
-    if (process != nullptr) process->child().Kill(SIGKILL);
+    KillEngine();
     if (cancelled_) report.status = errors::InstallWithdrawn();
     return report;
   }
 
   void Cancel() override {
     cancelled_ = true;
-    EngineProcess* const process = this->process();
-    if (process != nullptr) process->child().Kill(SIGKILL);
+    KillEngine();
   }
 
  private:
+  void KillEngine() {
+    absl::MutexLock lock(&mu_);
+    if (process_ != nullptr) process_->child().Kill(SIGKILL);
+  }
+
   EngineProcess* process() {
     absl::MutexLock lock(&mu_);
     return process_.get();
   }
 
   void StartEngine() {
-    auto process = EngineProcess::Launch(EngineProcessOptions(options_));
+    const DeviceOptions options = EngineProcessOptions(options_);
+    if (options_.spare != nullptr) {
+      std::unique_ptr<EngineProcess> spare = options_.spare->Take();
+      if (spare != nullptr && spare->region()->layout().window_bytes >= kWindowBytes) {
+        EngineOptions engine = options.engine;
+        engine.memory_bytes = kDeviceMemoryMib << 20;
+        info_ = Hold(std::move(spare)).Start(engine, kSpareStartLimit);
+        if (info_.ok() || cancelled_) return;
+      }
+      if (spare != nullptr) EngineReaper::Reap(std::move(spare));
+    }
+    auto process = EngineProcess::Launch(options);
     if (!process.ok()) {
       info_ = process.status();
       return;
     }
-    EngineProcess* const launched = process->get();
+    info_ = Hold(*std::move(process)).Start(options_.start_limit);
+  }
+
+  EngineProcess& Hold(std::unique_ptr<EngineProcess> process) {
+    EngineProcess& held = *process;
     {
       absl::MutexLock lock(&mu_);
-      process_ = *std::move(process);
+      process_.swap(process);
     }
+    if (process != nullptr) EngineReaper::Reap(std::move(process));
     // Who cancelled before there was a process to kill has left that to this thread.
-    if (cancelled_) launched->child().Kill(SIGKILL);
-    info_ = launched->Start(options_.start_limit);
+    if (cancelled_) held.child().Kill(SIGKILL);
+    return held;
   }
 
   absl::Status Load(const CanaryJob& job) {
@@ -184,13 +184,14 @@ class ProcessCanary : public CanaryEngine {
     }
     report.tasks = runner.tasks_run();
     report.run = Clock::now() - loaded;
+    tasks.Park();
     return status;
   }
 
   const CanaryOptions options_;
   std::atomic<bool> cancelled_{false};
   absl::Mutex mu_;
-  // Set once, by the starting thread.
+  // Set by the starting thread.
   std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);
   // The starting thread's; others look once it was joined.
   absl::StatusOr<EngineInfo> info_ = absl::UnavailableError("it was not started");

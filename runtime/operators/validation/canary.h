@@ -21,8 +21,9 @@
 // own memory, off the red zones; an input that no example has.
 //
 //   Start ──▶ starting ──▶ Run ──▶ ended          The engine comes up in the background
-//                └────────────────────▲           (200 ms for a GPU's context): start it
-//                     ~CanaryEngine               before the compiler. It is good for one Run.
+//                └────────────────────▲           (a few milliseconds for the device's spare;
+//                     ~CanaryEngine               200 for a new GPU context): start it before
+//                                                 the compiler. It is good for one Run.
 //
 // Thread safety: Start from any thread; the other members from one at a time, but
 // Cancel(), which may be called at any time.
@@ -48,6 +49,7 @@
 
 namespace resident {
 
+class SpareEngine;  // runtime/device/spare_engine.h
 struct Generation;  // runtime/engine/generation.h
 
 struct CanaryOptions {
@@ -56,6 +58,8 @@ struct CanaryOptions {
   int ordinal = 0;
   // Threads of a GPU's block, as the device has them (EngineOptions).
   uint32_t threads_per_block = 0;
+  // The device's spare engine, which is taken if there is one (spare_engine.h); may be null.
+  std::shared_ptr<SpareEngine> spare;
   // The engine may take this long to come up.
   std::chrono::milliseconds start_limit{30'000};
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).

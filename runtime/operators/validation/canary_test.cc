@@ -17,7 +17,9 @@
 
 #include "runtime/device/device_harness.h"
 #include "runtime/device/engine_process.h"
+#include "runtime/device/spare_engine.h"
 #include "runtime/operators/validation/check_examples.h"
+#include "runtime/operators/validation/guarded_tensors.h"
 #include "tests/units/trials.h"
 
 namespace resident {
@@ -114,6 +116,40 @@ TEST(CanaryTest, GoodOperatorPasses) {
   EXPECT_EQ(report.examples, 3u);
   EXPECT_EQ(report.tasks, 9u);  // Checked; as it would serve, twice.
   EXPECT_GT(report.run.count(), 0);
+}
+
+// A spare of the device, which leaves the place to another one.
+std::shared_ptr<SpareEngine> MakeSpare(uint64_t window_mib) {
+  DeviceOptions device = DeviceHarness::Options();
+  device.limits.window_mib = window_mib;
+  auto spare = std::make_shared<SpareEngine>(device);
+  spare->Refill();
+  EXPECT_TRUE(Eventually([&] { return spare->pid() != 0; }));
+  return spare;
+}
+
+TEST(CanaryTest, SpareEngineIsTakenAndAnotherOneIsPrepared) {
+  CanaryOptions options = Options();
+  options.spare = MakeSpare(GuardedTensors::kWindowBytes >> 20);
+  const int64_t pid = options.spare->pid();
+  for (const char* name : {"twice", "twice"}) {
+    EXPECT_TRUE(Eventually([&] { return options.spare->pid() != 0; }));
+    std::unique_ptr<CanaryEngine> canary = CanaryEngine::Start(options);
+    EXPECT_TRUE(Eventually([&] { return options.spare->pid() == 0; }));
+    EXPECT_EQ(canary->Run(TwiceJob(name)).status, absl::OkStatus());
+    canary = nullptr;
+    EXPECT_TRUE(
+        Eventually([&] { return options.spare->pid() != 0 && options.spare->pid() != pid; }));
+  }
+}
+
+TEST(CanaryTest, SpareEngineThatDoesNotFitOrHasEndedIsDoneWithout) {
+  CanaryOptions options = Options();
+  options.spare = MakeSpare(8);
+  EXPECT_EQ(CanaryEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] { return options.spare->pid() != 0; }));
+  kill(static_cast<pid_t>(options.spare->pid()), SIGKILL);
+  EXPECT_EQ(CanaryEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
 }
 
 TEST(CanaryTest, GoodWideOperatorPassesInEverySplit) {

@@ -11,10 +11,11 @@
 // Thread safety: one thread. Memory ordering: write before the task is published, look
 // after its completion was read (host_ring.h), or after the engine has ended.
 //
-//   ASSIGN_OR_RETURN(auto tensors, GuardedTensors::Place(signature, example, window, layout));
-//   tensors.Fill(0xff);
-//   ... run a task with tensors.arguments() ...
-//   if (auto stray = tensors.FindStrayWrite()) ...
+//   absl::StatusOr<GuardedTensors> tensors =
+//       GuardedTensors::Place(signature, example, window, /*shifted=*/false);
+//   tensors->Fill(0xff);
+//   ... run a task with tensors->arguments() ...
+//   if (auto stray = tensors->FindStrayWrite()) ...
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_GUARDED_TENSORS_H_
 #define RESIDENT_RUNTIME_OPERATORS_VALIDATION_GUARDED_TENSORS_H_
 

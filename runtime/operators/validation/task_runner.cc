@@ -48,6 +48,10 @@ TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>&
   }
 }
 
+void TaskRunner::Park() {
+  if (ring_.PublishPark()) RingDoorbell();
+}
+
 void TaskRunner::RingDoorbell() {
   ControlBlock* const control = process_->region()->control();
   std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);

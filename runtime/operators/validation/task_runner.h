@@ -40,6 +40,10 @@ class TaskRunner {
   TaskEnd Run(const TaskDescriptor& task, const std::vector<Argument>& arguments,
               std::chrono::nanoseconds most);
 
+  // Has the kernel leave, without waiting for it. A GPU's context whose kernel has left is taken
+  // down ten times as fast when the process is killed.
+  void Park();
+
  private:
   void RingDoorbell();
   std::string CauseOfEnd(const ChildExit& exit) const;

@@ -1,0 +1,186 @@
+// The spare engine of a device: whom it replaces, and what becomes of it.
+#include "runtime/device/spare_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/device/device_harness.h"
+
+namespace resident {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class SpareEngineTest : public ::testing::Test {
+ protected:
+  static pid_t SparePid(DeviceHarness& harness) {
+    return static_cast<pid_t>(harness.device().snapshot().spare_pid);
+  }
+  // Waits for a spare other than this one.
+  static pid_t AwaitSpare(DeviceHarness& harness, pid_t than = 0) {
+    EXPECT_TRUE(Eventually([&] { return SparePid(harness) != 0 && SparePid(harness) != than; }));
+    return SparePid(harness);
+  }
+  static void ExpectServes(DeviceHarness& harness) {
+    const Floats counters = harness.MakeFloats(100);
+    const auto batch = harness.Run(harness.CountTasks(counters));
+    EXPECT_EQ(batch->failed, 0u) << batch->cause;
+    for (uint32_t i = 0; i < counters.count; ++i) EXPECT_EQ(counters.host()[i], 1.0f);
+  }
+};
+
+TEST_F(SpareEngineTest, TakesTheKilledEnginesPlace) {
+  DeviceHarness harness;
+  const Device::Snapshot before = harness.device().snapshot();
+  const pid_t spare = AwaitSpare(harness);
+  const pid_t engine = harness.engine_pid();
+  EXPECT_NE(spare, engine);
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  EXPECT_EQ(harness.engine_pid(), spare);
+  const Device::Snapshot after = harness.device().snapshot();
+  EXPECT_TRUE(after.last_restart.spare);
+  EXPECT_GT(after.last_restart.total.count(), 0);
+  EXPECT_FALSE(after.last_restart.phases.empty());
+  EXPECT_EQ(after.info.memory_bytes, before.info.memory_bytes);
+  EXPECT_EQ(after.info.workers, before.info.workers);
+  ExpectServes(harness);
+  // The next one is prepared meanwhile, and does the same.
+  AwaitSpare(harness, spare);
+  kill(spare, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(spare));
+  ExpectServes(harness);
+}
+
+TEST_F(SpareEngineTest, KilledSpareIsReplacedAndNobodyIsDisturbed) {
+  DeviceHarness harness;
+  const pid_t engine = harness.engine_pid();
+  std::atomic<bool> stop{false};
+  std::atomic<int> failed{0};
+  std::thread client([&] {
+    while (!stop) {
+      const Floats counters = harness.MakeFloats(10);
+      failed += static_cast<int>(harness.Run(harness.CountTasks(counters))->failed);
+    }
+  });
+  for (int i = 0; i < 2; ++i) {
+    const pid_t spare = AwaitSpare(harness);
+    kill(spare, SIGKILL);
+    AwaitSpare(harness, spare);
+  }
+  stop = true;
+  client.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(harness.engine_pid(), engine);
+  EXPECT_TRUE(harness.device().snapshot().restarts_by_cause.empty());
+}
+
+TEST_F(SpareEngineTest, EngineAndSpareAreKilledTogether) {
+  DeviceHarness harness;
+  const pid_t spare = AwaitSpare(harness);
+  const pid_t engine = harness.engine_pid();
+  const Floats out = harness.MakeFloats(1);
+  const Submission running = harness.Submit(harness.SpinTask(out, std::chrono::seconds(100)));
+  ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
+  kill(spare, SIGKILL);
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(running.Await());
+  EXPECT_EQ(running.done->load(), 1);
+  EXPECT_EQ(running.batch->status[0], TaskStatus::kUnavailable);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  EXPECT_NE(harness.engine_pid(), spare);
+  ExpectServes(harness);
+  AwaitSpare(harness, spare);
+}
+
+TEST_F(SpareEngineTest, StoppedSpareIsGivenUp) {
+  DeviceHarness harness;
+  const pid_t spare = AwaitSpare(harness);
+  const pid_t engine = harness.engine_pid();
+  kill(spare, SIGSTOP);
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  EXPECT_NE(harness.engine_pid(), spare);
+  EXPECT_FALSE(harness.device().snapshot().last_restart.spare);
+  ExpectServes(harness);
+  EXPECT_EQ(kill(spare, 0), -1);  // Reaped.
+}
+
+// Somebody else, a validation, has it when the engine ends.
+TEST_F(SpareEngineTest, EngineEndsWhileTheSpareIsTaken) {
+  DeviceHarness harness;
+  const pid_t spare = AwaitSpare(harness);
+  const pid_t engine = harness.engine_pid();
+  const std::unique_ptr<EngineProcess> taken = harness.device().spare()->Take();
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->child().pid(), spare);
+  EXPECT_EQ(SparePid(harness), 0);
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  EXPECT_NE(harness.engine_pid(), spare);
+  EXPECT_FALSE(harness.device().snapshot().last_restart.spare);
+  ExpectServes(harness);
+  // It is still good for its use.
+  EngineOptions options;
+  options.memory_bytes = 1 << 20;
+  options.start_parked = true;
+  const auto started = taken->Start(options, std::chrono::seconds(60));
+  EXPECT_TRUE(started.ok()) << started.status();
+  AwaitSpare(harness, spare);
+}
+
+TEST_F(SpareEngineTest, NoneIsKeptIfThereIsToBeNone) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.spare_engine = false;
+  DeviceHarness harness(options);
+  EXPECT_EQ(harness.device().spare(), nullptr);
+  const pid_t engine = harness.engine_pid();
+  kill(engine, SIGKILL);
+  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  EXPECT_EQ(SparePid(harness), 0);
+  EXPECT_FALSE(harness.device().snapshot().last_restart.spare);
+  ExpectServes(harness);
+}
+
+TEST_F(SpareEngineTest, IsConfinedBeforeItIsNeeded) {
+  DeviceHarness harness;
+  const std::string status = ReadFile("/proc/" + std::to_string(AwaitSpare(harness)) + "/status");
+  const std::string engine = ReadFile("/proc/" + std::to_string(harness.engine_pid()) + "/status");
+  // As the one that serves, which the kernel may hold back less than another one would.
+  for (const char* line : {"Seccomp:\t2", "NoNewPrivs:\t1"}) {
+    if (engine.find(line) != std::string::npos) {
+      EXPECT_THAT(status, HasSubstr(line));
+    }
+  }
+}
+
+// A program that cannot be an engine: the device goes on without a spare, and says why once.
+TEST_F(SpareEngineTest, SpareThatCannotBePreparedIsNotTakenFor) {
+  DeviceOptions options = DeviceHarness::Options();
+  options.engine_program = "/bin/false";
+  SpareEngine spare(options);
+  spare.Refill();
+  EXPECT_EQ(spare.pid(), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(spare.Take(), nullptr);
+  spare.Stop();
+  EXPECT_EQ(spare.Take(), nullptr);
+}
+
+}  // namespace
+}  // namespace resident
