@@ -55,6 +55,8 @@ struct Batch {
   bool wants_results = false;
   // Tasks not in the ring by then are skipped.
   Clock::time_point deadline = Clock::time_point::max();
+  // Worker time that one of its tasks may take, in nanoseconds; 0: unknown (ring_backlog.h).
+  uint64_t task_bound_ns = 0;
   // Epoch of the engine that the addresses in the tasks belong to
   // (DeviceQueue::epoch() when it was made): tasks not submitted when that engine
   // ends are UNAVAILABLE.

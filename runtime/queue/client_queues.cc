@@ -1,5 +1,6 @@
 #include "runtime/queue/client_queues.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +8,7 @@
 namespace resident {
 namespace {
 
-uint64_t BytesOf(const Batch& batch) {
+uint64_t MeasureBytes(const Batch& batch) {
   return batch.tasks.size() * sizeof(TaskDescriptor) + batch.arguments.size() * sizeof(Argument);
 }
 
@@ -24,7 +25,8 @@ bool ClientQueues::Remove(ClientId client) {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return false;
   for (const auto& batch : found->second->queue) batch->cancelled = true;
-  clients_.erase(found);  // Stays in its turn until its queue is empty.
+  for (const auto& batch : found->second->ready) batch->cancelled = true;
+  clients_.erase(found);  // Stays in its turn until it has nothing to submit.
   return true;
 }
 
@@ -43,7 +45,7 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
         "the client has ", queued, " tasks queued; ", count, " more would pass the limit of ",
         max_queued_tasks, ". Fix: wait for results, or raise --max_queued_tasks"));
   }
-  const uint64_t bytes = BytesOf(*batch);
+  const uint64_t bytes = MeasureBytes(*batch);
   const uint64_t held = client.use->bytes();
   if (held != 0 && held + bytes > max_queued_bytes) {
     return absl::ResourceExhaustedError(
@@ -53,79 +55,96 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   }
   batch->use = client.use;
   batch->use->Add(count, bytes);
+  next_deadline_ = std::min(next_deadline_, batch->deadline);
   client.queue.push_back(std::move(batch));
-  if (!client.in_turn) {
-    client.in_turn = true;
-    turn_.push_back(found->second);
-  }
+  TakeTurn(found->second);
   return absl::OkStatus();
+}
+
+void ClientQueues::TakeTurn(const std::shared_ptr<Client>& client) {
+  if (client->in_turn) return;
+  client->in_turn = true;
+  turn_.push_back(client);
+}
+
+void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
+  if (const auto reason = ReasonToSkip(*batch)) {
+    SkipRest(batch, reason->status, reason->cause, finished);
+    return;
+  }
+  const auto found = clients_.find(batch->client);
+  if (found == clients_.end()) {
+    SkipRest(batch, TaskStatus::kCancelled, "the client was removed", finished);
+    return;
+  }
+  next_deadline_ = std::min(next_deadline_, batch->deadline);
+  found->second->ready.push_back(std::move(batch));
+  TakeTurn(found->second);
 }
 
 bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
   std::shared_ptr<Client> client = std::move(turn_.front());
   turn_.pop_front();
   bool published = false;
-  while (!client->queue.empty() && quantum > 0) {
-    std::shared_ptr<Batch>& batch = client->queue.front();
+  while (client->has_work() && quantum > 0) {
+    Queue& queue = client->Next();
+    const std::shared_ptr<Batch> batch = queue.front();
     if (const auto reason = ReasonToSkip(*batch)) {
-      Skip(*client, 0, reason->status, reason->cause, finished);
+      queue.pop_front();
+      SkipRest(batch, reason->status, reason->cause, finished);
       continue;
     }
     if (!ring_tasks->HasRoom()) break;  // The turn ends with what it got.
     if (batch->submitted == 0) ObserveQueued(*batch);
-    if (batch->in_order) {
-      std::shared_ptr<Batch> ordered = Pop(*client, 0);
-      published |= ring_tasks->StartOrdered(std::move(ordered), finished);
-      --quantum;
-      continue;
-    }
-    const uint32_t given = ring_tasks->SubmitFrom(batch, quantum);
-    quantum -= given;
-    published |= given > 0;
-    if (batch->submitted == batch->tasks.size()) Pop(*client, 0);
+    const uint32_t submitted = ring_tasks->SubmitFrom(batch, quantum);
+    if (submitted == 0) break;
+    client->serve_ready = &queue == &client->queue;
+    quantum -= submitted;
+    published = true;
+    if (batch->in_order || batch->submitted == batch->tasks.size()) queue.pop_front();
   }
-  if (client->queue.empty()) {
-    client->in_turn = false;
-  } else {
+  if (client->has_work()) {
     turn_.push_back(std::move(client));
+  } else {
+    client->in_turn = false;
   }
   return published;
 }
 
-void ClientQueues::SkipDoomed(FinishedBatches* finished) {
+void ClientQueues::DropExpired(FinishedBatches* finished) {
+  next_deadline_ = Clock::time_point::max();
   for (auto& client : turn_) {
-    for (size_t i = 0; i < client->queue.size();) {
-      if (const auto reason = ReasonToSkip(*client->queue[i])) {
-        Skip(*client, i, reason->status, reason->cause, finished);
-      } else {
-        ++i;
-      }
-    }
+    DropExpired(client->queue, finished);
+    DropExpired(client->ready, finished);
   }
+}
+
+void ClientQueues::DropExpired(Queue& queue, FinishedBatches* finished) {
+  const auto expired = [&](const std::shared_ptr<Batch>& batch) {
+    if (const auto reason = ReasonToSkip(*batch)) {
+      SkipRest(batch, reason->status, reason->cause, finished);
+      return true;
+    }
+    next_deadline_ = std::min(next_deadline_, batch->deadline);
+    return false;
+  };
+  queue.erase(std::remove_if(queue.begin(), queue.end(), expired), queue.end());
 }
 
 void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished) {
   for (auto& client : turn_) {
-    while (!client->queue.empty()) Skip(*client, 0, status, cause, finished);
+    for (Queue* queue : {&client->queue, &client->ready}) {
+      for (const auto& batch : *queue) SkipRest(batch, status, cause, finished);
+      queue->clear();
+    }
     client->in_turn = false;
   }
   turn_.clear();
-}
-
-void ClientQueues::Skip(Client& client, size_t position, TaskStatus status,
-                        const std::string& cause, FinishedBatches* finished) {
-  std::shared_ptr<Batch> batch = Pop(client, position);
-  SkipRest(batch, status, cause, finished);
-}
-
-std::shared_ptr<Batch> ClientQueues::Pop(Client& client, size_t position) {
-  std::shared_ptr<Batch> batch = std::move(client.queue[position]);
-  client.queue.erase(client.queue.begin() + position);
-  return batch;
+  next_deadline_ = Clock::time_point::max();
 }
 
 void ClientQueues::Ended(const Batch& batch) {
-  batch.use->RemoveBytes(BytesOf(batch));
+  batch.use->RemoveBytes(MeasureBytes(batch));
   const auto client = clients_.find(batch.client);
   if (client != clients_.end()) client->second->completed_tasks += batch.tasks.size();
 }

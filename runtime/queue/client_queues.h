@@ -1,18 +1,19 @@
 // ClientQueues: what clients have queued for a device, and whose turn it is.
 //
-// Each client has a bounded queue of batches. Clients with something queued are served in
-// turn, a quantum of tasks at a time. An in-order batch leaves its queue when its first
-// task is submitted; ring_tasks.h sees to the rest of it, which is its client's as before
-// (queue_use.h).
+// Each client has a bounded queue of batches. Clients with something to submit are served in
+// turn, a quantum of tasks at a time. An in-order batch leaves its queue with each of its tasks
+// and comes back when that task has completed (PushReady), so that its next task waits for its
+// client's turn like any other task.
 //
 // Thread safety: one thread at a time (DeviceQueue's mu_).
 //
 // Invariants:
-//   1. A client is in `turn_` exactly once while its queue is not empty, and not otherwise;
-//      a removed client stays there until its queue is empty.
+//   1. A client is in `turn_` exactly once while it has something to submit, and not otherwise;
+//      a removed client stays there until it has nothing to submit.
 //   2. queued_tasks() is the sum of the clients' queued tasks: those neither in the ring nor
-//      skipped, of in-order batches that are under way too.
+//      skipped. The remaining tasks of in-order batches count too.
 //   3. A batch's bytes are its client's from Push until Ended.
+//   4. No queued batch has an earlier deadline than next_deadline().
 //
 //   absl::Status taken = queues.Push(client, batch, max_queued_tasks, max_queued_bytes);
 //   while (!queues.empty() && ring_tasks.HasRoom()) {
@@ -48,8 +49,11 @@ class ClientQueues {
   absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks,
                     uint64_t max_queued_bytes);
 
-  // Whether nobody has a turn: what is queued, if anything, is of in-order batches that are
-  // under way.
+  // Queues an in-order batch whose last submitted task has completed, or skips what is left of
+  // it if it was cancelled, is past its deadline or belongs to a client that was removed.
+  void PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished);
+
+  // Whether there is nothing to submit: of in-order batches a task is in the ring.
   bool empty() const { return turn_.empty(); }
   uint64_t queued_tasks() const { return all_->tasks(); }
 
@@ -58,7 +62,9 @@ class ClientQueues {
   bool ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished);
 
   // Ends queued batches that were cancelled or are past their deadline.
-  void SkipDoomed(FinishedBatches* finished);
+  void DropExpired(FinishedBatches* finished);
+  // Until then DropExpired finds no batch that is past its deadline.
+  Clock::time_point next_deadline() const { return next_deadline_; }
   // Ends every queued batch.
   void SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished);
 
@@ -67,22 +73,31 @@ class ClientQueues {
   DeviceQueue::ClientCounters counters(ClientId client) const;
 
  private:
+  using Queue = std::deque<std::shared_ptr<Batch>>;
+
   struct Client {
-    std::deque<std::shared_ptr<Batch>> queue;
-    std::shared_ptr<QueueUse> use;  // Its batches' too: those under way outlive it.
+    Queue queue;  // Batches of which no task has been submitted, or some.
+    Queue ready;  // In-order batches that go on.
+    // `ready` is served next, if it is not empty. The two alternate, so that neither waits
+    // until the other is empty.
+    bool serve_ready = false;
+    std::shared_ptr<QueueUse> use;  // Its batches' too: those in the ring outlive it.
     uint64_t completed_tasks = 0;
     bool in_turn = false;
+
+    bool has_work() const { return !queue.empty() || !ready.empty(); }
+    // REQUIRES: has_work().
+    Queue& Next() { return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue; }
   };
 
-  // Ends what is left of the client's batch number `position`, which leaves its queue.
-  void Skip(Client& client, size_t position, TaskStatus status, const std::string& cause,
-            FinishedBatches* finished);
-  // Takes the batch number `position` out of the client's queue.
-  static std::shared_ptr<Batch> Pop(Client& client, size_t position);
+  void TakeTurn(const std::shared_ptr<Client>& client);
+  // Ends batches of the queue that were cancelled or are past their deadline.
+  void DropExpired(Queue& queue, FinishedBatches* finished);
 
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_;
-  // Clients with something queued, in the order of their turns.
+  // Clients with something to submit, in the order of their turns.
   std::deque<std::shared_ptr<Client>> turn_;
+  Clock::time_point next_deadline_ = Clock::time_point::max();
   const std::shared_ptr<QueueUse> all_ = std::make_shared<QueueUse>(nullptr);
 };
 

@@ -10,11 +10,11 @@
 namespace resident {
 namespace {
 
-void FutexWait(uint32_t* word, uint32_t value, std::chrono::nanoseconds most) {
-  timespec timeout{};
-  timeout.tv_sec = most.count() / 1'000'000'000;
-  timeout.tv_nsec = most.count() % 1'000'000'000;
-  syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, nullptr, 0);
+void FutexWait(uint32_t* word, uint32_t value, std::chrono::nanoseconds timeout) {
+  timespec time{};
+  time.tv_sec = timeout.count() / 1'000'000'000;
+  time.tv_nsec = timeout.count() % 1'000'000'000;
+  syscall(SYS_futex, word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
 void FutexWake(uint32_t* word) {
@@ -39,8 +39,8 @@ void CompletionAlarm::Clear() {
   ring_ = nullptr;
 }
 
-void CompletionAlarm::Await(std::chrono::nanoseconds most) {
-  FutexWait(&control_->completion_event, seen_, most);
+void CompletionAlarm::Await(std::chrono::nanoseconds timeout) {
+  FutexWait(&control_->completion_event, seen_, timeout);
   seen_ = std::atomic_ref<uint32_t>(control_->completion_event).load(std::memory_order_acquire);
 }
 

@@ -11,7 +11,7 @@
 // so that a look at the ring after Set() finds it.
 //
 //   alarm.Set(ring);
-//   if (nothing has completed) alarm.Await(most);
+//   if (nothing has completed) alarm.Await(timeout);
 #ifndef RESIDENT_RUNTIME_QUEUE_COMPLETION_ALARM_H_
 #define RESIDENT_RUNTIME_QUEUE_COMPLETION_ALARM_H_
 
@@ -36,7 +36,7 @@ class CompletionAlarm {
   void Clear();
   bool is_set() const { return ring_ != nullptr; }
 
-  void Await(std::chrono::nanoseconds most);
+  void Await(std::chrono::nanoseconds timeout);
 
   // Ends another thread's Await() on this ring's control block.
   static void Raise(ControlBlock* control);

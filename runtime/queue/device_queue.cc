@@ -22,28 +22,30 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// How long a nap lasts at most while tasks are in flight and none completes.
-constexpr nanoseconds kShortestNap = std::chrono::microseconds(20);
-constexpr nanoseconds kLongestNap = std::chrono::microseconds(500);
-// How often work that is held back (parked) is looked through for deadlines.
-constexpr absl::Duration kDoomedCheck = absl::Milliseconds(20);
-// How long the pump leaves the work to callers that wait for their own batches.
-constexpr absl::Duration kAssistantsTurn = absl::Microseconds(50);
+// How long the dispatch loop sleeps between two looks at the ring while tasks are in flight and
+// none completes: the first time, and at most.
+constexpr nanoseconds kMinPollBackoff = std::chrono::microseconds(20);
+constexpr nanoseconds kMaxPollBackoff = std::chrono::microseconds(500);
+// How often queued batches are checked against their deadlines.
+constexpr absl::Duration kDeadlineCheckInterval = absl::Milliseconds(20);
+// How long the dispatcher leaves the loop to callers that wait for their own batches.
+constexpr absl::Duration kInlineCallersTurn = absl::Microseconds(50);
 
 }  // namespace
 
 // Two locks, never taken in the other order:
 //
-//   pump_mu_  the ring and what is in flight; held for one pass of the pump at a time.
-//   mu_       clients and their queues; held briefly.
+//   dispatch_mu_  the ring and what is in flight; held for one iteration of the dispatch loop.
+//   mu_           clients and their queues; held briefly.
 //
-// A batch moves from a client's queue (under mu_) to the ring (under pump_mu_) as its
-// tasks are submitted, and is then owned by the slots of its tasks. It counts against its
-// client's limits all the while (queue_use.h).
+// A batch moves from a client's queue (under mu_) to the ring (under dispatch_mu_) as its
+// tasks are submitted, and is then owned by the slots of its tasks; an in-order batch goes back
+// to the queue after each task. It counts against its client's limits until it has ended
+// (queue_use.h).
 class DeviceQueue::Impl {
  public:
   explicit Impl(const Options& options) : options_(options) {
-    pump_ = std::thread([this] { PumpLoop(); });
+    dispatcher_ = std::thread([this] { DispatchLoop(); });
   }
 
   ~Impl() {
@@ -51,9 +53,9 @@ class DeviceQueue::Impl {
     {
       absl::MutexLock lock(&mu_);
       stopping_ = true;
-      wake_pump_ = true;
+      wake_dispatcher_ = true;
     }
-    pump_.join();
+    dispatcher_.join();
   }
 
   void AddClient(ClientId id) {
@@ -63,15 +65,15 @@ class DeviceQueue::Impl {
 
   void RemoveClient(ClientId id) {
     {
-      SeldomLock pump_lock(this);
+      PriorityLock lock_dispatch(this);
       absl::MutexLock lock(&mu_);
       if (!queues_.Remove(id)) return;
-      tasks_.CancelOrdered(id);  // Under way, they have left the queue.
+      tasks_.CancelInOrder(id);  // With a task in the ring, they are not in the queue.
     }
     NoteCancelled();
   }
 
-  absl::Status Enqueue(ClientId id, std::shared_ptr<Batch> batch, nanoseconds assist) {
+  absl::Status Enqueue(ClientId id, std::shared_ptr<Batch> batch, nanoseconds inline_time) {
     const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
     if (count == 0) return absl::InvalidArgumentError("a batch has at least one task");
     batch->client = id;
@@ -80,7 +82,7 @@ class DeviceQueue::Impl {
     batch->detail.assign(count, 0);
     if (batch->wants_results) batch->results.resize(count);
     batch->enqueued_at = Clock::now();
-    const std::shared_ptr<Batch> held = assist.count() != 0 ? batch : nullptr;
+    const std::shared_ptr<Batch> held = inline_time.count() != 0 ? batch : nullptr;
     {
       absl::MutexLock lock(&mu_);
       if (!has_ring_ || batch->epoch != epoch_) {
@@ -93,28 +95,28 @@ class DeviceQueue::Impl {
           queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes));
       idle_since_ = Clock::time_point::max();
       work_arrived_.store(true, std::memory_order_seq_cst);
-      if (assist.count() == 0) WakePump();
+      if (inline_time.count() == 0) WakeDispatcher();
     }
-    if (assist.count() != 0) Assist(held, assist);
+    if (inline_time.count() != 0) RunInline(held, inline_time);
     return absl::OkStatus();
   }
 
   void NoteCancelled() {
     absl::MutexLock lock(&mu_);
-    look_for_doomed_ = true;
+    drop_expired_ = true;
     work_arrived_.store(true, std::memory_order_seq_cst);
-    WakePump();
+    WakeDispatcher();
   }
 
   uint64_t SetRing(std::shared_ptr<HostRing> ring) {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     absl::MutexLock lock(&mu_);
-    nap_control_ = ring->region().control();
+    wake_control_ = ring->region().control();
     tasks_.SetRing(std::move(ring));
     has_ring_ = true;
     parked_ = false;
     loss_.clear();
-    WakePump();
+    WakeDispatcher();
     idle_since_ = Clock::now();
     return ++epoch_;
   }
@@ -127,7 +129,7 @@ class DeviceQueue::Impl {
   void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects) {
     Finished finished;
     {
-      SeldomLock pump_lock(this);
+      PriorityLock lock_dispatch(this);
       {
         absl::MutexLock lock(&mu_);
         if (!has_ring_) return;
@@ -136,10 +138,13 @@ class DeviceQueue::Impl {
         loss_ = cause;
       }
       const std::string not_run = absl::StrCat(cause, "; the task did not run. Fix: send it again");
-      tasks_.LoseRing(cause, not_run, suspects, &finished.batches);
+      tasks_.LoseRing(cause, suspects, &finished.batches);
       absl::MutexLock lock(&mu_);
+      for (auto& batch : tasks_.TakeReady()) {
+        queues_.PushReady(std::move(batch), &finished.batches);
+      }
       queues_.SkipAll(TaskStatus::kUnavailable, not_run, &finished.batches);
-      nap_control_ = nullptr;
+      wake_control_ = nullptr;
       clients_wait_ = false;
       in_flight_.store(0, std::memory_order_relaxed);
       NoteIdle();
@@ -148,12 +153,11 @@ class DeviceQueue::Impl {
   }
 
   absl::Status BeginPark() {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to park");
     if (parked_) return absl::FailedPreconditionError("parked already");
-    // With the ring full something is in flight, and the pump awake: its completion makes
-    // room for the marker.
+    // If the ring is full, something is in flight: its completion makes room for the marker.
     tasks_.BeginPark();
     parked_ = true;
     called_for_resume_ = false;
@@ -163,23 +167,23 @@ class DeviceQueue::Impl {
   void EndPark() {
     Finished finished;
     {
-      SeldomLock pump_lock(this);
+      PriorityLock lock_dispatch(this);
       tasks_.EndPark();
       {
         absl::MutexLock lock(&mu_);
         parked_ = false;
         work_arrived_.store(true, std::memory_order_seq_cst);
       }
-      // Here and now: the pump takes tens of microseconds to wake.
-      Pass(&finished, /*thorough=*/false);
+      // On this thread, because the dispatcher takes tens of microseconds to wake.
+      RunIteration(&finished, /*full_scan=*/false);
       absl::MutexLock lock(&mu_);
-      WakePump();
+      WakeDispatcher();
     }
     Deliver(&finished);
   }
 
   absl::Status Hold() {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to hold tasks back from");
     if (parked_) return absl::FailedPreconditionError("parked already");
@@ -193,9 +197,9 @@ class DeviceQueue::Impl {
     Finished finished;
     bool published = false;
     {
-      SeldomLock pump_lock(this);
+      PriorityLock lock_dispatch(this);
       if (tasks_.ring() == nullptr) return false;
-      Pass(&finished, /*thorough=*/true);
+      RunIteration(&finished, /*full_scan=*/true);
       published = tasks_.in_flight() == 0 && tasks_.PublishPark();
     }
     Deliver(&finished);
@@ -213,22 +217,22 @@ class DeviceQueue::Impl {
   }
 
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit) {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     return tasks_.FindOverdue(limit);
   }
 
   std::vector<uint32_t> RunningSlots() {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     return tasks_.RunningSlots();
   }
 
   std::vector<RunningTask> RunningTasks() {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     return tasks_.RunningTasks();
   }
 
   void ForgetEstimate(uint32_t operator_slot) {
-    SeldomLock pump_lock(this);
+    PriorityLock lock_dispatch(this);
     tasks_.ForgetEstimate(operator_slot);
   }
 
@@ -255,73 +259,75 @@ class DeviceQueue::Impl {
     std::function<void()> call_for_resume;
   };
 
-  // pump_mu_ for those who come seldom. Pump and assistants take it again as soon as they
-  // have let it go, and under load nobody else would come by it for milliseconds: they
-  // stand back while somebody waits here.
-  class ABSL_SCOPED_LOCKABLE SeldomLock {
+  // Takes dispatch_mu_ ahead of the threads that run the dispatch loop. They take it again as
+  // soon as they have released it, so that under load another thread would wait for
+  // milliseconds; they do not take it while a PriorityLock waits.
+  class ABSL_SCOPED_LOCKABLE PriorityLock {
    public:
-    explicit SeldomLock(Impl* impl) ABSL_EXCLUSIVE_LOCK_FUNCTION(impl->pump_mu_) : impl_(*impl) {
-      impl_.seldom_.fetch_add(1, std::memory_order_relaxed);
-      // Woken from a sleep it would come tens of microseconds later.
-      while (!impl_.pump_mu_.TryLock()) std::this_thread::yield();
-      impl_.seldom_.fetch_sub(1, std::memory_order_relaxed);
+    explicit PriorityLock(Impl* impl) ABSL_EXCLUSIVE_LOCK_FUNCTION(impl->dispatch_mu_)
+        : impl_(*impl) {
+      impl_.priority_waiters_.fetch_add(1, std::memory_order_relaxed);
+      // Waking up from a sleep would take tens of microseconds.
+      while (!impl_.dispatch_mu_.TryLock()) std::this_thread::yield();
+      impl_.priority_waiters_.fetch_sub(1, std::memory_order_relaxed);
     }
-    ~SeldomLock() ABSL_UNLOCK_FUNCTION() { impl_.pump_mu_.Unlock(); }
-    SeldomLock(const SeldomLock&) = delete;
-    SeldomLock& operator=(const SeldomLock&) = delete;
+    ~PriorityLock() ABSL_UNLOCK_FUNCTION() { impl_.dispatch_mu_.Unlock(); }
+    PriorityLock(const PriorityLock&) = delete;
+    PriorityLock& operator=(const PriorityLock&) = delete;
 
    private:
     Impl& impl_;
   };
 
-  void PumpLoop() {
-    prctl(PR_SET_NAME, "resident-pump");
+  void DispatchLoop() {
+    prctl(PR_SET_NAME, "resident-queue");
     prctl(PR_SET_TIMERSLACK, 1000);
     Clock::time_point last_progress = Clock::now();
-    nanoseconds nap = kShortestNap;
-    bool quiet = false;  // Nothing has moved for the time that the pump spins.
+    nanoseconds poll_backoff = kMinPollBackoff;
+    bool idle = false;  // Nothing has moved for the time that the loop spins.
     std::shared_ptr<HostRing> ring;
     CompletionAlarm alarm;
     while (true) {
-      if (assistants_.load(std::memory_order_relaxed) > 0) {
-        // Somebody who waits for an outcome is at it. An outcome found here would reach
-        // its caller by way of two more threads.
+      if (inline_callers_.load(std::memory_order_relaxed) > 0) {
+        // A caller that waits for an outcome runs the loop. An outcome found here would reach
+        // it by way of two more threads.
         alarm.Clear();
         absl::MutexLock lock(&mu_);
-        mu_.AwaitWithTimeout(absl::Condition(&wake_pump_), kAssistantsTurn);
-        wake_pump_ = false;
-        quiet = false;
+        mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_), kInlineCallersTurn);
+        wake_dispatcher_ = false;
+        idle = false;
       }
       Finished finished;
       bool progress;
-      // Set before the last look: what completes after it ends the nap.
-      if (quiet) alarm.Set(ring);
-      while (seldom_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
+      // Set before the last look at the ring: what completes after it ends the sleep.
+      if (idle) alarm.Set(ring);
+      while (priority_waiters_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
       {
-        absl::MutexLock pump_lock(&pump_mu_);
-        progress = Pass(&finished, /*thorough=*/quiet);
+        absl::MutexLock lock_dispatch(&dispatch_mu_);
+        progress = RunIteration(&finished, /*full_scan=*/idle);
         ring = tasks_.ring();
       }
       Deliver(&finished);
+      const Clock::time_point now = Clock::now();
+      CheckDeadlines(now);
       if (progress) {
         alarm.Clear();
-        last_progress = Clock::now();
-        nap = kShortestNap;
-        quiet = false;
+        last_progress = now;
+        poll_backoff = kMinPollBackoff;
+        idle = false;
         continue;
       }
-      if (!quiet) {
+      if (!idle) {
         std::this_thread::yield();
-        quiet = Clock::now() - last_progress >= options_.spin;
+        idle = now - last_progress >= options_.spin;
         continue;
       }
       if (alarm.is_set() && in_flight_.load(std::memory_order_relaxed) > 0) {
-        napping_.store(true, std::memory_order_seq_cst);
-        // Work that arrived before `napping_` was set rang nothing.
-        if (!work_arrived_.load(std::memory_order_seq_cst)) alarm.Await(nap);
-        napping_.store(false, std::memory_order_relaxed);
-        nap = std::min(nap * 2, kLongestNap);
-        LookForDoomedNowAndThen();
+        sleeping_.store(true, std::memory_order_seq_cst);
+        // Work that arrived before `sleeping_` was set did not raise the alarm.
+        if (!work_arrived_.load(std::memory_order_seq_cst)) alarm.Await(poll_backoff);
+        sleeping_.store(false, std::memory_order_relaxed);
+        poll_backoff = std::min(poll_backoff * 2, kMaxPollBackoff);
         continue;
       }
       alarm.Clear();
@@ -329,69 +335,66 @@ class DeviceQueue::Impl {
       if (stopping_) return;
       // Work that cannot go on (parked) may still pass its deadline.
       const bool waiting = idle_since_ == Clock::time_point::max();
-      const absl::Duration most = waiting ? kDoomedCheck : absl::InfiniteDuration();
-      if (!mu_.AwaitWithTimeout(absl::Condition(&wake_pump_), most)) {
-        look_for_doomed_ = true;
-        work_arrived_.store(true, std::memory_order_relaxed);
-      }
-      wake_pump_ = false;
+      mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_),
+                           waiting ? kDeadlineCheckInterval : absl::InfiniteDuration());
+      wake_dispatcher_ = false;
       last_progress = Clock::now();
-      quiet = false;
+      idle = false;
     }
   }
 
-  // With the ring full of slow tasks, nothing else looks at the queues.
-  void LookForDoomedNowAndThen() ABSL_LOCKS_EXCLUDED(mu_) {
+  // Has the next iteration drop what is past its deadline, if something may be. Called by the
+  // dispatcher alone.
+  void CheckDeadlines(Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_) {
+    if (now < next_deadline_check_) return;
+    next_deadline_check_ = now + absl::ToChronoNanoseconds(kDeadlineCheckInterval);
     absl::MutexLock lock(&mu_);
-    const Clock::time_point now = Clock::now();
-    if (queues_.queued_tasks() == 0 ||
-        now - looked_for_doomed_ < absl::ToChronoNanoseconds(kDoomedCheck)) {
-      return;
-    }
-    looked_for_doomed_ = now;
-    look_for_doomed_ = true;
+    if (now < queues_.next_deadline()) return;
+    drop_expired_ = true;
     work_arrived_.store(true, std::memory_order_relaxed);
   }
 
-  // Makes the pump look again, whatever it is waiting for.
-  void WakePump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    wake_pump_ = true;
-    if (nap_control_ != nullptr && napping_.load(std::memory_order_seq_cst)) {
-      CompletionAlarm::Raise(nap_control_);
+  // Makes the dispatcher look for work, whatever it is waiting for.
+  void WakeDispatcher() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    wake_dispatcher_ = true;
+    if (wake_control_ != nullptr && sleeping_.load(std::memory_order_seq_cst)) {
+      CompletionAlarm::Raise(wake_control_);
     }
   }
 
-  void Assist(const std::shared_ptr<Batch>& batch, nanoseconds most) {
-    const Clock::time_point until = Clock::now() + most;
+  // Runs the dispatch loop until the batch has ended or `timeout` has passed.
+  void RunInline(const std::shared_ptr<Batch>& batch, nanoseconds timeout) {
+    const Clock::time_point until = Clock::now() + timeout;
     bool done = false;
-    assistants_.fetch_add(1, std::memory_order_relaxed);
+    inline_callers_.fetch_add(1, std::memory_order_relaxed);
     while (!done) {
-      if (seldom_.load(std::memory_order_relaxed) > 0 || !pump_mu_.TryLock()) {
+      if (priority_waiters_.load(std::memory_order_relaxed) > 0 || !dispatch_mu_.TryLock()) {
         if (Clock::now() > until) break;
         std::this_thread::yield();
         continue;
       }
       Finished finished;
-      Pass(&finished, /*thorough=*/false);
-      // Another thread's pass may have found it.
+      RunIteration(&finished, /*full_scan=*/false);
+      // Another thread's iteration may have found its completion.
       done = batch->finished == batch->tasks.size();
-      pump_mu_.Unlock();
+      dispatch_mu_.Unlock();
       Deliver(&finished);
       if (!done && Clock::now() > until) break;
     }
-    assistants_.fetch_sub(1, std::memory_order_relaxed);
-    // Whatever is left is the pump's.
+    inline_callers_.fetch_sub(1, std::memory_order_relaxed);
+    // The dispatcher does what is left.
     absl::MutexLock lock(&mu_);
     if (in_flight_.load(std::memory_order_relaxed) > 0 ||
         work_arrived_.load(std::memory_order_acquire) || queues_.queued_tasks() > 0) {
-      WakePump();
+      WakeDispatcher();
     }
   }
 
-  // One round: completions, then submissions. Returns whether anything moved.
-  // `thorough`: finds every completion.
-  bool Pass(Finished* finished, bool thorough) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
-    bool progress = tasks_.Consume(thorough, &finished->batches);
+  // One iteration of the dispatch loop: completions, then submissions. Returns whether anything
+  // moved. `full_scan`: finds every completion.
+  bool RunIteration(Finished* finished, bool full_scan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
+    bool progress = tasks_.Consume(full_scan, &finished->batches);
     progress |= SubmitTasks(finished);
     in_flight_.store(tasks_.in_flight(), std::memory_order_relaxed);
     if (const HostRing* const ring = tasks_.ring().get()) {
@@ -406,42 +409,45 @@ class DeviceQueue::Impl {
   }
 
   // Returns whether anything moved.
-  bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_) {
+  bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
     if (tasks_.ring() == nullptr) return false;
     tasks_.SubmitDuePark();
+    if (!work_arrived_.load(std::memory_order_acquire) && !tasks_.has_ready() &&
+        !(clients_wait_ && tasks_.HasRoom())) {
+      return false;
+    }
     bool progress = false;
-    bool published = tasks_.SubmitReady(&finished->batches);
-    if (work_arrived_.load(std::memory_order_acquire) || (clients_wait_ && tasks_.HasRoom())) {
+    bool published = false;
+    {
       absl::MutexLock lock(&mu_);
       work_arrived_.store(false, std::memory_order_relaxed);
-      if (look_for_doomed_) {
-        look_for_doomed_ = false;
-        queues_.SkipDoomed(&finished->batches);
-        tasks_.SkipDoomed(&finished->batches);
+      // Behind the clients that wait already.
+      for (auto& batch : tasks_.TakeReady()) {
+        queues_.PushReady(std::move(batch), &finished->batches);
       }
+      if (std::exchange(drop_expired_, false)) queues_.DropExpired(&finished->batches);
       if (!parked_) {
         while (!queues_.empty() && tasks_.HasRoom()) {
           progress = true;
           published |= queues_.ServeNext(options_.quantum_tasks, &tasks_, &finished->batches);
         }
-      } else if ((!queues_.empty() || tasks_.ordered_waiting()) && !called_for_resume_ &&
-                 on_work_while_parked_) {
+      } else if (!queues_.empty() && !called_for_resume_ && on_work_while_parked_) {
         called_for_resume_ = true;
         finished->call_for_resume = on_work_while_parked_;
       }
       clients_wait_ = !queues_.empty() && !parked_;
     }
     if (published) tasks_.RingDoorbell();
-    return progress || published;
+    return progress;
   }
 
-  void NoteIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pump_mu_, mu_) {
+  void NoteIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_, mu_) {
     const bool busy = queues_.queued_tasks() > 0 || tasks_.in_flight() > 0;
     if (!busy && idle_since_ == Clock::time_point::max()) idle_since_ = Clock::now();
   }
 
   // Counts the finished batches and calls their `done`. Called without locks.
-  void Deliver(Finished* finished) ABSL_LOCKS_EXCLUDED(mu_, pump_mu_) {
+  void Deliver(Finished* finished) ABSL_LOCKS_EXCLUDED(mu_, dispatch_mu_) {
     if (finished->call_for_resume) finished->call_for_resume();
     if (finished->batches.empty()) return;
     for (const auto& batch : finished->batches) CountOutcomes(*batch);
@@ -460,40 +466,40 @@ class DeviceQueue::Impl {
 
   const Options options_;
 
-  mutable absl::Mutex pump_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  RingTasks tasks_ ABSL_GUARDED_BY(pump_mu_);
-  bool clients_wait_ ABSL_GUARDED_BY(pump_mu_) = false;  // Clients wait for room in the ring.
+  mutable absl::Mutex dispatch_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_);
+  bool clients_wait_ ABSL_GUARDED_BY(dispatch_mu_) = false;  // Clients wait for room in the ring.
 
   mutable absl::Mutex mu_;
   ClientQueues queues_ ABSL_GUARDED_BY(mu_);
   bool has_ring_ ABSL_GUARDED_BY(mu_) = false;
   bool parked_ ABSL_GUARDED_BY(mu_) = false;
   bool called_for_resume_ ABSL_GUARDED_BY(mu_) = false;
-  bool look_for_doomed_ ABSL_GUARDED_BY(mu_) = false;
-  Clock::time_point looked_for_doomed_ ABSL_GUARDED_BY(mu_);
+  bool drop_expired_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool wake_pump_ ABSL_GUARDED_BY(mu_) = false;
+  bool wake_dispatcher_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t completed_tasks_ ABSL_GUARDED_BY(mu_) = 0;
   std::string loss_ ABSL_GUARDED_BY(mu_);
   Clock::time_point idle_since_ ABSL_GUARDED_BY(mu_) = Clock::now();
   std::function<void()> on_work_while_parked_ ABSL_GUARDED_BY(mu_);
-  // The ring's control block, for waking a nap; null without a ring.
-  ControlBlock* nap_control_ ABSL_GUARDED_BY(mu_) = nullptr;
+  // The ring's control block, for waking the dispatcher; null without a ring.
+  ControlBlock* wake_control_ ABSL_GUARDED_BY(mu_) = nullptr;
 
-  // Whether there may be something to submit: spares the pump mu_ in most passes.
+  // Whether there may be something to submit: most iterations need not take mu_.
   std::atomic<bool> work_arrived_{false};
-  std::atomic<bool> napping_{false};
-  // Callers that wait in a SeldomLock.
-  std::atomic<uint32_t> seldom_{0};
-  // Callers that do the pump's work at the moment.
-  std::atomic<uint32_t> assistants_{0};
-  // Copies for readers without pump_mu_.
+  std::atomic<bool> sleeping_{false};
+  // Callers that wait for a PriorityLock.
+  std::atomic<uint32_t> priority_waiters_{0};
+  // Callers that run the dispatch loop inline.
+  std::atomic<uint32_t> inline_callers_{0};
+  // Copies for readers without dispatch_mu_.
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> next_sequence_{0};
   std::atomic<uint32_t> ring_slots_{0};
 
-  std::thread pump_;
+  Clock::time_point next_deadline_check_;  // The dispatcher's own.
+  std::thread dispatcher_;
 };
 
 DeviceQueue::DeviceQueue(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -501,8 +507,8 @@ DeviceQueue::~DeviceQueue() = default;
 void DeviceQueue::AddClient(ClientId client) { impl_->AddClient(client); }
 void DeviceQueue::RemoveClient(ClientId client) { impl_->RemoveClient(client); }
 absl::Status DeviceQueue::Enqueue(ClientId client, std::shared_ptr<Batch> batch,
-                                  nanoseconds assist) {
-  return impl_->Enqueue(client, std::move(batch), assist);
+                                  nanoseconds inline_time) {
+  return impl_->Enqueue(client, std::move(batch), inline_time);
 }
 void DeviceQueue::NoteCancelled() { impl_->NoteCancelled(); }
 uint64_t DeviceQueue::SetRing(std::shared_ptr<HostRing> ring) {

@@ -6,9 +6,9 @@
 // operators take (ring_backlog.h); completions are consumed in batches and recorded in
 // their Batch.
 //
-// One thread (the pump) does this work while there is any, and sleeps otherwise. A
-// caller that waits for a small batch may lend its own thread (Enqueue's `assist`),
-// which saves two thread switches for a lone task.
+// One thread runs the dispatch loop while there is work, and sleeps otherwise. A caller that
+// waits for a small batch may run the dispatch loop inline (Enqueue's `inline_time`), which
+// saves two thread switches for a lone task.
 //
 // The queue outlives engines. SetRing() gives it the ring of a new engine; LoseRing()
 // ends what was in flight in the old one:
@@ -76,8 +76,8 @@ class DeviceQueue {
     uint64_t max_queued_bytes = uint64_t{2} << 30;
     // Tasks that a client may submit before the next one's turn.
     uint32_t quantum_tasks = 256;
-    // How long the pump looks for completions without a pause before it sleeps in
-    // short naps. Longer costs processor time, shorter costs latency.
+    // How long the dispatch loop looks for completions without a pause before it sleeps
+    // between two looks. Longer costs processor time, shorter costs latency.
     std::chrono::microseconds spin{50};
   };
 
@@ -104,13 +104,12 @@ class DeviceQueue {
   // forgets it once its last batch is done.
   void RemoveClient(ClientId client);
 
-  // Takes a batch. With `assist`, the calling thread does the pump's work until the
-  // batch is done or that time has passed, unless another thread is at it; `done`
-  // may then be called from within. Errors: RESOURCE_EXHAUSTED (the client's queue is
-  // full), UNAVAILABLE (no engine, stopped, or batch->epoch is not the present one),
-  // NOT_FOUND (client). On an error `done` is not called.
+  // Takes a batch. With `inline_time`, the calling thread runs the dispatch loop until the
+  // batch has ended or that time has passed; `done` may then be called from within. Errors:
+  // RESOURCE_EXHAUSTED (the client's queue is full), UNAVAILABLE (no engine, stopped, or
+  // batch->epoch is not the present one), NOT_FOUND (client). On an error `done` is not called.
   absl::Status Enqueue(ClientId client, std::shared_ptr<Batch> batch,
-                       std::chrono::nanoseconds assist = std::chrono::nanoseconds(0));
+                       std::chrono::nanoseconds inline_time = std::chrono::nanoseconds(0));
 
   // Tells the queue that batch->cancelled was set, so that its tasks are skipped
   // at once and not when their turn comes.
@@ -134,13 +133,13 @@ class DeviceQueue {
   void EndPark();
 
   // The same in two steps, for a park that must not wait for a task: Hold stops
-  // submitting; ParkIfDrained does the pump's work and, once nothing is in flight, submits
-  // the park marker and returns true. Until then EndPark takes the hold back.
+  // submitting; ParkIfDrained runs the dispatch loop once and, if nothing is in flight then,
+  // submits the park marker and returns true. Until then EndPark takes the hold back.
   // FAILED_PRECONDITION: parked or held already, or no ring.
   absl::Status Hold();
   bool ParkIfDrained();
 
-  // Called from the pump, when a task arrives while parked by idleness (see
+  // Called from the dispatch loop when a task arrives while parked by idleness (see
   // BeginPark): the owner resumes the engine and calls EndPark.
   void OnWorkWhileParked(std::function<void()> callback);
 

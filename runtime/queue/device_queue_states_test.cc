@@ -18,6 +18,7 @@ namespace {
 
 constexpr ClientId kAlice = 1;
 constexpr ClientId kBob = 2;
+constexpr ClientId kCarol = 3;
 
 class DeviceQueueStatesTest : public ::testing::Test {
  protected:
@@ -36,6 +37,7 @@ class DeviceQueueStatesTest : public ::testing::Test {
       : queue_({.max_queued_tasks = kMostTasks, .max_queued_bytes = kMostBytes}) {
     queue_.AddClient(kAlice);
     queue_.AddClient(kBob);
+    queue_.AddClient(kCarol);
     epoch_ = queue_.SetRing(device_.NewRing());
   }
 
@@ -207,6 +209,43 @@ TEST_F(DeviceQueueStatesTest, InOrderBatchesOfALostRingCountNoLonger) {
   ExpectNothingLeft();
   epoch_ = queue_.SetRing(device_.NewRing());
   EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+}
+
+TEST_F(DeviceQueueStatesTest, AReadyInOrderBatchWaitsForItsClientsTurn) {
+  // Two clients fill the ring with the first tasks of in-order batches.
+  for (int i = 0; i < 32; ++i) {
+    ASSERT_TRUE(Enqueue(*NewBatch(3, /*in_order=*/true), kAlice).ok());
+    ASSERT_TRUE(Enqueue(*NewBatch(3, /*in_order=*/true), kCarol).ok());
+  }
+  AwaitInFlight(ManualDevice::kSlots);
+  const auto lone = NewBatch(1);
+  ASSERT_TRUE(Enqueue(*lone, kBob).ok());
+  EXPECT_EQ(queue_.client_counters(kBob).queued_tasks, 1u);
+  // One completion for each client that is busy.
+  for (uint64_t s = 0; s < 2; ++s) {
+    device_.Complete(s);
+    AwaitSubmissions(ManualDevice::kSlots + s + 1);
+  }
+  EXPECT_EQ(queue_.client_counters(kBob).queued_tasks, 0u);
+}
+
+TEST_F(DeviceQueueStatesTest, AClientsInOrderBatchesDoNotStarveItsOtherBatches) {
+  constexpr uint64_t kInOrder = 30;
+  for (uint64_t i = 0; i < kInOrder; ++i) {
+    ASSERT_TRUE(Enqueue(*NewBatch(3, /*in_order=*/true)).ok());
+  }
+  AwaitInFlight(kInOrder);
+  ASSERT_TRUE(Enqueue(*NewBatch(ManualDevice::kSlots - kInOrder), kBob).ok());
+  AwaitInFlight(ManualDevice::kSlots);
+  const auto other = NewBatch(10);
+  ASSERT_TRUE(Enqueue(*other).ok());
+  // At least each second task that is submitted is one of the other batch's.
+  for (uint64_t s = 0; s < 20; ++s) {
+    device_.Complete(s);
+    AwaitSubmissions(ManualDevice::kSlots + s + 1);
+  }
+  for (uint64_t s = 20; s < ManualDevice::kSlots + 20; ++s) device_.Complete(s);
+  EXPECT_TRUE(other->done.WaitForNotificationWithTimeout(absl::Seconds(20)));
 }
 
 TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {

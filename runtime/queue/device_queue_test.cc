@@ -112,7 +112,7 @@ TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   }
 }
 
-TEST_F(DeviceQueueTest, AssistFinishesALoneTaskOnTheCallersThread) {
+TEST_F(DeviceQueueTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
   auto out = harness_->Window(4096);
   for (int i = 0; i < 200; ++i) {
     auto pending = NewBatch();
@@ -544,6 +544,21 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTask
   slow->batch->cancelled = true;
   queue_.NoteCancelled();
   slow->Wait();
+}
+
+TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTasksCompleteAllTheTime) {
+  auto out = harness_->Window(64);
+  auto flood = SpinBatch(out.address, 1'000'000, 2'000);
+  ASSERT_TRUE(queue_.Enqueue(1, flood->batch).ok());
+  auto late = SpinBatch(out.address, 1, 10);
+  late->batch->deadline = Clock::now() + std::chrono::milliseconds(30);
+  ASSERT_TRUE(queue_.Enqueue(1, late->batch).ok());
+  late->Wait();
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kDeadlineExceeded);
+  EXPECT_FALSE(flood->done.HasBeenNotified());
+  flood->batch->cancelled = true;
+  queue_.NoteCancelled();
+  flood->Wait();
 }
 
 TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOthersGoOn) {

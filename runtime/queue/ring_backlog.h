@@ -1,26 +1,39 @@
 // RingBacklog: how much work is in the ring, in worker time, and whether there is room for
-// more. What keeps a client's lone task from waiting long behind another's tasks: they go
-// into the ring only while it holds less than kTargetRingDelay of each worker's time, or
-// too little to keep the workers busy.
+// more. It bounds how long a client's lone task waits behind the tasks of others.
 //
-// The time of a task is estimated for each operator slot from those that completed. A slot
-// of which none has is taken to need kUnknownTask, so that few of its tasks are in the
-// ring until the first completes. A new estimate counts at once for the tasks that are in
-// the ring already. Tasks of one slot that differ widely are judged by their average.
+// The time of a task is estimated in one of two ways:
 //
-// Not for accounting: the estimate of a wide task is its duration times the blocks that
-// may work on it, which it may not have had to itself.
+//   bound     The maker of the batch says how long a task may take (Batch::task_bound_ns).
+//             FLUX programs do: they share one operator slot, and what one client's programs
+//             took says nothing about the next client's.
+//   average   Otherwise the average of the completed tasks of the operator slot is used. A slot
+//             without completed tasks counts as kUnknownTask, and so does one whose durations
+//             vary by more than kVaryingFactor, for the next kVaryingTasks of its tasks. A new
+//             average applies at once to the tasks that are in the ring already.
+//
+// There is room while one of these holds:
+//
+//   1. fewer blocks are taken than there are workers: a worker would be idle;
+//   2. fewer than two for each worker are taken, and by the averages they end soon (kMaxBusy):
+//      the second one hides the time between a completion and the next submission;
+//   3. the tasks in the ring take less than kTargetRingDelay of each worker's time.
+//
+// Limitation: tasks of a slot whose average is short go into the ring before the first one of
+// them can turn out to be long. Rule 3 bounds their number by the average.
+//
+// Not for accounting: the estimate of a wide task is its duration times the blocks that may
+// work on it, and it may have had fewer.
 //
 // Thread safety: one thread at a time.
 //
 // Invariants:
-//   1. backlog_ns() is the sum over all slots of (block tasks in the ring) * (estimate),
-//      where a wide task counts as BlocksOf() of them.
+//   1. backlog_ns() is the sum over all slots of (blocks in the ring) * (estimate), plus the
+//      bounds of the tasks that have one. A wide task counts as CountBlocks() blocks.
 //   2. Every task added is removed, or the backlog cleared, in the end.
 //
-//   backlog.Add(slot, blocks);                        // With the publication.
-//   backlog.Remove(slot, blocks);                     // With the completion, and then
-//   backlog.Observe(slot, duration_ns);               // if it says what a task takes.
+//   backlog.Add(slot, blocks, bound_ns);              // With the publication.
+//   backlog.Remove(slot, blocks, bound_ns);           // With the completion, and then
+//   backlog.Observe(slot, duration_ns);               // if it ended OK.
 //   while (backlog.HasRoom()) ...
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
@@ -37,88 +50,115 @@ namespace resident {
 
 class RingBacklog {
  public:
-  // A lone task waits about as long behind those in the ring.
+  // A lone task waits about this long behind those in the ring.
   static constexpr std::chrono::nanoseconds kTargetRingDelay = std::chrono::milliseconds(1);
-  // Estimate of a task of a slot of which none has completed: what fills the ring.
+  // Estimate of a task whose duration is unknown: it fills the ring.
   static constexpr std::chrono::nanoseconds kUnknownTask = kTargetRingDelay;
+  // A worker gets a second task only while those in the ring take less than this.
+  static constexpr std::chrono::nanoseconds kMaxBusy = std::chrono::milliseconds(50);
+  // Durations of a slot vary if one of them is so many times the average, or the reverse, and
+  // the longer of the two is a long task. Shorter ones do not delay anybody.
+  static constexpr int64_t kVaryingFactor = 16;
+  static constexpr std::chrono::nanoseconds kLongTask = std::chrono::milliseconds(20);
+  static constexpr uint32_t kVaryingTasks = 16'384;
 
-  // Starts with no task in the ring; keeps the estimates.
+  // Starts with no task in the ring; keeps the averages.
   void Start(uint32_t workers) {
     workers_ = workers;
-    target_ns_ = static_cast<uint64_t>(kTargetRingDelay.count()) * workers;
     Clear();
   }
 
   // The blocks that a task may occupy at once.
-  uint32_t BlocksOf(const TaskDescriptor& task) const {
+  uint32_t CountBlocks(const TaskDescriptor& task) const {
     const bool wide = !(task.flags & kTaskCompact) && task.words[1] > 1;
     return wide ? static_cast<uint32_t>(std::min<uint64_t>(task.words[1], workers_)) : 1;
   }
 
-  void Add(uint32_t slot, uint32_t blocks) {
+  // `bound_ns`: worker time that the task may take; 0: unknown.
+  void Add(uint32_t slot, uint32_t blocks, uint64_t bound_ns = 0) {
     Slot& s = slots_[Index(slot)];
     s.blocks += blocks;
     blocks_ += blocks;
-    backlog_ns_ += uint64_t{blocks} * s.estimate_ns;
+    average_ns_ += uint64_t{blocks} * s.estimate_ns;
+    bound_ns_ += bound_ns;
   }
 
-  void Remove(uint32_t slot, uint32_t blocks) {
+  void Remove(uint32_t slot, uint32_t blocks, uint64_t bound_ns = 0) {
     Slot& s = slots_[Index(slot)];
     s.blocks -= blocks;
     blocks_ -= blocks;
-    backlog_ns_ -= uint64_t{blocks} * s.estimate_ns;
+    average_ns_ -= uint64_t{blocks} * s.estimate_ns;
+    bound_ns_ -= bound_ns;
   }
 
   // A task of the slot took this long.
   void Observe(uint32_t slot, uint32_t duration_ns) {
     Slot& s = slots_[Index(slot)];
-    const int64_t off = int64_t{duration_ns} - s.estimate_ns;
-    SetEstimate(s, s.known ? s.estimate_ns + off / kWeight : duration_ns);
+    const int64_t shorter = std::min<int64_t>(duration_ns, s.average_ns);
+    const int64_t longer = std::max<int64_t>(duration_ns, s.average_ns);
+    if (s.known && longer > kLongTask.count() && longer > kVaryingFactor * shorter) {
+      s.varying_tasks = kVaryingTasks;
+    } else if (s.varying_tasks > 0) {
+      --s.varying_tasks;
+    }
+    const int64_t off = int64_t{duration_ns} - s.average_ns;
+    s.average_ns = static_cast<uint32_t>(s.known ? s.average_ns + off / kWeight : duration_ns);
     s.known = true;
+    UpdateEstimate(s);
   }
 
   // The slot's operator is another one from now on.
   void Forget(uint32_t slot) {
     Slot& s = slots_[Index(slot)];
-    SetEstimate(s, kUnknownTask.count());
     s.known = false;
+    s.varying_tasks = 0;
+    UpdateEstimate(s);
   }
 
   // The tasks in the ring are gone.
   void Clear() {
     for (Slot& s : slots_) s.blocks = 0;
-    blocks_ = 0;
-    backlog_ns_ = 0;
+    blocks_ = average_ns_ = bound_ns_ = 0;
   }
 
-  bool HasRoom() const { return blocks_ < 2 * workers_ || backlog_ns_ < target_ns_; }
+  bool HasRoom() const {
+    return blocks_ < workers_ ||
+           (blocks_ < 2 * workers_ && average_ns_ < workers_ * kMaxBusy.count()) ||
+           backlog_ns() < workers_ * kTargetRingDelay.count();
+  }
 
   uint64_t blocks() const { return blocks_; }
-  uint64_t backlog_ns() const { return backlog_ns_; }
+  uint64_t backlog_ns() const { return average_ns_ + bound_ns_; }
 
  private:
-  // A new duration moves the estimate by 1/kWeight of the difference.
+  // A new duration moves the average by 1/kWeight of the difference.
   static constexpr int64_t kWeight = 16;
 
   struct Slot {
+    uint32_t average_ns = 0;
     uint32_t estimate_ns = kUnknownTask.count();
     bool known = false;
-    uint64_t blocks = 0;  // In the ring.
+    uint32_t varying_tasks = 0;  // So many more count as unknown, at least.
+    uint64_t blocks = 0;         // In the ring.
   };
 
   // The device refuses tasks of slots that it does not have; they share a place here.
   static uint32_t Index(uint32_t slot) { return std::min(slot, kMaxOperatorSlots); }
 
-  void SetEstimate(Slot& s, int64_t estimate_ns) {
-    backlog_ns_ += s.blocks * (static_cast<uint64_t>(estimate_ns) - s.estimate_ns);
-    s.estimate_ns = static_cast<uint32_t>(estimate_ns);
+  void UpdateEstimate(Slot& s) {
+    constexpr uint32_t kUnknown = kUnknownTask.count();
+    const uint32_t estimate = !s.known               ? kUnknown
+                              : s.varying_tasks != 0 ? std::max(s.average_ns, kUnknown)
+                                                     : s.average_ns;
+    average_ns_ += s.blocks * (uint64_t{estimate} - s.estimate_ns);
+    s.estimate_ns = estimate;
   }
 
   std::array<Slot, kMaxOperatorSlots + 1> slots_{};
   uint64_t workers_ = 0;
-  uint64_t target_ns_ = 0;
   uint64_t blocks_ = 0;
-  uint64_t backlog_ns_ = 0;
+  uint64_t average_ns_ = 0;
+  uint64_t bound_ns_ = 0;
 };
 
 }  // namespace resident

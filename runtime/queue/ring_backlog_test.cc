@@ -63,13 +63,13 @@ TEST_F(RingBacklogTest, EstimateFollowsTheTasks) {
 
 TEST_F(RingBacklogTest, WideTaskCountsForEveryBlockThatMayWorkOnIt) {
   TaskDescriptor task{};
-  EXPECT_EQ(backlog_->BlocksOf(task), 1u);
+  EXPECT_EQ(backlog_->CountBlocks(task), 1u);
   task.words[1] = 3;
-  EXPECT_EQ(backlog_->BlocksOf(task), 3u);
+  EXPECT_EQ(backlog_->CountBlocks(task), 3u);
   task.words[1] = 300;
-  EXPECT_EQ(backlog_->BlocksOf(task), kWorkers);
+  EXPECT_EQ(backlog_->CountBlocks(task), kWorkers);
   task.flags = kTaskCompact;  // words[1] is an argument.
-  EXPECT_EQ(backlog_->BlocksOf(task), 1u);
+  EXPECT_EQ(backlog_->CountBlocks(task), 1u);
 
   backlog_->Add(kSlow, kWorkers);
   EXPECT_TRUE(backlog_->HasRoom());
@@ -96,6 +96,40 @@ TEST_F(RingBacklogTest, ANewRingKeepsEstimatesAndHasNoTasks) {
   backlog_->Start(2 * kWorkers);
   EXPECT_EQ(backlog_->backlog_ns(), 0u);
   EXPECT_EQ(Fill(kQuick), RingBacklog::kTargetRingDelay.count() * 2 * kWorkers / kQuickNs);
+}
+
+TEST_F(RingBacklogTest, ATaskWithABoundCountsByItWhateverItsSlotsAverageIs) {
+  constexpr uint64_t kBoundNs = 300'000'000;
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  uint32_t count = 0;
+  for (; backlog_->HasRoom(); ++count) backlog_->Add(kQuick, 1, kBoundNs);
+  EXPECT_EQ(count, 2 * kWorkers);
+  EXPECT_EQ(backlog_->backlog_ns(), count * (kBoundNs + kQuickNs));
+  for (; count > 0; --count) backlog_->Remove(kQuick, 1, kBoundNs);
+  EXPECT_EQ(backlog_->backlog_ns(), 0u);
+  // A short bound lets as many in as the target delay allows.
+  for (; backlog_->HasRoom(); ++count) backlog_->Add(kQuick, 1, kQuickNs);
+  EXPECT_EQ(count, RingBacklog::kTargetRingDelay.count() * kWorkers / (2 * kQuickNs));
+}
+
+TEST_F(RingBacklogTest, ASlotWhoseDurationsVaryWidelyIsUnknownForItsNextTasks) {
+  constexpr uint32_t kLongNs = 2 * RingBacklog::kLongTask.count();
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  EXPECT_GT(Fill(kQuick), 1000u);
+  backlog_->Clear();
+  Complete(kQuick, kLongNs);
+  // Its average is short again long before its next tasks are trusted to be.
+  for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
+  EXPECT_EQ(Fill(kQuick), 2 * kWorkers);
+  backlog_->Clear();
+  for (uint32_t i = 0; i < RingBacklog::kVaryingTasks; ++i) Complete(kQuick, kQuickNs);
+  EXPECT_GT(Fill(kQuick), 1000u);
+}
+
+TEST_F(RingBacklogTest, LongTasksAreOneForEachWorker) {
+  constexpr uint32_t kLongNs = RingBacklog::kMaxBusy.count();
+  Complete(kSlow, kLongNs);
+  EXPECT_EQ(Fill(kSlow), kWorkers);
 }
 
 TEST_F(RingBacklogTest, SlotsThatNoDeviceHasAreNotOutOfBounds) {

@@ -15,12 +15,12 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// Completions consumed in one pass, so that submissions get their turn.
-constexpr uint32_t kConsumeMost = 1024;
+// Completions consumed in one iteration, so that submissions are not delayed for long.
+constexpr uint32_t kMaxConsumed = 1024;
 // With more tasks in flight than this, one that is late hides those behind it for up to
-// kLookPastInterval.
+// kFullScanInterval.
 constexpr uint32_t kFewInFlight = 16;
-constexpr nanoseconds kLookPastInterval = std::chrono::microseconds(10);
+constexpr nanoseconds kFullScanInterval = std::chrono::microseconds(10);
 
 TaskStatus ToTaskStatus(CompletionStatus status) {
   switch (status) {
@@ -40,50 +40,22 @@ TaskStatus ToTaskStatus(CompletionStatus status) {
 
 void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
   entries_.assign(ring->slots(), Entry{});
-  crumbs_.assign(ring->worker_count(), Crumb{});
+  seen_.assign(ring->worker_count(), SeenTask{});
   backlog_.Start(ring->worker_count());
   ring_ = std::move(ring);
   held_ = park_due_ = park_published_ = false;
 }
 
-uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most) {
-  const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
-  uint32_t given = 0;
-  while (batch->submitted < count && given < most && HasRoom()) {
-    if (!SubmitOne(batch, batch->submitted)) break;
+uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks) {
+  const uint32_t left = static_cast<uint32_t>(batch->tasks.size()) - batch->submitted;
+  const uint32_t limit = std::min({left, max_tasks, batch->in_order ? 1u : UINT32_MAX});
+  uint32_t submitted = 0;
+  while (submitted < limit && HasRoom() && SubmitOne(batch, batch->submitted)) {
     ++batch->submitted;
-    ++given;
+    ++submitted;
   }
-  batch->use->RemoveTasks(given);
-  return given;
-}
-
-bool RingTasks::StartOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
-  return SubmitOrdered(std::move(batch), finished);
-}
-
-bool RingTasks::SubmitReady(FinishedBatches* finished) {
-  bool published = false;
-  while (!ordered_ready_.empty() && HasRoom()) {
-    std::shared_ptr<Batch> batch = std::move(ordered_ready_.front());
-    ordered_ready_.pop_front();
-    published |= SubmitOrdered(std::move(batch), finished);
-  }
-  return published;
-}
-
-bool RingTasks::SubmitOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
-  if (const auto reason = ReasonToSkip(*batch)) {
-    SkipRest(batch, reason->status, reason->cause, finished);
-    return false;
-  }
-  if (!SubmitOne(batch, batch->submitted)) {
-    ordered_ready_.push_front(std::move(batch));
-    return false;
-  }
-  ++batch->submitted;
-  batch->use->RemoveTasks(1);
-  return true;
+  batch->use->RemoveTasks(submitted);
+  return submitted;
 }
 
 bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
@@ -99,20 +71,20 @@ bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
   entry.batch = batch;
   entry.index = index;
   const TaskDescriptor& task = batch->tasks[index];
-  backlog_.Add(task.operator_slot, backlog_.BlocksOf(task));
+  backlog_.Add(task.operator_slot, backlog_.CountBlocks(task), batch->task_bound_ns);
   ring_->Publish(*sequence, task);
   return true;
 }
 
 void RingTasks::RingDoorbell() { CompletionAlarm::RingDoorbell(ring_->region().control()); }
 
-bool RingTasks::Consume(bool thorough, FinishedBatches* finished) {
+bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
   if (in_flight() == 0) return false;
   const auto report = [&](uint64_t sequence, const TaskCompletion& completion) {
     Entry& entry = this->entry(sequence);
     const TaskDescriptor& task = entry.batch->tasks[entry.index];
-    backlog_.Remove(task.operator_slot, backlog_.BlocksOf(task));
-    // A refusal says nothing of what a task takes that is not refused.
+    backlog_.Remove(task.operator_slot, backlog_.CountBlocks(task), entry.batch->task_bound_ns);
+    // How long a refusal took says nothing about a task that is not refused.
     if (completion.status == CompletionStatus::kOk) {
       backlog_.Observe(task.operator_slot, completion.duration_ns);
     }
@@ -122,15 +94,16 @@ bool RingTasks::Consume(bool thorough, FinishedBatches* finished) {
     Finish(entry, ToTaskStatus(completion.status), completion.duration_ns, completion.detail,
            finished);
   };
-  // Mostly tasks complete in order: look at the oldest. Past it only when few are in
-  // flight, or now and then (HostRing::Consume says why).
+  // Tasks mostly complete in order, so the oldest is checked first. Those behind it are checked
+  // when few are in flight, and every kFullScanInterval (HostRing::Consume says why).
   uint32_t consumed = 0;
-  if (ring_->in_flight() > kFewInFlight) consumed = ring_->Consume(report, kConsumeMost, 1);
+  if (ring_->in_flight() > kFewInFlight) consumed = ring_->Consume(report, kMaxConsumed, 1);
   if (consumed == 0) {
     const Clock::time_point now = Clock::now();
-    if (thorough || ring_->in_flight() <= kFewInFlight || now - looked_past_ > kLookPastInterval) {
-      looked_past_ = now;
-      consumed = ring_->Consume(report, kConsumeMost);
+    if (full_scan || ring_->in_flight() <= kFewInFlight ||
+        now - last_full_scan_ > kFullScanInterval) {
+      last_full_scan_ = now;
+      consumed = ring_->Consume(report, kMaxConsumed);
     }
   }
   if (consumed == 0) return false;
@@ -150,17 +123,14 @@ void RingTasks::Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint
     finished->push_back(std::move(entry.batch));
   } else if (batch.in_order && batch.submitted < batch.tasks.size() &&
              status != TaskStatus::kAborted && status != TaskStatus::kUnavailable) {
-    ordered_ready_.push_back(std::move(entry.batch));
+    ready_.push_back(std::move(entry.batch));
   } else if (batch.in_order && batch.submitted < batch.tasks.size()) {
     SkipRest(entry.batch, TaskStatus::kUnavailable, batch.cause, finished);
   }
   entry.batch.reset();
 }
 
-void RingTasks::CancelOrdered(ClientId client) {
-  for (const auto& batch : ordered_ready_) {
-    if (batch->client == client) batch->cancelled = true;
-  }
+void RingTasks::CancelInOrder(ClientId client) {
   if (ring_ == nullptr) return;
   ring_->ForEachInFlight([&](uint64_t sequence) {
     Batch& batch = *entry(sequence).batch;
@@ -168,21 +138,10 @@ void RingTasks::CancelOrdered(ClientId client) {
   });
 }
 
-void RingTasks::SkipDoomed(FinishedBatches* finished) {
-  for (size_t i = 0; i < ordered_ready_.size();) {
-    if (const auto reason = ReasonToSkip(*ordered_ready_[i])) {
-      SkipRest(ordered_ready_[i], reason->status, reason->cause, finished);
-      ordered_ready_.erase(ordered_ready_.begin() + i);
-    } else {
-      ++i;
-    }
-  }
-}
-
-void RingTasks::LoseRing(const std::string& cause, const std::string& not_run,
-                         const std::vector<uint32_t>& suspects, FinishedBatches* finished) {
+void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects,
+                         FinishedBatches* finished) {
   // Completions that arrived before the end still count.
-  while (Consume(/*thorough=*/true, finished)) {
+  while (Consume(/*full_scan=*/true, finished)) {
   }
   ring_->ForEachInFlight([&](uint64_t sequence) {
     Entry& entry = this->entry(sequence);
@@ -195,10 +154,6 @@ void RingTasks::LoseRing(const std::string& cause, const std::string& not_run,
                                          "that is safe");
     Finish(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, 0, 0, finished);
   });
-  for (auto& batch : ordered_ready_) {
-    SkipRest(batch, TaskStatus::kUnavailable, not_run, finished);
-  }
-  ordered_ready_.clear();
   backlog_.Clear();
   ring_.reset();
 }
@@ -221,27 +176,27 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
   const Clock::time_point now = Clock::now();
   const nanoseconds passed = time_.Look(now);
   bool any_running = false;
-  for (uint32_t w = 0; w < crumbs_.size(); ++w) {
-    const Breadcrumb crumb = ReadCrumb(w);
+  for (uint32_t w = 0; w < seen_.size(); ++w) {
+    const Breadcrumb crumb = ReadBreadcrumb(w);
     const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
     if (!sequence) {
-      crumbs_[w].stamp = 0;
+      seen_[w].stamp = 0;
       continue;
     }
     any_running = true;
-    if (crumbs_[w].stamp != crumb.stamp) {
-      crumbs_[w] = {crumb.stamp, passed};
-    } else if (passed - crumbs_[w].since > limit(crumb.operator_slot)) {
-      overdue.push_back({*sequence, crumb.operator_slot, passed - crumbs_[w].since});
+    if (seen_[w].stamp != crumb.stamp) {
+      seen_[w] = {crumb.stamp, passed};
+    } else if (passed - seen_[w].since > limit(crumb.operator_slot)) {
+      overdue.push_back({*sequence, crumb.operator_slot, passed - seen_[w].since});
     }
   }
-  if (const auto stirred = std::max(last_completion_, busy_since_); stirred != stirred_) {
-    stirred_ = stirred;
-    quiet_since_ = passed;
+  if (const auto activity = std::max(last_completion_, busy_since_); activity != last_activity_) {
+    last_activity_ = activity;
+    idle_since_ = passed;
   }
-  const nanoseconds quiet = passed - quiet_since_;
-  if (!any_running && ring_->in_flight() > 0 && quiet > limit(kNoOperatorSlot)) {
-    overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, quiet});
+  const nanoseconds idle = passed - idle_since_;
+  if (!any_running && ring_->in_flight() > 0 && idle > limit(kNoOperatorSlot)) {
+    overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, idle});
   }
   return overdue;
 }
@@ -250,8 +205,8 @@ std::vector<RunningTask> RingTasks::RunningTasks() const {
   std::vector<RunningTask> running;
   if (ring_ == nullptr) return running;
   bool faulted = false;  // The CPU engine knows which worker faulted.
-  for (uint32_t w = 0; w < crumbs_.size(); ++w) {
-    const Breadcrumb crumb = ReadCrumb(w);
+  for (uint32_t w = 0; w < seen_.size(); ++w) {
+    const Breadcrumb crumb = ReadBreadcrumb(w);
     const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
     if (!sequence) continue;
     if (crumb.fault_signal != 0 && !faulted) {
@@ -278,7 +233,7 @@ std::vector<uint32_t> RingTasks::RunningSlots() const {
   return slots;
 }
 
-Breadcrumb RingTasks::ReadCrumb(uint32_t worker) const {
+Breadcrumb RingTasks::ReadBreadcrumb(uint32_t worker) const {
   Breadcrumb& crumb = ring_->region().breadcrumbs()[worker];
   Breadcrumb read{};
   read.stamp = std::atomic_ref<uint32_t>(crumb.stamp).load(std::memory_order_acquire);

@@ -1,28 +1,29 @@
-// RingTasks: the tasks of batches that are in a device's ring, and the in-order batches
-// that are under way. Submits them, records their outcomes (batch_outcome.h), and tells
-// what workers are running. Whose turn it is: client_queues.h.
+// RingTasks: the tasks of batches that are in a device's ring. Submits them, records their
+// outcomes (batch_outcome.h), and tells what workers are running. Which batch is served next:
+// client_queues.h.
 //
-// Thread safety: one thread at a time (DeviceQueue's pump_mu_).
+// Thread safety: one thread at a time (DeviceQueue's dispatch_mu_).
 //
 // Invariants:
 //   1. entries_[s] holds a batch exactly while the ring has a task in slot s in flight.
-//   2. An in-order batch with tasks left is in one place: an entry, or `ordered_ready_`.
+//   2. An in-order batch of which a task has been submitted is in one place: an entry, `ready_`,
+//      or the queue of its client, until its last task has an outcome.
 //   3. During a hold nothing is published but the park marker. A park is a hold, from
 //      before its marker until the kernel is back.
 //
 //   tasks.SetRing(ring);
-//   published |= tasks.SubmitReady(&finished);              // In-order batches go on.
 //   published |= tasks.SubmitFrom(batch, quantum) > 0;
 //   if (published) tasks.RingDoorbell();
-//   tasks.Consume(thorough, &finished);
+//   tasks.Consume(full_scan, &finished);
+//   for (auto& batch : tasks.TakeReady()) ... back to the queue of its client ...
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/process/watched_time.h"
@@ -43,31 +44,24 @@ class RingTasks {
 
   // Whether a task may be submitted. REQUIRES: a ring.
   bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !held_; }
-  // Submits the next tasks of a batch, at most `most`, while there is room; returns how
-  // many. The batch is not in-order.
-  uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t most);
-  // Submits the first task of an in-order batch and sees to the others from then on.
-  // Returns whether a task was published.
-  bool StartOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished);
-  // Submits the next tasks of in-order batches whose last one has completed. Returns
-  // whether a task was published.
-  bool SubmitReady(FinishedBatches* finished);
-  bool ordered_waiting() const { return !ordered_ready_.empty(); }
+  // Submits the next tasks of a batch, at most `max_tasks`, while there is room; returns how
+  // many. Of an in-order batch one, once the one before it has completed.
+  uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks);
   // Wakes workers that sleep: after publications.
   void RingDoorbell();
 
-  // Records completed tasks; returns whether there were any. `thorough`: finds every one.
-  bool Consume(bool thorough, FinishedBatches* finished);
+  // Records completed tasks; returns whether there were any. `full_scan`: finds every one.
+  bool Consume(bool full_scan, FinishedBatches* finished);
+  // In-order batches whose last submitted task has completed, and that have more.
+  bool has_ready() const { return !ready_.empty(); }
+  std::vector<std::shared_ptr<Batch>> TakeReady() { return std::exchange(ready_, {}); }
 
-  // Cancels the in-order batches of a client that are under way.
-  void CancelOrdered(ClientId client);
-  // Skips in-order batches under way that were cancelled or are past their deadline.
-  void SkipDoomed(FinishedBatches* finished);
+  // Cancels the in-order batches of a client that have a task in the ring.
+  void CancelInOrder(ClientId client);
 
-  // The engine has ended, see DeviceQueue::LoseRing. `not_run`: what is said of tasks of
-  // in-order batches that had not been submitted. REQUIRES: a ring.
-  void LoseRing(const std::string& cause, const std::string& not_run,
-                const std::vector<uint32_t>& suspects, FinishedBatches* finished);
+  // The engine has ended, see DeviceQueue::LoseRing. REQUIRES: a ring.
+  void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects,
+                FinishedBatches* finished);
 
   // Nothing is submitted from now on, until EndPark.
   void Hold() { held_ = true; }
@@ -84,8 +78,8 @@ class RingTasks {
   // The kernel is back, or was not parked after a Hold.
   void EndPark();
 
-  // To be called every so often while tasks are in flight: time counts as far as these calls
-  // saw it pass.
+  // Must be called regularly while tasks are in flight: of a longer gap between two calls only
+  // kMaxPerCheck counts.
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   std::vector<uint32_t> RunningSlots() const;
   std::vector<RunningTask> RunningTasks() const;
@@ -100,40 +94,37 @@ class RingTasks {
     uint32_t index = 0;
   };
 
-  // What a worker was seen running, and since when, by `time_`.
-  struct Crumb {
+  // The task that a worker was seen running, and since when, by `time_`.
+  struct SeenTask {
     uint32_t stamp = 0;
     std::chrono::nanoseconds since{0};
   };
-  // Of the time between two calls of FindOverdue, at most.
-  static constexpr std::chrono::milliseconds kMostOfALook{200};
+  // Of the time between two calls of FindOverdue, so much counts at most.
+  static constexpr std::chrono::milliseconds kMaxPerCheck{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
   // Puts one task into the ring; false when it is full.
   bool SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index);
-  // Submits the next task of an in-order batch, or skips what is left of it.
-  bool SubmitOrdered(std::shared_ptr<Batch> batch, FinishedBatches* finished);
   // Records the outcome of the task in a slot and empties the entry.
   void Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint16_t detail,
               FinishedBatches* finished);
-  Breadcrumb ReadCrumb(uint32_t worker) const;
+  Breadcrumb ReadBreadcrumb(uint32_t worker) const;
 
   std::shared_ptr<HostRing> ring_;
-  std::vector<Entry> entries_;  // By ring slot.
-  std::vector<Crumb> crumbs_;   // By worker.
-  // In-order batches whose last task has completed.
-  std::deque<std::shared_ptr<Batch>> ordered_ready_;
+  std::vector<Entry> entries_;                 // By ring slot.
+  std::vector<SeenTask> seen_;                 // By worker.
+  std::vector<std::shared_ptr<Batch>> ready_;  // See TakeReady.
   RingBacklog backlog_;
   bool held_ = false;
   bool park_due_ = false;  // The marker waits for room.
   bool park_published_ = false;
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
-  Clock::time_point looked_past_;
-  // Of FindOverdue: what happened last, and since when it has been quiet, by `time_`.
-  WatchedTime time_{kMostOfALook, Clock::now()};
-  Clock::time_point stirred_;
-  std::chrono::nanoseconds quiet_since_{0};
+  Clock::time_point last_full_scan_;
+  // Of FindOverdue: the last completion or submission, and since when there was none, by `time_`.
+  WatchedTime time_{kMaxPerCheck, Clock::now()};
+  Clock::time_point last_activity_;
+  std::chrono::nanoseconds idle_since_{0};
 };
 
 }  // namespace resident

@@ -114,7 +114,11 @@ void SubmitStream::Admit() {
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       // It fits once something of the client's has ended. If nothing of it is under way,
       // that may have ended just now; otherwise waiting would not help.
-      if (client_->WaitForCompletion([alive] { alive->Admit(); })) return;
+      if (AwaitMemory([this](std::function<void()> wake) {
+            return client_->WaitForCompletion(std::move(wake));
+          })) {
+        return;
+      }
       if (again) continue;
       if (lacking != 0 && core_.batch_memory->MayFit(lacking)) {
         if (AwaitBatchMemory(lacking)) return;

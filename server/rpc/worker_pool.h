@@ -1,5 +1,5 @@
 // WorkerPool: a few threads for what must not run where it arises: answers that copy
-// a lot (the queue's pump waits for nobody), and calls that block.
+// a lot (the dispatch loop must not wait), and calls that block.
 //
 // Unbounded, as what is posted is bounded by what was admitted.
 //

@@ -144,8 +144,9 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
   batch.tasks.resize(first_run_task + run_tasks);
   batch.arguments_per_task = flux::kRunArguments;
   batch.arguments.resize(batch.tasks.size() * flux::kRunArguments);
-  // Each run task may take all workers; together they would fill the ring for long.
-  batch.in_order = batch.tasks.size() > 1;
+  // The programs run once their bytecode is staged.
+  batch.in_order = staged != nullptr;
+  batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
   if (staged != nullptr) {
     FillCopyTask(copy_bytes, window.address + bytecode_at_, staged->address, bytecode_bytes,
                  batch.tasks[0], batch.arguments.data());

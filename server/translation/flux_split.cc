@@ -16,9 +16,11 @@ constexpr uint64_t kGpuInstructions = 256'000;
 // The same of one run: of a GPU's, while all its blocks are at FLUX (3,800 for one program; a
 // lone run has 6,800).
 constexpr uint64_t kGpuRunInstructions = 2'500;
-// Tasks get no longer than this with a limit beyond it, or none: parking and changes of
-// generation wait for them.
-constexpr milliseconds kLongestLimit{10'000};
+// With a longer time limit, or none, tasks are made for this one: parking and changes of
+// generation wait for tasks, and so does the lone task of another client. A CPU has few workers,
+// each of which may have two tasks before it.
+constexpr milliseconds kMaxGpuLimit{10'000};
+constexpr milliseconds kMaxCpuLimit{4'000};
 // Slowdown of a GPU where the lanes of a warp execute different programs.
 constexpr uint64_t kDivergence = 8;
 constexpr uint64_t kWarp = 32;
@@ -38,6 +40,13 @@ uint64_t Up(uint64_t value, uint64_t multiple) {
 
 }  // namespace
 
+uint64_t FluxSplit::task_bound_ns(const FluxWork& work) const {
+  // At most 2^32 runs of 2^32 cycles: they fit 128 bits with the nanoseconds.
+  const unsigned __int128 instructions =
+      static_cast<unsigned __int128>(std::min(work.runs, runs_of_task)) * work.max_cycles;
+  return static_cast<uint64_t>(instructions * 1'000'000 / instructions_per_ms);
+}
+
 FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds time_limit) {
   const bool gpu = engine.kind == "cuda";
   const bool differ = work.programs > 1;
@@ -47,14 +56,18 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
         gpu ? kGpuRunInstructions / (differ ? kDivergence : 1) : kCpuInstructions;
     split.most_cycles = in_a_ms * static_cast<uint64_t>(time_limit.count());
   }
-  if (time_limit.count() <= 0 || time_limit > kLongestLimit) time_limit = kLongestLimit;
+  const milliseconds max_limit = gpu ? kMaxGpuLimit : kMaxCpuLimit;
+  if (time_limit.count() <= 0 || time_limit > max_limit) time_limit = max_limit;
   const uint64_t ms = static_cast<uint64_t>(time_limit.count());
   const uint64_t workers = std::max<uint32_t>(1, engine.workers);
   const uint64_t cycles = std::max<uint64_t>(1, work.max_cycles);
+  split.instructions_per_ms = kCpuInstructions;
   uint64_t least;  // Runs of a chunk.
   if (gpu) {
-    const uint64_t instructions = kGpuInstructions * ms * engine.threads_per_block /
-                                  kMeasuredThreads / (differ ? kDivergence : 1);
+    split.instructions_per_ms =
+        std::max<uint64_t>(1, kGpuInstructions * engine.threads_per_block / kMeasuredThreads /
+                                  (differ ? kDivergence : 1));
+    const uint64_t instructions = split.instructions_per_ms * ms;
     const uint64_t warps = instructions * workers / cycles / kWarp;
     const uint64_t runs = std::max<uint64_t>(1, warps) * kWarp;
     split.runs_of_task = runs < kRunsOfBlock ? runs : runs / kRunsOfBlock * kRunsOfBlock;

@@ -36,12 +36,16 @@ struct FluxWork {
 struct FluxSplit {
   uint64_t runs_of_task = 1;
   uint64_t runs_of_chunk = 1;
+  // Instructions that a worker certainly executes in a millisecond, on which all this is based.
+  uint64_t instructions_per_ms = 1;
   // That a run may be allowed.
   uint64_t most_cycles = UINT64_MAX;
 
   uint64_t tasks(uint64_t runs) const { return (runs + runs_of_task - 1) / runs_of_task; }
   // Of a task of so many runs.
   uint64_t chunks(uint64_t runs) const { return (runs + runs_of_chunk - 1) / runs_of_chunk; }
+  // Worker time that a task may take, in nanoseconds.
+  uint64_t task_bound_ns(const FluxWork& work) const;
 };
 
 // `time_limit`: --task_time_limit; 0: none.

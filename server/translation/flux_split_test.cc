@@ -49,7 +49,7 @@ TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
       }
     }
   }
-  EXPECT_EQ(SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task, 5u);
+  EXPECT_EQ(SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task, 2u);
 }
 
 TEST(FluxSplitTest, TaskOfFewLongRunsIsSharedByTheWorkers) {
@@ -95,6 +95,16 @@ TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
   const uint64_t quarter = SplitFlux(work, Gpu(264, 64), kDefaultLimit).runs_of_task;
   EXPECT_LE(quarter, whole / 4);
   EXPECT_GE(quarter, whole / 4 - 256);
+}
+
+TEST(FluxSplitTest, ATaskIsBoundByItsCyclesAndNotByWhatProgramsUsuallyTake) {
+  // 50,000 instructions in a millisecond of a CPU's worker.
+  const FluxWork alone = {1, 1, kMostCycles};
+  EXPECT_EQ(SplitFlux(alone, Cpu(2), kDefaultLimit).task_bound_ns(alone), 2'000'000'000u);
+  const FluxWork many = {1 << 20, 1, kDefaultCycles};
+  EXPECT_EQ(SplitFlux(many, Cpu(2), kDefaultLimit).task_bound_ns(many), 4'000'000'000u);
+  const FluxWork largest = {UINT32_MAX, 1, UINT32_MAX};
+  EXPECT_GE(SplitFlux(largest, Gpu(1), milliseconds(0)).task_bound_ns(largest), 10'000'000'000u);
 }
 
 TEST(FluxSplitTest, ARunIsAllowedWhatEndsInTime) {

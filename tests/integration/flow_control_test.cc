@@ -47,6 +47,108 @@ TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
   ExpectNothingLeft(daemon, before);
 }
 
+// `runs` runs of a program that never ends by itself.
+v1::Batch EndlessRuns(uint32_t runs, uint64_t max_cycles) {
+  v1::Batch batch = Programs({std::string("\x43\x00\x00\x00", 4)});  // JMP to itself.
+  batch.mutable_programs()->set_count(runs);
+  batch.mutable_programs()->set_max_cycles(max_cycles);
+  return batch;
+}
+
+// Sends all of them by one stream.
+class ManyBatches {
+ public:
+  ManyBatches(const Client& client, const std::vector<v1::Batch>& batches)
+      : context_(client.Context()), stream_(client.executor().Submit(context_.get())) {
+    v1::SubmitRequest request;
+    for (const v1::Batch& batch : batches) {
+      *request.mutable_batch() = batch;
+      EXPECT_TRUE(stream_->Write(request));
+    }
+  }
+  ~ManyBatches() {
+    context_->TryCancel();
+    (void)stream_->Finish();
+  }
+
+ private:
+  const std::unique_ptr<grpc::ClientContext> context_;
+  const std::unique_ptr<grpc::ClientReaderWriter<v1::SubmitRequest, v1::SubmitResponse>> stream_;
+};
+
+// How many queued tasks of others are given to the device while a lone one of this client is sent
+// and answered.
+uint64_t TasksBeforeALoneOne(const Daemon& daemon, const Client& client) {
+  const uint64_t before = daemon.Device().queued_tasks();
+  const RunOutcome outcome = client.Run(SmallAdd());
+  EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+  const uint64_t after = daemon.Device().queued_tasks();
+  return before - after;
+}
+
+TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotHoldUpAnothersLoneTask) {
+  const Daemon daemon;
+  const Client greedy(daemon), modest(daemon);
+  v1::Batch batch = Spin(50, 20'000'000);
+  batch.mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
+  const uint32_t workers = daemon.Device().blocks();
+  const uint32_t tasks = 50 * 3 * workers;
+  const ManyBatches many(greedy, std::vector<v1::Batch>(3 * workers, batch));
+  ASSERT_TRUE(Eventually([&] {
+    const uint64_t queued = daemon.Device().queued_tasks();
+    return queued > tasks / 2 && queued < tasks - 3 * workers;
+  }));
+  // As many as were in the ring, at most two for each worker, and those that went there while
+  // the lone one was on its way to the queue and back.
+  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6 * workers);
+}
+
+TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotHoldUpAnothersLoneTask) {
+  const Daemon daemon;
+  const Client greedy(daemon), modest(daemon);
+  // Thirty tasks each, of ten runs.
+  const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(300, 20'000'000)));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 60; }));
+  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6u);
+}
+
+TEST(FlowControlTest, QuickProgramsSayNothingAboutTheNextClients) {
+  const Daemon daemon;
+  const Client greedy(daemon), modest(daemon);
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(modest.Run(EndlessRuns(1, 10)).all_ok());
+  const ManyBatches many(greedy, std::vector<v1::Batch>(60, EndlessRuns(1, 100'000'000)));
+  // They wait in the queue and not in the ring.
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }));
+  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6 * daemon.Device().blocks());
+}
+
+TEST(FlowControlTest, BatchWhoseTimeIsOverWhileItWaitsForQueueSpaceIsRefused) {
+  const Daemon daemon({"--max_queued_tasks=1000"});
+  const Client client(daemon);
+  ASSERT_TRUE(Park(daemon).ok());
+  v1::Batch batch = Spin(1000, 1);
+  batch.mutable_options()->set_device(0);
+  const auto context = client.Context();
+  const auto stream = client.executor().Submit(context.get());
+  v1::SubmitRequest request;
+  *request.mutable_batch() = batch;
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1000; }));
+  request.mutable_batch()->set_id(7);
+  request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
+  ASSERT_TRUE(stream->Write(request));
+  v1::SubmitResponse response;
+  ASSERT_TRUE(stream->Read(&response));  // The device is parked all the while.
+  EXPECT_EQ(response.result().id(), 7u);
+  EXPECT_EQ(response.result().refused().code(), static_cast<int>(StatusCode::DEADLINE_EXCEEDED));
+  // The stream goes on.
+  ASSERT_TRUE(Resume(daemon).ok());
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 // Tasks of the client that have an outcome.
 uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
   const v1::StatusResponse status = daemon.Status();
