@@ -33,6 +33,8 @@ _LIBRARIES = {
     "openssl": (["libssl", "libcrypto"], []),
     "prometheus": (["prometheus-cpp-core"], ["-lcivetweb-cpp", "-lcivetweb"]),
     "protobuf": (["protobuf"], []),
+    "seccomp": (["libseccomp"], []),
+    "sqlite": (["sqlite3"], []),
     "zlib": (["zlib"], []),
 }
 

@@ -14,7 +14,8 @@ packages=(
   pkg-config python3 shellcheck
   # Libraries.
   libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libgmock-dev libgrpc++-dev libgtest-dev
-  libprotobuf-dev libre2-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
+  libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev nlohmann-json3-dev
+  prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
   # The real Prometheus server and promtool, for the metrics tests; nginx, for the test of the

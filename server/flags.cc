@@ -73,12 +73,13 @@ ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_
 ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
           "memory of the daemon for one client's requests that wait, likewise for answers that it "
           "has not read, likewise for its batches that are queued or under way on a "
-          "device, likewise for copies of one session's durable buffers; 0: as much as there is");
+          "device, likewise for copies of one session's durable buffers, likewise for writes "
+          "to them that have not ended; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
           "memory of the daemon for all clients' requests that wait, likewise for their batches "
           "that are queued or under way, likewise for their unread "
           "answers, likewise for copies of all durable "
-          "buffers; 0: as much as there is");
+          "buffers, likewise for writes to them that have not ended; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,
           "connections of clients; one over that is closed as soon as it is made");
 ABSL_FLAG(uint32_t, max_address_connections, resident::Limits().max_address_connections,

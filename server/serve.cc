@@ -280,11 +280,12 @@ void Daemon::RestoreBuffers(Device& device, EngineSession& session) {
   const auto copy_bytes = registry_->Resolve(kCopyBytesOperator, 0);
   if (!copy_bytes.ok()) return;
   device.queue().AddClient(kRestoreClient);
-  buffers_->OnRestart(
-      device.index(), session, device.snapshot().detail,
-      [&](EngineSession& engine, const DeviceMemory& memory, absl::Span<const uint8_t> bytes) {
-        return WriteAndWait(*copy_bytes, device, kRestoreClient, engine, memory.address, bytes);
-      });
+  buffers_->OnRestart(device.index(), session, device.snapshot().detail,
+                      [&](EngineSession& engine, const DeviceMemory& memory, uint64_t bytes,
+                          const BufferTable::Fill& fill) {
+                        return WriteAndWait(*copy_bytes, device, kRestoreClient, engine,
+                                            memory.address, bytes, fill);
+                      });
 }
 
 void Daemon::ConnectCore() {

@@ -145,9 +145,10 @@ std::span<const Command> Commands() {
        "check DIR | repair DIR",
        "check or repair a daemon's state folder (--state_dir)",
        "Works on the folder itself, while no daemon uses it. check lists what is there and what\n"
-       "is wrong with it; exit status 1 if anything is. repair cuts the journal off at the first\n"
-       "record that cannot be read (and keeps a copy), drops files that are damaged, and says\n"
-       "what was lost by that.\n",
+       "is wrong with it; exit status 1 if anything is. repair writes the database anew with\n"
+       "what can be read of it (and keeps a copy), drops files that are damaged, and says what "
+       "was\n"
+       "lost by that.\n",
        {},
        RunState},
       {"version", "", "versions of residentctl and of the daemon", "", {}, RunVersion},

@@ -3,9 +3,9 @@
 // something over a limit name the value, the limit and the flag.
 //
 // Others stand where they are kept: of a compilation, its sources and what it makes in
-// compile/compile_job.h; of an expression in expression/expression.h; of the journal in
-// state/journal.h; of policy, token and certificate files in server/auth; of the shared
-// region and of a kernel in kernels/layout and kernels/resident.
+// compile/compile_job.h; of an expression in expression/expression.h; of policy, token and
+// certificate files in server/auth; of the shared region and of a kernel in kernels/layout and
+// kernels/resident.
 #ifndef RESIDENT_RUNTIME_BASE_LIMITS_H_
 #define RESIDENT_RUNTIME_BASE_LIMITS_H_
 

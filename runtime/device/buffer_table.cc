@@ -62,7 +62,7 @@ absl::Status BufferTable::CheckSpec(const BufferSpec& spec, uint64_t* bytes) con
 }
 
 absl::Status BufferTable::Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes,
-                                  std::shared_ptr<HostUse>* copies) {
+                                  DurableUse* use) {
   absl::MutexLock lock(&mu_);
   const auto found = owners_.find(owner);
   if (found == owners_.end()) return errors::NoSession();
@@ -80,7 +80,7 @@ absl::Status BufferTable::Reserve(const BufferSpec& spec, ClientId owner, uint64
   ++usage.buffers;
   usage.bytes += bytes;
   if (spec.durable) ++durable_;
-  *copies = found->second.copies;
+  *use = found->second.durable;
   return absl::OkStatus();
 }
 
@@ -115,12 +115,12 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
                                                                     EngineSession& session) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
-  std::shared_ptr<HostUse> copies;
-  if (status.ok()) status = Reserve(spec, owner, bytes, &copies);
+  DurableUse use;
+  if (status.ok()) status = Reserve(spec, owner, bytes, &use);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<DurableCopy>> copy(nullptr);
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory(nullptr);
-  if (spec.durable) copy = DurableCopy::Make(copies_, std::move(copies), bytes);
+  if (spec.durable) copy = DurableCopy::Make(memory_, use.copies, bytes, session.epoch());
   if (copy.ok()) memory = session.AllocateMemory(bytes);
   if (!copy.ok() || !memory.ok()) {
     absl::MutexLock lock(&mu_);
@@ -139,32 +139,51 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
   buffer->memory = *std::move(memory);
   buffer->epoch = session.epoch();
   buffer->host_copy = *std::move(copy);
+  return spec.durable && on_disk() ? InsertDurable(std::move(buffer)) : Insert(std::move(buffer));
+}
+
+absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::InsertDurable(
+    std::shared_ptr<Buffer> buffer) {
+  const ClientId owner = buffer->owner;
+  // Others find the buffer once it is inserted; what they write to it is saved after this.
+  absl::MutexLock save(&save_mu_);
   absl::StatusOr<std::shared_ptr<const Buffer>> inserted = Insert(std::move(buffer));
-  if (!inserted.ok() || !spec.durable || !on_disk()) return inserted;
+  if (!inserted.ok()) return inserted;
   // It has not been written yet, which takes no space on disk.
-  absl::Status saved;
-  {
-    absl::MutexLock save(&save_mu_);
-    saved = state_->PutBuffer(ToStored(**inserted), {});
-  }
+  const absl::Status saved = state_->PutBuffer(ToStored(**inserted), {});
   if (saved.ok()) return inserted;
-  // Nobody has its id: it goes, also if the disk does not let it be dropped there.
-  if (!Free(owner, (*inserted)->id).ok()) Forget(owner, (*inserted)->id).IgnoreError();
+  // It goes, also if the disk does not let it be dropped there.
+  state_->DropBuffer((*inserted)->id).IgnoreError();
+  Forget(owner, (*inserted)->id).IgnoreError();
   return saved;
+}
+
+absl::StatusOr<std::unique_ptr<DurableWrite>> BufferTable::StartWrite(DurableCopy::Kind kind,
+                                                                      ClientId client,
+                                                                      const Buffer& buffer) {
+  if (buffer.memory == nullptr) {
+    return errors::LostBuffer(buffer.id, buffer.device, buffer.lost_cause);
+  }
+  std::shared_ptr<HostUse> use;
+  {
+    absl::ReaderMutexLock lock(&mu_);
+    const auto found = owners_.find(client);
+    if (found == owners_.end()) return errors::NoSession();
+    use = found->second.durable.writes;
+  }
+  return buffer.host_copy->StartWrite(kind, buffer.id, buffer.epoch, std::move(use));
 }
 
 absl::Status BufferTable::Save(const Buffer& buffer) {
   if (!on_disk() || buffer.host_copy == nullptr) return absl::OkStatus();
-  // A copy of the copy: an upload would wait for the disk otherwise.
-  std::vector<uint8_t> contents;
-  buffer.host_copy->Read(
-      [&](absl::Span<const uint8_t> bytes) { contents.assign(bytes.begin(), bytes.end()); });
   absl::MutexLock save(&save_mu_);
   {
     absl::ReaderMutexLock lock(&mu_);
     if (!buffers_.contains(buffer.id)) return absl::OkStatus();
   }
-  return state_->PutBuffer(ToStored(buffer), contents);
+  // Read under save_mu_: a save that began later would otherwise be able to write first. A copy of
+  // the contents, because uploads must not wait for the disk.
+  return state_->PutBuffer(ToStored(buffer), buffer.host_copy->Contents());
 }
 
 std::vector<std::string> BufferTable::Load(StateStore* state) {
@@ -178,7 +197,10 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
                                       " is not restored: ", contents.status().message()));
       continue;
     }
-    auto copy = DurableCopy::Restore(copies_, stored.size_bytes);
+    // Empty: it was never written.
+    auto copy = DurableCopy::Restore(
+        memory_, stored.size_bytes,
+        {reinterpret_cast<const uint8_t*>(contents->data()), contents->size()});
     if (!copy.ok()) {
       warnings.push_back(absl::StrCat("durable buffer ", stored.id,
                                       " is not restored: ", copy.status().message()));
@@ -194,9 +216,6 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
     buffer->name = stored.name;
     buffer->lost_cause = "the daemon was restarted, and the device has not been there since";
     buffer->host_copy = *std::move(copy);
-    // Empty: it was never written.
-    buffer->host_copy->Write(
-        0, {reinterpret_cast<const uint8_t*>(contents->data()), contents->size()});
     absl::MutexLock lock(&mu_);
     ++durable_;
     buffers_[buffer->id] = std::move(buffer);
@@ -211,8 +230,8 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpe
                                                                  uint64_t epoch) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
-  std::shared_ptr<HostUse> copies;
-  if (status.ok()) status = Reserve(spec, owner, bytes, &copies);
+  DurableUse use;
+  if (status.ok()) status = Reserve(spec, owner, bytes, &use);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = map(bytes);
   if (!memory.ok()) {
@@ -311,6 +330,36 @@ uint64_t BufferTable::CountOn(uint32_t device) const {
                        [&](const auto& entry) { return entry.second->device == device; });
 }
 
+std::shared_ptr<Buffer> BufferTable::MoveToEngine(const Buffer& old, EngineSession& session,
+                                                  const std::string& cause,
+                                                  const Restore& restore) {
+  auto buffer = std::make_shared<Buffer>(old);
+  buffer->memory = nullptr;
+  buffer->lost_cause = cause;
+  if (!old.durable) return buffer;
+  // From here on no write to the earlier engine's memory changes the copy.
+  if (!old.host_copy->Mirror(session.epoch())) return buffer;
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory =
+      session.AllocateMemory(old.size_bytes);
+  absl::Status status = memory.status();
+  if (status.ok()) {
+    status = restore(session, **memory, old.size_bytes,
+                     [&](uint64_t offset, absl::Span<uint8_t> to) -> absl::Status {
+                       return old.host_copy->Read(session.epoch(), offset, to)
+                                  ? absl::OkStatus()
+                                  : errors::EngineReplacedDuringWrite(old.id);
+                     });
+  }
+  if (!status.ok()) {
+    absl::StrAppend(&buffer->lost_cause, "; it could not be restored: ", status.message());
+    return buffer;
+  }
+  buffer->memory = *std::move(memory);
+  buffer->epoch = session.epoch();
+  buffer->lost_cause.clear();
+  return buffer;
+}
+
 void BufferTable::OnRestart(uint32_t device, EngineSession& session, const std::string& cause,
                             const Restore& restore) {
   std::vector<std::shared_ptr<const Buffer>> affected;
@@ -318,33 +367,17 @@ void BufferTable::OnRestart(uint32_t device, EngineSession& session, const std::
     absl::MutexLock lock(&mu_);
     Restarted& restarted = restarted_[device];
     // Two engines may have come one after the other while this waited.
-    if (restarted.epoch <= session.epoch()) restarted = {session.epoch(), cause};
+    if (restarted.epoch > session.epoch()) return;
+    restarted = {session.epoch(), cause};
     for (const auto& [id, buffer] : buffers_) {
-      if (buffer->device == device && buffer->epoch != session.epoch()) affected.push_back(buffer);
+      if (buffer->device == device && buffer->epoch < session.epoch()) affected.push_back(buffer);
     }
   }
   for (const std::shared_ptr<const Buffer>& old : affected) {
-    auto buffer = std::make_shared<Buffer>(*old);
-    buffer->memory = nullptr;
-    buffer->lost_cause = cause;
-    if (old->durable) {
-      absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory =
-          session.AllocateMemory(old->size_bytes);
-      absl::Status status = memory.status();
-      if (status.ok()) {
-        old->host_copy->Read(
-            [&](absl::Span<const uint8_t> bytes) { status = restore(session, **memory, bytes); });
-      }
-      if (status.ok()) {
-        buffer->memory = *std::move(memory);
-        buffer->epoch = session.epoch();
-        buffer->lost_cause.clear();
-      } else {
-        absl::StrAppend(&buffer->lost_cause, "; it could not be restored: ", status.message());
-      }
-    }
+    std::shared_ptr<const Buffer> buffer = MoveToEngine(*old, session, cause, restore);
     std::shared_ptr<const Buffer> previous;  // Destroyed outside the lock.
     absl::MutexLock lock(&mu_);
+    if (restarted_[device].epoch != session.epoch()) return;  // The newer engine's call restores.
     const auto found = buffers_.find(old->id);
     if (found != buffers_.end()) previous = std::exchange(found->second, std::move(buffer));
   }

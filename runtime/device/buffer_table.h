@@ -2,10 +2,10 @@
 //
 // A buffer belongs to an owner (a session) and is freed with it, unless it is
 // durable: then every session may use it, and its contents are kept on the host (as
-// of the last upload or Persist) and put back when the device's engine is replaced. With a
-// state folder they are kept there too, and put back when the daemon is started again.
-// Other buffers are lost with their engine; their ids stay, so that a task that names
-// one is told why, until they are freed.
+// of the last completed upload or Persist) and put back when the device's engine is replaced. With
+// a state folder they are kept there too, and put back when the daemon is started again. Other
+// buffers are lost with their engine; their ids stay, so that a task that names one is told why,
+// until they are freed.
 //
 // The table hands out immutable snapshots. A snapshot keeps the memory alive: freeing
 // a buffer takes its id away, and its memory goes when the last batch that uses it is
@@ -16,7 +16,10 @@
 //   2. usage(owner) counts exactly the owner's buffers, durable ones included.
 //   3. A snapshot whose memory is null has a lost_cause.
 //   4. Once OnRestart has begun, no buffer of an earlier engine of that device comes into
-//      the table: nobody would look after it.
+//      the table: nobody would look after it. A restore for an earlier engine that ends late
+//      changes nothing.
+//   5. The state folder has a durable buffer from before it can be found to when it is freed,
+//      with contents at least as new as those of each write whose Save has returned.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -39,7 +42,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "runtime/base/host_memory.h"
 #include "runtime/base/limits.h"
 #include "runtime/device/device.h"
 #include "runtime/device/durable_copy.h"
@@ -88,8 +90,8 @@ class BufferTable {
 
   explicit BufferTable(const Limits& limits)
       : limits_(limits),
-        copies_(std::make_shared<HostMemory>(limits.max_client_host_mib << 20,
-                                             limits.max_host_mib << 20)) {}
+        memory_(std::make_shared<DurableMemory>(limits.max_client_host_mib << 20,
+                                                limits.max_host_mib << 20)) {}
 
   // Keeps durable buffers in the state folder from now on, and takes those that are there.
   // They have no memory until OnRestart has been called for their device. Once, before
@@ -100,6 +102,11 @@ class BufferTable {
   // Writes a durable buffer's host copy to the state folder; on disk once it returned OK.
   // Nothing if there is no folder, or the buffer was freed.
   absl::Status Save(const Buffer& buffer);
+  // A write to a durable buffer by `client`, to be committed once all of it is on the device, and
+  // then saved. Errors: as DurableCopy::StartWrite; FAILED_PRECONDITION (the buffer was lost),
+  // UNAUTHENTICATED (the client is gone).
+  absl::StatusOr<std::unique_ptr<DurableWrite>> StartWrite(DurableCopy::Kind kind, ClientId client,
+                                                           const Buffer& buffer);
 
   void AddOwner(ClientId owner);
   // Frees the owner's buffers, but not durable ones.
@@ -131,26 +138,34 @@ class BufferTable {
   std::vector<std::shared_ptr<const Buffer>> List(ClientId client) const;
 
   Usage usage(ClientId owner) const;
-  // Memory that the copies of durable buffers take.
-  uint64_t copies_bytes() const { return copies_->used_bytes(); }
+  // Memory that the copies of durable buffers take, and writes to them that have not ended.
+  uint64_t copies_bytes() const {
+    return memory_->copies.used_bytes() + memory_->writes.used_bytes();
+  }
   // Buffers that live on a device.
   uint64_t CountOn(uint32_t device) const;
 
-  // Writes bytes to device memory and waits until they are there.
+  // Fills a block of device memory and waits until that is done. `fill` gives the bytes at an
+  // offset, or an error that ends the restore.
+  using Fill = std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>;
   using Restore = std::function<absl::Status(EngineSession& session, const DeviceMemory& memory,
-                                             absl::Span<const uint8_t> bytes)>;
+                                             uint64_t bytes, const Fill& fill)>;
   // The device has a new engine: durable buffers get memory and contents there, the
-  // others are lost, because of `cause`.
+  // others are lost, because of `cause`. Nothing if a newer engine's call has begun.
   void OnRestart(uint32_t device, EngineSession& session, const std::string& cause,
                  const Restore& restore);
 
  private:
   absl::Status CheckSpec(const BufferSpec& spec, uint64_t* bytes) const;
-  // `copies`: whose durable copies the buffer's is counted with.
-  absl::Status Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes,
-                       std::shared_ptr<HostUse>* copies);
+  // `use`: what the owner's durable copies are counted with.
+  absl::Status Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes, DurableUse* use);
   void Unreserve(ClientId owner, uint64_t bytes, bool durable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<const Buffer>> Insert(std::shared_ptr<Buffer> buffer);
+  // Insert, with the buffer in the state folder before anybody else can write to it there.
+  absl::StatusOr<std::shared_ptr<const Buffer>> InsertDurable(std::shared_ptr<Buffer> buffer);
+  // The buffer on the session's engine, with its durable contents; without them, it is lost.
+  std::shared_ptr<Buffer> MoveToEngine(const Buffer& old, EngineSession& session,
+                                       const std::string& cause, const Restore& restore);
   static bool Visible(const Buffer& buffer, ClientId client) {
     return buffer.durable || buffer.owner == client;
   }
@@ -167,14 +182,15 @@ class BufferTable {
   // What the table knows of an owner.
   struct Owner {
     Usage usage;
-    std::shared_ptr<HostUse> copies = std::make_shared<HostUse>();
+    DurableUse durable;
   };
 
   const Limits limits_;
-  const std::shared_ptr<HostMemory> copies_;  // Of durable buffers.
-  StateStore* state_ = nullptr;               // Set by Load.
-  // Held while something of a durable buffer is written, so that one that is freed is not
-  // written again. Taken before mu_.
+  const std::shared_ptr<DurableMemory> memory_;
+  StateStore* state_ = nullptr;  // Set by Load.
+  // Held while something of a durable buffer is written to the state folder. It orders: that a
+  // buffer is made before its contents are saved; of two saves, that the later one has the later
+  // contents; that one that is freed is not written again. Taken before mu_.
   absl::Mutex save_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Buffer>> buffers_ ABSL_GUARDED_BY(mu_);

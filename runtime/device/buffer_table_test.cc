@@ -1,15 +1,20 @@
 #include "runtime/device/buffer_table.h"
 
+#include <sqlite3.h>
 #include <stdlib.h>
 
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/device/fake_session.h"
+#include "runtime/state/test_disk.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident {
@@ -17,6 +22,17 @@ namespace {
 
 constexpr ClientId kAlice = 1;
 constexpr ClientId kBob = 2;
+
+// BufferTable::Restore of a FakeSession, whose memory is this process's.
+absl::Status CopyBack(EngineSession&, const DeviceMemory& memory, uint64_t bytes,
+                      const BufferTable::Fill& fill) {
+  return fill(0, {reinterpret_cast<uint8_t*>(memory.address), bytes});
+}
+
+absl::Status RestoreNothing(EngineSession&, const DeviceMemory&, uint64_t,
+                            const BufferTable::Fill&) {
+  return absl::OkStatus();
+}
 
 class BufferTableTest : public ::testing::Test {
  protected:
@@ -31,6 +47,21 @@ class BufferTableTest : public ::testing::Test {
     auto buffer = table_->Allocate({.shape = shape, .durable = durable}, owner, session_);
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     return buffer.ok() ? (*buffer)->id : 0;
+  }
+  std::unique_ptr<DurableWrite> StartWrite(uint64_t id, DurableCopy::Kind kind) {
+    auto write = table_->StartWrite(kind, kAlice, **table_->Find(kAlice, id));
+    EXPECT_TRUE(write.ok()) << write.status();
+    return write.ok() ? *std::move(write) : nullptr;
+  }
+  // A whole upload of `bytes` bytes at the beginning of the buffer.
+  void MustUpload(uint64_t id, uint8_t fill, size_t bytes) {
+    const auto write = StartWrite(id, DurableCopy::Kind::kUpload);
+    const std::vector<uint8_t> data(bytes, fill);
+    ASSERT_TRUE(write->Add(0, data).ok());
+    ASSERT_TRUE(write->Commit().ok());
+  }
+  std::vector<uint8_t> Contents(uint64_t id) {
+    return (*table_->Find(kAlice, id))->host_copy->Contents();
   }
   absl::StatusCode AllocateCode(const BufferSpec& spec) {
     return table_->Allocate(spec, kAlice, session_).status().code();
@@ -176,14 +207,10 @@ TEST_F(BufferTableTest, AllocationForASessionThatEndedLeaksNothing) {
 TEST_F(BufferTableTest, RestartRestoresDurableBuffersAndLosesTheOthersWithTheCause) {
   const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
   const uint64_t plain = MustAllocate(kAlice);
-  const std::vector<uint8_t> data(64, 7);
-  (*table_->Find(kAlice, durable))->host_copy->Write(0, data);
+  MustUpload(durable, 7, 64);
 
   FakeSession next(2, 1 << 20, 1 << 20);
-  table_->OnRestart(0, next, "killed", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
-    std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
-    return absl::OkStatus();
-  });
+  table_->OnRestart(0, next, "killed", CopyBack);
   const auto restored = *table_->Find(kAlice, durable);
   ASSERT_NE(restored->memory, nullptr);
   EXPECT_EQ(restored->epoch, 2u);
@@ -198,8 +225,7 @@ TEST_F(BufferTableTest, RestartRestoresDurableBuffersAndLosesTheOthersWithTheCau
 TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
   const uint64_t durable = MustAllocate(kAlice, /*durable=*/true);
   FakeSession small(2, 8, 0);
-  table_->OnRestart(0, small, "killed",
-                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  table_->OnRestart(0, small, "killed", RestoreNothing);
   const auto lost = *table_->Find(kAlice, durable);
   EXPECT_EQ(lost->memory, nullptr);
   EXPECT_NE(lost->lost_cause.find("could not be restored"), std::string::npos);
@@ -212,8 +238,7 @@ class ReplacedSession : public FakeSession {
       : FakeSession(1, 1 << 20, 1 << 20), table_(table), next_(next) {}
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override {
     auto memory = FakeSession::AllocateMemory(bytes);
-    table_->OnRestart(0, *next_, "killed",
-                      [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+    table_->OnRestart(0, *next_, "killed", RestoreNothing);
     return memory;
   }
 
@@ -239,24 +264,161 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
 
 TEST_F(BufferTableTest, ANewerEngineThanTheOneJustRestartedForIsNoReasonToRefuse) {
   FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
-  table_->OnRestart(0, second, "killed",
-                    [](EngineSession&, const DeviceMemory&, auto) { return absl::OkStatus(); });
+  table_->OnRestart(0, second, "killed", RestoreNothing);
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, third).ok());
   EXPECT_TRUE(table_->Allocate({.shape = {16}, .device = 1}, kAlice, session_).ok());
 }
 
+// The device copied all pieces of an upload, and its engine ended before the upload was committed.
+TEST_F(BufferTableTest, AnUploadWhoseEngineEndedBeforeItsCommitIsRefusedAndChangesNothing) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  MustUpload(id, 1, 64);
+  const auto late = StartWrite(id, DurableCopy::Kind::kUpload);
+  const std::vector<uint8_t> data(64, 2);
+  ASSERT_TRUE(late->Add(0, data).ok());
+  FakeSession next(2, 1 << 20, 1 << 20);
+  table_->OnRestart(0, next, "killed", CopyBack);
+  for (const absl::Status& status : {late->Add(0, data), late->Commit()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find("Fix: "), std::string::npos) << status;
+  }
+  // The device and the copy agree, and take the next upload.
+  const auto restored = *table_->Find(kAlice, id);
+  EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address), 1);
+  EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 1));
+  MustUpload(id, 3, 64);
+  EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 3));
+}
+
+TEST_F(BufferTableTest, PiecesOfAnEarlierEngineDoNotWaitForTheRestoreAndAreRefused) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const auto late = StartWrite(id, DurableCopy::Kind::kUpload);
+  const std::vector<uint8_t> data(64, 2);
+  absl::Status added, started;
+  FakeSession next(2, 1 << 20, 1 << 20);
+  table_->OnRestart(
+      0, next, "killed",
+      [&](EngineSession& session, const DeviceMemory& memory, uint64_t bytes,
+          const BufferTable::Fill& fill) {
+        // The device is being waited for; a thread that had to wait would not end.
+        std::thread([&] {
+          added = late->Add(0, data);
+          started =
+              table_->StartWrite(DurableCopy::Kind::kUpload, kAlice, **table_->Find(kAlice, id))
+                  .status();
+        }).join();
+        return CopyBack(session, memory, bytes, fill);
+      });
+  EXPECT_EQ(added.code(), absl::StatusCode::kUnavailable) << added;
+  EXPECT_EQ(started.code(), absl::StatusCode::kUnavailable) << started;
+  EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 0));
+}
+
+TEST_F(BufferTableTest, AWriteThatBrokeOffLeavesNoPartOfItself) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  MustUpload(id, 1, 64);
+  const std::vector<uint8_t> half(32, 2);
+  for (const auto kind : {DurableCopy::Kind::kPersist, DurableCopy::Kind::kUpload}) {
+    const auto broken = StartWrite(id, kind);
+    ASSERT_TRUE(broken->Add(0, half).ok());
+    EXPECT_GT(table_->copies_bytes(), 64u);
+  }
+  EXPECT_EQ(table_->copies_bytes(), 64u);
+  MustUpload(id, 3, 4);
+  std::vector<uint8_t> expected(64, 1);
+  std::fill(expected.begin(), expected.begin() + 4, 3);
+  EXPECT_EQ(Contents(id), expected);
+}
+
+TEST_F(BufferTableTest, APersistThatAnUploadRanIntoIsRefused) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const std::vector<uint8_t> data(64, 9);
+  auto persist = StartWrite(id, DurableCopy::Kind::kPersist);
+  ASSERT_TRUE(persist->Add(0, data).ok());
+  MustUpload(id, 1, 64);
+  EXPECT_EQ(persist->Commit().code(), absl::StatusCode::kAborted);
+  {
+    const auto upload = StartWrite(id, DurableCopy::Kind::kUpload);
+    const absl::Status refused =
+        table_->StartWrite(DurableCopy::Kind::kPersist, kAlice, **table_->Find(kAlice, id))
+            .status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kAborted) << refused;
+    EXPECT_NE(refused.message().find("Fix: "), std::string::npos) << refused;
+  }
+  EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 1));
+  persist = StartWrite(id, DurableCopy::Kind::kPersist);
+  ASSERT_TRUE(persist->Add(0, data).ok());
+  ASSERT_TRUE(persist->Commit().ok());
+  EXPECT_EQ(Contents(id), data);
+}
+
+TEST_F(BufferTableTest, WritesUnderWayAreLimitedLikeCopies) {
+  limits_.max_client_host_mib = 1;
+  table_ = std::make_unique<BufferTable>(limits_);
+  table_->AddOwner(kAlice);
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true, {200'000});
+  const std::vector<uint8_t> data(800'000, 1);
+  const auto first = StartWrite(id, DurableCopy::Kind::kUpload);
+  ASSERT_TRUE(first->Add(0, data).ok());
+  const auto second = StartWrite(id, DurableCopy::Kind::kUpload);
+  const absl::Status refused = second->Add(0, data);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(refused.message().find("--max_client_host_mib"), std::string::npos) << refused;
+  ASSERT_TRUE(first->Commit().ok());
+  EXPECT_TRUE(second->Add(0, data).ok());
+}
+
+TEST_F(BufferTableTest, ARestoreThatEndsLateDoesNotReplaceThatOfANewerEngine) {
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t plain = MustAllocate(kAlice);
+  MustUpload(id, 1, 64);
+  FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
+  // While the second engine's restore waits for the device, that engine ends; the third one's
+  // restore runs to its end and an upload follows.
+  table_->OnRestart(0, second, "second",
+                    [&](EngineSession& session, const DeviceMemory& memory, uint64_t bytes,
+                        const BufferTable::Fill& fill) {
+                      std::thread([&] {
+                        table_->OnRestart(0, third, "third", CopyBack);
+                        MustUpload(id, 5, 64);
+                      }).join();
+                      (void)CopyBack(session, memory, bytes, fill);
+                      return absl::OkStatus();
+                    });
+  const auto now = *table_->Find(kAlice, id);
+  EXPECT_EQ(now->epoch, 3u);
+  EXPECT_NE(now->memory, nullptr);
+  EXPECT_EQ((*table_->Find(kAlice, plain))->lost_cause, "third");
+  EXPECT_EQ(second.memory_used_bytes(), 0u);
+  EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 5));
+  // A call that begins late.
+  table_->OnRestart(0, second, "second", CopyBack);
+  EXPECT_EQ((*table_->Find(kAlice, id))->epoch, 3u);
+}
+
 class DurableBuffersTest : public BufferTableTest {
  protected:
-  DurableBuffersTest() { Restart(); }
+  DurableBuffersTest() {
+    disk_.hook = [this](const TestDisk::Step& step) {
+      if (step.kind != TestDisk::Step::Kind::kSync) return SQLITE_OK;
+      absl::MutexLock lock(&disk_mu_);
+      waits_for_disk_ = true;
+      const auto free = [this] { return !disk_held_; };
+      disk_mu_.Await(absl::Condition(&free));
+      return disk_fails_ ? SQLITE_IOERR_FSYNC : SQLITE_OK;
+    };
+    Restart();
+  }
+  ~DurableBuffersTest() override {
+    table_.reset();
+    state_.reset();
+  }
 
   // As if the daemon was killed and started again.
   void Restart() {
     table_.reset();
     state_.reset();
-    auto state = StateStore::Open({.directory = folder_, .before_sync = [this](const std::string&) {
-                                     return disk_fails_ ? absl::UnavailableError("no space left")
-                                                        : absl::OkStatus();
-                                   }});
+    auto state = StateStore::Open({.directory = folder_, .vfs = TestDisk::kName});
     ASSERT_TRUE(state.ok()) << state.status();
     state_ = *std::move(state);
     table_ = std::make_unique<BufferTable>(limits_);
@@ -264,16 +426,28 @@ class DurableBuffersTest : public BufferTableTest {
     table_->AddOwner(kAlice);
     table_->AddOwner(kBob);
   }
-  void RestoreTo(EngineSession& session) {
-    table_->OnRestart(
-        0, session, "restarted", [](EngineSession&, const DeviceMemory& memory, auto bytes) {
-          std::memcpy(reinterpret_cast<void*>(memory.address), bytes.data(), bytes.size());
-          return absl::OkStatus();
-        });
+  void RestoreTo(EngineSession& session) { table_->OnRestart(0, session, "restarted", CopyBack); }
+
+  // Saves the buffer in a thread that waits for the disk once this has returned.
+  std::thread SaveAndHoldTheDisk(uint64_t id) {
+    absl::MutexLock lock(&disk_mu_);
+    disk_held_ = true;
+    waits_for_disk_ = false;
+    std::thread saves([this, id] { EXPECT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok()); });
+    disk_mu_.Await(absl::Condition(&waits_for_disk_));
+    return saves;
+  }
+  void ReleaseTheDisk() {
+    absl::MutexLock lock(&disk_mu_);
+    disk_held_ = false;
   }
 
   const testing::TempFolder temp_{"buffers"};
   const std::string& folder_ = temp_.path();
+  TestDisk disk_;
+  absl::Mutex disk_mu_;
+  bool disk_held_ = false;
+  bool waits_for_disk_ = false;
   bool disk_fails_ = false;
   std::unique_ptr<StateStore> state_;
   std::vector<std::string> warnings_;
@@ -285,8 +459,7 @@ TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
                        kAlice, session_);
   ASSERT_TRUE(made.ok()) << made.status();
   const uint64_t id = (*made)->id;
-  const std::vector<uint8_t> data(32, 7);
-  (*made)->host_copy->Write(0, data);
+  MustUpload(id, 7, 32);
   ASSERT_TRUE(table_->Save(**made).ok());
   const uint64_t plain = MustAllocate(kAlice);
   Restart();
@@ -305,6 +478,35 @@ TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
   EXPECT_FALSE(table_->Find(kAlice, plain).ok());
   // Ids of durable buffers are not given out again.
   EXPECT_GT((*table_->Allocate({.shape = {1}}, kAlice, session))->id, id);
+}
+
+// Otherwise a save that began later, with later contents, could be the first to write.
+TEST_F(DurableBuffersTest, ASaveReadsTheContentsOnceItIsItsTurnToWrite) {
+  const uint64_t other = MustAllocate(kAlice, /*durable=*/true);
+  const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
+  MustUpload(id, 1, 64);
+  std::thread blocker = SaveAndHoldTheDisk(other);
+  std::thread waits([&] { EXPECT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok()); });
+  // Long enough for that thread to wait; the test holds however long it takes.
+  absl::SleepFor(absl::Milliseconds(50));
+  MustUpload(id, 2, 64);
+  ReleaseTheDisk();
+  blocker.join();
+  waits.join();
+  EXPECT_EQ(*state_->ReadBuffer(id), std::string(64, 2));
+}
+
+// What another session uploads into it would be overwritten by its making.
+TEST_F(DurableBuffersTest, ABufferIsFoundOnlyOnceNoSaveOfItCanComeBeforeItsMaking) {
+  const uint64_t other = MustAllocate(kAlice, /*durable=*/true);
+  std::thread blocker = SaveAndHoldTheDisk(other);
+  std::thread makes([&] { MustAllocate(kAlice, /*durable=*/true); });
+  const absl::Time end = absl::Now() + absl::Milliseconds(100);
+  while (absl::Now() < end) ASSERT_EQ(table_->List(kBob).size(), 1u);
+  ReleaseTheDisk();
+  blocker.join();
+  makes.join();
+  EXPECT_EQ(table_->List(kBob).size(), 2u);
 }
 
 TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenComesBackAsZeros) {
@@ -334,7 +536,7 @@ TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
   const absl::Status refused =
       table_->Allocate({.shape = {16}, .durable = true}, kAlice, session_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << refused;
-  EXPECT_NE(refused.message().find("no space left"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("disk I/O error"), std::string::npos) << refused;
   // Nobody has its id, and it could not be dropped from the disk either.
   EXPECT_TRUE(table_->List(kBob).empty());
   EXPECT_EQ(session_.memory_used_bytes(), 0u);
@@ -348,8 +550,9 @@ TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
 TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   ASSERT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok());
-  ASSERT_TRUE(std::filesystem::exists(absl::StrCat(folder_, "/buffers/", id, ".1")));
-  std::filesystem::resize_file(absl::StrCat(folder_, "/buffers/", id, ".1"), 10);
+  for (const auto& file : std::filesystem::directory_iterator(folder_ + "/buffers")) {
+    std::filesystem::resize_file(file, 10);
+  }
   Restart();
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_NE(warnings_[0].find(absl::StrCat("durable buffer ", id)), std::string::npos);

@@ -1,4 +1,4 @@
-// OperatorEvent: one change of an operator, as the journal keeps it, Watch streams it and
+// OperatorEvent: one change of an operator, as the state store keeps it, Watch streams it and
 // the audit log lists it.
 //
 // Revisions are given out by the state store, rise by one with each event and survive a

@@ -1,5 +1,5 @@
 // RegistryChange: one change of what the operators are, as the registry makes it and the
-// journal writes it down.
+// state store writes it.
 #ifndef RESIDENT_RUNTIME_MODEL_REGISTRY_CHANGE_H_
 #define RESIDENT_RUNTIME_MODEL_REGISTRY_CHANGE_H_
 
@@ -33,7 +33,7 @@ struct RegistryChange {
   // Whoever asked after that saw it.
   std::chrono::steady_clock::time_point switched_at;
 
-  // What a journal needs beside, valid during `commit`: of kInstalled the spec and slot,
+  // What the state store needs beside, valid during `commit`: of kInstalled the spec and slot,
   // of kPromoted the shares, of kQuarantined the reason.
   const VersionSpec* spec = nullptr;
   uint32_t slot = kNoSlot;

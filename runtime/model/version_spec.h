@@ -1,5 +1,5 @@
-// VersionSpec: what is installed as a version of an operator, as the registry, the journal
-// and the install pipeline pass it on.
+// VersionSpec: what is installed as a version of an operator, as the registry, the state
+// store and the install pipeline pass it on.
 #ifndef RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 #define RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 

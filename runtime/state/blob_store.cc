@@ -58,6 +58,11 @@ bool BlobStore::Use(const std::string& sha256) {
   return true;
 }
 
+absl::Status BlobStore::Remove(const std::string& sha256) {
+  absl::MutexLock files(&files_mu_);
+  return RemoveFile(PathOf(sha256));
+}
+
 absl::Status BlobStore::Collect(const std::set<std::string>& used) {
   if (folder_.empty()) return absl::OkStatus();
   absl::MutexLock files(&files_mu_);

@@ -1,4 +1,5 @@
-// BlobStore: bytes by their SHA-256, each in a file of that name.
+// BlobStore: bytes by their SHA-256, each in a file of that name: sources, programs and examples of
+// operators in one folder, contents of durable buffers in another.
 //
 // Nothing is written over: a name says what is in the file, and what is read is checked
 // against it.
@@ -38,6 +39,8 @@ class BlobStore {
   // Removes what is not in `used`, unless it was put or used after the Collect before this
   // one: who did may be about to refer to it.
   absl::Status Collect(const std::set<std::string>& used);
+  // Removes it now. REQUIRES: nothing refers to it, nor is about to.
+  absl::Status Remove(const std::string& sha256);
 
  private:
   explicit BlobStore(std::string folder) : folder_(std::move(folder)) {}

@@ -78,13 +78,15 @@ absl::Status WriteWholeFile(const std::string& path, const std::vector<std::stri
   if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", draft);
   CrashPoint();
   close(fd);
-  if (status.ok() && rename(draft.c_str(), path.c_str()) != 0) status = FileError("rename", draft);
+  if (status.ok()) status = RenameFile(draft, path);
+  if (!status.ok()) unlink(draft.c_str());
+  return status;
+}
+
+absl::Status RenameFile(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) return FileError("rename", from);
   CrashPoint();
-  if (!status.ok()) {
-    unlink(draft.c_str());
-    return status;
-  }
-  return SyncFolder(path.substr(0, path.rfind('/')));
+  return SyncFolder(to.substr(0, to.rfind('/')));
 }
 
 absl::Status SyncFolder(const std::string& path) {

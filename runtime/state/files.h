@@ -32,6 +32,8 @@ absl::Status WriteWholeFile(const std::string& path, const std::vector<std::stri
 // All of it at the file's position.
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path);
 absl::Status SyncFolder(const std::string& path);
+// Puts a file in the place of another one in the same folder, on disk.
+absl::Status RenameFile(const std::string& from, const std::string& to);
 // OK also if it is not there.
 absl::Status RemoveFile(const std::string& path);
 // Names of plain files, sorted.

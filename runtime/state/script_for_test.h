@@ -13,8 +13,8 @@
 
 namespace resident {
 
-// Small enough that the script makes the store compact its journal.
-inline constexpr uint64_t kScriptCompactBytes = 600;
+// Small enough that the script makes the store copy its log into the database several times.
+inline constexpr uint64_t kScriptCheckpointBytes = 60'000;
 
 inline RegistryChange InstallChange(const std::string& name, uint32_t version, uint32_t active,
                                     const VersionSpec* spec) {

@@ -1,8 +1,8 @@
 // What is in a state folder, and what is wrong with it: `residentctl state check|repair`.
 //
-// Check reads and changes nothing. Repair cuts the journal off at the first record that is
-// not good (a copy of the whole is kept beside it), removes files that do not have the
-// contents that their names or the journal promise, and says what was lost by that.
+// Check reads and changes nothing. Repair writes the database anew with all that can be read of it
+// (a copy of the damaged one is kept beside it), removes files that do not have the contents that
+// their names say and buffers that refer to them, and says what was lost by that.
 //
 // Both take the folder's lock, so that no daemon writes meanwhile.
 //
@@ -10,7 +10,6 @@
 #ifndef RESIDENT_RUNTIME_STATE_STATE_CHECK_H_
 #define RESIDENT_RUNTIME_STATE_STATE_CHECK_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,7 @@ namespace resident {
 struct StateReport {
   // What is there, a line each.
   std::vector<std::string> contents;
-  // What is wrong, a line each. A torn last record is: a start drops it by itself.
+  // What is wrong, a line each. A transaction that was not finished is: a start drops it.
   std::vector<std::string> problems;
   // Repair: what was done, and what was lost by it.
   std::vector<std::string> repairs;
@@ -29,9 +28,9 @@ struct StateReport {
   bool starts = true;
 };
 
-// FAILED_PRECONDITION: a daemon has the folder. NOT_FOUND: it is no state folder.
+// FAILED_PRECONDITION: a daemon has the folder, or it has a format that is not known, which is no
+// damage. NOT_FOUND: it is no state folder.
 absl::StatusOr<StateReport> CheckState(const std::string& folder);
-// FAILED_PRECONDITION also: it was written by a newer daemon, which is no damage.
 absl::StatusOr<StateReport> RepairState(const std::string& folder);
 
 }  // namespace resident

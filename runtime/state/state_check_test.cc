@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
+#include "runtime/state/sqlite.h"
 
 namespace resident {
 namespace {
@@ -25,7 +26,7 @@ class StateCheckTest : public testing::Test {
   }
   ~StateCheckTest() override { std::filesystem::remove_all(folder_); }
 
-  std::string JournalPath() const { return folder_ + "/journal"; }
+  std::string DatabasePath() const { return folder_ + "/state.db"; }
   void Flip(const std::string& path, uint64_t byte) {
     std::string bytes = *ReadWholeFile(path);
     bytes[byte] ^= 16;
@@ -66,90 +67,118 @@ TEST_F(StateCheckTest, AFolderThatIsInUseOrNoneIsRefused) {
   EXPECT_EQ(RepairState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(StateCheckTest, ADamagedRecordIsCutOffWithACopyAndWhatIsLostIsNamed) {
-  const auto scan = *ScanJournal(JournalPath());
-  const std::string before = *ReadWholeFile(JournalPath());
-  const uint64_t offset = scan.records[5].offset;  // Activation of version 2.
-  Flip(JournalPath(), offset + kRecordHeadBytes + 1);
-  const std::string damaged = *ReadWholeFile(JournalPath());
+// In the operator's row, and nowhere else.
+TEST_F(StateCheckTest, ADamagedRowIsDroppedWithACopyAndWhatIsLostIsNamed) {
+  const uint64_t byte = ReadWholeFile(DatabasePath())->find("in f32[*S]");
+  ASSERT_NE(byte, std::string::npos);
+  Flip(DatabasePath(), byte);
+  const std::string damaged = *ReadWholeFile(DatabasePath());
 
   const StateReport found = Check();
   EXPECT_FALSE(found.starts);
-  EXPECT_TRUE(absl::StrContains(Text(found.problems), absl::StrCat("offset ", offset)));
-  EXPECT_TRUE(absl::StrContains(Text(found.problems), "4 good records behind it"))
+  EXPECT_TRUE(absl::StrContains(Text(found.problems), "row 'swish' of table operators"))
       << Text(found.problems);
-  EXPECT_EQ(*ReadWholeFile(JournalPath()), damaged);
+  EXPECT_EQ(*ReadWholeFile(DatabasePath()), damaged);
+  EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
 
   const StateReport repaired = Repair();
-  const std::string repairs = Text(repaired.repairs);
-  EXPECT_TRUE(absl::StrContains(repairs, "rollback of swish version 1")) << repairs;
-  EXPECT_TRUE(absl::StrContains(repairs, "contents of durable buffer 7")) << repairs;
+  EXPECT_TRUE(repaired.starts);
   std::string copy;
   const auto names = ListFiles(folder_);
   for (const std::string& name : *names) {
     if (absl::StrContains(name, "damaged")) copy = folder_ + "/" + name;
   }
   EXPECT_EQ(*ReadWholeFile(copy), damaged);
-  // Behind what was good there is only that the buffer ends, whose contents of before were
-  // removed when the next ones were written.
-  EXPECT_EQ(ReadWholeFile(JournalPath())->substr(0, offset), before.substr(0, offset));
-  EXPECT_EQ(ScanJournal(JournalPath())->records.size(), 6u);
-  EXPECT_TRUE(absl::StrContains(repairs, "dropped durable buffer 7")) << repairs;
+  EXPECT_TRUE(absl::StrContains(Text(repaired.repairs), copy)) << Text(repaired.repairs);
+  const StateReport good = Check();
+  EXPECT_TRUE(good.problems.empty()) << Text(good.problems);
+  // The rest is there, and goes on from the same revision.
+  auto store = *StateStore::Open({.directory = folder_});
+  EXPECT_TRUE(store->operators().empty());
+  EXPECT_EQ(*store->ReadBuffer(7), std::string(1000, 'b'));
+  EXPECT_EQ(store->EventsBefore(0, "", 1)[0].kind, EventKind::kInstalled);
+  const uint64_t before = store->revision();
+  EXPECT_EQ(*store->AppendEvent({.kind = EventKind::kRejected}), before + 1);
 }
 
-TEST_F(StateCheckTest, AFolderThatWasRepairedStartsAndIsGood) {
-  Flip(JournalPath(), ScanJournal(JournalPath())->records[4].offset + 1);
-  Repair();
-  EXPECT_TRUE(StateStore::Open({.directory = folder_}).ok());
-  const StateReport report = Check();
-  EXPECT_TRUE(report.problems.empty()) << Text(report.problems);
-}
-
-TEST_F(StateCheckTest, ADamagedHeaderLosesEverythingButSaysSo) {
-  Flip(JournalPath(), 3);
-  EXPECT_FALSE(Check().starts);
-  const StateReport repaired = Repair();
-  EXPECT_TRUE(absl::StrContains(Text(repaired.repairs), "install of swish version 1"))
-      << Text(repaired.repairs);
-  auto store = StateStore::Open({.directory = folder_});
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_TRUE((*store)->operators().empty());
-}
-
-TEST_F(StateCheckTest, ADamagedSnapshotAloneIsNotTakenForATornEnd) {
-  std::string state;
+// The only copy of what was written last is in the log.
+TEST_F(StateCheckTest, ADamagedLogIsReportedAndWhatIsBeforeTheDamageIsKept) {
+  const std::string killed = testing::TempDir() + "/killed";
+  uint64_t second = 0;
   {
-    auto store = *StateStore::Open({.directory = folder_, .compact_bytes = 1});
-    state = Describe(*store);
+    auto store = *StateStore::Open({.directory = folder_});
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+    second = ReadWholeFile(folder_ + "/state.db-wal")->size();
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+    }
+    std::filesystem::copy(folder_, killed, std::filesystem::copy_options::recursive);
   }
-  ASSERT_EQ(ScanJournal(JournalPath())->records.size(), 1u);
-  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
-  EXPECT_FALSE(Check().starts);
-  EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
-  // What it refers to is there still: with the bit put right, all is.
-  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
-  EXPECT_EQ(Describe(**StateStore::Open({.directory = folder_})), state);
-  Flip(JournalPath(), kJournalHeaderBytes + kRecordHeadBytes + 9);
+  std::filesystem::remove_all(folder_);
+  folder_ = killed;
+  Flip(folder_ + "/state.db-wal", second + 500);
+  const std::string log = *ReadWholeFile(folder_ + "/state.db-wal");
+  const StateReport found = Check();
+  EXPECT_FALSE(found.starts);
+  EXPECT_TRUE(absl::StrContains(Text(found.problems), absl::StrCat("offset ", second)))
+      << Text(found.problems);
+  EXPECT_EQ(*ReadWholeFile(folder_ + "/state.db-wal"), log);
   EXPECT_TRUE(Repair().starts);
-  EXPECT_TRUE(StateStore::Open({.directory = folder_}).ok());
+  EXPECT_TRUE(Check().problems.empty());
+  auto store = *StateStore::Open({.directory = folder_});
+  EXPECT_EQ(store->operators().size(), 1u);
+  EXPECT_EQ(store->EventsBefore(0, "", 1)[0].kind, EventKind::kRejected);
 }
 
-TEST_F(StateCheckTest, ATornEndIsAProblemThatAStartMends) {
-  std::string bytes = *ReadWholeFile(JournalPath());
-  bytes.pop_back();
-  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
+TEST_F(StateCheckTest, ADatabaseOfWhichNothingCanBeReadIsReplacedByAnEmptyOneAndKept) {
+  for (const std::string& contents : {std::string(), std::string(9000, 'x')}) {
+    SCOPED_TRACE(contents.size());
+    ASSERT_TRUE(WriteWholeFile(DatabasePath(), {contents}).ok());
+    EXPECT_FALSE(Check().starts);
+    EXPECT_TRUE(Repair().starts);
+    auto store = StateStore::Open({.directory = folder_});
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->operators().empty());
+  }
+}
+
+TEST_F(StateCheckTest, AnUnfinishedTransactionIsAProblemThatAStartMends) {
+  const std::string killed = testing::TempDir() + "/unfinished";
+  {
+    auto store = *StateStore::Open({.directory = folder_});
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+    std::filesystem::copy(folder_, killed, std::filesystem::copy_options::recursive);
+  }
+  std::filesystem::remove_all(folder_);
+  folder_ = killed;
+  const std::string log = folder_ + "/state.db-wal";
+  std::filesystem::resize_file(log, std::filesystem::file_size(log) - 1);
   const StateReport report = Check();
   EXPECT_TRUE(report.starts);
-  EXPECT_TRUE(absl::StrContains(Text(report.problems), "which a start drops"))
+  EXPECT_TRUE(absl::StrContains(Text(report.problems), "A start drops them"))
       << Text(report.problems);
+  EXPECT_TRUE(StateStore::Open({.directory = folder_}).ok());
+  EXPECT_TRUE(Check().problems.empty());
+}
+
+TEST_F(StateCheckTest, AFormatThatIsNotKnownIsNotRepaired) {
+  {
+    const auto db = Sqlite::Open(DatabasePath(), {});
+    ASSERT_TRUE((*db)->Execute("PRAGMA user_version = 7").ok());
+    ASSERT_TRUE((*db)->Checkpoint().ok());
+  }
+  EXPECT_EQ(CheckState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RepairState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(RemoveFile(DatabasePath()).ok());
+  ASSERT_TRUE(RemoveFile(folder_ + "/state.db-wal").ok());
+  ASSERT_TRUE(WriteWholeFile(folder_ + "/journal", {"RSDJRNL1"}).ok());
+  EXPECT_EQ(CheckState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(StateCheckTest, DamagedContentsAreFoundAndRemoved) {
-  std::string blob;
-  const auto names = ListFiles(folder_ + "/blobs");
-  for (const std::string& name : *names) blob = name;
+  const std::string blob = ListFiles(folder_ + "/blobs")->back();
   Flip(folder_ + "/blobs/" + blob, 0);
-  Flip(folder_ + "/buffers/7.2", 500);
+  Flip(folder_ + "/buffers/" + ListFiles(folder_ + "/buffers")->front(), 500);
   const StateReport found = Check();
   EXPECT_TRUE(found.starts);
   EXPECT_TRUE(absl::StrContains(Text(found.problems), "its file/swish.cc")) << Text(found.problems);

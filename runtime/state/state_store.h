@@ -1,48 +1,36 @@
 // StateStore: what a daemon knows again after a restart: operators and their versions,
 // the audit log, durable buffers. In --state_dir, or in memory alone.
 //
-//   STATE_DIR/lock          held by the daemon that uses the folder (state_lock.h)
-//   STATE_DIR/journal       records with checksums, appended (journal.h)
-//   STATE_DIR/blobs/SHA256  sources, programs, examples, by content (blob_store.h)
-//   STATE_DIR/buffers/      contents of durable buffers (buffer_files.h)
+//   STATE_DIR/lock            held by the daemon that uses the folder (state_lock.h)
+//   STATE_DIR/state.db        an SQLite database of small records (state_database.h)
+//   STATE_DIR/state.db-wal    its log
+//   STATE_DIR/blobs/SHA256    sources, programs, examples, by content (blob_store.h)
+//   STATE_DIR/buffers/SHA256  contents of durable buffers, by content
 //
-// Why a file and not an embedded store. The state is small (some hundred operators), is
-// read once, at the start, and is changed some times a minute, always by one writer that
-// is the only one to have it open. What is needed is that a change is on disk before it
-// is visible, that a torn write is told from a damaged one, and that a person can see
-// which record is bad and cut it off. A log with checksums is all of that in a few hundred
-// lines that can be read; a B-tree with its own pages, cache and locks would be a
-// dependency whose recovery nobody here could explain, for queries that are never asked.
+// All records are in memory too (state_model.h); the database is read when the store is opened.
 //
-// Durability. A change is made in two steps, so that a switch does not wait for the disk:
-// Append writes it to the journal (where a crash of this process cannot lose it, but that of
-// the machine can), then it is made; Sync brings to disk all that was appended before, and
-// only then is it answered, and shown to Watch and Audit. One fdatasync serves everybody who
-// waits. What a crash of the machine loses is the last records, all unanswered, and every
-// one behind the first that is lost (state_scan.h).
+// Durability. A change is made in two steps, so that a switch does not wait for the disk: Append
+// notes it in memory, then it is made; Sync writes all that was appended before in one transaction,
+// and only then is it answered, and shown to Watch and Audit. One transaction serves everybody who
+// waits. A crash before it has ended loses the last changes, all unanswered.
 //
-// After an Append that failed the journal is as before it. After a Sync that failed the
-// change has happened and may be gone after a crash, which its caller is told (INTERNAL).
-// Which records are on disk is not known then, so the journal is written anew from what is
-// in memory: by that Sync at once, else by the next change, which is refused (UNAVAILABLE)
-// until this works.
+// A transaction that fails is tried once more at once. If that fails too, the changes have happened
+// and may be gone after a crash, which their callers are told (INTERNAL). The next change first
+// writes them, and is refused (UNAVAILABLE) while that does not work. A durable buffer whose
+// transaction failed is not in memory, so that no later transaction writes it.
 //
-// Revisions rise by one with each event, over all operators, and across restarts.
+// // Revisions rise by one with each event, over all operators, and across restarts.
 //
-// Start. A last record that is torn (the daemon was killed while it wrote) is cut off,
-// with a warning. A damaged one before it stops the start: DATA_LOSS names the file, the
-// offset, and `residentctl state check|repair`. Files that nothing refers to are removed,
-// unless an end was cut off or there was no journal: should that not have been a crash, they
-// are what it could be mended with.
+// Start. The end of a transaction that was not finished (the daemon was killed) is dropped, with a
+// warning. Damage stops the start: DATA_LOSS names the file, and `residentctl state check|repair`.
+// Files that nothing refers to are removed, unless something was dropped or there was no database:
+// should that not have been a crash, they are needed to repair it.
 //
-// When the journal has grown beyond Options::compact_bytes, the Sync that finds this writes
-// it again as one snapshot, beside the old one, and puts it in its place (rename). Changes
-// that come meanwhile go to both. Blobs that nothing refers to go then. If it fails, the old
-// journal goes on.
+// When the database's log has grown beyond Options::checkpoint_bytes, the Sync that finds this
+// copies it into the database. Blobs that nothing refers to are removed then.
 //
-// Thread safety: all members may be called from any thread. Appends wait for each other,
-// and while a snapshot is copied in memory, but not for the disk. EventsAfter, EventsBefore
-// and revision wait for neither.
+// // Thread safety: all members may be called from any thread. Append, the events and what is
+// listed wait for no disk, unless a transaction has failed before (Append).
 //
 //   ASSIGN_OR_RETURN(auto store, StateStore::Open({.directory = "/var/lib/residentd"}));
 //   for (const StoredOperator& op : store->operators()) ...;
@@ -55,16 +43,16 @@
 #define RESIDENT_RUNTIME_STATE_STATE_STORE_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -72,9 +60,7 @@
 #include "runtime/model/operator_event.h"
 #include "runtime/model/registry_change.h"
 #include "runtime/state/blob_store.h"
-#include "runtime/state/buffer_files.h"
-#include "runtime/state/event_log.h"
-#include "runtime/state/journal.h"
+#include "runtime/state/state_database.h"
 #include "runtime/state/state_lock.h"
 #include "runtime/state/state_model.h"
 #include "runtime/state/stored_operator.h"
@@ -86,17 +72,15 @@ class StateStore {
   struct Options {
     // Made if it is not there. Empty: nothing is kept.
     std::string directory = {};
-    // Bytes of the journal after which it is compacted.
-    uint64_t compact_bytes = 8u << 20;
-    // Of a record, and so of the snapshot that a compaction writes; tests lower it.
-    uint64_t most_record_bytes = kMaxRecordBytes;
+    // Bytes of the database's log after which it is copied into the database.
+    uint64_t checkpoint_bytes = 8u << 20;
     // Events that Watch and Audit can go back to.
-    size_t most_events = 10'000;
+    size_t max_events = 10'000;
     // Told what went wrong without a caller whom it would concern; default: to stderr.
     // Must not call the store.
     std::function<void(const std::string& error)> log = {};
-    // For tests: called before a file or folder is synced; an error stands for the disk's.
-    std::function<absl::Status(const std::string& path)> before_sync = {};
+    // A VFS that is registered with SQLite, for tests; empty: the system's.
+    std::string vfs = {};
   };
 
   // Who made a change, and what a version is made of (kInstalled).
@@ -106,8 +90,9 @@ class StateStore {
     VersionContent content = {};
   };
 
-  // FAILED_PRECONDITION: another daemon has the folder (its pid is named). DATA_LOSS: a
-  // record is damaged. UNAVAILABLE: the folder cannot be read or written.
+  // FAILED_PRECONDITION: another daemon has the folder (its pid is named), or it has a format
+  // that this daemon does not read. DATA_LOSS: it is damaged. UNAVAILABLE: it cannot be read or
+  // written.
   static absl::StatusOr<std::unique_ptr<StateStore>> Open(const Options& options);
   ~StateStore();
 
@@ -124,7 +109,7 @@ class StateStore {
   // Of the last kGeneration event; 0: none.
   uint64_t generation() const;
 
-  // Writes a change of the registry down; what Registry's `commit` is to call. Versions
+  // Takes a change of the registry; what Registry's `commit` is to call. Versions
   // that it retires get events of their own before it. The revision of the change, which is
   // on disk once a Sync that began afterwards has returned OK.
   absl::StatusOr<uint64_t> Append(const RegistryChange& change, const Origin& origin);
@@ -169,56 +154,59 @@ class StateStore {
   absl::Status DropBuffer(uint64_t id);
 
  private:
+  // What has changed in memory since the last transaction.
+  struct Changed {
+    std::set<std::string> operators;
+    uint64_t events = 0;  // The last ones.
+    bool removals = false;
+  };
+
   explicit StateStore(const Options& options);
   absl::Status Load();
-  // `whole`: all that was ever written to it is there, as far as can be told.
-  absl::Status ReadJournal(bool* whole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Appends the record and applies it. REQUIRES: events have their revisions.
-  absl::Status Write(internal::StateRecord record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static absl::Status AppendTo(JournalWriter& journal, internal::StateRecord& record);
-  // A journal that can be appended to, after a failure too.
-  absl::Status Mend() ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
-  // Brings to disk what was written so far; the journal anew, if that fails.
-  absl::Status SyncWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_) ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes the journal anew, as a snapshot: all that was written before is on disk then.
-  // After an error it is as it was, or broken_.
-  absl::Status Rewrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_) ABSL_LOCKS_EXCLUDED(mu_);
-  // Rewrite, if the journal has grown enough.
-  void CompactIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_) ABSL_LOCKS_EXCLUDED(mu_);
-  // So many records, and the events up to this revision, are on disk.
-  void Show(uint64_t records, uint64_t revision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_)
+  // Notes a change with its events. REQUIRES: the model's Check; events have their revisions.
+  void Note(const RegistryChange* change, const VersionContent& content,
+            std::vector<OperatorEvent> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes what has changed in memory, and `row` beside it, in one transaction.
+  absl::Status WriteChanges(const StateRow* row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status BeforeSync(const std::string& path) const;
-  void Wake();
+  // The same for a row of a buffer, whose memory `apply` then changes.
+  absl::Status WriteBuffer(uint64_t id, const StateRow& row,
+                           absl::FunctionRef<void(StateModel& model)> apply)
+      ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
+  // Writes what a failed transaction has left to be written.
+  absl::Status Mend() ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
+  void CheckpointIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes a buffer's former contents unless another buffer has the same.
+  void RemoveContents(const std::string& sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(buffers_mu_);
+  // Wakes subscribers if there are events above `revision`.
+  void WakeAfter(uint64_t revision);
   void Log(const std::string& error) const;
 
   const Options options_;
   std::vector<std::string> warnings_;
   std::unique_ptr<StateLock> lock_;
 
-  // Serialises what is written of buffers; the journal is free meanwhile.
+  // Serialises what is written of buffers; changes of operators do not wait for their contents.
   mutable absl::Mutex buffers_mu_ ABSL_ACQUIRED_BEFORE(sync_mu_);
-  // Held while the disk is waited for. Who had to wait for it finds its own records synced.
+  // Held while the database is written. Who had to wait for it finds its own changes written.
   absl::Mutex sync_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  uint64_t synced_ ABSL_GUARDED_BY(sync_mu_) = 0;  // Records that are on disk.
+  std::unique_ptr<StateDatabase> database_ ABSL_GUARDED_BY(sync_mu_);  // Null: in memory.
+  uint64_t synced_ ABSL_GUARDED_BY(sync_mu_) = 0;                      // Changes on disk.
+  uint64_t checkpoint_at_ ABSL_GUARDED_BY(sync_mu_);                   // Bytes of the log.
 
+  // Never held while the disk is waited for.
   mutable absl::Mutex mu_;
   StateModel model_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<JournalWriter> journal_ ABSL_GUARDED_BY(mu_);  // Null: in memory.
-  uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;                    // Records, since the start.
-  // Events of records that are not on disk yet.
-  std::deque<EventLog::Event> unshown_ ABSL_GUARDED_BY(mu_);
-  // Set: nothing is appended until the journal was written anew.
+  Changed changed_ ABSL_GUARDED_BY(mu_);
+  uint64_t noted_ ABSL_GUARDED_BY(mu_) = 0;  // Changes, since the start.
+  uint64_t shown_ ABSL_GUARDED_BY(mu_) = 0;  // Revision up to which events are on disk.
+  // Why the last transaction failed. Not OK: nothing is appended until one succeeds.
   absl::Status broken_ ABSL_GUARDED_BY(mu_);
-  // Set while the journal is written anew: what has been appended since.
-  std::optional<std::vector<internal::StateRecord>> meanwhile_ ABSL_GUARDED_BY(mu_);
-  uint64_t compact_at_ ABSL_GUARDED_BY(mu_);  // Bytes of the journal.
 
-  EventLog events_;
-  // Set by Open; locks of their own, or none needed.
+  // Set by Open; locks of their own.
   std::unique_ptr<BlobStore> blobs_;
-  std::unique_ptr<BufferFiles> buffer_files_;
+  std::unique_ptr<BlobStore> contents_;
 
   absl::Mutex wake_mu_ ABSL_ACQUIRED_AFTER(mu_);
   std::map<uint64_t, std::function<void()>> wakes_ ABSL_GUARDED_BY(wake_mu_);

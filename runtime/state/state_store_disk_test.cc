@@ -1,4 +1,9 @@
-// The store on a disk that is slow, or whose syncs fail.
+// The store on a disk that is slow, full, or whose syncs fail.
+#include <sqlite3.h>
+
+#include <atomic>
+#include <climits>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,68 +13,80 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/operators/registry/registry.h"
-#include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 #include "runtime/state/state_store.h"
 #include "runtime/state/state_store_for_test.h"
+#include "runtime/state/test_disk.h"
 
 namespace resident {
 namespace {
 
-// A disk whose syncs fail, or take as long as the test likes.
+using Step = TestDisk::Step;
+
+// A disk that fails, or whose syncs take as long as the test likes.
 class Disk {
  public:
-  // For StateStore::Options::before_sync.
-  absl::Status operator()(const std::string& path) {
-    absl::MutexLock lock(&mu_);
-    ++syncs_;
-    if (path.ends_with("/journal")) ++journal_syncs_;
-    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
-    mu_.Await(absl::Condition(&free));
-    for (const std::string& ending : failing_) {
-      if (path.ends_with(ending)) return absl::UnavailableError("cannot sync. Fix: none");
-    }
-    return absl::OkStatus();
+  Disk() {
+    disk_.hook = [this](const Step& step) { return Take(step); };
   }
-  // Paths with these endings fail from now on; "": all.
-  void Fail(std::vector<std::string> endings) {
+  // So many of the next steps of this kind fail with this code of SQLite.
+  void Fail(Step::Kind kind, int code, int times = INT_MAX) {
     absl::MutexLock lock(&mu_);
-    failing_ = std::move(endings);
+    failing_ = kind;
+    code_ = code;
+    times_ = times;
   }
+  void FailSyncs(int times = INT_MAX) { Fail(Step::Kind::kSync, SQLITE_IOERR_FSYNC, times); }
+  void Recover() { FailSyncs(0); }
   void Hold(bool held) {
     absl::MutexLock lock(&mu_);
     held_ = held;
-    syncs_ = journal_syncs_ = 0;
+    syncs_ = 0;
   }
   void AwaitSyncs(int count) {
     absl::MutexLock lock(&mu_);
     const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return syncs_ >= count; };
     mu_.Await(absl::Condition(&reached));
   }
-  int journal_syncs() {
+  int syncs() {
     absl::MutexLock lock(&mu_);
-    return journal_syncs_;
+    return syncs_;
   }
 
  private:
+  int Take(const Step& step) {
+    absl::MutexLock lock(&mu_);
+    if (step.phase != Step::Phase::kBefore) return SQLITE_OK;
+    if (step.kind == Step::Kind::kSync) {
+      ++syncs_;
+      const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
+      mu_.Await(absl::Condition(&free));
+    }
+    if (step.kind != failing_ || times_ == 0) return SQLITE_OK;
+    --times_;
+    return code_;
+  }
+
+  TestDisk disk_;
   absl::Mutex mu_;
-  std::vector<std::string> failing_ ABSL_GUARDED_BY(mu_);
+  Step::Kind failing_ ABSL_GUARDED_BY(mu_) = Step::Kind::kSync;
+  int code_ ABSL_GUARDED_BY(mu_) = SQLITE_OK;
+  int times_ ABSL_GUARDED_BY(mu_) = 0;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;
-  int journal_syncs_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 class StateStoreDiskTest : public StateStoreTest {
  protected:
-  std::unique_ptr<StateStore> OpenOnDisk(uint64_t compact_bytes = 8u << 20) {
+  std::unique_ptr<StateStore> OpenOnDisk(uint64_t checkpoint_bytes = 8u << 20) {
     return Open({.directory = folder_,
-                 .compact_bytes = compact_bytes,
+                 .checkpoint_bytes = checkpoint_bytes,
                  .log =
                      [this](const std::string& error) {
                        absl::MutexLock lock(&mu_);
                        errors_.push_back(error);
                      },
-                 .before_sync = [this](const std::string& path) { return disk_(path); }});
+                 .vfs = TestDisk::kName});
   }
   size_t errors() {
     absl::MutexLock lock(&mu_);
@@ -104,7 +121,7 @@ TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNot
   EXPECT_TRUE(store->EventsAfter(before, 100)->empty());
   EXPECT_EQ(store->EventsBefore(0, "", 1)[0].revision, before);
   EXPECT_EQ(answered, 0);
-  EXPECT_EQ(disk_.journal_syncs(), 1);
+  EXPECT_EQ(disk_.syncs(), 1);
   {
     // What the first one waits for does not cover the two behind it.
     disk_.Hold(false);
@@ -168,122 +185,114 @@ TEST_F(StateStoreDiskTest, OneSyncAnswersAllThatWereAppendedBeforeIt) {
   first.join();
   for (std::thread& other : others) other.join();
   // Hold forgot the first one's.
-  EXPECT_EQ(disk_.journal_syncs(), 1);
+  EXPECT_EQ(disk_.syncs(), 1);
 }
 
-TEST_F(StateStoreDiskTest, ASyncThatFailedIsMadeGoodByANewJournal) {
+TEST_F(StateStoreDiskTest, ATransactionThatFailedOnceIsMadeGoodAtOnce) {
   auto store = OpenOnDisk();
   RunScript(*store, 4);
-  disk_.Fail({"/journal"});
+  disk_.FailSyncs(1);
   ASSERT_TRUE(AppendAndSync(*store, SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
   EXPECT_EQ(errors(), 1u);
-  disk_.Fail({});
-  const auto scan = ScanJournal(JournalPath());
-  EXPECT_EQ(scan->records.size(), 1u);
   ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
   const std::string state = Describe(*store);
-  store.reset();
+  LeaveAsKilled(std::move(store));
   EXPECT_EQ(Describe(*Open()), state);
 }
 
 TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefusedUntilItIs) {
-  auto store = OpenOnDisk();
-  RunScript(*store, 4);
-  const uint64_t before = store->revision();
-  disk_.Fail({""});
-  ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
-  const absl::Status synced = store->Sync();
-  EXPECT_EQ(synced.code(), absl::StatusCode::kInternal);
-  EXPECT_NE(synced.message().find("a restart may come back without it"), std::string::npos);
-  EXPECT_NE(synced.message().find("Fix: "), std::string::npos);
-  EXPECT_EQ(store->revision(), before);
-  const absl::Status refused =
-      store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(refused.message().find("Fix: "), std::string::npos);
-  EXPECT_FALSE(store->DropBuffer(7).ok());
-  disk_.Fail({});
-  ASSERT_TRUE(AppendAndSync(*store, SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
-  // Both are there, and both were shown.
-  EXPECT_EQ(store->EventsAfter(before, 100)->size(), 2u);
-  const std::string state = Describe(*store);
-  store.reset();
-  EXPECT_EQ(Describe(*Open()), state);
-}
-
-TEST_F(StateStoreDiskTest, AJournalWhoseNewNameIsNotOnDiskIsNotReliedUpon) {
-  auto store = OpenOnDisk(/*compact_bytes=*/200);
-  disk_.Fail({folder_});
-  absl::Status status;
-  while (errors() == 0) {
-    status = store->AppendEvent({.kind = EventKind::kRejected}).status();
-    ASSERT_TRUE(status.ok()) << status;  // It was synced in the old one.
-  }
-  status = store->AppendEvent({.kind = EventKind::kRejected}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  disk_.Fail({});
-  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
-  const std::string state = Describe(*store);
-  store.reset();
-  EXPECT_EQ(Describe(*Open()), state);
-}
-
-TEST_F(StateStoreDiskTest, WhatIsAppendedWhileTheJournalIsWrittenAnewIsInTheNewOne) {
-  auto store = OpenOnDisk(/*compact_bytes=*/200);
-  RunScript(*store, 4);
-  disk_.Hold(true);
-  // The first sync is of the journal; a second one, of the draft, follows only if it is due.
-  std::thread compacts([&] {
-    for (int i = 0; i < 50; ++i) {
-      EXPECT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .message = "x"}).ok());
-    }
-  });
-  disk_.AwaitSyncs(1);
-  disk_.Hold(false);
-  for (int i = 0; i < 50; ++i) {
-    const uint32_t to = i % 2 == 0 ? 2 : 1;
-    ASSERT_TRUE(
-        AppendAndSync(*store, SwitchChange(EventKind::kActivated, "swish", to, 3 - to), {}).ok());
-  }
-  compacts.join();
-  const std::string state = Describe(*store);
-  store.reset();
-  store = Open();
-  EXPECT_TRUE(store->warnings().empty());
-  EXPECT_EQ(Describe(*store), state);
-}
-
-// The machine went down while several records were on their way: a later one came to the disk,
-// an earlier one did not.
-TEST_F(StateStoreDiskTest, ALaterRecordWithoutAnEarlierOneIsATornEndIfNeitherWasSynced) {
-  std::string before;
-  uint64_t synced = 0;
-  std::string bytes;
-  {
+  struct Failure {
+    Step::Kind kind;
+    int code;
+  };
+  for (const Failure& failure :
+       {Failure{Step::Kind::kSync, SQLITE_IOERR_FSYNC}, Failure{Step::Kind::kWrite, SQLITE_FULL},
+        Failure{Step::Kind::kWrite, SQLITE_IOERR_WRITE}}) {
+    SCOPED_TRACE(failure.code);
+    std::filesystem::remove_all(folder_);
     auto store = OpenOnDisk();
-    RunScript(*store, 5);
-    before = Describe(*store);
-    synced = ReadWholeFile(JournalPath())->size();
-    ASSERT_TRUE(store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+    RunScript(*store, 4);
+    const uint64_t before = store->revision();
+    disk_.Fail(failure.kind, failure.code);
     ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
-    bytes = *ReadWholeFile(JournalPath());
-  }
-  for (size_t i = synced; i < synced + kRecordHeadBytes; ++i) bytes[i] = 0;
-  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
-  {
-    auto store = Open();
-    ASSERT_NE(store, nullptr);
-    EXPECT_EQ(store->warnings().size(), 1u);
-    EXPECT_EQ(Describe(*store), before);
+    const absl::Status synced = store->Sync();
+    EXPECT_EQ(synced.code(), absl::StatusCode::kInternal);
+    EXPECT_NE(synced.message().find("a restart may come back without it"), std::string::npos);
+    EXPECT_NE(synced.message().find("Fix: "), std::string::npos);
+    EXPECT_EQ(store->revision(), before);
+    const absl::Status refused =
+        store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+    EXPECT_NE(refused.message().find("Fix: "), std::string::npos);
+    EXPECT_EQ(store->DropBuffer(7).code(), absl::StatusCode::kUnavailable);
+    disk_.Recover();
     ASSERT_TRUE(
         AppendAndSync(*store, SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
+    // Both are there, and both were shown.
+    EXPECT_EQ(store->EventsAfter(before, 100)->size(), 2u);
+    const std::string state = Describe(*store);
+    LeaveAsKilled(std::move(store));
+    EXPECT_EQ(Describe(*Open()), state);
+  }
+}
+
+// The records of the refused buffer may be in the log already. Whatever follows, a restart must
+// not list it once the disk works again.
+TEST_F(StateStoreDiskTest, ADurableBufferThatWasRefusedDoesNotComeBackOnceTheDiskWorksAgain) {
+  const StoredBuffer buffer = {.id = 9, .shape = {10}, .size_bytes = 10};
+  const std::vector<uint8_t> contents(10, 'n');
+  for (const bool another_change : {true, false}) {
+    SCOPED_TRACE(another_change);
+    std::filesystem::remove_all(folder_);
+    auto store = OpenOnDisk();
+    RunScript(*store, 3);
+    const std::string before = Describe(*store);
+    disk_.FailSyncs();
+    EXPECT_EQ(store->PutBuffer(buffer, contents).code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(store->PutBuffer(buffer, contents).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(Describe(*store), before);
+    disk_.Recover();
+    if (another_change) {
+      ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+      const std::string state = Describe(*store);
+      LeaveAsKilled(std::move(store));
+      EXPECT_EQ(Describe(*Open()), state);
+    } else {
+      store.reset();
+      EXPECT_EQ(Describe(*Open()), before);
+    }
+    for (const StoredBuffer& found : Open()->buffers()) EXPECT_NE(found.id, 9u);
+  }
+}
+
+// It was killed before the disk worked again: contents of one write, of either.
+TEST_F(StateStoreDiskTest, AFailedWriteOfABufferLeavesTheOldContentsOrTheNew) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 3);
+  disk_.FailSyncs();
+  const std::vector<uint8_t> contents(1000, 'n');
+  EXPECT_EQ(store->PutBuffer({.id = 7, .shape = {1000}, .size_bytes = 1000}, contents).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(*store->ReadBuffer(7), std::string(1000, 'a'));
+  LeaveAsKilled(std::move(store));
+  disk_.Recover();
+  const std::string found = *Open()->ReadBuffer(7);
+  EXPECT_TRUE(found == std::string(1000, 'a') || found == std::string(1000, 'n')) << found;
+}
+
+TEST_F(StateStoreDiskTest, ALogThatCannotBeCopiedIntoTheDatabaseKeepsTheChanges) {
+  auto store = OpenOnDisk(/*checkpoint_bytes=*/20'000);
+  RunScript(*store, 4);
+  disk_.Fail(Step::Kind::kTruncate, SQLITE_IOERR_TRUNCATE);
+  for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
   }
-  // Of two that were synced one by one the first was damaged later.
-  bytes = *ReadWholeFile(JournalPath());
-  bytes[synced + 1] ^= 1;
-  ASSERT_TRUE(WriteWholeFile(JournalPath(), {bytes}).ok());
-  EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_GT(errors(), 0u);
+  EXPECT_LT(errors(), 20u);  // Not with every change again.
+  const std::string state = Describe(*store);
+  LeaveAsKilled(std::move(store));
+  disk_.Recover();
+  EXPECT_EQ(Describe(*Open()), state);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 #include "runtime/state/state_store.h"
 
@@ -46,7 +47,23 @@ class StateStoreTest : public testing::Test {
       ASSERT_TRUE(done.ok()) << done << " in step " << i;
     }
   }
-  std::string JournalPath() const { return folder_ + "/journal"; }
+  std::string DatabasePath() const { return folder_ + "/state.db"; }
+  std::string LogPath() const { return folder_ + "/state.db-wal"; }
+  // The folder as a kill would leave it now, in place of the present one. REQUIRES: its store is
+  // still open (it would empty its log when it is closed); it goes on in the former folder.
+  void LeaveAsKilled(std::unique_ptr<StateStore> store) {
+    const std::string killed = MakeTemp();
+    std::filesystem::copy(folder_, killed, std::filesystem::copy_options::recursive);
+    store.reset();
+    std::filesystem::remove_all(folder_);
+    folder_ = killed;
+  }
+  static void Flip(const std::string& path, uint64_t byte) {
+    std::string bytes = *ReadWholeFile(path);
+    ASSERT_LT(byte, bytes.size());
+    bytes[byte] = static_cast<char>(bytes[byte] ^ 16);
+    ASSERT_TRUE(WriteWholeFile(path, {bytes}).ok());
+  }
 
   std::string folder_;
 };

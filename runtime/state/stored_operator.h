@@ -55,6 +55,8 @@ struct StoredBuffer {
   uint32_t dtype = 0;  // DType of kernels/layout/task.h.
   std::vector<int64_t> shape = {};
   uint64_t size_bytes = 0;
+  // Of the contents; empty: never written. Set by the store.
+  std::string sha256 = {};
 };
 
 }  // namespace resident

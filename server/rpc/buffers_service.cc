@@ -164,22 +164,31 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
   const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
   if (!buffer.ok()) return FinishNow(context, buffer.status());
   if (!(*buffer)->durable) return FinishNow(context, errors::NotDurable(request->buffer_id()));
+  auto write = core_.buffers->StartWrite(DurableCopy::Kind::kPersist, (*client)->id(), **buffer);
+  if (!write.ok()) return FinishNow(context, write.status());
   if (!core_.gate->Enter(1)) return FinishNow(context, errors::Draining());
 
   auto* const reactor = context->DefaultReactor();
   // The reader's callbacks refer to it, and it to them, until it ends.
   struct Job {
     std::shared_ptr<DeviceReader> reader;
+    std::unique_ptr<DurableWrite> write;
     uint64_t offset = 0;
+    absl::Status added;
   };
   auto job = std::make_shared<Job>();
-  const auto take = [job, copy = (*buffer)->host_copy](absl::Span<const uint8_t> data) {
-    copy->Write(job->offset, data);
+  job->write = *std::move(write);
+  const auto take = [job](absl::Span<const uint8_t> data) {
+    if (job->added.ok()) job->added = job->write->Add(job->offset, data);
+    if (!job->added.ok()) job->reader->Cancel();
     job->offset += data.size();
     job->reader->Next();
   };
-  const auto end = [this, job, reactor, buffer = *buffer](const absl::Status& status) {
+  const auto end = [this, job, reactor, buffer = *buffer](const absl::Status& read) {
     job->reader.reset();
+    absl::Status status = job->added.ok() ? read : job->added;
+    if (status.ok()) status = job->write->Commit();
+    job->write.reset();
     const auto finish = [this, reactor](const absl::Status& outcome) {
       core_.gate->Leave(1);
       reactor->Finish(ToGrpc(outcome));

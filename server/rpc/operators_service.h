@@ -1,6 +1,6 @@
 // OperatorsService: resident.v1.Operators.
 //
-// What changes something, or reads the journal, runs on a thread that may block.
+// What changes something, or reads the state folder, runs on a thread that may block.
 //
 // Thread safety: as gRPC's callback services: calls come from any thread.
 #ifndef RESIDENT_SERVER_RPC_OPERATORS_SERVICE_H_

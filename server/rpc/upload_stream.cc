@@ -22,9 +22,9 @@ constexpr int kPiecesUnderWay = 2;
 
 UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext& context,
                                   grpc::ByteBuffer& response) {
-  std::shared_ptr<UploadStream> stream(new UploadStream(core, response));
+  std::shared_ptr<UploadStream> stream(new UploadStream(core, context, response));
   stream->self_ = stream;
-  stream->Open(context);
+  stream->Open();
   return stream.get();
 }
 
@@ -34,10 +34,10 @@ UploadStream::~UploadStream() {
   if (entered_) core_.gate->Leave(1);
 }
 
-void UploadStream::Open(const grpc::CallbackServerContext& context) {
+void UploadStream::Open() {
   core_.streams->Add(shared_from_this(),
-                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
-  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
+                     RecheckOf(context_, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
+  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context_, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) {
     Fail(client.status());
@@ -55,6 +55,8 @@ void UploadStream::OnReadDone(bool ok) {
   reading_ = false;
   if (!ok) {
     reads_ended_ = true;
+    // A client that is gone has not said that its upload is complete.
+    if (context_.IsCancelled()) Fail(errors::Cancelled());
     if (buffer_ == nullptr) Fail(errors::NoUpload());
   } else {
     Fail(Accept());
@@ -72,6 +74,11 @@ absl::Status UploadStream::Accept() {
     ASSIGN_OR_RETURN(auto buffer, core_.buffers->Find(client_->id(), message_.buffer_id()));
     buffer_ = std::move(buffer);
     offset_ = message_.offset();
+    if (buffer_->durable) {
+      ASSIGN_OR_RETURN(auto write, core_.buffers->StartWrite(DurableCopy::Kind::kUpload,
+                                                             client_->id(), *buffer_));
+      durable_write_ = std::move(write);
+    }
   }
   const uint64_t size = buffer_->size_bytes;
   if (offset_ > size || bytes > size - offset_) {
@@ -118,14 +125,15 @@ absl::Status UploadStream::SendPiece() {
   return absl::OkStatus();
 }
 
-void UploadStream::OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
+void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
                                const uint8_t* host) {
-  std::shared_ptr<DurableCopy> durable;
+  std::shared_ptr<DurableWrite> durable;
   {
     absl::MutexLock lock(&mu_);
-    durable = buffer_->host_copy;
+    durable = durable_write_;
   }
-  if (outcome.ok() && durable != nullptr) durable->Write(offset, {host, bytes});
+  absl::Status outcome = copied;
+  if (outcome.ok() && durable != nullptr) outcome = durable->Add(offset, {host, bytes});
   absl::MutexLock lock(&mu_);
   --under_way_;
   if (outcome.ok()) written_ += bytes;
@@ -192,10 +200,17 @@ void UploadStream::Advance() {
   WindowGate::Leave(*this);
   if (under_way_ > 0) return;
   finished_ = true;
+  FinishUpload();
+}
+
+void UploadStream::FinishUpload() {
   v1::UploadResponse response;
   response.set_written_bytes(written_);
   response_ = ToBytes(response);
-  if (status_.ok() && buffer_ != nullptr && buffer_->durable && core_.buffers->on_disk()) {
+  const bool durable = durable_write_ != nullptr;
+  if (status_.ok() && durable) Fail(durable_write_->Commit());
+  durable_write_.reset();
+  if (status_.ok() && durable && core_.buffers->on_disk()) {
     // Answered once a restart would bring it back.
     core_.disk->Post([self = shared_from_this(), buffer = buffer_] {
       self->Finish(ToGrpc(self->core_.buffers->Save(*buffer)));

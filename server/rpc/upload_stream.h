@@ -41,12 +41,13 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void End(const absl::Status& status) override;
 
  private:
-  UploadStream(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
-  void Open(const grpc::CallbackServerContext& context);
+  UploadStream(Core& core, const grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
+      : core_(core), context_(context), response_(response) {}
+  void Open();
   // Takes the message that was read.
   absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnPieceDone(const absl::Status& outcome, uint64_t offset, uint64_t bytes,
+  void OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
                    const uint8_t* host);
   std::function<void()> WindowWake() override;
   // Gives the message's memory back and reads the next one, or waits for room for it.
@@ -54,7 +55,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // Puts what was uploaded into the durable copy and saves that, if it is a durable buffer.
+  void FinishUpload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   Core& core_;
+  const grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& response_;
   std::shared_ptr<UploadStream> self_;  // Until OnDone.
   std::shared_ptr<Client> client_;
@@ -69,8 +74,10 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Buffer> buffer_ ABSL_GUARDED_BY(mu_);  // From the first message on.
-  uint64_t position_ ABSL_GUARDED_BY(mu_) = 0;                 // In message_'s data.
-  uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;                   // Of position_, in the buffer.
+  // Durable buffers: committed once all of the upload is on the device. Shared with the pieces.
+  std::shared_ptr<DurableWrite> durable_write_ ABSL_GUARDED_BY(mu_);
+  uint64_t position_ ABSL_GUARDED_BY(mu_) = 0;  // In message_'s data.
+  uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;    // Of position_, in the buffer.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.

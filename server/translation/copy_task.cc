@@ -51,13 +51,14 @@ std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_
   return batch;
 }
 
-absl::Status WriteAndWait(const ResolvedOperator& copy_bytes, Device& device, ClientId client,
-                          EngineSession& session, uint64_t address,
-                          absl::Span<const uint8_t> bytes) {
-  for (uint64_t offset = 0; offset < bytes.size(); offset += kCopyPieceBytes) {
-    const uint64_t size = std::min<uint64_t>(kCopyPieceBytes, bytes.size() - offset);
+absl::Status WriteAndWait(
+    const ResolvedOperator& copy_bytes, Device& device, ClientId client, EngineSession& session,
+    uint64_t address, uint64_t bytes,
+    const std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>& fill) {
+  for (uint64_t offset = 0; offset < bytes; offset += kCopyPieceBytes) {
+    const uint64_t size = std::min<uint64_t>(kCopyPieceBytes, bytes - offset);
     ASSIGN_OR_RETURN(auto window, session.AllocateWindow(size));
-    std::memcpy(window->host, bytes.data() + offset, size);
+    RETURN_IF_ERROR(fill(offset, {window->host, size}));
     auto batch =
         MakeCopyBatch(copy_bytes, device.index(), session, window->address, address + offset, size);
     batch->keep_alive.push_back(window);

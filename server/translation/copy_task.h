@@ -6,6 +6,7 @@
 #define RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -34,11 +35,13 @@ std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_
                                      uint64_t bytes);
 
 // Writes bytes to device memory, piece by piece through the window, and waits until
-// they are there. Errors: RESOURCE_EXHAUSTED (window), UNAVAILABLE (the engine ended,
-// or a piece took longer than half a minute).
-absl::Status WriteAndWait(const ResolvedOperator& copy_bytes, Device& device, ClientId client,
-                          EngineSession& session, uint64_t address,
-                          absl::Span<const uint8_t> bytes);
+// they are there. `fill` gives the bytes at an offset; no lock of its owner is held while the
+// device is waited for. Errors: those of `fill`, RESOURCE_EXHAUSTED (window), UNAVAILABLE (the
+// engine ended, or a piece took longer than half a minute).
+absl::Status WriteAndWait(
+    const ResolvedOperator& copy_bytes, Device& device, ClientId client, EngineSession& session,
+    uint64_t address, uint64_t bytes,
+    const std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>& fill);
 
 }  // namespace resident
 

@@ -1,6 +1,6 @@
 // Between resident.v1's messages about operators and the types of registry and manager.
 //
-// Text that compilers and journals give may be any bytes; a message takes UTF-8 alone, so
+// Text that compilers and state folders give may be any bytes; a message takes UTF-8 alone, so
 // what is not becomes U+FFFD here.
 //
 // Thread safety: functions without state.

@@ -242,6 +242,44 @@ TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
   EXPECT_EQ(got, Bytes({1, 11, 21, 31}));
 }
 
+// All of the upload is on the device, but the client has not said so when it goes, or the engine.
+TEST(EngineFaultsTest, AnUploadThatDidNotEndChangesNothingThatIsRestored) {
+  const Daemon daemon;
+  const Client client(daemon);
+  const uint64_t id = AllocateDurable(client);
+  const std::string old = Bytes({1, 2, 3, 4});
+  ASSERT_TRUE(Upload(client, id, old).ok());
+  for (const bool client_goes : {true, false}) {
+    SCOPED_TRACE(client_goes);
+    const auto context = client.Context();
+    v1::UploadResponse response;
+    const auto writer = client.buffers().Upload(context.get(), &response);
+    v1::UploadRequest request;
+    request.set_buffer_id(id);
+    request.set_data(Bytes({5, 6, 7}));
+    ASSERT_TRUE(writer->Write(request));
+    std::string got;
+    ASSERT_TRUE(Eventually([&] {
+      return Download(client, id, &got).ok() && got == Bytes({5, 6, 7, 4});
+    }));
+    if (client_goes) {
+      context->TryCancel();
+      EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    }
+    const pid_t pid = daemon.engine_pid();
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+    if (!client_goes) {
+      writer->WritesDone();
+      const grpc::Status refused = writer->Finish();
+      EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+      EXPECT_THAT(refused.error_message(), HasSubstr("Fix: "));
+    }
+    ASSERT_TRUE(Download(client, id, &got).ok());
+    EXPECT_EQ(got, old);
+  }
+}
+
 TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
   Daemon daemon;
   const Client client(daemon);

@@ -194,6 +194,20 @@ absl::Status UnknownDescriptorToken(uint32_t lifetime_ms) {
              "the new token once"));
 }
 
+absl::Status EngineReplacedDuringWrite(uint64_t id) {
+  return absl::UnavailableError(StrCat("the engine of durable buffer ", id,
+                                       " was replaced during the write; the buffer has the "
+                                       "contents that it had before. Fix: wait until the device "
+                                       "serves and send the write again"));
+}
+
+absl::Status PersistDuringUpload(uint64_t id) {
+  return absl::AbortedError(StrCat("durable buffer ", id,
+                                   " was being uploaded to during Persist; what restarts restore "
+                                   "is not changed. Fix: call Persist again once no upload to the "
+                                   "buffer is under way"));
+}
+
 absl::Status TransferFailed(const std::string& what, const std::string& cause) {
   return absl::UnavailableError(
       StrCat(what, " broke off: ", cause, ". Fix: wait until the device serves and send it again"));

@@ -20,6 +20,9 @@ absl::Status ClientMemory(uint64_t bytes, uint64_t used, uint64_t limit_mib);
 absl::Status NotDurable(uint64_t id);
 absl::Status BeyondBufferEnd(uint64_t id, uint64_t offset, uint64_t bytes, uint64_t size);
 absl::Status NoUpload();
+// A write to a durable buffer that began on an engine that has been replaced since.
+absl::Status EngineReplacedDuringWrite(uint64_t id);
+absl::Status PersistDuringUpload(uint64_t id);
 absl::Status SharedMemoryDisabled();
 absl::Status SharedMemoryName(const std::string& name);
 absl::Status SharedMemoryMissing(const std::string& name);

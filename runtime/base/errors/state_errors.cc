@@ -14,38 +14,62 @@ absl::Status StateFolderInUse(const std::string& folder, int64_t pid) {
              ". Fix: stop that one, or give this one a folder of its own"));
 }
 
-absl::Status JournalDamaged(const std::string& path, uint64_t offset, const std::string& what,
-                            const std::string& folder) {
-  return absl::DataLossError(StrCat(path, " is damaged at offset ", offset, ": ", what,
-                                    ". Fix: look with `residentctl state check ", folder,
-                                    "`; `residentctl state repair ", folder,
-                                    "` keeps a copy and cuts off what cannot be read"));
+absl::Status DatabaseDamaged(const std::string& path, const std::string& what) {
+  const std::string folder = path.substr(0, path.rfind('/'));
+  return absl::DataLossError(StrCat(
+      path, " is damaged: ", what, ". Fix: look with `residentctl state check ", folder,
+      "`; `residentctl state repair ", folder, "` keeps a copy and drops what cannot be read"));
 }
 
-absl::Status JournalNewer(const std::string& path, const std::string& what) {
-  return absl::FailedPreconditionError(StrCat(path, " was written by a newer daemon: ", what,
-                                              ". Fix: start that one, or use another "
-                                              "--state_dir"));
+absl::Status DatabaseMissing(const std::string& path, const std::string& log) {
+  return absl::DataLossError(StrCat(path, " is missing, but its log ", log,
+                                    " is there. Fix: put the file back; if it is lost, move the "
+                                    "log away, and the daemon starts with nothing"));
 }
 
-absl::Status JournalBroken(const std::string& path, const std::string& why) {
-  return absl::UnavailableError(StrCat("nothing can be added to ", path, ": ", why,
-                                       ". What serves goes on, but no change is possible. Fix: "
+absl::Status DatabaseUnavailable(const std::string& path, const std::string& why, bool full) {
+  return absl::UnavailableError(
+      StrCat("cannot use ", path, ": ", why, ". Fix: ",
+             full ? "make room on the disk that --state_dir is on"
+                  : "make --state_dir a folder that the daemon may read and write, on a disk that "
+                    "works"));
+}
+
+absl::Status OtherStateVersion(const std::string& folder, const std::string& version,
+                               int own_version) {
+  return absl::FailedPreconditionError(StrCat(
+      "the state folder ", folder, " has version ", version, ", and this daemon uses version ",
+      own_version, ". Fix: start the daemon that wrote it, or use another --state_dir"));
+}
+
+absl::Status FormerStateFolder(const std::string& folder) {
+  return absl::FailedPreconditionError(
+      StrCat("the state folder ", folder,
+             " was written by a former daemon (it has a journal), and this daemon does not read "
+             "that format. Fix: start the former daemon, or use another --state_dir and install "
+             "the operators again"));
+}
+
+absl::Status ChangesRefused(const std::string& path, const std::string& why) {
+  return absl::UnavailableError(StrCat("no change can be written to ", path, ": ", why,
+                                       ". What serves goes on, but nothing can be changed. Fix: "
                                        "make the disk that --state_dir is on work, and room on "
-                                       "it; the next change then writes the file anew"));
+                                       "it; then try again"));
 }
 
 absl::Status NotOnDisk(const std::string& path, const std::string& why) {
   return absl::InternalError(StrCat("it was done, but a restart may come back without it: ", path,
-                                    " is not on disk: ", why,
+                                    " could not be written: ", why,
                                     ". Fix: make the disk that --state_dir is on work, and room on "
-                                    "it; the next change then writes the file anew"));
+                                    "it; the next change then writes this one too"));
 }
 
-absl::Status RecordTooLarge(uint64_t bytes) {
-  return absl::ResourceExhaustedError(StrCat("a record of ", bytes,
-                                             " bytes is too large for the journal. Fix: remove "
-                                             "operators that are not used"));
+absl::Status BufferNotSaved(uint64_t id, const std::string& path, const std::string& why) {
+  return absl::InternalError(
+      StrCat("durable buffer ", id, " was not saved: ", path, " could not be written: ", why,
+             ". Until the next change succeeds, a crash may come back with what was written or "
+             "with what was there before. Fix: make the disk that --state_dir is on work, and room "
+             "on it; then try again"));
 }
 
 absl::Status RecordDoesNotFit(const std::string& what) {
@@ -67,7 +91,7 @@ absl::Status DamagedFile(const std::string& path) {
 
 absl::Status NoStateFolder(const std::string& folder) {
   return absl::NotFoundError(StrCat(folder,
-                                    " has no journal. Fix: name the folder that a daemon "
+                                    " has no database. Fix: name the folder that a daemon "
                                     "was given as --state_dir"));
 }
 

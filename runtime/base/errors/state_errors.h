@@ -11,13 +11,18 @@ namespace resident::errors {
 
 // `pid` 0: not known.
 absl::Status StateFolderInUse(const std::string& folder, int64_t pid);
-absl::Status JournalDamaged(const std::string& path, uint64_t offset, const std::string& what,
-                            const std::string& folder);
-absl::Status JournalNewer(const std::string& path, const std::string& what);
-absl::Status JournalBroken(const std::string& path, const std::string& why);
+absl::Status DatabaseDamaged(const std::string& path, const std::string& what);
+// The log of a database without the database.
+absl::Status DatabaseMissing(const std::string& path, const std::string& log);
+absl::Status DatabaseUnavailable(const std::string& path, const std::string& why, bool full);
+absl::Status OtherStateVersion(const std::string& folder, const std::string& version,
+                               int own_version);
+absl::Status FormerStateFolder(const std::string& folder);
+absl::Status ChangesRefused(const std::string& path, const std::string& why);
 // A change that was made and may not be durable.
 absl::Status NotOnDisk(const std::string& path, const std::string& why);
-absl::Status RecordTooLarge(uint64_t bytes);
+// A buffer that was not written and may be there after a restart.
+absl::Status BufferNotSaved(uint64_t id, const std::string& path, const std::string& why);
 absl::Status RecordDoesNotFit(const std::string& what);
 absl::Status NoBlob(const std::string& sha256);
 absl::Status DamagedFile(const std::string& path);

@@ -6,11 +6,11 @@
 //              descriptors, no core file
 //   Landlock   no file can be opened but those given; programs can    Linux 5.13
 //              be executed only from the given places
-//   seccomp    no sockets; no tracing of, signals to or limits for    any Linux with seccomp
-//              other processes; no cutting of files without opening
-//              them, no changes of modes, owners, times; no mounts,
-//              namespaces, kernel interfaces; with `single_process`
-//              no other process or program
+//   seccomp    a list of allowed system calls, without sockets,      any Linux with seccomp
+//              other processes' signals, memory and limits,
+//              changes of files by their path alone, and the
+//              kernel's interfaces; with `single_process` without
+//              other processes and programs, and files to read only
 //
 // A layer that is not to be had is left out, and DescribeSandbox says so. Not held back:
 // reading attributes of files (stat), the time, CPU use within the limits.

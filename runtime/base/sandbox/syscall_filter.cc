@@ -3,19 +3,17 @@
 #include <asm/sockios.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <seccomp.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,13 +21,6 @@
 namespace resident {
 namespace {
 
-#if defined(__x86_64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-#else
-#error "the filter lists system calls of x86-64"
-#endif
-// System calls of the x32 ABI have this bit.
-constexpr uint32_t kX32Bit = 0x40000000;
 // What the headers of an older system do not have yet.
 constexpr int kMountSetattr = 442;
 constexpr int kQuotactlFd = 443;
@@ -41,7 +32,125 @@ constexpr int kOpenTreeAttr = 467;
 constexpr int kFileSetattr = 469;
 constexpr uint32_t kPrSetVma = 0x53564d41;
 
-constexpr int kRefused[] = {
+// New namespaces by clone.
+constexpr uint32_t kNamespaceFlags = CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+                                     CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS;
+
+// Allowed to compilers and to the CPU engine: what is open already, memory, threads, the process's
+// own signals, and time.
+constexpr int kBasics[] = {
+    SYS_futex,
+    SYS_sched_yield,
+    // What is open.
+    SYS_read,
+    SYS_write,
+    SYS_readv,
+    SYS_writev,
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_lseek,
+    SYS_close,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_dup,
+    SYS_dup2,
+    SYS_dup3,
+    SYS_poll,
+    SYS_ppoll,
+    SYS_select,
+    SYS_pselect6,
+    SYS_eventfd2,
+    SYS_pipe2,
+    SYS_memfd_create,
+    // Memory.
+    SYS_mmap,
+    SYS_mprotect,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_madvise,
+    SYS_msync,
+    SYS_mincore,
+    SYS_mlock,
+    SYS_munlock,
+    SYS_brk,
+    // Threads.
+    SYS_sched_getaffinity,
+    SYS_sched_getparam,
+    SYS_sched_getscheduler,
+    SYS_sched_get_priority_max,
+    SYS_sched_get_priority_min,
+    SYS_set_robust_list,
+    SYS_set_tid_address,
+    SYS_rseq,
+    SYS_membarrier,
+    SYS_arch_prctl,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_restart_syscall,
+    // Its own signals.
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_rt_sigpending,
+    SYS_rt_sigsuspend,
+    SYS_rt_sigtimedwait,
+    SYS_sigaltstack,
+    // Time, and facts about the process and the machine.
+    SYS_clock_gettime,
+    SYS_clock_getres,
+    SYS_clock_nanosleep,
+    SYS_nanosleep,
+    SYS_gettimeofday,
+    SYS_time,
+    SYS_times,
+    SYS_getrusage,
+    SYS_getrlimit,
+    SYS_getpid,
+    SYS_getppid,
+    SYS_gettid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_getcpu,
+    SYS_getrandom,
+    SYS_uname,
+    SYS_sysinfo,
+};
+
+// Allowed to the CPU engine beside the basics: gRPC on the sockets that it was started with.
+constexpr int kCpuEngineCalls[] = {
+    SYS_epoll_create1,  SYS_epoll_ctl,       SYS_epoll_wait,      SYS_epoll_pwait, SYS_epoll_pwait2,
+    SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_sendto,      SYS_sendmsg,
+    SYS_recvfrom,       SYS_recvmsg,         SYS_shutdown,        SYS_getsockname, SYS_getpeername,
+    SYS_getsockopt,     SYS_setsockopt,
+};
+
+// Allowed to compilers beside the basics: looking at files, and at themselves. Where there is
+// Landlock it decides about the files.
+constexpr int kCompilerCalls[] = {
+    SYS_stat,       SYS_lstat,       SYS_statx,      SYS_access,    SYS_faccessat,
+    SYS_faccessat2, SYS_readlink,    SYS_readlinkat, SYS_getcwd,    SYS_getdents64,
+    SYS_statfs,     SYS_fstatfs,     SYS_fadvise64,  SYS_readahead, SYS_preadv,
+    SYS_preadv2,    SYS_pipe,        SYS_umask,      SYS_getpgrp,   SYS_getpgid,
+    SYS_getsid,     SYS_getpriority, SYS_getresuid,  SYS_getresgid, SYS_sched_getattr,
+};
+
+// Allowed to a compiler that consists of several programs: making files in its folder, and
+// programs that it starts and waits for (the driver g++ starts cc1plus, as, collect2 and ld).
+constexpr int kDriverCalls[] = {
+    SYS_ftruncate, SYS_fallocate, SYS_fsync,  SYS_fdatasync, SYS_rename,
+    SYS_renameat,  SYS_renameat2, SYS_unlink, SYS_unlinkat,  SYS_mkdir,
+    SYS_mkdirat,   SYS_rmdir,     SYS_creat,  SYS_flock,     SYS_pwritev,
+    SYS_pwritev2,  SYS_chdir,     SYS_fchdir, SYS_sendfile,  SYS_copy_file_range,
+    SYS_fork,      SYS_vfork,     SYS_execve, SYS_wait4,     SYS_waitid,
+};
+
+// Refused to the GPU engine. It has no list of allowed calls, because the calls of NVIDIA's driver
+// differ from version to version and from machine to machine (its own threads, and device files of
+// several kinds): a list that was made on one machine ends engines on another. Operators of a GPU
+// make no system calls.
+constexpr int kRefusedToGpuEngine[] = {
     // Networks, and new connections to other processes.
     SYS_socket,
     SYS_socketpair,
@@ -171,277 +280,126 @@ constexpr int kRefused[] = {
     SYS_vhangup,
     SYS_lookup_dcookie,
     SYS_modify_ldt,
+    // Other programs.
+    SYS_fork,
+    SYS_vfork,
+    SYS_execve,
+    SYS_execveat,
 };
 
-// Messages on sockets that are open already: an engine has two.
-constexpr int kRefusedToCompilers[] = {SYS_sendto,   SYS_sendmsg, SYS_sendmmsg,
-                                       SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg};
+using Conditions = std::vector<scmp_arg_cmp>;
 
-constexpr int kRefusedToOneProcess[] = {SYS_fork, SYS_vfork, SYS_execve, SYS_execveat};
-
-// What the CPU engine does once it has been executed, in gRPC, in the C library and by itself, and
-// what is as harmless.
-constexpr int kAllowedToCpuEngine[] = {
-    // What workers call most. (Linux before 5.11 goes through the filter for each call.)
-    SYS_futex,
-    SYS_sched_yield,
-    // What is open.
-    SYS_read,
-    SYS_write,
-    SYS_readv,
-    SYS_writev,
-    SYS_pread64,
-    SYS_pwrite64,
-    SYS_lseek,
-    SYS_close,
-    SYS_fstat,
-    SYS_newfstatat,
-    SYS_dup,
-    SYS_dup2,
-    SYS_dup3,
-    SYS_poll,
-    SYS_ppoll,
-    SYS_select,
-    SYS_pselect6,
-    SYS_epoll_create1,
-    SYS_epoll_ctl,
-    SYS_epoll_wait,
-    SYS_epoll_pwait,
-    SYS_epoll_pwait2,
-    SYS_eventfd2,
-    SYS_pipe2,
-    SYS_timerfd_create,
-    SYS_timerfd_settime,
-    SYS_timerfd_gettime,
-    SYS_memfd_create,
-    // The sockets that it was started with.
-    SYS_sendto,
-    SYS_sendmsg,
-    SYS_recvfrom,
-    SYS_recvmsg,
-    SYS_shutdown,
-    SYS_getsockname,
-    SYS_getpeername,
-    SYS_getsockopt,
-    SYS_setsockopt,
-    // Memory.
-    SYS_mmap,
-    SYS_mprotect,
-    SYS_munmap,
-    SYS_mremap,
-    SYS_madvise,
-    SYS_msync,
-    SYS_mincore,
-    SYS_mlock,
-    SYS_munlock,
-    SYS_brk,
-    // Threads.
-    SYS_sched_getaffinity,
-    SYS_sched_getparam,
-    SYS_sched_getscheduler,
-    SYS_sched_get_priority_max,
-    SYS_sched_get_priority_min,
-    SYS_set_robust_list,
-    SYS_set_tid_address,
-    SYS_rseq,
-    SYS_membarrier,
-    SYS_arch_prctl,
-    SYS_exit,
-    SYS_exit_group,
-    SYS_restart_syscall,
-    // Its own signals.
-    SYS_rt_sigaction,
-    SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,
-    SYS_rt_sigpending,
-    SYS_rt_sigsuspend,
-    SYS_rt_sigtimedwait,
-    SYS_sigaltstack,
-    // Time, and what it is.
-    SYS_clock_gettime,
-    SYS_clock_getres,
-    SYS_clock_nanosleep,
-    SYS_nanosleep,
-    SYS_gettimeofday,
-    SYS_time,
-    SYS_times,
-    SYS_getrusage,
-    SYS_getrlimit,
-    SYS_getpid,
-    SYS_getppid,
-    SYS_gettid,
-    SYS_getuid,
-    SYS_geteuid,
-    SYS_getgid,
-    SYS_getegid,
-    SYS_getcpu,
-    SYS_getrandom,
-    SYS_uname,
-    SYS_sysinfo,
-};
-
-// New namespaces by clone.
-constexpr uint32_t kNamespaceFlags = CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
-                                     CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS;
-
-using Rule = std::vector<sock_filter>;
-
-sock_filter Load(size_t offset) {
-  return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset));
+// Of the argument's low half, which is all that the kernel reads of those that are looked at here.
+scmp_arg_cmp HasBits(unsigned argument, uint32_t mask, uint32_t bits) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, bits);
 }
-sock_filter Return(uint32_t action) { return BPF_STMT(BPF_RET | BPF_K, action); }
-// The low half of an argument: all that the kernel reads of those that are looked at here.
-sock_filter LoadArgument(int index) {
-  return Load(offsetof(seccomp_data, args) + sizeof(uint64_t) * static_cast<size_t>(index));
+scmp_arg_cmp Is(unsigned argument, uint32_t value) { return HasBits(argument, UINT32_MAX, value); }
+scmp_arg_cmp IsNot(unsigned argument, uint32_t value) {
+  return SCMP_CMP(argument, SCMP_CMP_NE, value);
 }
-// Passes over the next instruction unless the loaded word is as wanted.
-sock_filter NextIfEqual(uint32_t value) { return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1); }
-sock_filter NextIfAnyBit(uint32_t bits) { return BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1); }
-sock_filter NextIfNoBit(uint32_t bits) { return BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0); }
 
-// Makes the filter of one process.
-class FilterBuilder {
+class Filter {
  public:
-  explicit FilterBuilder(const FilterOptions& options)
-      : policy_(options.policy),
-        refuse_(options.trap ? SECCOMP_RET_TRAP : SECCOMP_RET_ERRNO | EPERM) {}
+  Filter(uint32_t default_action, uint32_t rule_action)
+      : context_(seccomp_init(default_action)), rule_action_(rule_action) {
+    if (context_ == nullptr) error_ = -ENOMEM;
+  }
 
-  std::vector<sock_filter> Make() {
-    Begin();
-    const bool engine =
-        policy_ == SyscallPolicy::kCpuEngine || policy_ == SyscallPolicy::kGpuEngine;
-    if (policy_ == SyscallPolicy::kCpuEngine) {
-      for (const int call : kAllowedToCpuEngine) ReturnFor(call, SECCOMP_RET_ALLOW);
-    } else {
-      for (const int call : kRefused) ReturnFor(call, refuse_);
-      if (!engine) {
-        for (const int call : kRefusedToCompilers) ReturnFor(call, refuse_);
-      }
-      if (policy_ != SyscallPolicy::kCompiler) {
-        for (const int call : kRefusedToOneProcess) ReturnFor(call, refuse_);
-      }
-    }
-    Decide(SYS_clone, Clone());
-    // abort() sends itself a signal. In a process that this one starts it cannot, and ends by an
-    // illegal instruction instead.
-    Decide(SYS_tgkill, Only(0, {static_cast<uint32_t>(getpid())}));
-    // 0: the caller.
-    for (const int call : {SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setparam,
-                           SYS_sched_setattr, SYS_sched_setaffinity}) {
-      Decide(call, Only(0, {0}));
-    }
-    if (policy_ == SyscallPolicy::kCpuEngine) {
-      DecideForCpuEngine();
-      filter_.push_back(Return(refuse_));
-    } else {
-      // A descriptor's news can be sent to any process, as a signal.
-      Decide(SYS_fcntl, AnyBut(1, {F_SETOWN, F_SETOWN_EX, F_SETSIG}));
-      Decide(SYS_ioctl, AnyBut(1, {FIOSETOWN, SIOCSPGRP}));
-      Decide(SYS_open, NoCutWithoutWriting(1));
-      Decide(SYS_openat, NoCutWithoutWriting(2));
-      filter_.push_back(Return(SECCOMP_RET_ALLOW));
-    }
-    return std::move(filter_);
+  // The rule's action for the call if all conditions hold; of several rules, any.
+  void Add(int call, const Conditions& conditions = {}) { AddWith(rule_action_, call, conditions); }
+  void AddWith(uint32_t action, int call, const Conditions& conditions = {}) {
+    if (error_ != 0) return;
+    error_ = seccomp_rule_add_array(context_.get(), action, call,
+                                    static_cast<unsigned>(conditions.size()), conditions.data());
+  }
+  template <size_t kSize>
+  void AddAll(const int (&calls)[kSize]) {
+    for (const int call : calls) Add(call);
+  }
+  void AddEach(int call, unsigned argument, const std::vector<uint32_t>& values) {
+    for (const uint32_t value : values) Add(call, {Is(argument, value)});
+  }
+  void Set(scmp_filter_attr attribute, uint32_t value) {
+    if (error_ == 0) error_ = seccomp_attr_set(context_.get(), attribute, value);
+  }
+  // What threads call most. (Linux before 5.11 goes through the filter for each call.)
+  void Prefer(int call) {
+    if (error_ == 0) error_ = seccomp_syscall_priority(context_.get(), call, 255);
+  }
+
+  absl::Status Load() {
+    if (error_ == 0) error_ = seccomp_load(context_.get());
+    if (error_ == 0) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("seccomp: ", strerror(-error_)));
   }
 
  private:
-  void Begin() {
-    // An engine whose operator tries another architecture's calls goes on: the call fails.
-    const uint32_t foreign =
-        policy_ == SyscallPolicy::kCpuEngine || policy_ == SyscallPolicy::kGpuEngine
-            ? refuse_
-            : SECCOMP_RET_KILL_PROCESS;
-    filter_ = {
-        Load(offsetof(seccomp_data, arch)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0),
-        Return(foreign),
-        Load(offsetof(seccomp_data, nr)),
-        NextIfAnyBit(kX32Bit),
-        Return(foreign),
-        // Their flags stand in memory, where a filter cannot look: the C library then calls
-        // clone and openat.
-        NextIfEqual(SYS_clone3),
-        Return(SECCOMP_RET_ERRNO | ENOSYS),
-        NextIfEqual(SYS_openat2),
-        Return(SECCOMP_RET_ERRNO | ENOSYS),
-    };
-  }
-
-  void ReturnFor(int call, uint32_t action) {
-    filter_.push_back(NextIfEqual(static_cast<uint32_t>(call)));
-    filter_.push_back(Return(action));
-  }
-
-  // Leaves `rule` to decide about `call`. It ends with a return.
-  void Decide(int call, const Rule& rule) {
-    filter_.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0,
-                               static_cast<uint8_t>(rule.size())));
-    filter_.insert(filter_.end(), rule.begin(), rule.end());
-  }
-
-  // The argument must have one of these values.
-  Rule Only(int argument, const std::vector<uint32_t>& values) const {
-    Rule rule = {LoadArgument(argument)};
-    for (const uint32_t value : values) {
-      rule.push_back(NextIfEqual(value));
-      rule.push_back(Return(SECCOMP_RET_ALLOW));
-    }
-    rule.push_back(Return(refuse_));
-    return rule;
-  }
-
-  // The argument must have none of these.
-  Rule AnyBut(int argument, const std::vector<uint32_t>& values) const {
-    Rule rule = {LoadArgument(argument)};
-    for (const uint32_t value : values) {
-      rule.push_back(NextIfEqual(value));
-      rule.push_back(Return(refuse_));
-    }
-    rule.push_back(Return(SECCOMP_RET_ALLOW));
-    return rule;
-  }
-
-  // Flags of an open: a file that is cut must also be opened for writing, since Landlock before
-  // version 3 asks for no more than the access that the descriptor gives.
-  Rule NoCutWithoutWriting(int flags) const {
-    return {LoadArgument(flags),
-            BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TRUNC, 1, 0),
-            Return(SECCOMP_RET_ALLOW),
-            BPF_STMT(BPF_ALU | BPF_AND | BPF_K, O_ACCMODE),
-            NextIfEqual(O_WRONLY),
-            Return(SECCOMP_RET_ALLOW),
-            NextIfEqual(O_RDWR),
-            Return(SECCOMP_RET_ALLOW),
-            Return(refuse_)};
-  }
-
-  // No namespaces; in a process that stays alone, threads only.
-  Rule Clone() const {
-    Rule rule = {LoadArgument(0), NextIfAnyBit(kNamespaceFlags), Return(refuse_)};
-    if (policy_ != SyscallPolicy::kCompiler) {
-      rule.push_back(NextIfNoBit(CLONE_THREAD));
-      rule.push_back(Return(refuse_));
-    }
-    rule.push_back(Return(SECCOMP_RET_ALLOW));
-    return rule;
-  }
-
-  void DecideForCpuEngine() {
-    Decide(SYS_fcntl, Only(1, {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL,
-                               F_GET_SEALS, F_ADD_SEALS}));
-    Decide(SYS_ioctl, Only(1, {FIONREAD, FIONBIO}));
-    Decide(SYS_prctl, Only(0, {PR_SET_NAME, PR_GET_NAME, kPrSetVma}));
-    // dlopen opens an operator's object, from memory, to read. (O_TMPFILE has the bit of
-    // O_DIRECTORY and is for writing.)
-    const Rule reading = {LoadArgument(2), NextIfAnyBit(O_ACCMODE | O_CREAT | O_TRUNC),
-                          Return(refuse_), Return(SECCOMP_RET_ALLOW)};
-    Decide(SYS_openat, reading);
-  }
-
-  const SyscallPolicy policy_;
-  const uint32_t refuse_;
-  std::vector<sock_filter> filter_;
+  struct Release {
+    void operator()(void* context) const { seccomp_release(context); }
+  };
+  const std::unique_ptr<void, Release> context_;
+  const uint32_t rule_action_;
+  int error_ = 0;
 };
+
+// The calls whose arguments decide, for processes with a list of allowed calls.
+void AllowWithinItself(Filter& filter, bool one_process) {
+  // No namespaces; in a process that stays alone, threads only.
+  const uint32_t thread = one_process ? CLONE_THREAD : 0;
+  filter.Add(SYS_clone, {HasBits(0, kNamespaceFlags | thread, thread)});
+  // abort() sends itself a signal. In a process that this one starts it cannot, and ends by an
+  // illegal instruction instead.
+  filter.Add(SYS_tgkill, {Is(0, static_cast<uint32_t>(getpid()))});
+  // 0: the caller.
+  for (const int call : {SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setparam,
+                         SYS_sched_setattr, SYS_sched_setaffinity}) {
+    filter.Add(call, {Is(0, 0)});
+  }
+  filter.AddEach(
+      SYS_fcntl, 1,
+      {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GET_SEALS, F_ADD_SEALS});
+  filter.AddEach(SYS_ioctl, 1, {FIONREAD, FIONBIO});
+  filter.AddEach(SYS_prctl, 0, {PR_SET_NAME, PR_GET_NAME, kPrSetVma});
+}
+
+// O_TMPFILE has the bit of O_DIRECTORY and is for writing.
+void AllowReading(Filter& filter) {
+  constexpr uint32_t kWrites = O_ACCMODE | O_CREAT | O_TRUNC;
+  filter.Add(SYS_open, {HasBits(1, kWrites, 0)});
+  filter.Add(SYS_openat, {HasBits(2, kWrites, 0)});
+}
+
+// A file that is cut must also be opened for writing, since Landlock before version 3 asks for no
+// more than the access that the descriptor gives.
+void AllowOpening(Filter& filter) {
+  for (const auto& [call, flags] : {std::pair{SYS_open, 1u}, {SYS_openat, 2u}}) {
+    filter.Add(call, {HasBits(flags, O_TRUNC, 0)});
+    filter.Add(call, {HasBits(flags, O_ACCMODE, O_WRONLY)});
+    filter.Add(call, {HasBits(flags, O_ACCMODE, O_RDWR)});
+  }
+}
+
+void RefuseToGpuEngine(Filter& filter) {
+  filter.AddAll(kRefusedToGpuEngine);
+  filter.Add(SYS_clone, {HasBits(0, CLONE_THREAD, 0)});
+  for (uint32_t flag = 1; flag != 0; flag <<= 1) {
+    if ((kNamespaceFlags & flag) != 0) filter.Add(SYS_clone, {HasBits(0, flag, flag)});
+  }
+  filter.Add(SYS_tgkill, {IsNot(0, static_cast<uint32_t>(getpid()))});
+  for (const int call : {SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setparam,
+                         SYS_sched_setattr, SYS_sched_setaffinity}) {
+    filter.Add(call, {IsNot(0, 0)});
+  }
+  // A descriptor's news can be sent to any process, as a signal.
+  filter.AddEach(SYS_fcntl, 1, {F_SETOWN, F_SETOWN_EX, F_SETSIG});
+  filter.AddEach(SYS_ioctl, 1, {FIOSETOWN, SIOCSPGRP});
+  // As AllowOpening: cutting a file that is opened for reading, or for nothing.
+  for (const auto& [call, flags] : {std::pair{SYS_open, 1u}, {SYS_openat, 2u}}) {
+    for (const uint32_t access : {uint32_t{O_RDONLY}, uint32_t{O_ACCMODE}}) {
+      filter.Add(call, {HasBits(flags, O_TRUNC | O_ACCMODE, O_TRUNC | access)});
+    }
+  }
+}
 
 }  // namespace
 
@@ -451,16 +409,48 @@ bool HasSyscallFilters() {
 }
 
 absl::Status FilterSyscalls(const FilterOptions& options) {
-  std::vector<sock_filter> filter = FilterBuilder(options).Make();
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
-  const unsigned flags = options.all_threads ? SECCOMP_FILTER_FLAG_TSYNC : 0;
-  const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-  if (result < 0) return absl::InternalError(absl::StrCat("seccomp: ", strerror(errno)));
-  if (result > 0) {
-    return absl::InternalError(
-        absl::StrCat("seccomp: thread ", result, " has a filter of its own"));
+  const uint32_t refuse = options.trap ? SCMP_ACT_TRAP : SCMP_ACT_ERRNO(EPERM);
+  const bool refuses = options.policy == SyscallPolicy::kGpuEngine;
+  Filter filter(/*default_action=*/refuses ? SCMP_ACT_ALLOW : refuse,
+                /*rule_action=*/refuses ? refuse : SCMP_ACT_ALLOW);
+  // Calls of another architecture, or of x32. An engine whose operator tries them goes on.
+  const bool engine = refuses || options.policy == SyscallPolicy::kCpuEngine;
+  filter.Set(SCMP_FLTATR_ACT_BADARCH, engine ? refuse : SCMP_ACT_KILL_PROCESS);
+  filter.Set(SCMP_FLTATR_CTL_TSYNC, options.all_threads ? 1 : 0);
+  // Their flags stand in memory, where a filter cannot look: the C library then calls clone and
+  // openat.
+  filter.AddWith(SCMP_ACT_ERRNO(ENOSYS), SYS_clone3);
+  filter.AddWith(SCMP_ACT_ERRNO(ENOSYS), SYS_openat2);
+  switch (options.policy) {
+    case SyscallPolicy::kCompiler:
+      filter.AddAll(kBasics);
+      filter.AddAll(kCompilerCalls);
+      filter.AddAll(kDriverCalls);
+      AllowWithinItself(filter, /*one_process=*/false);
+      filter.AddEach(SYS_fcntl, 1, {F_GETLK, F_SETLK, F_SETLKW});
+      filter.AddEach(SYS_ioctl, 1, {TCGETS, TIOCGPGRP, TIOCGWINSZ, FIOCLEX});
+      AllowOpening(filter);
+      break;
+    case SyscallPolicy::kCompilerAlone:
+      filter.AddAll(kBasics);
+      filter.AddAll(kCompilerCalls);
+      AllowWithinItself(filter, /*one_process=*/true);
+      filter.AddEach(SYS_ioctl, 1, {TCGETS, TIOCGPGRP, TIOCGWINSZ, FIOCLEX});
+      AllowReading(filter);
+      break;
+    case SyscallPolicy::kCpuEngine:
+      filter.AddAll(kBasics);
+      filter.AddAll(kCpuEngineCalls);
+      filter.Prefer(SYS_futex);
+      filter.Prefer(SYS_sched_yield);
+      AllowWithinItself(filter, /*one_process=*/true);
+      AllowReading(filter);
+      break;
+    case SyscallPolicy::kGpuEngine:
+      RefuseToGpuEngine(filter);
+      break;
   }
-  return absl::OkStatus();
+  return filter.Load();
 }
 
 }  // namespace resident

@@ -1,15 +1,18 @@
-// Seccomp filters: system calls that a process has no use for fail with EPERM. There is one
-// policy for each kind of process.
+// Seccomp filters, made with libseccomp: system calls that a process has no use for fail with
+// EPERM. There is one policy for each kind of process.
 //
-//   policy               kind of list     why
-//   kCompiler            refused calls    a compiler's own calls differ from version to version,
-//   kCompilerAlone       refused calls    and a filter that breaks it protects nobody
-//   kCpuEngine           allowed calls    the engine is this project's code, and operators are
-//                                         native code in it: a call that is not known is refused
-//   kGpuEngine           refused calls    the driver's calls differ from version to version
+//   policy               kind of list     for
+//   kCompiler            allowed calls    a host compiler: a driver and the programs that it starts
+//   kCompilerAlone       allowed calls    NVRTC and nvJitLink, in one process
+//   kCpuEngine           allowed calls    this project's code, and operators as native code in it
+//   kGpuEngine           refused calls    NVIDIA's driver, whose calls differ from version to
+//   version
 //
-// Files are restricted by Landlock (landlock.h). kCpuEngine opens files to read only, also where
-// there is no Landlock.
+// The lists of the compilers have what g++ 12 (with cc1plus, as, collect2, ld and lto1) and NVRTC
+// and nvJitLink 13.0 were seen to call, by strace, and calls that do the same or as little.
+//
+// Files are restricted by Landlock (landlock.h). kCompilerAlone and kCpuEngine open files to read
+// only, also where there is no Landlock.
 //
 // Thread safety: the functions may be called from any thread. A filter binds the calling thread
 // and the threads and processes that it starts, or all threads of the process (FilterOptions).
@@ -23,19 +26,21 @@ namespace resident {
 // Whether the kernel has filters.
 bool HasSyscallFilters();
 
-// Refused by all policies: new sockets and connections; signals to, inspection of and limits and
+// No policy allows: new sockets and connections; signals to, inspection of and limits and
 // schedules for other processes; System V and POSIX message queues, semaphores and shared memory;
 // changing a file by its path alone (truncate, modes, owners, times, attributes); mounts,
 // namespaces, keys, modules, clocks, io_uring, bpf, leaving the process group. The calling process
 // may signal itself, as abort() does.
 enum class SyscallPolicy {
-  // Also refused: messages on sockets.
+  // Allowed: what is open already, memory, threads, time; files and other programs, as far as
+  // Landlock lets it. No messages on sockets.
   kCompiler,
-  // As kCompiler; also refused: fork and exec.
+  // Allowed: what is open already, memory, threads, time; opening files to read. No messages on
+  // sockets, no fork and no exec.
   kCompilerAlone,
-  // Allowed: threads, memory, time, and what is open already, sockets among it.
+  // Allowed: the same, and messages on sockets that are open already.
   kCpuEngine,
-  // Refused by all, and fork and exec.
+  // Refused: what no policy allows, and fork and exec.
   kGpuEngine,
 };
 

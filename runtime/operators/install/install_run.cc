@@ -17,7 +17,7 @@ namespace {
 
 // The generated source of an expression, as its compiler names it.
 constexpr char kExpressionFile[] = "expression.cc";
-// A FLUX program, as the journal names it.
+// A FLUX program, as the state folder names it.
 constexpr char kBytecodePart[] = "program";
 
 std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) {

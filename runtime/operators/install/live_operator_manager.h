@@ -8,7 +8,7 @@
 //   GenerationStager   the kernels of all devices
 //   BakeWatcher        versions that have just begun to serve
 //
-// Order of a change: it is written to the journal, then made in the registry, where the
+// Order of a change: it is given to the state store, then made in the registry, where the
 // next request sees it, then synced, without a lock, then answered. A daemon that is killed
 // in between comes back with the change, or, if the machine went down with it, perhaps
 // without.
@@ -67,7 +67,7 @@ class LiveOperatorManager final : public OperatorManager {
   LiveOperatorManager(const Options& options, const Sources& sources);
   ~LiveOperatorManager() override;
 
-  // Brings back what the journal has: registry, units (from the cache, or compiled again),
+  // Brings back what the state folder has: registry, units (from the cache, or compiled again),
   // generation. Before anything is served. What cannot be brought back is left out, and
   // said in `warnings`.
   absl::Status Restore(std::vector<std::string>* warnings);
@@ -103,7 +103,7 @@ class LiveOperatorManager final : public OperatorManager {
  private:
   friend class InstallRun;
 
-  // Appends the change to the journal, in the name of `actor`.
+  // Gives the change to the state store, in the name of `actor`.
   Registry::Commit CommitAs(const std::string& actor, const std::string& message = "");
   absl::StatusOr<SwitchResult> Finish(std::chrono::steady_clock::time_point began,
                                       const absl::StatusOr<RegistryChange>& change);
@@ -112,7 +112,7 @@ class LiveOperatorManager final : public OperatorManager {
   void OnRegression(const BakeWatcher::Regression& regression);
   // Appends an event that changes nothing.
   void Note(OperatorEvent event);
-  // A version as the journal has it. Nothing: its unit cannot be had, and `why`.
+  // A version as the state folder has it. Nothing: its unit cannot be had, and `why`.
   std::optional<Registry::RestoredVersion> RestoreVersion(const std::string& name,
                                                           const StoredVersion& stored,
                                                           std::string* why);

@@ -5,7 +5,7 @@
 //   Remove    a change of the registry; the last task ends later
 //   by itself: quarantine after a fault, rollback after a regression, shadow comparison
 //
-// A change is written to the journal before anybody can see it, and is on disk before it is
+// A change is given to the state store before anybody can see it, and is on disk before it is
 // answered. INTERNAL: it was made, but the disk failed. What the manager itself does
 // (quarantine, automatic rollback) has "residentd" as its actor.
 //
@@ -13,7 +13,7 @@
 // generation. Changes of one operator are serialised by its revision: an install or an
 // activation that began before another change of the same operator was made is ABORTED.
 //
-// Thread safety: all members may be called from any thread. Changes wait for the journal's
+// Thread safety: all members may be called from any thread. Changes wait for the state folder's
 // disk; Install for compilers and engines, and a forced Activate for a generation, which
 // can take as long as an engine takes to be replaced. Call them on threads that may.
 //

@@ -73,7 +73,7 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
   }
   if (stored.spec.kind == OperatorKind::kBytecode) {
     if (build.files.empty()) {
-      *why = "its program is not in the journal";
+      *why = "its program is not in the state folder";
       return std::nullopt;
     }
     version.spec.bytecode =

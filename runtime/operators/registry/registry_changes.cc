@@ -208,8 +208,8 @@ absl::StatusOr<uint64_t> Registry::CommitInOrder(const RegistryChange& change,
   while (!overdue_.empty()) {
     const RegistryChange& first = overdue_.front().change;
     const absl::StatusOr<uint64_t> revision = overdue_.front().commit(first);
-    // DATA_LOSS: it does not fit what the journal has. It never will, and the next change's
-    // record says what is active and standby.
+    // DATA_LOSS: it does not fit what the state store has. It never will, and the next change
+    // says what is active and standby.
     if (!revision.ok() && !absl::IsDataLoss(revision.status())) return revision.status();
     if (revision.ok()) {
       absl::ReaderMutexLock lock(&mu_);

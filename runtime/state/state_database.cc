@@ -1,0 +1,438 @@
+#include "runtime/state/state_database.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "resident/internal/state.pb.h"
+#include "runtime/base/errors/state_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/state/files.h"
+#include "runtime/state/wal_check.h"
+
+namespace resident {
+namespace {
+
+constexpr char kOperators[] = "operators";
+constexpr char kEvents[] = "events";
+constexpr char kBuffers[] = "buffers";
+constexpr char kFacts[] = "facts";
+constexpr const char* kTables[] = {kOperators, kEvents, kBuffers, kFacts};
+constexpr char kCounters[] = "counters";
+constexpr char kRemovals[] = "removals";
+
+std::string DatabasePath(const std::string& folder) { return folder + "/state.db"; }
+std::string LogPath(const std::string& folder) { return folder + "/state.db-wal"; }
+
+bool KeyIsNumber(std::string_view table) { return table == kEvents || table == kBuffers; }
+
+std::string TableSql(const char* table) {
+  return absl::StrCat("CREATE TABLE ", table, " (key ", KeyIsNumber(table) ? "INTEGER" : "BLOB",
+                      " PRIMARY KEY NOT NULL, record BLOB NOT NULL, crc INTEGER NOT NULL)");
+}
+
+int64_t Crc(std::string_view table, const std::variant<int64_t, std::string>& key,
+            std::string_view record) {
+  uLong crc = crc32(0, nullptr, 0);
+  const auto add = [&](std::string_view bytes) {
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  };
+  const int64_t* const number = std::get_if<int64_t>(&key);
+  const std::string text = number != nullptr ? absl::StrCat(*number) : std::get<std::string>(key);
+  add(absl::StrCat(std::string(table), " ", text.size(), " ", text, " "));
+  add(record);
+  return static_cast<int64_t>(crc);
+}
+
+std::string RowName(std::string_view table, const std::variant<int64_t, std::string>& key) {
+  const int64_t* const number = std::get_if<int64_t>(&key);
+  const std::string text = number != nullptr ? absl::StrCat(*number)
+                                             : absl::StrCat("'", std::get<std::string>(key), "'");
+  return absl::StrCat("row ", text, " of table ", std::string(table));
+}
+
+// --- Records ------------------------------------------------------------------------
+
+void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
+  const VersionSpec& spec = version.spec;
+  stored->set_version(version.version);
+  stored->set_state(static_cast<uint32_t>(version.state));
+  stored->set_in_slot(version.in_slot);
+  if (version.slot != kNoSlot) stored->set_slot(version.slot);
+  stored->set_kind(static_cast<uint32_t>(spec.kind));
+  stored->set_summary(spec.summary);
+  stored->set_signature(spec.signature);
+  stored->set_split(spec.split);
+  stored->set_content_hash(spec.content_hash);
+  stored->set_installed_by(spec.installed_by);
+  stored->set_installed_ms(spec.installed_ms);
+  stored->set_task_time_limit_ms(spec.task_time_limit.count());
+  stored->set_scratch_bytes(spec.scratch_bytes);
+  stored->set_allow_spills(spec.allow_spills);
+  stored->set_quarantine_reason(version.quarantine_reason);
+  stored->set_body(version.content.body);
+  for (const auto& [name, sha256] : version.content.blobs) {
+    internal::StoredVersion::Blob* const blob = stored->add_blobs();
+    blob->set_name(name);
+    blob->set_sha256(sha256);
+  }
+}
+
+StoredVersion FromProto(const internal::StoredVersion& stored) {
+  StoredVersion version;
+  version.version = stored.version();
+  version.state = static_cast<VersionState>(stored.state());
+  version.in_slot = stored.in_slot();
+  version.slot = stored.has_slot() ? stored.slot() : kNoSlot;
+  version.spec.kind = static_cast<OperatorKind>(stored.kind());
+  version.spec.summary = stored.summary();
+  version.spec.signature = stored.signature();
+  version.spec.split = stored.split();
+  version.spec.content_hash = stored.content_hash();
+  version.spec.installed_by = stored.installed_by();
+  version.spec.installed_ms = stored.installed_ms();
+  version.spec.task_time_limit = std::chrono::milliseconds(stored.task_time_limit_ms());
+  version.spec.scratch_bytes = stored.scratch_bytes();
+  version.spec.allow_spills = stored.allow_spills();
+  version.content.body = stored.body();
+  for (const auto& blob : stored.blobs()) version.content.blobs[blob.name()] = blob.sha256();
+  version.quarantine_reason = stored.quarantine_reason();
+  return version;
+}
+
+bool ReadOperator(const std::string& name, const std::string& record, StateModel* model) {
+  internal::StoredOperator stored;
+  if (!stored.ParseFromString(record)) return false;
+  StoredOperator& op = model->operators[name];
+  op.name = name;
+  op.revision = stored.revision();
+  op.last_version = stored.last_version();
+  op.trial_version = stored.trial_version();
+  op.traffic_percent = stored.traffic_percent();
+  op.shadow_percent = stored.shadow_percent();
+  for (const auto& version : stored.versions()) op.versions.push_back(FromProto(version));
+  return true;
+}
+
+bool ReadEvent(int64_t revision, const std::string& record, StateModel* model) {
+  internal::StoredEvent stored;
+  if (!stored.ParseFromString(record)) return false;
+  OperatorEvent event;
+  event.revision = static_cast<uint64_t>(revision);
+  event.time_ms = stored.time_ms();
+  event.kind = static_cast<EventKind>(stored.kind());
+  event.operator_name = stored.operator_();
+  event.version = stored.version();
+  event.actor = stored.actor();
+  event.content_hash = stored.content_hash();
+  event.message = stored.message();
+  event.generation = stored.generation();
+  model->events.push_back(std::make_shared<const OperatorEvent>(std::move(event)));
+  return true;
+}
+
+bool ReadBuffer(int64_t id, const std::string& record, StateModel* model) {
+  internal::StoredBuffer stored;
+  if (!stored.ParseFromString(record)) return false;
+  StoredBuffer& buffer = model->buffers[static_cast<uint64_t>(id)];
+  buffer.id = static_cast<uint64_t>(id);
+  buffer.name = stored.name();
+  buffer.device = stored.device();
+  buffer.dtype = stored.dtype();
+  buffer.shape = {stored.shape().begin(), stored.shape().end()};
+  buffer.size_bytes = stored.size_bytes();
+  buffer.sha256 = stored.sha256();
+  return true;
+}
+
+bool ReadFact(const std::string& name, const std::string& record, StateModel* model,
+              uint64_t* transactions) {
+  if (name == kCounters) {
+    internal::StoredCounters stored;
+    if (!stored.ParseFromString(record)) return false;
+    model->revision = stored.revision();
+    model->generation = stored.generation();
+    model->highest_buffer = stored.highest_buffer();
+    *transactions = stored.transactions();
+    return true;
+  }
+  internal::StoredRemovals stored;
+  if (name != kRemovals || !stored.ParseFromString(record)) return false;
+  for (const auto& removal : stored.removals()) {
+    model->removed.push_back({removal.name(), removal.last_version()});
+  }
+  return true;
+}
+
+// Makes good what can be told from the rows that are left, so that the model is a whole one.
+void Complete(StateModel* model) {
+  for (const auto& [name, op] : model->operators) {
+    model->revision = std::max(model->revision, op.revision);
+  }
+  if (!model->events.empty()) {
+    model->revision = std::max(model->revision, model->events.back()->revision);
+  }
+  for (const auto& event : model->events) {
+    model->generation = std::max(model->generation, event->generation);
+  }
+  if (!model->buffers.empty()) {
+    model->highest_buffer = std::max(model->highest_buffer, model->buffers.rbegin()->first);
+  }
+  // Events must end at `revision`, without gaps.
+  auto first = model->events.end();
+  for (uint64_t next = model->revision;
+       first != model->events.begin() && (*std::prev(first))->revision == next; --next) {
+    --first;
+  }
+  model->events.erase(model->events.begin(), first);
+}
+
+bool EventsFit(const StateModel& model) {
+  uint64_t revision = model.first_revision();
+  return std::all_of(model.events.begin(), model.events.end(),
+                     [&](const auto& event) { return event->revision == revision++; });
+}
+
+absl::Status WriteRow(Sqlite& db, const StateRow& row) {
+  const bool deletes = !row.record.has_value();
+  Sqlite::Statement statement(
+      db, deletes ? absl::StrCat("DELETE FROM ", row.table, " WHERE key = ?")
+                  : absl::StrCat("INSERT OR REPLACE INTO ", row.table, " VALUES (?, ?, ?)"));
+  if (const int64_t* const number = std::get_if<int64_t>(&row.key)) {
+    statement.Bind(1, *number);
+  } else {
+    statement.Bind(1, std::string_view(std::get<std::string>(row.key)));
+  }
+  if (!deletes) statement.Bind(2, *row.record).Bind(3, Crc(row.table, row.key, *row.record));
+  return statement.Run();
+}
+
+StateRow CountersRow(const StateModel& model, uint64_t transactions) {
+  internal::StoredCounters stored;
+  stored.set_revision(model.revision);
+  stored.set_generation(model.generation);
+  stored.set_highest_buffer(model.highest_buffer);
+  stored.set_transactions(transactions);
+  return {kFacts, kCounters, stored.SerializeAsString()};
+}
+
+absl::Status WriteAll(Sqlite& db, const StateModel& model) {
+  absl::Status status = WriteRow(db, CountersRow(model, 1));
+  if (status.ok()) status = WriteRow(db, RemovalsRow(model));
+  for (const auto& [name, op] : model.operators) {
+    if (status.ok()) status = WriteRow(db, RowOf(op));
+  }
+  for (const auto& [id, buffer] : model.buffers) {
+    if (status.ok()) status = WriteRow(db, RowOf(buffer));
+  }
+  for (const auto& event : model.events) {
+    if (status.ok()) status = WriteRow(db, RowOf(*event));
+  }
+  return status;
+}
+
+}  // namespace
+
+StateRow RowOf(const StoredOperator& op) {
+  internal::StoredOperator stored;
+  stored.set_revision(op.revision);
+  stored.set_last_version(op.last_version);
+  stored.set_trial_version(op.trial_version);
+  stored.set_traffic_percent(op.traffic_percent);
+  stored.set_shadow_percent(op.shadow_percent);
+  for (const StoredVersion& version : op.versions) ToProto(version, stored.add_versions());
+  return {kOperators, op.name, stored.SerializeAsString()};
+}
+
+StateRow RowOf(const OperatorEvent& event) {
+  internal::StoredEvent stored;
+  stored.set_time_ms(event.time_ms);
+  stored.set_kind(static_cast<uint32_t>(event.kind));
+  stored.set_operator_(event.operator_name);
+  stored.set_version(event.version);
+  stored.set_actor(event.actor);
+  stored.set_content_hash(event.content_hash);
+  stored.set_message(event.message);
+  stored.set_generation(event.generation);
+  return {kEvents, static_cast<int64_t>(event.revision), stored.SerializeAsString()};
+}
+
+StateRow RowOf(const StoredBuffer& buffer) {
+  internal::StoredBuffer stored;
+  stored.set_name(buffer.name);
+  stored.set_device(buffer.device);
+  stored.set_dtype(buffer.dtype);
+  for (const int64_t dim : buffer.shape) stored.add_shape(dim);
+  stored.set_size_bytes(buffer.size_bytes);
+  stored.set_sha256(buffer.sha256);
+  return {kBuffers, static_cast<int64_t>(buffer.id), stored.SerializeAsString()};
+}
+
+StateRow RemovalsRow(const StateModel& model) {
+  internal::StoredRemovals stored;
+  for (const StoredRemoval& removal : model.removed) {
+    internal::StoredRemovals::Removal* const added = stored.add_removals();
+    added->set_name(removal.name);
+    added->set_last_version(removal.last_version);
+  }
+  return {kFacts, kRemovals, stored.SerializeAsString()};
+}
+
+StateRow DeletedOperator(const std::string& name) { return {kOperators, name, std::nullopt}; }
+StateRow DeletedBuffer(uint64_t id) { return {kBuffers, static_cast<int64_t>(id), std::nullopt}; }
+
+StateDatabase::StateDatabase(std::string folder, std::unique_ptr<Sqlite> db)
+    : folder_(std::move(folder)), path_(DatabasePath(folder_)), db_(std::move(db)) {}
+
+absl::StatusOr<bool> StateDatabase::Exists(const std::string& folder) {
+  if (access(DatabasePath(folder).c_str(), F_OK) == 0) return true;
+  if (access((folder + "/journal").c_str(), F_OK) == 0) return errors::FormerStateFolder(folder);
+  struct stat log = {};
+  if (stat(LogPath(folder).c_str(), &log) == 0 && log.st_size > 0) {
+    // SQLite would remove it, with the last changes.
+    return errors::DatabaseMissing(DatabasePath(folder), LogPath(folder));
+  }
+  return false;
+}
+
+absl::Status StateDatabase::Create(const std::string& folder, const StateModel& model) {
+  const std::string path = DatabasePath(folder);
+  const std::string draft = path + kDraftEnding;
+  // A database of SQLite begins as an empty file; this one is the owner's alone.
+  absl::Status status = RemoveFile(draft + "-journal");
+  if (status.ok()) status = WriteWholeFile(draft, {});
+  if (!status.ok()) return status;
+  {
+    ASSIGN_OR_RETURN(std::unique_ptr<Sqlite> db, Sqlite::Open(draft, {}));
+    std::string schema;
+    for (const char* table : kTables) absl::StrAppend(&schema, TableSql(table), "; ");
+    status = db->Transact([&]() -> absl::Status {
+      absl::Status made =
+          db->Execute(absl::StrCat(schema, "PRAGMA user_version = ", kStateVersion));
+      return made.ok() ? WriteAll(*db, model) : made;
+    });
+    if (status.ok()) status = db->Execute("PRAGMA journal_mode = WAL");
+    if (status.ok()) status = db->Checkpoint();
+  }
+  (void)unlink((draft + "-wal").c_str());
+  (void)unlink((draft + "-journal").c_str());
+  // The log of a former database would be taken for one of the new.
+  if (status.ok()) status = RemoveFile(LogPath(folder));
+  if (status.ok()) status = SyncFolder(folder);
+  if (status.ok()) status = RenameFile(draft, path);
+  if (!status.ok()) unlink(draft.c_str());
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<StateDatabase>> StateDatabase::Open(const std::string& folder,
+                                                                   const Options& options) {
+  const std::string path = DatabasePath(folder);
+  ASSIGN_OR_RETURN(const WalCheck log, CheckWal(LogPath(folder)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Sqlite> db,
+                   Sqlite::Open(path, {.read_only = options.read_only, .vfs = options.vfs}));
+  std::unique_ptr<StateDatabase> database(new StateDatabase(folder, std::move(db)));
+  ASSIGN_OR_RETURN(const std::string version, database->db_->Text("PRAGMA user_version"));
+  // An empty file has version 0. SQLite takes it for a new database; here it is a damaged one.
+  if (version == "0") return errors::DatabaseDamaged(path, "it is empty, or another database");
+  if (version != absl::StrCat(kStateVersion)) {
+    return errors::OtherStateVersion(folder, version, kStateVersion);
+  }
+  if (log.end == WalCheck::End::kTorn) database->torn_bytes_ = log.file_bytes - log.good_bytes;
+  return database;
+}
+
+absl::Status StateDatabase::CheckStructure() {
+  ASSIGN_OR_RETURN(const WalCheck log, CheckWal(LogPath(folder_)));
+  if (log.end == WalCheck::End::kDamaged) {
+    return errors::DatabaseDamaged(
+        LogPath(folder_),
+        absl::StrCat("a transaction at offset ", log.good_bytes,
+                     " does not have its checksum, and there are others behind it"));
+  }
+  ASSIGN_OR_RETURN(const std::string sound, db_->Text("PRAGMA integrity_check(1)"));
+  if (sound != "ok") return errors::DatabaseDamaged(path_, sound);
+  Sqlite::Statement schema(*db_, "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL");
+  size_t tables = 0;
+  absl::StatusOr<bool> row = schema.Step();
+  for (; row.ok() && *row; row = schema.Step(), ++tables) {
+    const std::string name(schema.Bytes(0));
+    if (std::none_of(std::begin(kTables), std::end(kTables), [&](const char* table) {
+          return name == table && schema.Bytes(1) == TableSql(table);
+        })) {
+      return errors::DatabaseDamaged(
+          path_, absl::StrCat("it has a table '", name, "' that no daemon makes"));
+    }
+  }
+  if (!row.ok()) return row.status();
+  if (tables != std::size(kTables)) return errors::DatabaseDamaged(path_, "it lacks a table");
+  return absl::OkStatus();
+}
+
+absl::Status StateDatabase::ReadTable(const char* table, StateModel* model,
+                                      std::vector<std::string>* problems) {
+  Sqlite::Statement rows(*db_, absl::StrCat("SELECT key, record, crc FROM ", table,
+                                            KeyIsNumber(table) ? " ORDER BY key" : ""));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, rows.Step());
+    if (!row) return absl::OkStatus();
+    std::variant<int64_t, std::string> key = rows.Integer(0);
+    if (!KeyIsNumber(table)) key = std::string(rows.Bytes(0));
+    const std::string record(rows.Bytes(1));
+    bool good = rows.Integer(2) == Crc(table, key, record);
+    if (good && table == kOperators) good = ReadOperator(std::get<1>(key), record, model);
+    if (good && table == kEvents) good = ReadEvent(std::get<0>(key), record, model);
+    if (good && table == kBuffers) good = ReadBuffer(std::get<0>(key), record, model);
+    if (good && table == kFacts) {
+      good = ReadFact(std::get<1>(key), record, model, &transactions_);
+    }
+    if (good) continue;
+    const std::string what = absl::StrCat(RowName(table, key), " does not have its checksum");
+    if (problems == nullptr) return errors::DatabaseDamaged(path_, what);
+    problems->push_back(absl::StrCat(path_, ": ", what));
+  }
+}
+
+absl::Status StateDatabase::Read(StateModel* model, std::vector<std::string>* problems) {
+  const auto note = [&](const absl::Status& status) {
+    if (problems == nullptr || !absl::IsDataLoss(status)) return status;
+    problems->push_back(std::string(status.message().substr(0, status.message().find(". Fix:"))));
+    return absl::OkStatus();
+  };
+  absl::Status status = note(CheckStructure());
+  for (const char* table : kTables) {
+    if (status.ok()) status = note(ReadTable(table, model, problems));
+  }
+  if (!status.ok()) return status;
+  if (problems != nullptr && !problems->empty()) {
+    Complete(model);
+  } else if (!EventsFit(*model)) {
+    status = note(errors::DatabaseDamaged(path_, "its events do not end at its last revision"));
+    Complete(model);
+  }
+  return status;
+}
+
+absl::Status StateDatabase::Write(const std::vector<StateRow>& rows, const StateModel& counters,
+                                  uint64_t first_event) {
+  return db_->Transact([&]() -> absl::Status {
+    absl::Status status = WriteRow(*db_, CountersRow(counters, ++transactions_));
+    for (const StateRow& row : rows) {
+      if (status.ok()) status = WriteRow(*db_, row);
+    }
+    if (!status.ok()) return status;
+    Sqlite::Statement forget(*db_, "DELETE FROM events WHERE key < ?");
+    return forget.Bind(1, static_cast<int64_t>(first_event)).Run();
+  });
+}
+
+uint64_t StateDatabase::log_bytes() const {
+  struct stat log = {};
+  return stat(LogPath(folder_).c_str(), &log) == 0 ? static_cast<uint64_t>(log.st_size) : 0;
+}
+
+}  // namespace resident

@@ -1,0 +1,42 @@
+// TestDisk: a VFS for SQLite that calls a test before and after each step that changes what is on
+// disk, and in the middle of each write. The rest is the system's VFS.
+//
+// Only for databases with an exclusive lock: it has no shared memory.
+//
+// Thread safety: the hook may be changed while no database is used.
+//
+//   TestDisk disk;
+//   disk.hook = [](const TestDisk::Step& step) { return SQLITE_OK; };  // Or the disk's error.
+//   StateStore::Open({.directory = folder, .vfs = TestDisk::kName});
+#ifndef RESIDENT_RUNTIME_STATE_TEST_DISK_H_
+#define RESIDENT_RUNTIME_STATE_TEST_DISK_H_
+
+#include <functional>
+#include <string>
+
+namespace resident {
+
+class TestDisk {
+ public:
+  static constexpr char kName[] = "test";
+
+  struct Step {
+    enum class Kind { kWrite, kSync, kTruncate, kDelete };
+    enum class Phase { kBefore, kMiddle, kAfter };
+    Kind kind;
+    Phase phase;
+    std::string path;
+  };
+  // The result is that of the step, if it is not SQLITE_OK: before it, in its place.
+  std::function<int(const Step& step)> hook;
+
+  // One at a time.
+  TestDisk();
+  ~TestDisk();
+  TestDisk(const TestDisk&) = delete;
+  TestDisk& operator=(const TestDisk&) = delete;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_STATE_TEST_DISK_H_
