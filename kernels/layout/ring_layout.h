@@ -50,6 +50,7 @@ struct alignas(16) StampedChunk {
   u32 stamp;
 };
 static_assert(sizeof(StampedChunk) == 16, "");
+static_assert(__builtin_offsetof(StampedChunk, stamp) == kChunkPayloadBytes, "");
 
 struct alignas(64) RingSlot {
   StampedChunk chunks[kChunksPerSlot];
@@ -72,6 +73,9 @@ struct alignas(16) Breadcrumb {
   u32 reserved;
 };
 static_assert(sizeof(Breadcrumb) == 16, "");
+static_assert(__builtin_offsetof(Breadcrumb, stamp) == 0, "");
+static_assert(__builtin_offsetof(Breadcrumb, operator_slot) == 4, "");
+static_assert(__builtin_offsetof(Breadcrumb, fault_signal) == 8, "");
 
 struct alignas(64) ControlBlock {
   u64 magic;
@@ -115,6 +119,23 @@ struct alignas(64) ControlBlock {
   alignas(64) char last_words[kLastWordsBytes];
 };
 static_assert(sizeof(ControlBlock) == 7 * 64 + kLastWordsBytes, "");
+static_assert(__builtin_offsetof(ControlBlock, magic) == 0, "");
+static_assert(__builtin_offsetof(ControlBlock, layout_hash) == 8, "");
+static_assert(__builtin_offsetof(ControlBlock, slots) == 16, "");
+static_assert(__builtin_offsetof(ControlBlock, worker_count) == 20, "");
+static_assert(__builtin_offsetof(ControlBlock, window_bytes) == 24, "");
+static_assert(__builtin_offsetof(ControlBlock, heartbeat) == 64, "");
+static_assert(__builtin_offsetof(ControlBlock, doorbell) == 128, "");
+static_assert(__builtin_offsetof(ControlBlock, sleepers) == 132, "");
+static_assert(__builtin_offsetof(ControlBlock, completion_event) == 192, "");
+static_assert(__builtin_offsetof(ControlBlock, completion_waiters) == 196, "");
+static_assert(__builtin_offsetof(ControlBlock, resume_sequence) == 256, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_armed) == 320, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_ended) == 328, "");
+static_assert(__builtin_offsetof(ControlBlock, generation) == 336, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_held) == 384, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_withdrawn) == 392, "");
+static_assert(__builtin_offsetof(ControlBlock, last_words) == 448, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 
@@ -150,7 +171,7 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 window_b
 // it when it starts, and the front end refuses one that differs.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      3,  // Version: raise it when a field changes its meaning and no size does.
+      4,  // Version: raise it when a field changes its meaning and neither size nor offset does.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),
@@ -163,6 +184,36 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       kTaskWords,
       kMaxWorkers,
       kMaxOperatorSlots,
+      __builtin_offsetof(TaskDescriptor, operator_slot),
+      __builtin_offsetof(TaskDescriptor, flags),
+      __builtin_offsetof(TaskDescriptor, words),
+      __builtin_offsetof(TensorArgument, dtype),
+      __builtin_offsetof(TensorArgument, rank),
+      __builtin_offsetof(TensorArgument, shape),
+      __builtin_offsetof(TensorArgument, strides),
+      __builtin_offsetof(TaskCompletion, duration_ns),
+      __builtin_offsetof(TaskCompletion, status),
+      __builtin_offsetof(TaskCompletion, detail),
+      __builtin_offsetof(TaskCompletion, result),
+      __builtin_offsetof(StampedChunk, stamp),
+      __builtin_offsetof(Breadcrumb, operator_slot),
+      __builtin_offsetof(Breadcrumb, fault_signal),
+      __builtin_offsetof(ControlBlock, layout_hash),
+      __builtin_offsetof(ControlBlock, slots),
+      __builtin_offsetof(ControlBlock, worker_count),
+      __builtin_offsetof(ControlBlock, window_bytes),
+      __builtin_offsetof(ControlBlock, heartbeat),
+      __builtin_offsetof(ControlBlock, doorbell),
+      __builtin_offsetof(ControlBlock, sleepers),
+      __builtin_offsetof(ControlBlock, completion_event),
+      __builtin_offsetof(ControlBlock, completion_waiters),
+      __builtin_offsetof(ControlBlock, resume_sequence),
+      __builtin_offsetof(ControlBlock, switch_armed),
+      __builtin_offsetof(ControlBlock, switch_ended),
+      __builtin_offsetof(ControlBlock, generation),
+      __builtin_offsetof(ControlBlock, switch_held),
+      __builtin_offsetof(ControlBlock, switch_withdrawn),
+      __builtin_offsetof(ControlBlock, last_words),
   };
   u64 hash = 14695981039346656037ULL;  // FNV-1a.
   for (u64 field : kFields) {

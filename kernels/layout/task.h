@@ -1,18 +1,17 @@
 // A task as it travels: the 48 bytes of a submission slot, and the argument block
-// beside it. Shared by host and device; every size and offset is asserted.
+// beside it. Shared by host and device; sizes and offsets are asserted here and are part of
+// LayoutHash (ring_layout.h).
 //
 // A task calls one operator. Its arguments come in one of two forms:
 //
 //   compact   All tensors are dense float32 vectors of one length n; the arguments
-//             fit in the slot itself. words[0] = n, words[1 + i] = argument i (a
-//             device address, or a scalar's bits). A lone small task then costs a
-//             single read of host memory.
+//             fit in the slot itself: n and, for each argument, a device address or
+//             a scalar's bits. A lone small task then costs a single read of host
+//             memory.
 //   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
-//             holds a TensorArgument or a scalar for each argument. words[0] = the
-//             number of arguments; words[1] = chunks of a wide task (0: not wide), up to
-//             kMaxTaskChunks;
-//             words[2] = most blocks that may work on it; words[3] = address of a
-//             CheckContext (kernels/sdk/checks.h) or 0.
+//             holds a TensorArgument or a scalar for each argument. The slot has their
+//             number, the chunks of a wide task, how many blocks may work on it, and
+//             the address of a CheckContext (kernels/sdk/checks.h) or 0.
 //
 // Memory ordering: the stamps of the slot publish the slot; the argument block is
 // written before the slot is published (see ring_layout.h).
@@ -65,6 +64,8 @@ inline constexpr u32 kCompactArguments = kTaskWords - 1;
 // Most chunks of a wide task. An engine ends a task with more as kInvalidArgument: blocks count
 // chunks in 32 bits, each of them once beyond the last.
 inline constexpr u64 kMaxTaskChunks = u64{1} << 31;
+// Most blocks that work on one wide task.
+inline constexpr u64 kMaxTaskBlocks = 65535;
 
 enum TaskFlags : u8 {
   // Arguments are in the slot (compact form); otherwise in the argument block.
@@ -87,9 +88,33 @@ struct TaskDescriptor {
   u16 operator_slot;
   u8 flags;
   u8 reserved;
+  // By form; read and written by the members below alone.
   u64 words[kTaskWords];
+
+  // Compact form: n, and the arguments. REQUIRES: i < kCompactArguments.
+  RESIDENT_HOST_DEVICE constexpr u64 elements() const { return words[0]; }
+  RESIDENT_HOST_DEVICE constexpr void set_elements(u64 n) { words[0] = n; }
+  RESIDENT_HOST_DEVICE constexpr u64 compact_argument(u32 i) const { return words[1 + i]; }
+  RESIDENT_HOST_DEVICE constexpr void set_compact_argument(u32 i, u64 bits) { words[1 + i] = bits; }
+
+  // Arena form. A task of more than one chunk is wide: up to max_blocks() blocks share it.
+  RESIDENT_HOST_DEVICE constexpr u64 argument_count() const { return words[0]; }
+  RESIDENT_HOST_DEVICE constexpr void set_argument_count(u64 count) { words[0] = count; }
+  // 0 or 1: not wide; up to kMaxTaskChunks.
+  RESIDENT_HOST_DEVICE constexpr u64 chunks() const { return words[1]; }
+  RESIDENT_HOST_DEVICE constexpr u64 max_blocks() const { return words[2]; }
+  RESIDENT_HOST_DEVICE constexpr void set_chunks(u64 chunks) {
+    words[1] = chunks > 1 ? chunks : 0;
+    words[2] = chunks < kMaxTaskBlocks ? chunks : kMaxTaskBlocks;
+  }
+  RESIDENT_HOST_DEVICE constexpr u64 check_context() const { return words[3]; }
+  RESIDENT_HOST_DEVICE constexpr void set_check_context(u64 address) { words[3] = address; }
 };
 static_assert(sizeof(TaskDescriptor) == 48, "a descriptor is the payload of one slot");
+static_assert(__builtin_offsetof(TaskDescriptor, token) == 0, "");
+static_assert(__builtin_offsetof(TaskDescriptor, operator_slot) == 4, "");
+static_assert(__builtin_offsetof(TaskDescriptor, flags) == 6, "");
+static_assert(__builtin_offsetof(TaskDescriptor, words) == 8, "");
 
 // One tensor in an argument block. Shape and strides in elements, outermost
 // first; entries past `rank` are unused.
@@ -102,6 +127,11 @@ struct TensorArgument {
   i64 strides[kMaxRank];
 };
 static_assert(sizeof(TensorArgument) == 144, "");
+static_assert(__builtin_offsetof(TensorArgument, address) == 0, "");
+static_assert(__builtin_offsetof(TensorArgument, dtype) == 8, "");
+static_assert(__builtin_offsetof(TensorArgument, rank) == 9, "");
+static_assert(__builtin_offsetof(TensorArgument, shape) == 16, "");
+static_assert(__builtin_offsetof(TensorArgument, strides) == 80, "");
 
 // A scalar, in the place of a TensorArgument's address: the value's bits, in the
 // low bytes.
@@ -146,6 +176,11 @@ struct TaskCompletion {
   u8 result[kResultBytes];
 };
 static_assert(sizeof(TaskCompletion) == 48, "a completion is the payload of one record");
+static_assert(__builtin_offsetof(TaskCompletion, start_ns) == 0, "");
+static_assert(__builtin_offsetof(TaskCompletion, duration_ns) == 8, "");
+static_assert(__builtin_offsetof(TaskCompletion, status) == 12, "");
+static_assert(__builtin_offsetof(TaskCompletion, detail) == 14, "");
+static_assert(__builtin_offsetof(TaskCompletion, result) == 16, "");
 
 }  // namespace resident
 

@@ -118,7 +118,7 @@ __device__ __forceinline__ void ClearOutcome() {
 
 // Chunks of the block's arguments, as the operator's signature has them.
 __device__ __forceinline__ u32 ArgumentChunks() {
-  const u64 count = block_state.descriptor.words[0];
+  const u64 count = block_state.descriptor.argument_count();
   return static_cast<u32>(min(count, u64{kMaxArguments}) * sizeof(Argument) / sizeof(StampedChunk));
 }
 
@@ -250,8 +250,8 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
 __device__ void RunWideTask(const KernelParameters& p) {
   const TaskDescriptor& task = block_state.descriptor;
   const u32 token = task.token;
-  const u32 chunks = static_cast<u32>(task.words[1]);
-  const u32 most_blocks = static_cast<u32>(task.words[2]);
+  const u32 chunks = static_cast<u32>(task.chunks());
+  const u32 most_blocks = static_cast<u32>(task.max_blocks());
   const u32 blocks = min(min(chunks, most_blocks), gridDim.x - 1);
   WideProgress* wide = p.wide + (token & p.slot_mask);
   u32 chunk = 0;
@@ -310,14 +310,14 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     if (lane == 0) LeaveCrumb(p, task.token, task.operator_slot);
     ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
-      if (task.words[1] > kMaxTaskChunks) {
+      if (task.chunks() > kMaxTaskChunks) {
         __syncwarp();  // The outcome was cleared by other lanes.
         StoreCompletion(p, task.token, static_cast<u32>(CompletionStatus::kInvalidArgument),
                         NanosecondClock());
         __syncwarp();
         continue;
       }
-      if (task.words[1] > 1) {
+      if (task.chunks() > 1) {
         RunWideTask(p);
         continue;
       }

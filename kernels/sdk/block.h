@@ -262,7 +262,7 @@ class Args {
     if (!ArgumentIs(i, /*scalar=*/true, sizeof(T))) return T{};
 #endif
     const u64 bits = compact() && i < kCompactArguments
-                         ? state()->descriptor.words[1 + i]
+                         ? state()->descriptor.compact_argument(i)
                          : state()->arguments.arguments[i].scalar_bits;
     T value;
     const unsigned char* from = reinterpret_cast<const unsigned char*>(&bits);
@@ -275,8 +275,8 @@ class Args {
   template <typename T>
   RESIDENT_HOST_DEVICE Tensor<T> UncheckedTensor(u32 i) const {
     if (compact() && i < kCompactArguments) {
-      return Tensor<T>(state()->descriptor.words[1 + i],
-                       static_cast<i64>(state()->descriptor.words[0]));
+      return Tensor<T>(state()->descriptor.compact_argument(i),
+                       static_cast<i64>(state()->descriptor.elements()));
     }
     return Tensor<T>(state()->arguments.arguments[i].tensor);
   }
@@ -314,7 +314,7 @@ class Args {
 
 RESIDENT_COLD CheckContext* ContextOf(const BlockState* state) {
   if (state->descriptor.flags & kTaskCompact) return nullptr;
-  return reinterpret_cast<CheckContext*>(state->descriptor.words[3]);
+  return reinterpret_cast<CheckContext*>(state->descriptor.check_context());
 }
 
 RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 bytes) {

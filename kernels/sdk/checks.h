@@ -70,7 +70,7 @@ struct Violation {
 };
 static_assert(sizeof(Violation) == 24, "");
 
-// Beside a task in arena form whose words[3] is its address: what the checks need to
+// Beside a task in arena form whose check_context() is its address: what the checks need to
 // know, and where they write. One Violation for each chunk follows.
 struct alignas(64) CheckContext {
   // A thread that has waited this long at a barrier finds the others missing.

@@ -50,9 +50,9 @@ std::string Text(const Argument& argument) {
 std::string ArgumentsText(const RunningTask& task) {
   std::string text;
   if (task.task.flags & kTaskCompact) {
-    text = absl::StrCat("n=", task.task.words[0]);
+    text = absl::StrCat("n=", task.task.elements());
     for (uint32_t i = 1; i < kTaskWords; ++i) {
-      absl::StrAppend(&text, ", 0x", absl::Hex(task.task.words[i]));
+      absl::StrAppend(&text, ", 0x", absl::Hex(task.task.compact_argument(i - 1)));
     }
     return text;
   }

@@ -105,8 +105,8 @@ TaskDescriptor DeviceHarness::Task(std::string_view operator_name, uint64_t n,
   TaskDescriptor task{};
   task.operator_slot = OperatorSlot(operator_name);
   task.flags = kTaskCompact;
-  task.words[0] = n;
-  for (size_t i = 0; i < arguments.size(); ++i) task.words[1 + i] = arguments[i];
+  task.set_elements(n);
+  for (uint32_t i = 0; i < arguments.size(); ++i) task.set_compact_argument(i, arguments[i]);
   return task;
 }
 

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/layout/ring_layout.h"
+#include "runtime/ring/doorbell.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {
@@ -38,14 +38,10 @@ class CompletionAlarm {
 
   void Await(std::chrono::nanoseconds timeout);
 
-  // Ends another thread's Await() on this ring's control block.
-  static void Raise(ControlBlock* control);
-  // Wakes CPU workers that sleep: after publications.
-  static void RingDoorbell(ControlBlock* control);
-
  private:
+  Doorbell bell() const { return Doorbell::ForCompletions(ring_->region().control()); }
+
   std::shared_ptr<HostRing> ring_;  // Keeps the region mapped.
-  ControlBlock* control_ = nullptr;
   uint32_t seen_ = 0;
 };
 

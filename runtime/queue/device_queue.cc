@@ -15,6 +15,7 @@
 #include "runtime/queue/client_queues.h"
 #include "runtime/queue/completion_alarm.h"
 #include "runtime/queue/ring_tasks.h"
+#include "runtime/ring/doorbell.h"
 #include "runtime/ring/host_ring.h"
 
 namespace resident {
@@ -358,7 +359,7 @@ class DeviceQueue::Impl {
   void WakeDispatcher() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     wake_dispatcher_ = true;
     if (wake_control_ != nullptr && sleeping_.load(std::memory_order_seq_cst)) {
-      CompletionAlarm::Raise(wake_control_);
+      Doorbell::ForCompletions(wake_control_).Ring();
     }
   }
 

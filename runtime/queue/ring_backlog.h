@@ -70,8 +70,8 @@ class RingBacklog {
 
   // The blocks that a task may occupy at once.
   uint32_t CountBlocks(const TaskDescriptor& task) const {
-    const bool wide = !(task.flags & kTaskCompact) && task.words[1] > 1;
-    return wide ? static_cast<uint32_t>(std::min<uint64_t>(task.words[1], workers_)) : 1;
+    const bool wide = !(task.flags & kTaskCompact) && task.chunks() > 1;
+    return wide ? static_cast<uint32_t>(std::min<uint64_t>(task.chunks(), workers_)) : 1;
   }
 
   // `bound_ns`: worker time that the task may take; 0: unknown.

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/queue/completion_alarm.h"
 #include "runtime/queue/queue_use.h"
+#include "runtime/ring/doorbell.h"
 
 namespace resident {
 namespace {
@@ -76,7 +76,7 @@ bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
   return true;
 }
 
-void RingTasks::RingDoorbell() { CompletionAlarm::RingDoorbell(ring_->region().control()); }
+void RingTasks::RingDoorbell() { Doorbell::ForWorkers(ring_->region().control()).Ring(); }
 
 bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
   if (in_flight() == 0) return false;

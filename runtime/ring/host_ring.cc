@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/ring/slot_codec.h"
+
 namespace resident {
 
 HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_count)
@@ -53,20 +55,7 @@ bool HostRing::PublishPark() {
 void HostRing::Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequence) {
   TaskDescriptor stamped = task;
   stamped.token = static_cast<uint32_t>(sequence);
-  uint32_t words[kChunksPerSlot * 3];
-  static_assert(sizeof(words) == sizeof(stamped));
-  std::memcpy(words, &stamped, sizeof(words));
-  const uint32_t stamp = Stamp(sequence);
-  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
-    StampedChunk& chunk = slot.chunks[c];
-    // Atomic, because a CPU worker may look at a slot that it does not get.
-    for (uint32_t w = 0; w < 3; ++w) {
-      std::atomic_ref<uint32_t>(chunk.payload[w])
-          .store(words[3 * c + w], std::memory_order_relaxed);
-    }
-    // The release orders the payload before the stamp.
-    std::atomic_ref<uint32_t>(chunk.stamp).store(stamp, std::memory_order_release);
-  }
+  WriteSlot(slot, stamped, sequence);
 }
 
 void HostRing::Unlink(uint32_t slot) {

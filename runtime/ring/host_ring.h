@@ -27,15 +27,14 @@
 #define RESIDENT_RUNTIME_RING_HOST_RING_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "kernels/layout/ring_layout.h"
 #include "runtime/ring/shared_region.h"
+#include "runtime/ring/slot_codec.h"
 
 namespace resident {
 
@@ -97,8 +96,6 @@ class HostRing {
   bool SubmissionSlotRead() const { return next_sequence_ < read_ + slots(); }
   void Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequence);
   void Unlink(uint32_t slot);
-  // Reads a completion slot; false unless it is that of `sequence`.
-  static bool Read(const RingSlot& slot, uint64_t sequence, TaskCompletion* completion);
 
   const std::shared_ptr<const SharedRegion> region_;
   const uint32_t mask_;
@@ -115,22 +112,6 @@ class HostRing {
 
 // Implementation details follow.
 
-inline bool HostRing::Read(const RingSlot& slot, uint64_t sequence, TaskCompletion* completion) {
-  const uint32_t stamp = Stamp(sequence);
-  auto* out = reinterpret_cast<unsigned char*>(completion);
-  // The last chunk first: a scan mostly meets slots that are not ready.
-  for (int c = kChunksPerSlot - 1; c >= 0; --c) {
-    auto& chunk = const_cast<StampedChunk&>(slot.chunks[c]);
-    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp) {
-      return false;
-    }
-  }
-  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
-    std::memcpy(out + c * kChunkPayloadBytes, slot.chunks[c].payload, kChunkPayloadBytes);
-  }
-  return true;
-}
-
 template <typename Report>
 uint32_t HostRing::Consume(Report report, uint32_t most, uint32_t look_past) {
   RingSlot* const completions = region_->completions();
@@ -142,7 +123,8 @@ uint32_t HostRing::Consume(Report report, uint32_t most, uint32_t look_past) {
   while (slot != head_ && waiting < look_past && consumed < most) {
     const uint32_t following = next_[slot];
     const uint64_t sequence = sequence_[slot];
-    if (Read(completions[slot], sequence, &completion)) {
+    if (IsReady(completions[slot], sequence)) {
+      ReadSlot(completions[slot], &completion);
       Unlink(slot);
       if (sequence >= read_) read_ = sequence + 1;
       ++consumed;

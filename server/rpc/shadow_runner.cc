@@ -13,10 +13,13 @@ constexpr ClientId kShadowClient = UINT64_MAX - 1;
 // Device memory is aligned to this.
 constexpr uint64_t kOutputAlignment = 256;
 
-// Word of task i that holds the address of argument c.
-u64& Address(Batch& batch, size_t i, uint32_t c) {
-  if (batch.arguments_per_task == 0) return batch.tasks[i].words[1 + c];
-  return batch.arguments[i * batch.arguments_per_task + c].tensor.address;
+// Points argument c of task i to `address`.
+void SetAddress(Batch& batch, size_t i, uint32_t c, uint64_t address) {
+  if (batch.arguments_per_task == 0) {
+    batch.tasks[i].set_compact_argument(c, address);
+  } else {
+    batch.arguments[i * batch.arguments_per_task + c].tensor.address = address;
+  }
 }
 
 // Argument c of task i as a tensor.
@@ -26,10 +29,10 @@ TensorArgument TensorOf(Batch& batch, size_t i, uint32_t c) {
   }
   TensorArgument tensor;
   std::memset(&tensor, 0, sizeof(tensor));
-  tensor.address = batch.tasks[i].words[1 + c];
+  tensor.address = batch.tasks[i].compact_argument(c);
   tensor.dtype = DType::kF32;
   tensor.rank = 1;
-  tensor.shape[0] = static_cast<int64_t>(batch.tasks[i].words[0]);
+  tensor.shape[0] = static_cast<int64_t>(batch.tasks[i].elements());
   tensor.strides[0] = 1;
   return tensor;
 }
@@ -105,7 +108,7 @@ bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
     twin.tasks[i].flags &= static_cast<u8>(~kTaskDeviceOutputs);
     for (const uint32_t output : batch.shadow_outputs) {
       const uint64_t size = BytesOf(TensorOf(twin, i, output));
-      Address(twin, i, output) = address;
+      SetAddress(twin, i, output, address);
       address += size;
     }
   }
@@ -131,7 +134,7 @@ bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
     for (const uint32_t output : batch.shadow_outputs) {
       TaskDescriptor task{};
       task.operator_slot = static_cast<u16>(compare->version->slot);
-      task.words[0] = 2;
+      task.set_argument_count(2);
       comparison.tasks.push_back(task);
       trial->compared.push_back(i);
       for (Batch* side : {static_cast<Batch*>(&batch), &twin}) {

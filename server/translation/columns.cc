@@ -410,7 +410,7 @@ void Columns::FillCompact(RequestBatch& batch) const {
   first.operator_slot = static_cast<u16>(op_.version->slot);
   first.flags = kTaskCompact | (device_outputs() ? kTaskDeviceOutputs : 0);
   for (const Plan& plan : plans_) {
-    if (plan.kind != Kind::kScalar) first.words[0] = plan.elements;
+    if (plan.kind != Kind::kScalar) first.set_elements(plan.elements);
   }
   batch.tasks.assign(tasks_.count(), first);
   TaskDescriptor* const tasks = batch.tasks.data();
@@ -418,10 +418,11 @@ void Columns::FillCompact(RequestBatch& batch) const {
   for (size_t c = 0; c < plans_.size(); ++c) {
     const Plan& plan = plans_[c];
     if (!plan.values.empty()) {
-      for (size_t i = 0; i < count; ++i) tasks[i].words[1 + c] = plan.values[i];
+      for (size_t i = 0; i < count; ++i) tasks[i].set_compact_argument(c, plan.values[i]);
     } else {
       uint64_t value = plan.base;
-      for (size_t i = 0; i < count; ++i, value += plan.stride) tasks[i].words[1 + c] = value;
+      for (size_t i = 0; i < count; ++i, value += plan.stride)
+        tasks[i].set_compact_argument(c, value);
     }
   }
 }
@@ -429,9 +430,8 @@ void Columns::FillCompact(RequestBatch& batch) const {
 void Columns::FillArguments(RequestBatch& batch) const {
   TaskDescriptor first{};
   first.operator_slot = static_cast<u16>(op_.version->slot);
-  first.words[0] = plans_.size();
-  first.words[1] = chunks_ > 1 ? chunks_ : 0;
-  first.words[2] = std::min<uint64_t>(chunks_, UINT16_MAX);
+  first.set_argument_count(plans_.size());
+  first.set_chunks(chunks_);
   batch.tasks.assign(tasks_.count(), first);
   batch.arguments_per_task = plans_.size();
   batch.arguments.resize(batch.tasks.size() * plans_.size());

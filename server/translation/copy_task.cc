@@ -33,9 +33,8 @@ void FillCopyTask(const ResolvedOperator& copy_bytes, uint64_t from, uint64_t to
   const uint64_t chunks = copy_bytes.version->split.Chunks({static_cast<int64_t>(bytes)});
   task = TaskDescriptor{};
   task.operator_slot = static_cast<u16>(copy_bytes.version->slot);
-  task.words[0] = 2;
-  task.words[1] = chunks > 1 ? chunks : 0;
-  task.words[2] = std::min<uint64_t>(chunks, UINT16_MAX);
+  task.set_argument_count(2);
+  task.set_chunks(chunks);
 }
 
 std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_t device,

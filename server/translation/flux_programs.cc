@@ -208,9 +208,8 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit
   const uint64_t chunks = split.chunks(runs);
   task = TaskDescriptor{};
   task.operator_slot = static_cast<u16>(flux_run.version->slot);
-  task.words[0] = flux::kRunArguments;
-  task.words[1] = chunks > 1 ? chunks : 0;
-  task.words[2] = std::min<uint64_t>(chunks, UINT16_MAX);
+  task.set_argument_count(flux::kRunArguments);
+  task.set_chunks(chunks);
 }
 
 }  // namespace resident

@@ -268,13 +268,14 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
     const Operator* called = version->op.get();
     if (op != nullptr && called != op) Fail("a task of another operator");
     const auto& parameters = called->signature().parameters();
-    if (compact ? parameters.size() > kCompactArguments : task.words[0] != parameters.size()) {
+    if (compact ? parameters.size() > kCompactArguments
+                : task.argument_count() != parameters.size()) {
       Fail("a task with the wrong number of arguments");
     }
     for (size_t p = 0; p < parameters.size(); ++p) {
       if (parameters[p].scalar()) continue;
       if (compact) {
-        if (!world.Allowed(batch.device, task.words[1 + p], task.words[0] * 4, batch)) {
+        if (!world.Allowed(batch.device, task.compact_argument(p), task.elements() * 4, batch)) {
           Fail("a compact tensor outside of what the client may touch");
         }
         continue;

@@ -90,8 +90,8 @@ class Traffic {
     TaskDescriptor task{};
     task.operator_slot = static_cast<uint16_t>(slot);
     task.flags = kTaskCompact;
-    task.words[0] = 1;
-    task.words[1] = out;
+    task.set_elements(1);
+    task.set_compact_argument(0, out);
     return task;
   }
   static void Check(float answer) {

@@ -1,16 +1,12 @@
 #include "tests/support/engine_harness.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "kernels/ops/builtin.h"
+#include "runtime/ring/doorbell.h"
 
 namespace resident::testing {
 namespace {
@@ -55,13 +51,7 @@ std::shared_ptr<HostRing> EngineHarness::NewRing() {
   return std::make_shared<HostRing>(region_, info_.workers);
 }
 
-void EngineHarness::Ring() {
-  ControlBlock* const control = region_->control();
-  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
-  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
-    syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-  }
-}
+void EngineHarness::Ring() { Doorbell::ForWorkers(region_->control()).Ring(); }
 
 EngineHarness::Span EngineHarness::Window(uint64_t bytes) {
   const uint64_t offset = window_used_;
@@ -95,9 +85,9 @@ TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n,
   TaskDescriptor task{};
   task.operator_slot = static_cast<uint16_t>(operator_slot);
   task.flags = kTaskCompact;
-  task.words[0] = n;
+  task.set_elements(n);
   uint32_t i = 1;
-  for (uint64_t argument : arguments) task.words[i++] = argument;
+  for (uint64_t argument : arguments) task.set_compact_argument(i++, argument);
   return task;
 }
 
@@ -125,9 +115,8 @@ Argument Scalar(uint64_t bits) {
 TaskDescriptor ArgumentTask(uint32_t operator_slot, uint32_t arguments, uint32_t chunks) {
   TaskDescriptor task{};
   task.operator_slot = static_cast<uint16_t>(operator_slot);
-  task.words[0] = arguments;
-  task.words[1] = chunks;
-  task.words[2] = chunks;
+  task.set_argument_count(arguments);
+  task.set_chunks(chunks);
   return task;
 }
 

@@ -38,7 +38,7 @@ OperatorFunction HostUnit::Find(const std::string& name) const {
 HostCall::HostCall(uint32_t arguments)
     : state_(std::make_unique<BlockState>()), scratch_(kScratchBytes) {
   std::memset(static_cast<void*>(state_.get()), 0, sizeof(BlockState));
-  state_->descriptor.words[0] = arguments;
+  state_->descriptor.set_argument_count(arguments);
   state_->scratch = scratch_.data();
 }
 
@@ -58,8 +58,8 @@ void HostCall::Tensor(uint32_t argument, const void* data, DType dtype,
 
 void HostCall::Compact(int64_t n, const std::vector<uint64_t>& words) {
   state_->descriptor.flags = kTaskCompact;
-  state_->descriptor.words[0] = static_cast<u64>(n);
-  for (size_t i = 0; i < words.size(); ++i) state_->descriptor.words[1 + i] = words[i];
+  state_->descriptor.set_elements(static_cast<u64>(n));
+  for (u32 i = 0; i < words.size(); ++i) state_->descriptor.set_compact_argument(i, words[i]);
 }
 
 bool HostCall::Run(OperatorFunction function, int64_t chunks) {

@@ -1,10 +1,8 @@
 #include "runtime/engine/cpu/cpu_engine.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,8 +15,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/futex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/cpu/fault_handler.h"
+#include "runtime/ring/doorbell.h"
+#include "runtime/ring/slot_codec.h"
 #include "runtime/ring/switch_signals.h"
 
 namespace resident {
@@ -35,30 +36,6 @@ constexpr auto kSwitchLook = std::chrono::milliseconds(2);
 
 uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
-
-// Whether submission slot `slot` holds task `sequence`.
-bool Ready(RingSlot& slot, uint64_t sequence) {
-  const uint32_t stamp = Stamp(sequence);
-  for (auto& chunk : slot.chunks) {
-    if (std::atomic_ref<uint32_t>(chunk.stamp).load(std::memory_order_acquire) != stamp)
-      return false;
-  }
-  return true;
-}
-
-void ReadTask(RingSlot& slot, TaskDescriptor* task) {
-  uint32_t words[kChunksPerSlot * 3];
-  static_assert(sizeof(words) == sizeof(*task));
-  for (uint32_t i = 0; i < kChunksPerSlot * 3; ++i) {
-    words[i] = std::atomic_ref<uint32_t>(slot.chunks[i / 3].payload[i % 3])
-                   .load(std::memory_order_relaxed);
-  }
-  std::memcpy(static_cast<void*>(task), words, sizeof(words));
-}
-
-void FutexWake(uint32_t* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace
@@ -147,10 +124,7 @@ bool CpuEngine::AwaitWorkers(std::chrono::nanoseconds most) {
   for (uint32_t left = running_.load(); left != 0; left = running_.load()) {
     const auto rest = until - std::chrono::steady_clock::now();
     if (rest <= std::chrono::nanoseconds(0)) return false;
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
-    timespec timeout{static_cast<time_t>(ns / 1'000'000'000),
-                     static_cast<long>(ns % 1'000'000'000)};
-    syscall(SYS_futex, &running_, FUTEX_WAIT, left, &timeout, nullptr, 0);
+    FutexWait(reinterpret_cast<uint32_t*>(&running_), left, rest);
   }
   return true;
 }
@@ -281,12 +255,12 @@ void CpuEngine::Work(uint32_t worker) {
 bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   uint64_t sequence = next_.load(std::memory_order_acquire);
   RingSlot& slot = region_->submissions()[sequence & mask_];
-  if (!Ready(slot, sequence)) return false;
+  if (!IsReady(slot, sequence)) return false;
   // Read before it is taken: once it is, the completion of a later task tells the host
   // that this slot was read, and the host may write it again however long this worker
   // is held up. What is read in vain, because another worker took the task, may be
   // torn and is not looked at.
-  ReadTask(slot, &state.descriptor);
+  ReadSlot(slot, &state.descriptor);
   if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel))
     return true;
   if (state.descriptor.flags & kTaskSkip) return true;
@@ -298,10 +272,11 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   LeaveCrumb(worker, sequence, state.descriptor.operator_slot);
   const bool compact = state.descriptor.flags & kTaskCompact;
   if (!compact) {
-    std::memcpy(&state.arguments, region_->argument_blocks() + (sequence & mask_),
-                std::min<uint64_t>(state.descriptor.words[0], kMaxArguments) * sizeof(Argument));
+    std::memcpy(
+        &state.arguments, region_->argument_blocks() + (sequence & mask_),
+        std::min<uint64_t>(state.descriptor.argument_count(), kMaxArguments) * sizeof(Argument));
   }
-  const uint64_t chunks = compact ? 1 : state.descriptor.words[1];
+  const uint64_t chunks = compact ? 1 : state.descriptor.chunks();
   if (chunks > 1 && chunks <= kMaxTaskChunks) {
     RunWide(worker, sequence, state);
     return true;
@@ -326,7 +301,7 @@ void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, BlockState& state) {
   Wide& wide = *wide_[worker];
   wide.task = state.descriptor;
   wide.sequence = sequence;
-  wide.chunks = state.descriptor.words[1];
+  wide.chunks = state.descriptor.chunks();
   wide.next_chunk = 0;
   wide.status_and_detail = 0;
   wide.open.store(true, std::memory_order_seq_cst);
@@ -350,7 +325,7 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
       LeaveCrumb(worker, wide.sequence, wide.task.operator_slot);
       state.descriptor = wide.task;
       std::memcpy(&state.arguments, region_->argument_blocks() + (wide.sequence & mask_),
-                  std::min<uint64_t>(wide.task.words[0], kMaxArguments) * sizeof(Argument));
+                  std::min<uint64_t>(wide.task.argument_count(), kMaxArguments) * sizeof(Argument));
       RunChunks(wide, state);
     }
     wide.helpers.fetch_sub(1, std::memory_order_seq_cst);
@@ -399,42 +374,21 @@ void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState&
   completion.status = static_cast<CompletionStatus>(state.status_and_detail & 0xffff);
   completion.detail = static_cast<uint16_t>(state.status_and_detail >> 16);
   std::memcpy(completion.result, state.result, kResultBytes);
-  RingSlot& slot = region_->completions()[sequence & mask_];
-  const auto* from = reinterpret_cast<const unsigned char*>(&completion);
-  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
-    std::memcpy(slot.chunks[c].payload, from + c * kChunkPayloadBytes, kChunkPayloadBytes);
-    std::atomic_ref<uint32_t>(slot.chunks[c].stamp)
-        .store(Stamp(sequence), std::memory_order_release);
-  }
-  ControlBlock* const control = region_->control();
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (std::atomic_ref<uint32_t>(control->completion_waiters).load(std::memory_order_relaxed) != 0) {
-    std::atomic_ref<uint32_t>(control->completion_event).fetch_add(1);
-    FutexWake(&control->completion_event);
-  }
+  WriteSlot(region_->completions()[sequence & mask_], completion, sequence);
+  Doorbell::ForCompletions(region_->control()).Ring();
 }
 
 void CpuEngine::SleepUntilDoorbell() {
-  ControlBlock* const control = region_->control();
-  std::atomic_ref<uint32_t> doorbell(control->doorbell);
-  std::atomic_ref<uint32_t> sleepers(control->sleepers);
-  const uint32_t seen = doorbell.load(std::memory_order_seq_cst);
-  sleepers.fetch_add(1, std::memory_order_seq_cst);
-  // Look once more: whoever published before `sleepers` rose rang nobody.
+  Doorbell bell = Doorbell::ForWorkers(region_->control());
+  const uint32_t seen = bell.BeginWait();
   const uint64_t sequence = next_.load(std::memory_order_acquire);
-  bool work = leaving_.load() || Ready(region_->submissions()[sequence & mask_], sequence);
+  bool work = leaving_.load() || IsReady(region_->submissions()[sequence & mask_], sequence);
   for (const auto& wide : wide_) work |= wide->open.load(std::memory_order_seq_cst);
-  if (!work) syscall(SYS_futex, &control->doorbell, FUTEX_WAIT, seen, nullptr, nullptr, 0);
-  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (!work) bell.Wait(seen);
+  bell.EndWait();
 }
 
-void CpuEngine::WakeSleepers() {
-  ControlBlock* const control = region_->control();
-  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
-  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
-    FutexWake(&control->doorbell);
-  }
-}
+void CpuEngine::WakeSleepers() { Doorbell::ForWorkers(region_->control()).Ring(); }
 
 std::unique_ptr<Engine> CreateCpuEngine() { return std::make_unique<CpuEngine>(); }
 

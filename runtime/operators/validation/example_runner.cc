@@ -136,17 +136,16 @@ TaskDescriptor ExampleRunner::MakeTask(const Way& way, const GuardedTensors& ten
   const std::optional<uint64_t> elements = tensors.compact_elements();
   if (way.may_be_compact && way.chunks == 1 && job_.signature.compact() && elements) {
     task.flags = kTaskCompact;
-    task.words[0] = *elements;
+    task.set_elements(*elements);
     // An address and a scalar's bits stand in the same place.
     for (size_t i = 0; i < tensors.arguments().size(); ++i) {
-      task.words[1 + i] = tensors.arguments()[i].scalar_bits;
+      task.set_compact_argument(i, tensors.arguments()[i].scalar_bits);
     }
     return task;
   }
-  task.words[0] = tensors.arguments().size();
-  task.words[1] = way.chunks > 1 ? way.chunks : 0;
-  task.words[2] = std::min<uint64_t>(way.chunks, UINT16_MAX);
-  task.words[3] = way.checked ? tensors.context_address() : 0;
+  task.set_argument_count(tensors.arguments().size());
+  task.set_chunks(way.chunks);
+  task.set_check_context(way.checked ? tensors.context_address() : 0);
   return task;
 }
 

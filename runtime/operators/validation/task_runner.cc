@@ -1,16 +1,12 @@
 #include "runtime/operators/validation/task_runner.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/ring/doorbell.h"
 
 namespace resident {
 namespace {
@@ -52,13 +48,7 @@ void TaskRunner::Park() {
   if (ring_.PublishPark()) RingDoorbell();
 }
 
-void TaskRunner::RingDoorbell() {
-  ControlBlock* const control = process_->region()->control();
-  std::atomic_ref<uint32_t>(control->doorbell).fetch_add(1, std::memory_order_seq_cst);
-  if (std::atomic_ref<uint32_t>(control->sleepers).load(std::memory_order_seq_cst) != 0) {
-    syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-  }
-}
+void TaskRunner::RingDoorbell() { Doorbell::ForWorkers(process_->region()->control()).Ring(); }
 
 std::string TaskRunner::CauseOfEnd(const ChildExit& exit) const {
   const std::string words = process_->last_words();
