@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
-FLUX_CPU = "flux_cpu.json"
+FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -115,6 +115,10 @@ def blocks():
 
 def generation():
     return figures(GENERATION)
+
+
+def recovery():
+    return figures(RECOVERY)
 
 
 def operators():
@@ -263,16 +267,16 @@ def life():
 
 
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
-          "short": short, "life": life, "generation": generation, "operators": operators,
-          "soak": soak, "flux_cpu": flux_cpu}
+          "short": short, "life": life, "generation": generation, "recovery": recovery,
+          "operators": operators, "soak": soak, "flux_cpu": flux_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        there = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, GENERATION,
-                                   OPERATORS, SOAK) if (folder / name).exists()]
+        there = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY,
+                                   GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
         if not there:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
         for name in there:

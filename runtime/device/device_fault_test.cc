@@ -221,8 +221,8 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedDespiteReleasedMappings) {
   mappings.clear();
   ASSERT_TRUE(running.Await());
   EXPECT_EQ(running.batch->status[0], TaskStatus::kUnavailable);
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
   ExpectServes(harness);
   close(object);
 }
@@ -246,7 +246,9 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedWhileItIsParked) {
 
 // Whoever waits for a park is a waiter, however many there are, and one that has gone is dropped.
 TEST(DeviceFaultTest, WaitersOfAParkThatCannotBeginAreAnsweredOrDropped) {
-  DeviceHarness harness;
+  DeviceOptions options = DeviceHarness::Options();
+  options.task_time_limit = milliseconds(2'000);  // The resume may wait for the task.
+  DeviceHarness harness(options);
   const Floats out = harness.MakeFloats(1);
   const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
   ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
