@@ -78,7 +78,8 @@ absl::StatusOr<std::set<std::string>> FindDamagedFiles(Inspection& state,
                                                        const std::string& folder) {
   std::set<std::string> damaged;
   const absl::StatusOr<std::vector<std::string>> names = ListFiles(folder);
-  if (!names.ok()) return access(folder.c_str(), F_OK) == 0 ? names.status() : absl::OkStatus();
+  if (!names.ok() && access(folder.c_str(), F_OK) != 0) return damaged;  // None was ever made.
+  if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
     const std::string path = folder + "/" + name;
     const absl::StatusOr<std::string> bytes = ReadWholeFile(path);

@@ -182,10 +182,14 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
     }
     status = database_->Write(rows, counters, first_event);
     if (!status.ok()) {
+      // What failed transactions leave in the log, a start could take for damage: the log is
+      // emptied as soon as that works.
+      checkpoint_at_ = 0;
       Log(absl::StrCat(status.message(), "; it is tried once more"));
       status = database_->Write(rows, counters, first_event);
-      // What failed transactions left in the log would look like damage later: empty it soon.
-      if (status.ok() && !database_->Checkpoint().ok()) checkpoint_at_ = 0;
+    }
+    if (status.ok() && checkpoint_at_ == 0 && database_->Checkpoint().ok()) {
+      checkpoint_at_ = options_.checkpoint_bytes;
     }
   }
   absl::MutexLock lock(&mu_);

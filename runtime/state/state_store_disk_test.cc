@@ -265,6 +265,33 @@ TEST_F(StateStoreDiskTest, ADurableBufferThatWasRefusedDoesNotComeBackOnceTheDis
   }
 }
 
+// Transactions that failed leave frames in the log behind those of the next one.
+TEST_F(StateStoreDiskTest, WhatFailedTransactionsLeaveInTheLogIsNotTakenForDamage) {
+  auto store = OpenOnDisk();
+  RunScript(*store, 4);
+  disk_.FailSyncs();
+  // Each one's transaction is smaller than the one before it.
+  for (const size_t text_bytes : {4000, 2000, 1}) {
+    const std::string name(text_bytes, 'n');
+    EXPECT_FALSE(store->PutBuffer({.id = 9, .name = name, .shape = {1}, .size_bytes = 1}, {}).ok());
+    disk_.FailSyncs(1);
+    EXPECT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+    disk_.FailSyncs();
+  }
+  EXPECT_FALSE(
+      store->PutBuffer({.id = 9, .name = std::string(9000, 'n'), .size_bytes = 1}, {}).ok());
+  EXPECT_FALSE(store->DropBuffer(9).ok());
+  EXPECT_FALSE(store->DropBuffer(7).ok());
+  disk_.Recover();
+  ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
+  const std::string state = Describe(*store);
+  LeaveAsKilled(std::move(store));
+  store = Open();
+  ASSERT_NE(store, nullptr);
+  EXPECT_TRUE(store->warnings().empty());
+  EXPECT_EQ(Describe(*store), state);
+}
+
 // It was killed before the disk worked again: contents of one write, of either.
 TEST_F(StateStoreDiskTest, AFailedWriteOfABufferLeavesTheOldContentsOrTheNew) {
   auto store = OpenOnDisk();

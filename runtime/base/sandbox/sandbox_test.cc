@@ -292,6 +292,35 @@ TEST_F(SystemCallsTest, ACpuEngineOpensNothingForWriting) {
   EXPECT_EQ(in_engine(O_RDONLY), 0);
 }
 
+// Also where there is no Landlock.
+TEST_F(SystemCallsTest, ACompilerThatStaysAloneOpensNothingForWriting) {
+  const std::string file = folder_ + "/inside";
+  const auto in_compiler = [&](int flags) {
+    return InFilter(SyscallPolicy::kCompilerAlone, [&] { return OpenFor(file, flags); });
+  };
+  for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_CREAT, O_RDONLY | O_TRUNC}) {
+    EXPECT_EQ(in_compiler(flags), EPERM) << flags;
+  }
+  EXPECT_EQ(in_compiler(O_RDONLY), 0);
+}
+
+// Harmless ones, of which nobody has thought, and those of later kernels.
+TEST_F(SystemCallsTest, CallsThatAreOnNoListAreRefused) {
+  constexpr long kUnknown = 999;
+  for (const SyscallPolicy policy :
+       {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone, SyscallPolicy::kCpuEngine}) {
+    for (const long call : {long{SYS_inotify_init1}, long{SYS_signalfd4}, long{SYS_splice},
+                            long{SYS_process_madvise}, long{SYS_sendmmsg}, kUnknown}) {
+      EXPECT_EQ(InFilter(policy, [&] { return Try(call, -1, -1, -1); }), EPERM)
+          << call << ", policy " << static_cast<int>(policy);
+    }
+  }
+  for (const SyscallPolicy policy : {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone}) {
+    EXPECT_EQ(InFilter(policy, [] { return Try(SYS_sendmsg, -1, 0, 0); }), EPERM);
+    EXPECT_EQ(InFilter(policy, [] { return Try(SYS_epoll_create1, 0); }), EPERM);
+  }
+}
+
 // A filter that comes when there are threads binds them too.
 TEST_F(SystemCallsTest, AllThreadsOfAnEngineAreBound) {
   EXPECT_EQ(InProcess([] { return true; },
