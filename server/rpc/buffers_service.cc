@@ -57,7 +57,7 @@ absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
   const BufferTable::Usage usage = core.buffers->usage(client.id());
   std::optional<uint32_t> home;
   if (usage.buffers > 0) home = usage.newest_device;
-  return PlaceBuffer(core.serving, wanted, home, bytes);
+  return PlaceBuffer(core.devices, wanted, home, bytes);
 }
 
 // Takes the buffer's bytes from its identity's quota. A shape that is too large for any
@@ -173,7 +173,8 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
     uint64_t offset = 0;
   };
   auto job = std::make_shared<Job>();
-  const auto take = [job, copy = (*buffer)->host_copy](absl::Span<const uint8_t> data) {
+  const auto take = [job, copy = (*buffer)->host_copy](absl::Span<const uint8_t> data,
+                                                       const Budget::Charge&) {
     copy->Write(job->offset, data);
     job->offset += data.size();
     job->reader->Next();
