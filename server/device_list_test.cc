@@ -54,8 +54,7 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
   EXPECT_FALSE(failed.started());
   EXPECT_TRUE((*devices)[1]->started());
 
-  const std::vector<ServingDevice> serving = {{(*devices)[0].get(), nullptr},
-                                              {(*devices)[1].get(), nullptr}};
+  const std::vector<Device*> serving = {(*devices)[0].get(), (*devices)[1].get()};
   EXPECT_EQ(Place(serving, std::nullopt)->device, 1u);
   EXPECT_EQ(PlaceBuffer(serving, std::nullopt, std::nullopt, 16)->device, 1u);
   const auto refused = Place(serving, 0);

@@ -62,7 +62,7 @@ ABSL_FLAG(uint32_t, max_message_mib, resident::Limits().max_message_mib,
 ABSL_FLAG(uint32_t, max_batch_tasks, resident::Limits().max_batch_tasks,
           "tasks, or FLUX runs, in one batch");
 ABSL_FLAG(uint64_t, max_queued_tasks, resident::Limits().max_queued_tasks,
-          "tasks that one client may have queued on a device");
+          "tasks of one client on a device in batches that are admitted and not yet answered");
 ABSL_FLAG(uint32_t, max_stream_batches, resident::Limits().max_stream_batches,
           "batches of one stream that are taken and not yet answered");
 ABSL_FLAG(uint32_t, max_sessions, resident::Limits().max_sessions, "open sessions");
@@ -71,15 +71,15 @@ ABSL_FLAG(uint32_t, max_buffers, resident::Limits().max_buffers,
 ABSL_FLAG(uint64_t, max_client_memory_mib, resident::Limits().max_client_memory_mib,
           "device memory that one session's buffers may take; 0: as much as there is");
 ABSL_FLAG(uint64_t, max_client_host_mib, resident::Limits().max_client_host_mib,
-          "memory of the daemon for one client's requests that wait, likewise for answers that it "
-          "has not read, likewise for its batches that are queued or under way on a "
-          "device, likewise for copies of one session's durable buffers, likewise for writes "
-          "to them that have not ended; 0: as much as there is");
-ABSL_FLAG(uint64_t, max_host_mib, resident::Limits().max_host_mib,
-          "memory of the daemon for all clients' requests that wait, likewise for their batches "
-          "that are queued or under way, likewise for their unread "
-          "answers, likewise for copies of all durable "
-          "buffers, likewise for writes to them that have not ended; 0: as much as there is");
+          "memory of the daemon for one client's batches that are admitted, their answers until "
+          "they are written, and downloads that it has not read; likewise for its requests that "
+          "wait, likewise for copies of one session's durable buffers, likewise for writes to them "
+          "that have not ended; 0: as much as there is");
+ABSL_FLAG(
+    uint64_t, max_host_mib, resident::Limits().max_host_mib,
+    "memory of the daemon for all clients' batches that are admitted, answers, unread "
+    "downloads, and up to a quarter of it for requests that wait; likewise for copies of all "
+    "durable buffers, likewise for writes to them that have not ended; 0: as much as there is");
 ABSL_FLAG(uint32_t, max_connections, resident::Limits().max_connections,
           "connections of clients; one over that is closed as soon as it is made");
 ABSL_FLAG(uint32_t, max_address_connections, resident::Limits().max_address_connections,

@@ -122,6 +122,7 @@ class Daemon {
   ~Daemon() {
     if (listener_ != nullptr) listener_->Stop();
     for (const auto& device : devices_) device->Shutdown();
+    admission_.Stop();
   }
 
   absl::Status Start();
@@ -150,9 +151,9 @@ class Daemon {
 
   const ServeOptions options_;
   const OperatorOptions operator_options_;
-  // Outlives the devices, whose queues hold batches.
-  HostMemory batch_memory_{options_.limits.max_client_host_mib << 20,
-                           options_.limits.max_host_mib << 20};
+  // Outlive the devices, whose queues hold batches with their tickets.
+  DrainGate gate_;
+  Admission admission_{options_.limits, &gate_};
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
@@ -163,12 +164,7 @@ class Daemon {
   std::unique_ptr<ShadowRunner> shadow_;
   std::unique_ptr<BufferTable> buffers_;
   std::unique_ptr<ClientTable> clients_;
-  DrainGate gate_;
   RpcCounters counters_;
-  HostMemory request_memory_{options_.limits.max_client_host_mib << 20,
-                             options_.limits.max_host_mib << 20};
-  HostMemory answer_memory_{options_.limits.max_client_host_mib << 20,
-                            options_.limits.max_host_mib << 20};
   SharedSlots watch_slots_{{.what = "Operators.Watch streams", .quota = "watches"}, kMaxWatchers};
   SharedSlots install_slots_{
       {.what = "installs under way", .flag = "--max_installs", .quota = "installs"},
@@ -177,8 +173,9 @@ class Daemon {
   Access access_;
   ServerCredentials credentials_;
   AccessFiles access_files_{options_.access, &access_, &credentials_};
-  std::unique_ptr<BatchTranslator> translator_;
+  std::unique_ptr<Planner> planner_;
   std::unique_ptr<WorkerPool> answers_;
+  std::unique_ptr<WorkerPool> fills_;
   std::unique_ptr<WorkerPool> blocking_;
   std::unique_ptr<WorkerPool> disk_;
   std::unique_ptr<WorkerPool> changes_;
@@ -291,16 +288,18 @@ void Daemon::RestoreBuffers(Device& device, EngineSession& session) {
 void Daemon::ConnectCore() {
   for (const auto& device : devices_) {
     core_.devices.push_back(device.get());
-    core_.serving.push_back(
-        {device.get(), std::make_shared<WindowGate>(options_.device_limits.window_mib << 20)});
+    admission_.AddDevice(options_.device_limits.window_mib << 20);
   }
   buffers_ = std::make_unique<BufferTable>(options_.limits);
   clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
   health_ = std::make_unique<HealthService>(
       &core_, [this](const std::string& peer, bool open) { listener_->OnWatch(peer, open); });
-  translator_ = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
-      &core_.limits, registry_.get(), buffers_.get(), core_.serving, options_.task_time_limit});
+  planner_ = std::make_unique<Planner>(PlanSources{&core_.limits, registry_.get(), buffers_.get(),
+                                                   core_.devices, options_.task_time_limit});
   answers_ = std::make_unique<WorkerPool>(AnswerThreads());
+  // Making the tasks of large batches that waited must not delay answers.
+  fills_ = std::make_unique<WorkerPool>(AnswerThreads());
+  admission_.Start([this](std::function<void()> work) { fills_->Post(std::move(work)); });
   blocking_ = std::make_unique<WorkerPool>(kBlockingThreads);
   disk_ = std::make_unique<WorkerPool>(1);
   changes_ = std::make_unique<WorkerPool>(kChangeThreads);
@@ -311,8 +310,8 @@ void Daemon::ConnectCore() {
       [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
         manager_->RecordShadow(version, tasks, mismatches);
       });
-  runner_ = std::make_unique<BatchRunner>(translator_.get(), core_.devices, &gate_, answers_.get(),
-                                          shadow_.get(), &batch_memory_);
+  runner_ = std::make_unique<BatchRunner>(planner_.get(), core_.devices, &gate_, answers_.get(),
+                                          shadow_.get());
   core_.limits = options_.limits;
   core_.registry = registry_.get();
   core_.buffers = buffers_.get();
@@ -322,9 +321,7 @@ void Daemon::ConnectCore() {
   core_.access = &access_;
   core_.credentials = options_.access.credentials();
   core_.counters = &counters_;
-  core_.request_memory = &request_memory_;
-  core_.batch_memory = &batch_memory_;
-  core_.answer_memory = &answer_memory_;
+  core_.admission = &admission_;
   core_.streams = &streams_;
   core_.watch_slots = &watch_slots_;
   core_.install_slots = &install_slots_;
@@ -367,13 +364,14 @@ absl::Status Daemon::StartMetrics() {
   };
   sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };
   sources.window = [this](uint32_t device) {
-    const WindowGate& gate = *core_.serving[device].window;
-    return WindowFigures{gate.used_bytes(), gate.in_line()};
+    return WindowFigures{admission_.staging_used(device), admission_.staging_waiting(device)};
   };
   sources.host_memory = [this] {
-    return std::map<std::string, uint64_t>{{"requests", request_memory_.used_bytes()},
-                                           {"batches", batch_memory_.used_bytes()},
-                                           {"answers", answer_memory_.used_bytes()},
+    const Budget& host = admission_.host();
+    return std::map<std::string, uint64_t>{{"requests", host.used(Budget::Purpose::kRequests)},
+                                           {"batches", host.used(Budget::Purpose::kBatches)},
+                                           {"answers", host.used(Budget::Purpose::kAnswers)},
+                                           {"downloads", host.used(Budget::Purpose::kDownloads)},
                                            {"durable_copies", buffers_->copies_bytes()}};
   };
   sources.clients = [this] { return clients_->sessions(); };
@@ -553,8 +551,8 @@ absl::Status Daemon::TellPorts() const {
 
 void Daemon::OnDraining() {
   health_->Update();
-  // Batches that wait for staging memory are refused now, and not when some is free.
-  for (const ServingDevice& device : core_.serving) device.window->WakeAll();
+  // Batches that wait to be admitted are refused now.
+  admission_.Wake();
 }
 
 void Daemon::Stop(const sigset_t& signals) {
@@ -582,12 +580,14 @@ void Daemon::Stop(const sigset_t& signals) {
   if (local_ != nullptr) local_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   server_->Wait();
+  admission_.Stop();
   // Batches refer to the pools, the pools to nothing else.
   installs_.reset();
   rounds_.reset();
   changes_.reset();
   disk_.reset();
   blocking_.reset();
+  fills_.reset();
   answers_.reset();
   metrics_.reset();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/batch_errors.h"
 
 namespace resident {
 namespace {
@@ -41,9 +42,7 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   const uint64_t count = batch->tasks.size();
   const uint64_t queued = client.use->tasks();
   if (queued != 0 && queued + count > max_queued_tasks) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the client has ", queued, " tasks queued; ", count, " more would pass the limit of ",
-        max_queued_tasks, ". Fix: wait for results, or raise --max_queued_tasks"));
+    return errors::TooManyQueuedTasks(queued, count, max_queued_tasks);
   }
   const uint64_t bytes = MeasureBytes(*batch);
   const uint64_t held = client.use->bytes();

@@ -8,50 +8,39 @@
 namespace resident {
 namespace {
 
-// The batch that this thread lends itself to, if any.
-thread_local const Batch* assisted = nullptr;
-
-// The operator that a message asks for; FLUX programs without a name are flux.run's.
-std::string OperatorOf(const v1::Batch& message) {
-  if (message.has_tasks()) return message.tasks().operator_();
-  const std::string& named = message.programs().operator_();
-  return named.empty() ? kFluxRunOperator : named;
-}
+// The batch whose caller runs the dispatch loop on this thread, if any.
+thread_local const Batch* inline_batch = nullptr;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
-    const v1::Batch& message, const std::shared_ptr<Client>& client, Clock::time_point deadline,
-    Answer answer, WindowWaiter* waiter, bool* waits, uint64_t* lacking) {
+absl::StatusOr<std::unique_ptr<Workload>> BatchRunner::Plan(const v1::Batch& message,
+                                                            const Client& client) {
   if (gate_->draining()) return errors::Draining();
-  const absl::Status may = client->account().MaySubmit(OperatorOf(message));
-  if (!may.ok()) return may;
-  const Caller caller{.id = client->id(),
-                      .window_use = &client->window_use(),
-                      .deadline = deadline,
-                      .waiter = waiter,
-                      .waits = waits,
-                      .memory = batch_memory_,
-                      .memory_use = client->batch_use(),
-                      .lacking = lacking};
-  ASSIGN_OR_RETURN(std::shared_ptr<RequestBatch> batch, translator_->Translate(message, caller));
+  RETURN_IF_ERROR(client.account().MaySubmit(FindOperatorName(message)));
+  return planner_->Plan(message, client.id());
+}
+
+std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
+                                                const std::shared_ptr<Client>& client,
+                                                Clock::time_point deadline,
+                                                std::unique_ptr<Workload> work, Ticket ticket,
+                                                Answer answer) {
+  auto batch = Planner::Fill(message, deadline, std::move(work), std::move(ticket));
+  // The client is kept until its batch is answered.
   batch->done = [this, client, answer = std::move(answer)](Batch& finished) {
     auto held = static_cast<RequestBatch&>(finished).shared_from_this();
-    const auto finish = [this, client, answer, held] {
-      const uint64_t tasks = held->tasks.size();
-      // Whoever has the answer may use the quota again.
-      client->account().EndTasks(tasks);
+    const auto finish = [client, answer, held] {
+      // Whoever has the answer may use the queue and the quota again.
+      held->ticket.EndTasks();
       answer(*held);
-      // What waits for the completion may be waiting for this memory.
+      // What waits for the ticket may need this memory.
       held->keep_alive.clear();
       held->shadow = nullptr;
-      held->charge.Clear();
-      client->Completed();
-      gate_->Leave(tasks);
+      held->ticket.Release();
     };
     if (held->shadow != nullptr) {
       shadow_->Run(held, finish);
-    } else if (assisted == &finished) {
+    } else if (inline_batch == &finished) {
       finish();
     } else {
       answers_->Post(finish);
@@ -60,26 +49,16 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> BatchRunner::Prepare(
   return batch;
 }
 
-absl::Status BatchRunner::Launch(const std::shared_ptr<RequestBatch>& batch, Client& client,
-                                 std::chrono::nanoseconds assist) {
-  const uint64_t tasks = batch->tasks.size();
-  RETURN_IF_ERROR(client.account().BeginTasks(tasks));
-  if (!gate_->Enter(tasks)) {
-    client.account().EndTasks(tasks);
-    return errors::Draining();
-  }
-  client.Begin();
-  const Batch* const before = std::exchange(assisted, batch.get());
-  const absl::Status taken = devices_[batch->device]->queue().Enqueue(client.id(), batch, assist);
-  assisted = before;
+absl::Status BatchRunner::Launch(const std::shared_ptr<RequestBatch>& batch, const Client& client,
+                                 std::chrono::nanoseconds inline_time) {
+  const Batch* const before = std::exchange(inline_batch, batch.get());
+  const absl::Status taken =
+      devices_[batch->device]->queue().Enqueue(client.id(), batch, inline_time);
+  inline_batch = before;
   if (taken.ok()) return taken;
-  client.account().EndTasks(tasks);
-  client.Abandon();
-  gate_->Leave(tasks);
-  if (taken.code() == absl::StatusCode::kNotFound) {
-    return errors::UnknownSession(client.session());
-  }
-  return taken;
+  batch->ticket.Release();
+  return taken.code() == absl::StatusCode::kNotFound ? errors::UnknownSession(client.session())
+                                                     : taken;
 }
 
 void BatchRunner::Cancel(RequestBatch& batch) {

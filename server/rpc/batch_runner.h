@@ -1,14 +1,20 @@
-// BatchRunner: takes a client's batch through translation, the gate and a device's
-// queue, and calls back when it can be answered. What Run and Submit have in common.
+// BatchRunner: takes a client's batch from the message to a device's queue, and calls back when
+// it can be answered. What Run and Submit have in common.
 //
-// The callback comes on the caller's own thread when it lent it (Launch's `assist`),
-// else on a thread of the runner's: never on the queue's pump, which serves everybody.
+//   message ──Plan──▶ work ──(admission.h)──▶ ticket ──Fill──▶ batch ──Launch──▶ queue ──▶ answer
+//
+// The callback comes on the caller's own thread if it runs the dispatch loop inline (Launch's
+// `inline_time`), else on a thread of the runner's: never on the queue's dispatcher, which serves
+// everybody.
 //
 // Thread safety: all members may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(auto batch, runner.Prepare(message, client, deadline, answer));
+//   ASSIGN_OR_RETURN(auto work, runner.Plan(message, *client));
+//   ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client->accounts(),
+//   work->ResourcesNeeded())); auto batch = runner.Fill(message, client, deadline, std::move(work),
+//   std::move(ticket), answer);
 //   ... remember `batch`, to cancel it ...
-//   RETURN_IF_ERROR(runner.Launch(batch, assist));   // `answer` follows if OK.
+//   RETURN_IF_ERROR(runner.Launch(batch, *client, inline_time));   // `answer` follows if OK.
 #ifndef RESIDENT_SERVER_RPC_BATCH_RUNNER_H_
 #define RESIDENT_SERVER_RPC_BATCH_RUNNER_H_
 
@@ -19,11 +25,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "resident/v1/executor.pb.h"
+#include "server/admission/admission.h"
+#include "server/admission/drain_gate.h"
 #include "server/rpc/client_table.h"
-#include "server/rpc/drain_gate.h"
 #include "server/rpc/shadow_runner.h"
 #include "server/rpc/worker_pool.h"
-#include "server/translation/batch_translator.h"
+#include "server/workload/planner.h"
 
 namespace resident {
 
@@ -32,29 +39,25 @@ class BatchRunner {
   // Must leave nothing pending that the batch's memory is needed for.
   using Answer = std::function<void(RequestBatch& batch)>;
 
-  BatchRunner(const BatchTranslator* translator, std::vector<Device*> devices, DrainGate* gate,
-              WorkerPool* answers, ShadowRunner* shadow, HostMemory* batch_memory)
-      : translator_(translator),
+  BatchRunner(const Planner* planner, std::vector<Device*> devices, const DrainGate* gate,
+              WorkerPool* answers, ShadowRunner* shadow)
+      : planner_(planner),
         devices_(std::move(devices)),
         gate_(gate),
         answers_(answers),
-        shadow_(shadow),
-        batch_memory_(batch_memory) {}
+        shadow_(shadow) {}
 
-  // Errors: as Executor.Run documents. `waiter` waits if there is no window memory now;
-  // `*waits` says whether it does (WindowGate::Allocate). `*lacking`: bytes of batch memory
-  // (Core::batch_memory) that it was refused for, if it was.
-  absl::StatusOr<std::shared_ptr<RequestBatch>> Prepare(const v1::Batch& message,
-                                                        const std::shared_ptr<Client>& client,
-                                                        Clock::time_point deadline, Answer answer,
-                                                        WindowWaiter* waiter = nullptr,
-                                                        bool* waits = nullptr,
-                                                        uint64_t* lacking = nullptr);
+  // Errors: as Executor.Run documents. The message must not change or go until Fill.
+  absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, const Client& client);
 
-  // Errors: RESOURCE_EXHAUSTED (the client's queue is full, or its quota used), UNAVAILABLE,
-  // UNAUTHENTICATED (the session has ended). Then `answer` is not called.
-  absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, Client& client,
-                      std::chrono::nanoseconds assist);
+  std::shared_ptr<RequestBatch> Fill(const v1::Batch& message,
+                                     const std::shared_ptr<Client>& client,
+                                     Clock::time_point deadline, std::unique_ptr<Workload> work,
+                                     Ticket ticket, Answer answer);
+
+  // Errors: UNAVAILABLE, UNAUTHENTICATED (the session has ended). Then `answer` is not called.
+  absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, const Client& client,
+                      std::chrono::nanoseconds inline_time);
 
   // Runs `work` on one of the threads that answers are made on.
   void Post(std::function<void()> work) { answers_->Post(std::move(work)); }
@@ -72,12 +75,11 @@ class BatchRunner {
   void Cancel(RequestBatch& batch);
 
  private:
-  const BatchTranslator* const translator_;
+  const Planner* const planner_;
   const std::vector<Device*> devices_;
-  DrainGate* const gate_;
+  const DrainGate* const gate_;
   WorkerPool* const answers_;
   ShadowRunner* const shadow_;
-  HostMemory* const batch_memory_;
 };
 
 }  // namespace resident

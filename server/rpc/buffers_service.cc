@@ -57,7 +57,7 @@ absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
   const BufferTable::Usage usage = core.buffers->usage(client.id());
   std::optional<uint32_t> home;
   if (usage.buffers > 0) home = usage.newest_device;
-  return PlaceBuffer(core.serving, wanted, home, bytes);
+  return PlaceBuffer(core.devices, wanted, home, bytes);
 }
 
 // Takes the buffer's bytes from its identity's quota. A shape that is too large for any
@@ -178,7 +178,7 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
   };
   auto job = std::make_shared<Job>();
   job->write = *std::move(write);
-  const auto take = [job](absl::Span<const uint8_t> data) {
+  const auto take = [job](absl::Span<const uint8_t> data, const Budget::Charge&) {
     if (job->added.ok()) job->added = job->write->Add(job->offset, data);
     if (!job->added.ok()) job->reader->Cancel();
     job->offset += data.size();

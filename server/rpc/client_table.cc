@@ -38,42 +38,8 @@ Client::Client(ClientId id, ClientId transfer_id, std::string session, std::stri
       session_(std::move(session)),
       name_(std::move(name)),
       peer_(std::move(peer)),
-      account_(std::move(account)) {
-  for (size_t d = 0; d < devices; ++d) window_use_.push_back(std::make_shared<WindowUse>());
-}
-
-void Client::Begin() {
-  absl::MutexLock lock(&mu_);
-  ++on_their_way_;
-}
-
-void Client::Completed() {
-  std::vector<std::function<void()>> woken;
-  {
-    absl::MutexLock lock(&mu_);
-    --on_their_way_;
-    woken.swap(waiting_);
-  }
-  for (const std::function<void()>& wake : woken) wake();
-}
-
-void Client::Abandon() {
-  std::vector<std::function<void()>> woken;
-  {
-    absl::MutexLock lock(&mu_);
-    // Waking the others would have them fail likewise, and wake this one; but nobody
-    // may be left waiting for nothing.
-    if (--on_their_way_ == 0) woken.swap(waiting_);
-  }
-  for (const std::function<void()>& wake : woken) wake();
-}
-
-bool Client::WaitForCompletion(std::function<void()> wake) {
-  absl::MutexLock lock(&mu_);
-  if (on_their_way_ == 0) return false;
-  waiting_.push_back(std::move(wake));
-  return true;
-}
+      account_(std::move(account)),
+      accounts_(std::make_shared<ClientAccounts>(account_, devices)) {}
 
 std::shared_ptr<Client> ClientTable::Make(std::string session, std::string name, std::string peer,
                                           std::shared_ptr<Account> account) {

@@ -9,12 +9,11 @@
 // Thread safety: all members may be called from any thread.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Client> client, table.ForCall(session_id, peer));
-//   client->Begin();  ... a batch ...  client->Completed();
+//   auto ticket = admission.TryAcquire(client->accounts(), needs);
 #ifndef RESIDENT_SERVER_RPC_CLIENT_TABLE_H_
 #define RESIDENT_SERVER_RPC_CLIENT_TABLE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,12 +24,11 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "runtime/base/host_memory.h"
 #include "runtime/base/limits.h"
 #include "runtime/device/buffer_table.h"
+#include "server/admission/admission.h"
 #include "server/auth/account.h"
 #include "server/rpc/shared_slots.h"
-#include "server/translation/batch_translator.h"
 
 namespace resident {
 
@@ -49,22 +47,8 @@ class Client {
   const std::string& peer() const { return peer_; }
   // Whose rights and quotas hold.
   Account& account() const { return *account_; }
-  const std::vector<std::shared_ptr<WindowUse>>& window_use() const { return window_use_; }
-  // What its requests that wait, and its answers that it has not read, take of the
-  // daemon's memory.
-  const std::shared_ptr<HostUse>& request_use() const { return request_use_; }
-  const std::shared_ptr<HostUse>& answer_use() const { return answer_use_; }
-  // Likewise its batches that are queued or under way.
-  const std::shared_ptr<HostUse>& batch_use() const { return batch_use_; }
-
-  // A batch is on its way; Completed follows when it is answered.
-  void Begin();
-  void Completed();
-  // The same for one that was not taken after all.
-  void Abandon();
-  // Calls `wake` once, when the next batch is completed, from that thread. False: none
-  // is on its way, and `wake` will not be called.
-  bool WaitForCompletion(std::function<void()> wake);
+  // What it holds of each budget.
+  const std::shared_ptr<ClientAccounts>& accounts() const { return accounts_; }
 
  private:
   const ClientId id_;
@@ -73,14 +57,7 @@ class Client {
   const std::string name_;
   const std::string peer_;
   const std::shared_ptr<Account> account_;
-  std::vector<std::shared_ptr<WindowUse>> window_use_;
-  const std::shared_ptr<HostUse> request_use_ = std::make_shared<HostUse>();
-  const std::shared_ptr<HostUse> answer_use_ = std::make_shared<HostUse>();
-  const std::shared_ptr<HostUse> batch_use_ = std::make_shared<HostUse>();
-
-  absl::Mutex mu_;
-  uint64_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<ClientAccounts> accounts_;
 };
 
 class ClientTable {

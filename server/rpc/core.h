@@ -12,22 +12,21 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/host_memory.h"
 #include "runtime/base/limits.h"
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/admission/admission.h"
+#include "server/admission/drain_gate.h"
 #include "server/auth/access.h"
 #include "server/connections/passed_descriptors.h"
 #include "server/rpc/batch_runner.h"
 #include "server/rpc/client_table.h"
-#include "server/rpc/drain_gate.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/rpc_counters.h"
 #include "server/rpc/shared_slots.h"
 #include "server/rpc/worker_pool.h"
-#include "server/translation/batch_translator.h"
 
 namespace resident {
 
@@ -41,14 +40,10 @@ struct Core {
   BatchRunner* runner = nullptr;
   DrainGate* gate = nullptr;
   Access* access = nullptr;
-  // Whether calls have credentials that say who calls; else everybody is anybody.
+  // Whether calls have credentials that say who calls; otherwise every caller is `anonymous`.
   bool credentials = false;
   RpcCounters* counters = nullptr;
-  // Of requests that wait to be admitted, of batches that are queued or under way, and of
-  // answers that are not read.
-  HostMemory* request_memory = nullptr;
-  HostMemory* batch_memory = nullptr;
-  HostMemory* answer_memory = nullptr;
+  Admission* admission = nullptr;
   LiveStreams* streams = nullptr;
   // Of Operators.Watch streams, and of installs under way.
   SharedSlots* watch_slots = nullptr;
@@ -64,7 +59,6 @@ struct Core {
   WorkerPool* installs = nullptr;
   // One thread, for what waits for the disk of --state_dir.
   WorkerPool* disk = nullptr;
-  std::vector<ServingDevice> serving;
 
   bool allow_shared_memory = true;
   // Whether shared memory may be imported by its name, which proves nothing: only where callers

@@ -9,6 +9,7 @@
 #include "server/translation/copy_task.h"
 
 namespace resident {
+
 void DeviceReader::Post() {
   core_.runner->Post([self = shared_from_this()] { self->Advance(); });
 }
@@ -29,33 +30,81 @@ void DeviceReader::Cancel() {
   Post();
 }
 
-std::function<void()> DeviceReader::WindowWake() {
-  return [self = shared_from_this()] {
-    self->core_.runner->Post([self] {
-      {
-        absl::MutexLock lock(&self->mu_);
-        self->waiting_ = false;
-      }
-      self->Advance();
-    });
-  };
+absl::StatusOr<Needs> DeviceReader::NextNeeds() const {
+  ASSIGN_OR_RETURN(auto engine, EngineOf(core_, *buffer_));
+  Needs needs;
+  needs.device = buffer_->device;
+  needs.session = std::move(engine);
+  needs.staging_bytes = std::min(piece_bytes_, end_offset_ - next_offset_);
+  needs.host_bytes = kMessageCopies * needs.staging_bytes;
+  needs.purpose = Budget::Purpose::kDownloads;
+  return needs;
 }
 
-absl::Status DeviceReader::Request() {
-  ASSIGN_OR_RETURN(const auto engine, EngineOf(core_, *buffer_));
-  auto piece = std::make_shared<Piece>();
-  piece->bytes = std::min(piece_bytes_, end_offset_ - next_offset_);
-  auto window = window_.Allocate(*engine, client_->window_use()[buffer_->device], piece->bytes,
-                                 this, &waiting_);
-  if (waiting_) return absl::OkStatus();
-  if (!window.ok()) return window.status();
-  piece->window = *std::move(window);
+bool DeviceReader::RequestPieces() {
+  while (status_.ok() && !waiting_ && next_offset_ < end_offset_ &&
+         pieces_.size() + handed_over_ < kPiecesAhead) {
+    const absl::StatusOr<Needs> needs = NextNeeds();
+    if (!needs.ok()) {
+      status_ = needs.status();
+      return false;
+    }
+    auto ticket = core_.admission->TryAcquire(client_->accounts(), *needs);
+    if (!ticket.ok()) {
+      waiting_ = true;
+      return true;
+    }
+    const absl::Status requested = Request(*needs, *std::move(ticket));
+    // A queue that is full may be so of this reader's own: its next piece retries.
+    if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) return false;
+    if (!requested.ok()) status_ = requested;
+  }
+  return false;
+}
 
+void DeviceReader::AwaitTicket() {
+  Needs needs;
+  {
+    absl::MutexLock lock(&mu_);
+    absl::StatusOr<Needs> next = NextNeeds();
+    if (!next.ok()) {
+      if (status_.ok()) status_ = next.status();
+      waiting_ = false;
+      return;
+    }
+    needs = *std::move(next);
+  }
+  core_.admission->Acquire(
+      this, client_->accounts(), needs, Clock::time_point::max(),
+      [self = shared_from_this(), needs](absl::StatusOr<Ticket> ticket) {
+        {
+          absl::MutexLock lock(&self->mu_);
+          self->waiting_ = false;
+          absl::Status status = ticket.status();
+          if (status.ok() && self->status_.ok()) {
+            status = self->Request(needs, *std::move(ticket));
+            if (status.code() == absl::StatusCode::kResourceExhausted && !self->pieces_.empty()) {
+              status = absl::OkStatus();
+            }
+          }
+          if (self->status_.ok()) self->status_ = status;
+        }
+        self->Post();
+      });
+  absl::MutexLock lock(&mu_);
+  // What ended it meanwhile did not find it waiting.
+  if (!status_.ok() && waiting_ && core_.admission->Cancel(this)) waiting_ = false;
+}
+
+absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
   ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
-  auto batch =
-      MakeCopyBatch(copy_bytes, buffer_->device, *engine, buffer_->memory->address + next_offset_,
-                    piece->window->address, piece->bytes);
-  batch->keep_alive = {piece->window, buffer_};
+  auto piece = std::make_shared<Piece>();
+  piece->bytes = needs.staging_bytes;
+  piece->ticket = std::move(ticket);
+  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs.session,
+                             buffer_->memory->address + next_offset_,
+                             piece->ticket.staging()->address, piece->bytes);
+  batch->keep_alive = {piece, buffer_};
   batch->done = [self = shared_from_this(), piece](Batch& ended) {
     const absl::Status status =
         ended.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the download", ended);
@@ -83,20 +132,19 @@ void DeviceReader::OnPieceDone(Piece& piece, const absl::Status& status) {
 }
 
 void DeviceReader::Advance() {
+  bool await_ticket = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (ended_) return;
+    await_ticket = RequestPieces();
+  }
+  if (await_ticket) AwaitTicket();
   absl::Status outcome;
   while (true) {
     std::shared_ptr<Piece> ready;
     {
       absl::MutexLock lock(&mu_);
-      if (ended_) return;
-      while (status_.ok() && !waiting_ && next_offset_ < end_offset_ &&
-             pieces_.size() + handed_over_ < kPiecesAhead) {
-        const absl::Status requested = Request();
-        // A queue that is full may be so of this reader's own: its next piece retries.
-        if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) break;
-        if (!requested.ok()) status_ = requested;
-      }
-      if (taking_) return;
+      if (ended_ || taking_) return;
       if (status_.ok() && !pieces_.empty() && pieces_.front()->done) {
         ready = std::move(pieces_.front());
         pieces_.pop_front();
@@ -107,20 +155,18 @@ void DeviceReader::Advance() {
           return;
         }
         if (waiting_) {
-          // Woken already: it ends when that has come.
-          if (!window_.Withdraw(*this)) return;
+          // It has its ticket already: it ends when that has come.
+          if (!core_.admission->Cancel(this)) return;
           waiting_ = false;
         }
-        // Others need not wait for what is still handed over.
-        WindowGate::Leave(*this);
         if (handed_over_ > 0) return;
         ended_ = true;
         outcome = status_;
         break;
       }
     }
-    take_({ready->window->host, ready->bytes});
-    ready->window.reset();
+    take_({ready->ticket.staging()->host, ready->bytes}, ready->ticket.TakeHost());
+    ready.reset();
     absl::MutexLock lock(&mu_);
     taking_ = false;
   }

@@ -1,12 +1,14 @@
 // DeviceReader: reads a range of a buffer, piece by piece, in order.
 //
-// Each piece is handed over on a thread of the answers' pool, one at a time; its window
+// Each piece is handed over on a thread of the answers' pool, one at a time; its staging
 // memory is given back when `take` returns, so that a receiver who is slow holds none of
 // it. At most kPiecesAhead pieces are under way or handed over and not given back by
-// Next(). Where window memory is full, the reader waits for it.
+// Next(). The daemon's memory for the message that the receiver makes of a piece is acquired
+// with its staging memory, and handed over with it; the reader waits for both.
 //
 //   auto reader = DeviceReader::Start(core, client, buffer, offset, size, piece,
-//       /*take=*/[](absl::Span<const uint8_t> data) {... copies; later: reader->Next(); },
+//       /*take=*/[](absl::Span<const uint8_t> data, Budget::Charge memory) {
+//         ... copies; later: reader->Next(); },
 //       /*end=*/[](const absl::Status& status) {...});
 //
 // `end` is called once: when something failed or every piece was handed over, and all
@@ -29,11 +31,14 @@
 
 namespace resident {
 
-class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<DeviceReader> {
+class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
  public:
   static constexpr size_t kPiecesAhead = 4;
 
-  using Take = std::function<void(absl::Span<const uint8_t> data)>;
+  // Of each byte of a piece: the receiver's message, and gRPC's copy of it.
+  static constexpr uint64_t kMessageCopies = 2;
+
+  using Take = std::function<void(absl::Span<const uint8_t> data, Budget::Charge memory)>;
   using End = std::function<void(const absl::Status& status)>;
 
   struct Range {
@@ -47,8 +52,7 @@ class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<De
       : core_(core),
         client_(std::move(client)),
         buffer_(std::move(buffer)),
-        window_(*core.serving[buffer_->device].window),
-        piece_bytes_(window_.PieceBytes(range.piece_bytes)),
+        piece_bytes_(core.admission->PieceBytes(buffer_->device, range.piece_bytes)),
         take_(std::move(take)),
         end_(std::move(end)),
         next_offset_(range.offset),
@@ -62,13 +66,17 @@ class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<De
 
  private:
   struct Piece {
-    std::shared_ptr<const WindowMemory> window;
+    Ticket ticket;
     uint64_t bytes = 0;
     bool done = false;
   };
 
-  std::function<void()> WindowWake() override;
-  absl::Status Request() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Requests as many pieces as there may be. Returns whether a ticket has to be waited for.
+  bool RequestPieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the next piece needs.
+  absl::StatusOr<Needs> NextNeeds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Request(const Needs& needs, Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AwaitTicket() ABSL_LOCKS_EXCLUDED(mu_);
   // Advance(), on the pool.
   void Post();
   void OnPieceDone(Piece& piece, const absl::Status& status);
@@ -78,7 +86,6 @@ class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<De
   Core& core_;
   const std::shared_ptr<Client> client_;
   const std::shared_ptr<const Buffer> buffer_;
-  WindowGate& window_;
   const uint64_t piece_bytes_;
   const Take take_;
   const End end_;
@@ -87,7 +94,7 @@ class DeviceReader : public WindowWaiter, public std::enable_shared_from_this<De
   uint64_t next_offset_ ABSL_GUARDED_BY(mu_);
   const uint64_t end_offset_;
   std::deque<std::shared_ptr<Piece>> pieces_ ABSL_GUARDED_BY(mu_);
-  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For a ticket.
   bool taking_ ABSL_GUARDED_BY(mu_) = false;   // `take` is being called.
   size_t handed_over_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

@@ -49,7 +49,9 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
   const uint64_t bytes = request.size_bytes() == 0 ? size - offset : request.size_bytes();
   auto reader = std::make_shared<DeviceReader>(
       core_, client, buffer, DeviceReader::Range{offset, bytes, kDownloadChunkBytes},
-      [self = shared_from_this()](absl::Span<const uint8_t> data) { self->Take(data); },
+      [self = shared_from_this()](absl::Span<const uint8_t> data, Budget::Charge memory) {
+        self->Take(data, std::move(memory));
+      },
       [self = shared_from_this()](const absl::Status& status) { self->Conclude(status); });
   {
     absl::MutexLock lock(&mu_);
@@ -60,16 +62,8 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
   return absl::OkStatus();
 }
 
-void DownloadStream::Take(absl::Span<const uint8_t> data) {
-  std::unique_ptr<v1::DownloadResponse> response;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!spare_.empty()) {
-      response = std::move(spare_.back());
-      spare_.pop_back();
-    }
-  }
-  if (response == nullptr) response = std::make_unique<v1::DownloadResponse>();
+void DownloadStream::Take(absl::Span<const uint8_t> data, Budget::Charge memory) {
+  auto response = std::make_unique<v1::DownloadResponse>();
   response->mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
   core_.counters->Sent(data.size());
   absl::MutexLock lock(&mu_);
@@ -80,18 +74,17 @@ void DownloadStream::Take(absl::Span<const uint8_t> data) {
     if (reader != nullptr) reader->Next();
     return;
   }
-  responses_.push_back(std::move(response));
+  responses_.push_back({std::move(response), std::move(memory)});
   // The reader ends the call only once every piece is given back, in OnWriteDone.
-  if (responses_.size() == 1) StartWrite(responses_.front().get());
+  if (responses_.size() == 1) StartWrite(responses_.front().response.get());
 }
 
 void DownloadStream::OnWriteDone(bool ok) {
   std::shared_ptr<DeviceReader> reader;
   {
     absl::MutexLock lock(&mu_);
-    spare_.push_back(std::move(responses_.front()));
     responses_.pop_front();
-    if (!responses_.empty()) StartWrite(responses_.front().get());
+    if (!responses_.empty()) StartWrite(responses_.front().response.get());
     reader = reader_;
   }
   if (reader == nullptr) return;

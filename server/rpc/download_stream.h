@@ -1,7 +1,8 @@
 // DownloadStream: one Buffers.Download.
 //
 // Pieces are copied into messages as they come, so that a client who does not read holds
-// DeviceReader::kPiecesAhead messages of host memory, and no window memory. One whose client
+// DeviceReader::kPiecesAhead messages of the daemon's memory, for which it is charged, and no
+// staging memory. One whose client
 // does not read is broken off soon after End: gRPC sends no status past a message that the
 // client does not take.
 //
@@ -12,7 +13,6 @@
 
 #include <deque>
 #include <memory>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -44,7 +44,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<v1::DownloadRespons
   DownloadStream(Core& core, const grpc::CallbackServerContext& context)
       : core_(core), context_(context) {}
   absl::Status Open(const grpc::CallbackServerContext& context, const v1::DownloadRequest& request);
-  void Take(absl::Span<const uint8_t> data);
+  void Take(absl::Span<const uint8_t> data, Budget::Charge memory);
   // The reader has ended, or never began.
   void Conclude(const absl::Status& status);
 
@@ -55,10 +55,12 @@ class DownloadStream final : public grpc::ServerWriteReactor<v1::DownloadRespons
   bool entered_ = false;                  // Counted by the gate.
 
   absl::Mutex mu_;
+  struct Unwritten {
+    std::unique_ptr<v1::DownloadResponse> response;
+    Budget::Charge memory;
+  };
   // The first is being written.
-  std::deque<std::unique_ptr<v1::DownloadResponse>> responses_ ABSL_GUARDED_BY(mu_);
-  // Written; their memory is used again.
-  std::vector<std::unique_ptr<v1::DownloadResponse>> spare_ ABSL_GUARDED_BY(mu_);
+  std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<DeviceReader> reader_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status ended_ ABSL_GUARDED_BY(mu_);  // Why, if not by itself.

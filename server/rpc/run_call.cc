@@ -9,14 +9,16 @@
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
-#include "server/translation/result_builder.h"
+#include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
 
 // How long the handler's thread waits for its own batch: several times what a small
 // task takes, and short enough that a slow one does not hold up other calls.
-constexpr std::chrono::nanoseconds kAssist = std::chrono::microseconds(50);
+constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
+// Answers up to this size are not charged once they are built.
+constexpr uint64_t kSmallAnswerBytes = 64u << 10;
 
 bool AllEnded(const RequestBatch& batch, TaskStatus status) {
   return std::all_of(batch.status.begin(), batch.status.end(),
@@ -62,16 +64,18 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
   v1::RunRequest request;
   RETURN_IF_ERROR(ParseMessage(bytes, &request));
   deadline_ = DeadlineOf(context);
-  ASSIGN_OR_RETURN(
-      auto batch,
-      core_.runner->Prepare(
-          request.batch(), client, BatchDeadline(request.batch().options(), deadline_),
-          [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); }));
+  ASSIGN_OR_RETURN(auto work, core_.runner->Plan(request.batch(), *client));
+  ASSIGN_OR_RETURN(auto ticket,
+                   core_.admission->TryAcquire(client->accounts(), work->ResourcesNeeded()));
+  const auto batch = core_.runner->Fill(
+      request.batch(), client, BatchDeadline(request.batch().options(), deadline_), std::move(work),
+      std::move(ticket),
+      [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   {
     absl::MutexLock lock(&mu_);
     batch_ = batch;
   }
-  const absl::Status taken = core_.runner->Launch(batch, *client, kAssist);
+  const absl::Status taken = core_.runner->Launch(batch, *client, kInlineTime);
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     batch_.reset();  // It refers to this object.
@@ -81,7 +85,12 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
 
 RunCall::Reactor* RunCall::HandOver() {
   absl::MutexLock lock(&mu_);
-  if (answered_) return nullptr;
+  if (answered_) {
+    if (answer_charge_.amount() == 0) return nullptr;
+    Reactor* const reactor = new Reactor(shared_from_this());
+    reactor->Finish(std::move(status_));
+    return reactor;
+  }
   // A cancellation that came before is told to the reactor once gRPC has it.
   reactor_ = new Reactor(shared_from_this());
   return reactor_;
@@ -97,6 +106,10 @@ grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
   v1::RunResponse response;
   BuildResult(batch, response.mutable_result());
   response_ = ToBytes(response);
+  const uint64_t bytes = response_.Length();
+  answer_charge_ = batch.ticket.TakeAnswer(bytes);
+  // Whoever has a small answer has all of its memory again.
+  if (bytes <= kSmallAnswerBytes) answer_charge_.Clear();
   core_.counters->Sent(response_.Length());
   return grpc::Status::OK;
 }

@@ -1,13 +1,15 @@
 // RunCall: one Executor.Run.
 //
-// The handler's thread lends itself to the queue for a moment, so that a lone task is
+// The handler's thread runs the dispatch loop inline for a moment, so that a lone task is
 // submitted, awaited and answered without a change of threads. Such a call is finished
 // with gRPC's own reactor: it is let go of in place, while that of one of ours costs a
 // hop to another thread, which a lone task's caller would wait for (half of a bare
 // round trip). Calls that are not answered within that moment get a reactor of ours,
 // which hears of their cancellation.
 //
-//   launched ──answered while the handler lends itself──▶ finished
+// A large answer gets a reactor of ours too: its memory is charged until gRPC has sent it.
+//
+//   launched ──answered within the handler──▶ finished
 //      └────────handed over to a Reactor──answered──────────▲
 //
 // Thread safety: all members may be called from any thread.
@@ -37,7 +39,8 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   class Reactor;
 
   absl::Status Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer request);
-  // The reactor of a call that is not answered yet; null if it is by now.
+  // The reactor of a call that is not answered yet; null if it is by now, and its answer is
+  // small.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
   grpc::Status BuildAnswer(RequestBatch& batch);
@@ -52,6 +55,7 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   std::shared_ptr<RequestBatch> batch_ ABSL_GUARDED_BY(mu_);  // Until it is answered.
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mu_);  // Once answered.
+  Budget::Charge answer_charge_;              // Until this is destroyed.
   Reactor* reactor_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 

@@ -22,7 +22,7 @@
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/rpc/worker_pool.h"
-#include "server/translation/request_batch.h"
+#include "server/workload/request_batch.h"
 
 namespace resident {
 

@@ -4,18 +4,17 @@
 #include <vector>
 
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
-#include "server/translation/result_builder.h"
+#include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
 
-// A small batch on a stream with nothing else under way is somebody's lone task: the
-// reader's thread lends itself to it.
-constexpr std::chrono::nanoseconds kAssist = std::chrono::microseconds(50);
+// A small batch on a stream with nothing else under way is somebody's lone task: the thread that
+// read it runs the dispatch loop inline for so long.
+constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
 constexpr size_t kLoneTasks = 16;
 // A larger request gives its memory back; a smaller one's serves the next.
 constexpr uint64_t kKeptRequestBytes = 1u << 20;
@@ -30,9 +29,7 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 SubmitStream::~SubmitStream() {
-  core_.request_memory->Withdraw(this);
-  core_.batch_memory->Withdraw(this);
-  core_.answer_memory->Withdraw(this);
+  core_.admission->Cancel(&paused_);
   core_.streams->Remove(this);
 }
 
@@ -52,165 +49,74 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
 }
 
 void SubmitStream::OnReadDone(bool ok) {
-  if (ok) {
-    core_.counters->CountBatch();
-    core_.counters->Received(request_bytes_.Length());
-    const absl::Status parsed = ParseMessage(request_bytes_, &request_);
-    if (!parsed.ok()) {
-      // Whose batch it was cannot be said: the stream ends with this, and is not read any more.
-      core_.counters->CountRefused(parsed.code());
-      End(parsed);
-      return;
-    }
-    request_space_ = request_.SpaceUsedLong();
-    request_charge_ = core_.request_memory->Count(client_->request_use(), request_space_);
-    expires_ = BatchDeadline(request_.batch().options(), deadline_);
-    waited_ = false;
-    Admit();
+  if (!ok) {
+    absl::MutexLock lock(&mu_);
+    reads_ended_ = true;
+    Advance();
     return;
   }
-  absl::MutexLock lock(&mu_);
-  reads_ended_ = true;
-  Advance();
-}
-
-void SubmitStream::Admit() {
-  const std::shared_ptr<SubmitStream> alive = shared_from_this();
-  for (bool again = true;; again = false) {
-    const Clock::time_point expires = expires_;  // The turn may be gone when it is needed.
-    const bool expired = std::exchange(waited_, true) && Clock::now() >= expires;
-    if (!expired && AwaitAnswersRead()) return;
-    absl::Status end;
-    {
-      absl::MutexLock lock(&mu_);
-      if (cancelled_ || finished_) {
-        WindowGate::Leave(*this);
-        DropRequest();
-        return;
-      }
-      end = end_;
-    }
-    if (!end.ok()) {
-      // The stream is being ended: this is refused, and nothing more is read.
-      WindowGate::Leave(*this);
-      Refuse(DropRequest(), end);
-      return;
-    }
-    bool waits = false;
-    uint64_t lacking = 0;
-    const absl::Status status = expired ? errors::DeadlineExceeded() : TryAdmit(&waits, &lacking);
-    if (waits) {
-      ArmExpiry(expires);
-      bool ends = false;
-      {
-        absl::MutexLock lock(&mu_);
-        ends = cancelled_ || finished_ || !end_.ok();
-      }
-      // What ended the stream, or the daemon's work, did not find it in line.
-      if ((ends || core_.gate->draining()) && LeaveLine()) continue;
-      return;
-    }
-    WindowGate::Leave(*this);
-    if (status.code() == absl::StatusCode::kResourceExhausted) {
-      // It fits once something of the client's has ended. If nothing of it is under way,
-      // that may have ended just now; otherwise waiting would not help.
-      if (AwaitMemory([this](std::function<void()> wake) {
-            return client_->WaitForCompletion(std::move(wake));
-          })) {
-        return;
-      }
-      if (again) continue;
-      if (lacking != 0 && core_.batch_memory->MayFit(lacking)) {
-        if (AwaitBatchMemory(lacking)) return;
-        continue;
-      }
-    }
-    const uint64_t id = DropRequest();
-    if (!status.ok()) Refuse(id, status);
-    absl::MutexLock lock(&mu_);
-    ReadOn();
+  core_.counters->CountBatch();
+  core_.counters->Received(request_bytes_.Length());
+  const absl::Status parsed = ParseMessage(request_bytes_, &request_);
+  if (!parsed.ok()) {
+    // Which batch it was is unknown: the stream ends with this, and is not read any more.
+    core_.counters->CountRefused(parsed.code());
+    End(parsed);
     return;
   }
-}
-
-std::function<void()> SubmitStream::WindowWake() {
-  return [self = shared_from_this()] { self->core_.runner->Post([self] { self->Admit(); }); };
-}
-
-uint64_t SubmitStream::DropRequest() {
-  const uint64_t id = request_.batch().id();
-  if (request_space_ > kKeptRequestBytes) request_ = v1::SubmitRequest();
-  request_charge_.Clear();
-  return id;
-}
-
-bool SubmitStream::AwaitAnswersRead() {
-  if (!core_.answer_memory->Full(*client_->answer_use())) return false;
-  // Others need not wait for this client to read.
-  WindowGate::Leave(*this);
-  return AwaitMemory([this](std::function<void()> wake) {
-    return core_.answer_memory->WaitIfFull(client_->answer_use(), this, std::move(wake));
-  });
-}
-
-bool SubmitStream::AwaitBatchMemory(uint64_t bytes) {
-  return AwaitMemory([this, bytes](std::function<void()> wake) {
-    return core_.batch_memory->WaitForRoom(client_->batch_use(), bytes, this, std::move(wake));
-  });
-}
-
-bool SubmitStream::AwaitMemory(absl::FunctionRef<bool(std::function<void()> wake)> wait) {
-  const Clock::time_point expires = expires_;
-  {
-    absl::MutexLock lock(&mu_);
-    awaits_memory_ = true;
+  request_space_ = request_.SpaceUsedLong();
+  request_charge_ = core_.admission->host().Count(client_->accounts()->host(), request_space_);
+  expires_ = BatchDeadline(request_.batch().options(), deadline_);
+  auto work = core_.runner->Plan(request_.batch(), *client_);
+  if (!work.ok()) {
+    Admit(work.status());
+    return;
   }
-  const bool waits = wait(core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
-    if (self.TakeTurnFromMemory()) self.Admit();
-  }));
-  ArmExpiry(expires);
+  work_ = *std::move(work);
+  Acquire();
+}
+
+void SubmitStream::Acquire() {
+  const std::shared_ptr<SubmitStream> self = shared_from_this();
+  core_.admission->Acquire(
+      this, client_->accounts(), work_->ResourcesNeeded(), expires_,
+      [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
   bool ends = false;
   {
     absl::MutexLock lock(&mu_);
     ends = cancelled_ || finished_ || !end_.ok();
   }
-  // Whoever takes it has the turn.
-  if (waits && !ends) return true;
-  return !TakeTurnFromMemory();
+  // What ended the stream meanwhile did not find it waiting.
+  if (ends) StopWaiting();
 }
 
-bool SubmitStream::TakeTurnFromMemory() {
-  absl::MutexLock lock(&mu_);
-  return std::exchange(awaits_memory_, false);
+void SubmitStream::StopWaiting() {
+  if (core_.admission->Cancel(this)) Admit(errors::Cancelled());
 }
 
-void SubmitStream::ArmExpiry(Clock::time_point expires) {
-  // The call's own deadline comes by OnCancel.
-  if (expires == deadline_) return;
-  absl::MutexLock lock(&mu_);
-  expiry_ = std::make_unique<grpc::Alarm>();
-  expiry_->Set(std::chrono::system_clock::now() + (expires - Clock::now()),
-               [weak = weak_from_this()](bool passed) {
-                 const std::shared_ptr<SubmitStream> self = weak.lock();
-                 // A later batch that waits by now is found to have time.
-                 if (passed && self != nullptr && self->LeaveLine()) self->Admit();
-               });
-}
-
-bool SubmitStream::LeaveLine() {
-  if (TakeTurnFromMemory()) return true;
-  for (const ServingDevice& device : core_.serving) {
-    if (device.window->Withdraw(*this)) return true;
+void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
+  absl::Status end;
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled = cancelled_ || finished_;
+    end = end_;
   }
-  return false;
+  absl::Status status = !end.ok() ? end : ticket.status();
+  if (status.ok() && !cancelled) status = Launch(*std::move(ticket));
+  const uint64_t id = DropRequest();
+  if (cancelled) return;
+  if (!status.ok()) Refuse(id, status);
+  if (!end.ok()) return;  // Nothing more is read.
+  absl::MutexLock lock(&mu_);
+  ReadOn();
 }
 
-absl::Status SubmitStream::TryAdmit(bool* waits, uint64_t* lacking) {
-  const std::shared_ptr<SubmitStream> alive = shared_from_this();
-  ASSIGN_OR_RETURN(auto batch,
-                   core_.runner->Prepare(
-                       request_.batch(), client_, expires_,
-                       [alive](RequestBatch& done) { alive->Answer(done); }, this, waits, lacking));
+absl::Status SubmitStream::Launch(Ticket ticket) {
+  const std::shared_ptr<SubmitStream> self = shared_from_this();
+  const auto batch =
+      core_.runner->Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
+                         [self](RequestBatch& done) { self->Answer(done); });
   bool lone = false;
   {
     absl::MutexLock lock(&mu_);
@@ -220,7 +126,7 @@ absl::Status SubmitStream::TryAdmit(bool* waits, uint64_t* lacking) {
     if (cancelled_) batch->cancelled = true;
   }
   const absl::Status taken =
-      core_.runner->Launch(batch, *client_, lone ? kAssist : std::chrono::nanoseconds(0));
+      core_.runner->Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     running_.erase(batch.get());
@@ -229,18 +135,23 @@ absl::Status SubmitStream::TryAdmit(bool* waits, uint64_t* lacking) {
   return taken;
 }
 
-bool SubmitStream::HostFull() {
-  const auto wake = core_.runner->PostTo(weak_from_this(), [](SubmitStream& self) {
-    absl::MutexLock lock(&self.mu_);
-    if (self.paused_) self.ReadOn();
-  });
-  return core_.request_memory->WaitIfFull(client_->request_use(), this, wake) ||
-         core_.answer_memory->WaitIfFull(client_->answer_use(), this, wake);
+uint64_t SubmitStream::DropRequest() {
+  const uint64_t id = request_.batch().id();
+  work_ = nullptr;
+  if (request_space_ > kKeptRequestBytes) request_ = v1::SubmitRequest();
+  request_charge_.Clear();
+  return id;
 }
 
 void SubmitStream::ReadOn() {
   if (finished_) return;
-  paused_ = unanswered_ >= core_.limits.max_stream_batches || HostFull();
+  paused_ = unanswered_ >= core_.limits.max_stream_batches ||
+            core_.admission->WaitToRead(&paused_, client_->accounts(), [weak = weak_from_this()] {
+              const std::shared_ptr<SubmitStream> self = weak.lock();
+              if (self == nullptr) return;
+              absl::MutexLock lock(&self->mu_);
+              if (self->paused_) self->ReadOn();
+            });
   if (!paused_) StartRead(&request_bytes_);
 }
 
@@ -251,7 +162,9 @@ void SubmitStream::Answer(RequestBatch& batch) {
     absl::MutexLock lock(&mu_);
     running_.erase(&batch);
   }
-  Write(response);
+  grpc::ByteBuffer bytes = ToBytes(response);
+  Budget::Charge charge = batch.ticket.TakeAnswer(bytes.Length());
+  Write(std::move(bytes), std::move(charge));
 }
 
 void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
@@ -262,16 +175,17 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
     absl::MutexLock lock(&mu_);
     ++unanswered_;
   }
-  Write(response);
+  grpc::ByteBuffer bytes = ToBytes(response);
+  Budget::Charge charge = core_.admission->host().Count(client_->accounts()->host(), bytes.Length(),
+                                                        Budget::Purpose::kAnswers);
+  Write(std::move(bytes), std::move(charge));
 }
 
-void SubmitStream::Write(const v1::SubmitResponse& response) {
-  grpc::ByteBuffer bytes = ToBytes(response);
-  const uint64_t size = bytes.Length();
-  core_.counters->Sent(size);
+void SubmitStream::Write(grpc::ByteBuffer response, Budget::Charge charge) {
+  core_.counters->Sent(response.Length());
   absl::MutexLock lock(&mu_);
   if (finished_) return;
-  responses_.push_back({std::move(bytes), core_.answer_memory->Count(client_->answer_use(), size)});
+  responses_.push_back({std::move(response), std::move(charge)});
   Advance();
 }
 
@@ -324,7 +238,7 @@ void SubmitStream::OnCancel() {
     cancelled_ = true;
     Advance();
   }
-  if (LeaveLine()) Admit();
+  StopWaiting();
   CancelRunning();
 }
 
@@ -334,8 +248,8 @@ void SubmitStream::End(const absl::Status& status) {
     if (finished_ || !end_.ok()) return;
     end_ = status;
   }
-  // What waits in line is refused first.
-  if (LeaveLine()) return Admit();
+  // What waits to be admitted is refused first.
+  StopWaiting();
   absl::MutexLock lock(&mu_);
   Advance();
 }

@@ -1,39 +1,33 @@
 // SubmitStream: one Executor.Submit.
 //
-//            ┌──────────── answered or refused ────────────┐
-//            ▼                                             │
-//   reading ─┴▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
+//            ┌─────────────────── answered or refused ───────────────────┐
+//            ▼                                                           │
+//   reading ─┴▶ planned ──▶ admitted ──▶ in the runtime ──▶ answered ──▶ written
 //      │ ▲
-//      ▼ │ an answer was written / a batch of the client's completed /
-//        │ memory was given back / the client read an answer
-//   paused, waiting
+//      ▼ │ an answer was written / the daemon has memory for requests
+//     paused
 //
 // Flow control: a stream is not read from while max_stream_batches of its batches are
-// not written back (paused), nor while the batch that it has read waits: because it does
-// not fit the client's queue (it is tried again when a batch of the client's completes) or
-// staging memory (when its turn in the line for that has come) or the daemon's memory for
-// batches (when enough is given back), or because the client leaves too many answers unread
-// (when it has read some). Batches that wait and answers
-// that are not written count as the client's host memory; while that is full
-// (runtime/base/host_memory.h), none of its streams is read from (paused). A batch whose
-// time is over while it waits for memory, or for answers to be read, is refused.
+// not written back, or the client's requests that wait take too much of the daemon's memory
+// (paused), nor while the batch that it has read waits to be admitted (server/admission). A
+// ticket covers the batch's answer until it is written: a client that does not read its answers
+// gets no further tickets. A batch whose time is over before it is admitted is refused.
 //
-// Thread safety: gRPC and the runner call its members from any thread. One thread at
-// a time holds the right to read and admit (the reader's turn); mu_ guards the rest.
-// Operations are started under mu_, and none after Finish.
+// Thread safety: gRPC, the admission and the runner call its members from any thread. One thread
+// at a time owns the read loop, from a read until the next one is started; a batch that waits to
+// be admitted passes the ownership to the callback, or to whoever cancels it. mu_ guards the
+// rest. Operations are started under mu_, and none after Finish.
 #ifndef RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 #define RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 
 #include <deque>
-#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/executor.pb.h"
@@ -44,7 +38,6 @@ namespace resident {
 
 class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public LiveStream,
-                           public WindowWaiter,
                            public std::enable_shared_from_this<SubmitStream> {
  public:
   // Owns itself until gRPC is done with it and its last batch is answered.
@@ -61,36 +54,22 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   explicit SubmitStream(Core& core) : core_(core) {}
   void Open(const grpc::CallbackServerContext& context);
 
-  // (reader's turn) Admits request_, answers its refusal, or lets it wait.
-  void Admit();
-  // `*waits`: in line for staging memory; the turn is gone, to whoever wakes it.
-  // `*lacking`: bytes of batch memory that it was refused for.
-  absl::Status TryAdmit(bool* waits, uint64_t* lacking);
-  std::function<void()> WindowWake() override;
-  // Takes the turn from what the batch waits for, if it is memory or answers.
-  bool LeaveLine();
-  // The batch waits: at its deadline it does so no longer.
-  void ArmExpiry(Clock::time_point expires);
-  // (reader's turn) request_ is done with: its memory is given back. Returns its batch's id.
+  // The members marked (read loop) are called by the owner of the read loop.
+
+  // (read loop) Has the batch admitted, at once or later.
+  void Acquire();
+  // (read loop) Launches the batch, or answers its refusal, and reads on.
+  void Admit(absl::StatusOr<Ticket> ticket);
+  absl::Status Launch(Ticket ticket);
+  // (read loop) request_ is done with: its memory is given back. Returns its batch's id.
   uint64_t DropRequest();
-  // (reader's turn) True: the client has as many answers unread as it may; the turn is gone,
-  // to whoever takes it.
-  bool AwaitAnswersRead();
-  // (reader's turn) The same until so much memory for batches is given back.
-  bool AwaitBatchMemory(uint64_t bytes);
-  // `wait` says whether `wake` follows.
-  bool AwaitMemory(absl::FunctionRef<bool(std::function<void()> wake)> wait);
-  // Whether the caller has taken the turn of a batch that waits for memory, or for answers to
-  // be read.
-  bool TakeTurnFromMemory();
-  // The client's memory for requests or answers is full, and the stream is woken when it is
-  // not.
-  bool HostFull();
-  // (reader's turn) Gives the turn back: reads on, or pauses.
+  // (read loop) Reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The batch does not wait any more to be admitted: the call is cancelled, or the stream ends.
+  void StopWaiting();
   void Answer(RequestBatch& batch);
   void Refuse(uint64_t id, const absl::Status& why);
-  void Write(const v1::SubmitResponse& response);
+  void Write(grpc::ByteBuffer response, Budget::Charge charge);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CancelRunning();
 
@@ -99,21 +78,18 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 
-  // The reader's.
+  // Of the read loop.
   grpc::ByteBuffer request_bytes_;  // gRPC's while it reads.
   v1::SubmitRequest request_;
   uint64_t request_space_ = 0;  // Bytes that request_ takes.
   Clock::time_point expires_;   // request_'s deadline.
-  bool waited_ = false;         // It is not admitted at the first try.
-  HostMemory::Charge request_charge_;
+  Budget::Charge request_charge_;
+  std::unique_ptr<Workload> work_;  // Refers to request_.
 
   absl::Mutex mu_;
   // Admitted or refused, and not yet written.
   uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
-  // For memory of batches to be given back, or answers to be read.
-  bool awaits_memory_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<grpc::Alarm> expiry_ ABSL_GUARDED_BY(mu_);  // Holds no reference to this.
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
@@ -121,7 +97,7 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
   struct Unwritten {
     grpc::ByteBuffer response;
-    HostMemory::Charge charge;
+    Budget::Charge charge;
   };
   std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);

@@ -29,7 +29,7 @@ UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 UploadStream::~UploadStream() {
-  core_.request_memory->Withdraw(this);
+  core_.admission->Cancel(&reading_);
   core_.streams->Remove(this);
   if (entered_) core_.gate->Leave(1);
 }
@@ -68,7 +68,7 @@ absl::Status UploadStream::Accept() {
   RETURN_IF_ERROR(ParseMessage(message_bytes_, &message_));
   const uint64_t bytes = message_.data().size();
   core_.counters->Received(bytes);
-  message_charge_ = core_.request_memory->Count(client_->request_use(), bytes);
+  message_charge_ = core_.admission->host().Count(client_->accounts()->host(), bytes);
   position_ = 0;
   if (buffer_ == nullptr) {
     ASSIGN_OR_RETURN(auto buffer, core_.buffers->Find(client_->id(), message_.buffer_id()));
@@ -88,24 +88,62 @@ absl::Status UploadStream::Accept() {
 }
 
 absl::Status UploadStream::SendPiece() {
-  ASSIGN_OR_RETURN(const auto engine, EngineOf(core_, *buffer_));
-  WindowGate& gate = *core_.serving[buffer_->device].window;
-  const uint64_t bytes =
-      std::min<uint64_t>(gate.PieceBytes(kCopyPieceBytes), message_.data().size() - position_);
-  auto window =
-      gate.Allocate(*engine, client_->window_use()[buffer_->device], bytes, this, &waiting_);
-  if (waiting_) return absl::OkStatus();
-  if (!window.ok()) return window.status();
-  std::memcpy((*window)->host, message_.data().data() + position_, bytes);
+  ASSIGN_OR_RETURN(auto engine, EngineOf(core_, *buffer_));
+  needs_.device = buffer_->device;
+  needs_.session = std::move(engine);
+  needs_.staging_bytes =
+      std::min<uint64_t>(core_.admission->PieceBytes(buffer_->device, kCopyPieceBytes),
+                         message_.data().size() - position_);
+  auto ticket = core_.admission->TryAcquire(client_->accounts(), needs_);
+  if (ticket.ok()) return Send(*std::move(ticket));
+  waiting_ = true;
+  core_.runner->Post([self = shared_from_this()] { self->AwaitTicket(); });
+  return absl::OkStatus();
+}
+
+void UploadStream::AwaitTicket() {
+  Needs needs;
+  {
+    absl::MutexLock lock(&mu_);
+    needs = needs_;
+  }
+  core_.admission->Acquire(
+      this, client_->accounts(), needs, Clock::time_point::max(),
+      [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
+        absl::MutexLock lock(&self->mu_);
+        self->waiting_ = false;
+        absl::Status status = ticket.status();
+        if (status.ok() && self->status_.ok()) {
+          status = self->Send(*std::move(ticket));
+          // See Advance.
+          if (status.code() == absl::StatusCode::kResourceExhausted && self->under_way_ > 0) {
+            status = absl::OkStatus();
+          }
+        }
+        self->Fail(status);
+        self->Advance();
+      });
+  absl::MutexLock lock(&mu_);
+  // What ended it meanwhile did not find it waiting.
+  if (!status_.ok() && waiting_ && core_.admission->Cancel(this)) {
+    waiting_ = false;
+    Advance();
+  }
+}
+
+absl::Status UploadStream::Send(Ticket ticket) {
+  const uint64_t bytes = needs_.staging_bytes;
+  const auto held = std::make_shared<Ticket>(std::move(ticket));
+  uint8_t* const host = held->staging()->host;
+  std::memcpy(host, message_.data().data() + position_, bytes);
 
   ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
-  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *engine, (*window)->address,
+  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
                              buffer_->memory->address + offset_, bytes);
-  batch->keep_alive = {*window, buffer_};
-  batch->done = [self = shared_from_this(), offset = offset_, bytes,
-                 host = (*window)->host](Batch& piece) {
-    // Off the pump's thread: it may have to copy the piece once more. The piece keeps
-    // the window memory, so it is kept until then.
+  batch->keep_alive = {held, buffer_};
+  batch->done = [self = shared_from_this(), offset = offset_, bytes, host](Batch& piece) {
+    // Not on the dispatcher's thread: it may have to copy the piece once more. The piece keeps
+    // the staging memory, so it is kept until then.
     const absl::Status outcome =
         piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
     self->core_.runner->Post(
@@ -149,16 +187,6 @@ void UploadStream::End(const absl::Status& status) {
   Advance();
 }
 
-std::function<void()> UploadStream::WindowWake() {
-  return [self = shared_from_this()] {
-    self->core_.runner->Post([self] {
-      absl::MutexLock lock(&self->mu_);
-      self->waiting_ = false;
-      self->Advance();
-    });
-  };
-}
-
 void UploadStream::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
@@ -167,11 +195,13 @@ void UploadStream::ReadOn() {
   message_ = v1::UploadRequest();
   position_ = 0;
   message_charge_.Clear();
-  const bool full = core_.request_memory->WaitIfFull(
-      client_->request_use(), this, core_.runner->PostTo(weak_from_this(), [](UploadStream& self) {
-        absl::MutexLock lock(&self.mu_);
-        self.Advance();
-      }));
+  const bool full =
+      core_.admission->WaitToRead(&reading_, client_->accounts(), [weak = weak_from_this()] {
+        const std::shared_ptr<UploadStream> self = weak.lock();
+        if (self == nullptr) return;
+        absl::MutexLock lock(&self->mu_);
+        self->Advance();
+      });
   if (full) return;
   reading_ = true;
   StartRead(&message_bytes_);
@@ -192,12 +222,10 @@ void UploadStream::Advance() {
     return;
   }
   if (waiting_) {
-    // Woken already: it ends when that has come.
-    if (!core_.serving[buffer_->device].window->Withdraw(*this)) return;
+    // It has its ticket already: it ends when that has come.
+    if (!core_.admission->Cancel(this)) return;
     waiting_ = false;
   }
-  // Others need not wait for what is still under way.
-  WindowGate::Leave(*this);
   if (under_way_ > 0) return;
   finished_ = true;
   FinishUpload();

@@ -3,14 +3,13 @@
 // Each message is cut into pieces, which go through the window to the buffer, two of
 // them under way at a time: one is copied into the window while the device copies
 // the other out of it. The next message is read once the last piece of the one before
-// is under way. Where window memory is full, the upload waits for it.
+// is under way. Where staging memory is full, the upload waits for it.
 //
 // Thread safety: gRPC and the copies' answers call its members from any thread; mu_
 // guards everything.
 #ifndef RESIDENT_SERVER_RPC_UPLOAD_STREAM_H_
 #define RESIDENT_SERVER_RPC_UPLOAD_STREAM_H_
 
-#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -26,7 +25,6 @@ namespace resident {
 
 class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                            public LiveStream,
-                           public WindowWaiter,
                            public std::enable_shared_from_this<UploadStream> {
  public:
   // Owns itself until gRPC is done with it and its last copy has ended.
@@ -49,7 +47,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
                    const uint8_t* host);
-  std::function<void()> WindowWake() override;
+  // Sends the piece that needs_ is about.
+  absl::Status Send(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AwaitTicket() ABSL_LOCKS_EXCLUDED(mu_);
   // Gives the message's memory back and reads the next one, or waits for room for it.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -68,7 +68,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   absl::Mutex mu_;
   grpc::ByteBuffer message_bytes_ ABSL_GUARDED_BY(mu_);  // gRPC's while reading_.
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
-  HostMemory::Charge message_charge_ ABSL_GUARDED_BY(mu_);
+  Budget::Charge message_charge_ ABSL_GUARDED_BY(mu_);
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
@@ -80,7 +80,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;    // Of position_, in the buffer.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For window memory.
+  Needs needs_ ABSL_GUARDED_BY(mu_);           // Of the next piece.
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For a ticket.
 };
 
 }  // namespace resident

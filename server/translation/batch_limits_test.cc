@@ -12,9 +12,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/flux/run_arguments.h"
-#include "server/translation/batch_translator.h"
+#include "runtime/base/status_macros.h"
+#include "server/admission/admission.h"
 #include "server/translation/fake_device.h"
 #include "server/translation/flux_programs.h"
+#include "server/workload/planner.h"
 
 namespace resident {
 namespace {
@@ -35,20 +37,28 @@ class BatchLimitsTest : public ::testing::Test {
     EXPECT_TRUE(buffers_.Allocate(spec, kClient, *device_.session()).ok());
   }
 
+  // Plans the batch and fills it, with all that it needs.
+  absl::StatusOr<std::shared_ptr<RequestBatch>> Make(const v1::Batch& batch, Admission& admission,
+                                                     milliseconds time_limit) {
+    const Planner planner({&limits_, registry_.get(), &buffers_, {&device_}, time_limit});
+    ASSIGN_OR_RETURN(auto work, planner.Plan(batch, kClient));
+    ASSIGN_OR_RETURN(auto ticket,
+                     admission.TryAcquire(std::make_shared<ClientAccounts>(
+                                              std::make_shared<Account>("everybody", Rights{}), 1),
+                                          work->ResourcesNeeded()));
+    return Planner::Fill(batch, Clock::time_point::max(), std::move(work), std::move(ticket));
+  }
   absl::Status Translate(const v1::Batch& batch, milliseconds time_limit = milliseconds(10'000)) {
-    const BatchTranslator translator({&limits_,
-                                      registry_.get(),
-                                      &buffers_,
-                                      {{&device_, std::make_shared<WindowGate>(kMemory)}},
-                                      time_limit});
-    return translator.Translate(batch, {kClient, &use_}).status();
+    Admission admission(limits_, &gate_);
+    admission.AddDevice(kMemory);
+    return Make(batch, admission, time_limit).status();
   }
 
   const Limits limits_;
   FakeDevice device_;
   const std::unique_ptr<Registry> registry_;
   BufferTable buffers_{limits_};
-  const std::vector<std::shared_ptr<WindowUse>> use_{std::make_shared<WindowUse>()};
+  DrainGate gate_;
 };
 
 // Tasks of an operator of which all use the same tensors of the first buffer.
@@ -106,46 +116,44 @@ TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
   InstallOnTrial(*registry_, "swish");
   constexpr uint32_t kTasks = 1000;
   constexpr uint64_t kComparison = sizeof(TaskDescriptor) + 2 * sizeof(Argument);
-  const auto translate = [&](HostMemory& memory, uint64_t* lacking) {
-    const BatchTranslator translator({&limits_,
-                                      registry_.get(),
-                                      &buffers_,
-                                      {{&device_, std::make_shared<WindowGate>(kMemory)}},
-                                      milliseconds(10'000)});
-    Caller caller{kClient, &use_};
-    caller.memory = &memory;
-    caller.memory_use = std::make_shared<HostUse>();
-    caller.lacking = lacking;
-    return translator.Translate(Tasks("swish", kTasks, {{4}, {4}}), caller);
-  };
-  uint64_t lacking = 0;
-  HostMemory enough(0, 0);
-  uint64_t with_trial = 0;
+  const v1::Batch message = Tasks("swish", kTasks, {{4}, {4}});
+  uint64_t with_trial = 0, alone = 0;
   {
-    const auto batch = translate(enough, &lacking);
-    ASSERT_TRUE(batch.ok()) << batch.status();
-    ASSERT_NE((*batch)->shadow, nullptr);
-    with_trial = enough.used_bytes();
-    const uint64_t made = (*batch)->tasks.size() * sizeof(TaskDescriptor) +
-                          (*batch)->arguments.size() * sizeof(Argument);
-    EXPECT_GE(with_trial, 2 * made + kTasks * kComparison);
+    const Planner planner({&limits_, registry_.get(), &buffers_, {&device_}});
+    auto work = planner.Plan(message, kClient);
+    ASSERT_TRUE(work.ok()) << work.status();
+    const Needs needs = (*work)->ResourcesNeeded();
+    alone = needs.host_bytes;
+    with_trial = alone + needs.trial_bytes;
   }
-  EXPECT_EQ(enough.used_bytes(), 0u);
+  const uint64_t made = kTasks * sizeof(TaskDescriptor);
+  EXPECT_GE(alone, made);
+  EXPECT_GE(with_trial, 2 * made + kTasks * kComparison);
 
-  // Where it does not fit, the client's batch does without it.
-  HostMemory less(0, with_trial - 1);
-  uint64_t alone = 0;
+  Limits limits;
+  limits.max_host_mib = 1;
+  Admission admission(limits, &gate_);
+  admission.AddDevice(kMemory);
+  ASSERT_LT(with_trial, 1u << 20);
   {
-    const auto batch = translate(less, &lacking);
+    const auto batch = Make(message, admission, milliseconds(10'000));
     ASSERT_TRUE(batch.ok()) << batch.status();
-    EXPECT_EQ((*batch)->shadow, nullptr);
-    EXPECT_EQ(lacking, 0u);
-    alone = less.used_bytes();
-    EXPECT_LE(2 * alone, with_trial);
+    EXPECT_NE((*batch)->shadow, nullptr);
+    EXPECT_EQ(admission.host().used(), with_trial);
+    EXPECT_EQ((*batch)->tasks.size() * sizeof(TaskDescriptor) +
+                  (*batch)->arguments.size() * sizeof(Argument),
+              made);
   }
-  HostMemory little(0, alone - 1);
-  EXPECT_EQ(translate(little, &lacking).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(lacking, alone);
+  EXPECT_EQ(admission.host().used(), 0u);
+
+  // Where the trial does not fit, the client's batch does without it.
+  const auto other = std::make_shared<Budget::Account>();
+  auto taken = admission.host().Acquire(other, (1 << 20) - with_trial - alone);
+  ASSERT_TRUE(taken.has_value());
+  const auto without = Make(message, admission, milliseconds(10'000));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ((*without)->shadow, nullptr);
+  EXPECT_EQ(admission.host().used(), taken->amount() + alone);
 }
 
 TEST_F(BatchLimitsTest, ProgramsThatAreTooManyTasks) {

@@ -17,15 +17,15 @@ namespace {
 // Columns in the window start at cache lines, so that operators may use wide loads.
 constexpr uint64_t kColumnAlignment = 64;
 // Sizes beyond this are no memory; sums of a few of them do not overflow.
-constexpr uint64_t kMostBytes = uint64_t{1} << 60;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 
 constexpr char kKnownDTypes[] =
     "DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_I8, "
     "DTYPE_U32";
 
-// False: does not fit kMostBytes.
+// False: does not fit kMaxBytes.
 bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
-  return !__builtin_mul_overflow(a, b, product) && *product <= kMostBytes;
+  return !__builtin_mul_overflow(a, b, product) && *product <= kMaxBytes;
 }
 
 absl::Span<const uint64_t> View(const google::protobuf::RepeatedField<uint64_t>& field) {
@@ -72,7 +72,7 @@ absl::Status Columns::ReadTensorType(size_t column, int dtype,
     return errors::ShapeRank(PlaceOf(column), shape.size());
   }
   for (const uint64_t dim : shape) {
-    if (dim > kMostBytes) return errors::ShapeTooLarge(PlaceOf(column));
+    if (dim > kMaxBytes) return errors::ShapeTooLarge(PlaceOf(column));
     plan.shape.push_back(static_cast<int64_t>(dim));
   }
   return absl::OkStatus();
@@ -89,7 +89,7 @@ absl::Status Columns::ReadStrides(size_t column,
   const bool written = op_.op->signature().parameters()[column].kind != ParameterKind::kInput;
   for (size_t d = 0; d < rank; ++d) {
     const int64_t stride = strides[static_cast<int>(d)];
-    if (stride > static_cast<int64_t>(kMostBytes) || stride < -static_cast<int64_t>(kMostBytes)) {
+    if (stride > static_cast<int64_t>(kMaxBytes) || stride < -static_cast<int64_t>(kMaxBytes)) {
       return errors::StrideTooLarge(PlaceOf(column), d, stride);
     }
     if (written && stride < 0) return errors::NegativeStride(PlaceOf(column), d, stride);
@@ -110,9 +110,9 @@ absl::Status Columns::ReadStrides(size_t column,
         __int128{plan.shape[d] - 1} * given[d] * static_cast<int64_t>(SizeOf(plan.dtype));
     (reach < 0 ? before : from) += reach < 0 ? -reach : reach;
   }
-  // Beyond kMostBytes it is beyond any buffer.
-  plan.bytes_before = static_cast<uint64_t>(std::min<__int128>(before, kMostBytes + 1));
-  plan.bytes_from = static_cast<uint64_t>(std::min<__int128>(from, kMostBytes + 1));
+  // Beyond kMaxBytes it is beyond any buffer.
+  plan.bytes_before = static_cast<uint64_t>(std::min<__int128>(before, kMaxBytes + 1));
+  plan.bytes_from = static_cast<uint64_t>(std::min<__int128>(from, kMaxBytes + 1));
   return absl::OkStatus();
 }
 
@@ -286,7 +286,7 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
     if (offsets != 0) {
       offset = from.offsets(static_cast<int>(i));
     } else if (!Multiply(stride, i, &offset)) {
-      offset = kMostBytes;
+      offset = kMaxBytes;
     }
     if (bytes > buffer.size_bytes || offset > buffer.size_bytes - bytes ||
         offset < plan.bytes_before) {
@@ -311,7 +311,7 @@ absl::Status Columns::Beyond(size_t column, const Plan& plan, uint64_t task, uin
 }
 
 absl::Status Columns::PlaceInWindow(size_t column, Plan& plan, uint64_t bytes) {
-  if (bytes > kMostBytes - window_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
+  if (bytes > kMaxBytes - window_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
   plan.window_offset = window_bytes_;
   window_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
   return absl::OkStatus();
@@ -345,6 +345,7 @@ absl::Status Columns::Place(uint64_t epoch) {
       status = PlaceInWindow(c, plan, sent);
     } else {
       plan.stride = plan.tensor_bytes;
+      returned_bytes_ += all;  // At most kMaxBytes each: a few of them do not overflow.
       status = PlaceInWindow(c, plan, all);
     }
     if (!status.ok()) return status;
@@ -458,14 +459,15 @@ void Columns::FillArguments(RequestBatch& batch) const {
   }
 }
 
-void Columns::Fill(const WindowMemory* window, RequestBatch& batch) {
+void Columns::Fill(const WindowMemory* window, RequestBatch& batch,
+                   std::vector<ReturnedColumn>* returned) {
   for (size_t c = 0; c < plans_.size(); ++c) {
     Plan& plan = plans_[c];
     if (plan.kind != Kind::kInline && plan.kind != Kind::kReturned) continue;
     uint8_t* const host = window == nullptr ? nullptr : window->host + plan.window_offset;
     if (window != nullptr) plan.base = window->address + plan.window_offset;
     if (plan.kind == Kind::kReturned) {
-      batch.returned.push_back({host, plan.tensor_bytes});
+      returned->push_back({host, plan.tensor_bytes});
     } else if (host != nullptr) {
       const std::string& data = tasks_.arguments(static_cast<int>(c)).inline_().data();
       std::memcpy(host, data.data(), data.size());

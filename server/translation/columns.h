@@ -23,9 +23,15 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/batch.h"
-#include "server/translation/request_batch.h"
+#include "server/workload/request_batch.h"
 
 namespace resident {
+
+// Where the tasks of a batch write a returned column: task i at host + i * task_bytes.
+struct ReturnedColumn {
+  const uint8_t* host;  // Null: nothing is returned.
+  uint64_t task_bytes;
+};
 
 class Columns {
  public:
@@ -41,13 +47,14 @@ class Columns {
   // Works out where each task's tensors are. `epoch`: of the engine that will run
   // them; FAILED_PRECONDITION: a buffer was lost with an earlier one.
   absl::Status Place(uint64_t epoch);
-  // Window memory that inline and returned columns take.
+  // Staging memory that inline and returned columns take; bytes of the latter.
   uint64_t window_bytes() const { return window_bytes_; }
+  uint64_t returned_bytes() const { return returned_bytes_; }
   // Bytes of descriptors and arguments that Fill makes.
   uint64_t descriptor_bytes() const;
   // Fills in tasks, arguments and returned columns; copies inline data into the
   // window. `window` may be null when window_bytes() is 0.
-  void Fill(const WindowMemory* window, RequestBatch& batch);
+  void Fill(const WindowMemory* window, RequestBatch& batch, std::vector<ReturnedColumn>* returned);
   // Whether what a task writes could be written elsewhere as well: only to outputs, each
   // dense. `outputs` gets their indices.
   bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
@@ -105,6 +112,7 @@ class Columns {
   const v1::OperatorTasks& tasks_;
   absl::InlinedVector<Plan, 4> plans_;
   uint64_t window_bytes_ = 0;
+  uint64_t returned_bytes_ = 0;
   bool compact_ = false;
   uint64_t chunks_ = 1;
 };

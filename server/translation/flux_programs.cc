@@ -127,9 +127,9 @@ absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
   return errors::FluxTooMuchWork(runs_, max_cycles_, tasks, kMaxBatchDescriptorBytes / kTaskBytes);
 }
 
-void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-                        const FluxSplit& split, const WindowMemory& window,
-                        const DeviceMemory* staged, RequestBatch& batch) const {
+FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
+                               const FluxSplit& split, const WindowMemory& window,
+                               const DeviceMemory* staged, RequestBatch& batch) const {
   const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
     if (bytes != 0) std::memcpy(window.host + at, data, bytes);
   };
@@ -160,12 +160,11 @@ void FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator
                 &batch.arguments[(first_run_task + t) * flux::kRunArguments]);
   }
 
-  batch.flux = true;
-  batch.flux_runs = runs_;
-  batch.flux_wanted = wanted_count_;
-  batch.flux_registers = window.host + registers_at_;
-  batch.flux_errors = window.host + errors_at_;
-  batch.flux_cycles = window.host + cycles_at_;
+  return {.runs = runs_,
+          .wanted = wanted_count_,
+          .registers = window.host + registers_at_,
+          .errors = window.host + errors_at_,
+          .cycles = window.host + cycles_at_};
 }
 
 void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split,

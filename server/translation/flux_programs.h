@@ -18,9 +18,18 @@
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/translation/flux_split.h"
-#include "server/translation/request_batch.h"
+#include "server/workload/request_batch.h"
 
 namespace resident {
+
+// Where the programs of a batch leave their results, in staging memory.
+struct FluxOutputs {
+  uint32_t runs = 0;
+  uint32_t wanted = 0;  // Registers of each run.
+  const uint8_t* registers = nullptr;
+  const uint8_t* errors = nullptr;
+  const uint8_t* cycles = nullptr;
+};
 
 class FluxPrograms {
  public:
@@ -48,14 +57,18 @@ class FluxPrograms {
   absl::Status CheckSplit(const FluxSplit& split) const;
   // Tasks that Fill makes at most, one that stages the bytecode among them; bytes of their
   // descriptors and arguments.
-  uint64_t most_tasks(const FluxSplit& split) const { return 1 + split.tasks(runs_); }
+  uint64_t most_tasks(const FluxSplit& split) const {
+    return (wants_staging() ? 1 : 0) + split.tasks(runs_);
+  }
   uint64_t descriptor_bytes(const FluxSplit& split) const;
+  // Of registers, errors and cycles.
+  uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4); }
 
   // Fills in the tasks that run the programs, and one before them that copies the
   // bytecode when `staged` is not null.
-  void Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-            const FluxSplit& split, const WindowMemory& window, const DeviceMemory* staged,
-            RequestBatch& batch) const;
+  FluxOutputs Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
+                   const FluxSplit& split, const WindowMemory& window, const DeviceMemory* staged,
+                   RequestBatch& batch) const;
 
  private:
   uint64_t Reserve(uint64_t bytes);

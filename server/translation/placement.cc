@@ -9,9 +9,9 @@ namespace resident {
 namespace {
 
 // The device asked for, if it has an engine.
-absl::StatusOr<Placement> PlaceOn(const std::vector<ServingDevice>& devices, uint32_t wanted) {
+absl::StatusOr<Placement> PlaceOn(const std::vector<Device*>& devices, uint32_t wanted) {
   if (wanted >= devices.size()) return errors::UnknownDevice(wanted, devices.size());
-  Device* const device = devices[wanted].device;
+  Device* const device = devices[wanted];
   std::shared_ptr<EngineSession> session = device->session();
   if (session != nullptr) return Placement{wanted, std::move(session)};
   const Device::Snapshot snapshot = device->snapshot();
@@ -23,13 +23,12 @@ absl::StatusOr<Placement> PlaceOn(const std::vector<ServingDevice>& devices, uin
 // The device whose `load` is least: of those that are open to all, or, where none is, of
 // those that have an engine, so that what is sent to parked devices waits there.
 template <typename Load>
-absl::StatusOr<Placement> PlaceOnLeast(const std::vector<ServingDevice>& devices,
-                                       const Load& load) {
+absl::StatusOr<Placement> PlaceOnLeast(const std::vector<Device*>& devices, const Load& load) {
   for (const bool only_open : {true, false}) {
     Placement best;
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < devices.size(); ++i) {
-      Device& device = *devices[i].device;
+      Device& device = *devices[i];
       if (only_open && !device.open_to_all()) continue;
       std::shared_ptr<EngineSession> session = device.session();
       if (session == nullptr) continue;
@@ -51,7 +50,7 @@ uint64_t FreeBytes(const EngineSession& session) {
 
 }  // namespace
 
-absl::StatusOr<Placement> Place(const std::vector<ServingDevice>& devices,
+absl::StatusOr<Placement> Place(const std::vector<Device*>& devices,
                                 std::optional<uint32_t> wanted) {
   if (wanted.has_value()) return PlaceOn(devices, *wanted);
   if (devices.size() == 1) return PlaceOn(devices, 0);
@@ -61,12 +60,12 @@ absl::StatusOr<Placement> Place(const std::vector<ServingDevice>& devices,
   });
 }
 
-absl::StatusOr<Placement> PlaceBuffer(const std::vector<ServingDevice>& devices,
+absl::StatusOr<Placement> PlaceBuffer(const std::vector<Device*>& devices,
                                       std::optional<uint32_t> wanted, std::optional<uint32_t> home,
                                       uint64_t bytes) {
   if (wanted.has_value()) return PlaceOn(devices, *wanted);
   if (devices.size() == 1) return PlaceOn(devices, 0);
-  if (home.has_value() && devices[*home].device->open_to_all()) {
+  if (home.has_value() && devices[*home]->open_to_all()) {
     auto place = PlaceOn(devices, *home);
     if (place.ok() && FreeBytes(*place->session) >= bytes) return place;
   }

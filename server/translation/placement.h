@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/translation/batch_translator.h"
+#include "runtime/device/device.h"
 
 namespace resident {
 
@@ -25,13 +25,13 @@ struct Placement {
 // Of a batch. `wanted`: the device asked for, or that of the buffers; none: the one with
 // the fewest tasks queued and in flight. Errors: NOT_FOUND (no such device), UNAVAILABLE
 // (no engine).
-absl::StatusOr<Placement> Place(const std::vector<ServingDevice>& devices,
+absl::StatusOr<Placement> Place(const std::vector<Device*>& devices,
                                 std::optional<uint32_t> wanted);
 
 // Of a buffer of so many bytes. `wanted`: the device asked for; none: `home`, where the
 // client's newest buffer is, while there is room, since a task takes its buffers from one
 // device; else the one with the most free memory. Errors: as Place.
-absl::StatusOr<Placement> PlaceBuffer(const std::vector<ServingDevice>& devices,
+absl::StatusOr<Placement> PlaceBuffer(const std::vector<Device*>& devices,
                                       std::optional<uint32_t> wanted, std::optional<uint32_t> home,
                                       uint64_t bytes);
 

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "server/translation/batch_translator.h"
+#include "runtime/base/status_macros.h"
+#include "server/admission/admission.h"
 #include "server/translation/fake_device.h"
-#include "server/translation/result_builder.h"
+#include "server/workload/planner.h"
+#include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
@@ -58,18 +60,27 @@ struct World {
     BufferSpec spec;
     spec.shape = {kTasks * 16};
     (void)buffers->Allocate(spec, kClient, *device.session());
-    translator = std::make_unique<BatchTranslator>(
-        BatchTranslator::Sources{&limits,
-                                 registry.get(),
-                                 buffers.get(),
-                                 {{&device, std::make_shared<WindowGate>(64 << 20)}}});
+    planner =
+        std::make_unique<Planner>(PlanSources{&limits, registry.get(), buffers.get(), {&device}});
+    admission.AddDevice(64 << 20);
   }
+
+  // From the message to a batch that can be queued.
+  absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(const v1::Batch& message) {
+    ASSIGN_OR_RETURN(auto work, planner->Plan(message, kClient));
+    ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client, work->ResourcesNeeded()));
+    return Planner::Fill(message, Clock::time_point::max(), std::move(work), std::move(ticket));
+  }
+
   Limits limits;
   FakeDevice device;
   std::unique_ptr<Registry> registry;
   std::unique_ptr<BufferTable> buffers;
-  std::unique_ptr<BatchTranslator> translator;
-  std::vector<std::shared_ptr<WindowUse>> use{std::make_shared<WindowUse>()};
+  std::unique_ptr<Planner> planner;
+  DrainGate gate;
+  Admission admission{limits, &gate};
+  const std::shared_ptr<ClientAccounts> client = std::make_shared<ClientAccounts>(
+      std::make_shared<Account>("everybody", Rights{}, /*everybody=*/true), 1);
 };
 
 void Parse(benchmark::State& state, const v1::Batch& message) {
@@ -83,9 +94,8 @@ void Parse(benchmark::State& state, const v1::Batch& message) {
 
 void Translate(benchmark::State& state, const v1::Batch& message) {
   World world;
-  const Caller caller{kClient, &world.use};
   for (auto _ : state) {
-    auto batch = world.translator->Translate(message, caller);
+    auto batch = world.Translate(message);
     if (!batch.ok()) state.SkipWithError(std::string(batch.status().message()).c_str());
     benchmark::DoNotOptimize(batch);
   }
@@ -94,8 +104,7 @@ void Translate(benchmark::State& state, const v1::Batch& message) {
 
 void Answer(benchmark::State& state, const v1::Batch& message) {
   World world;
-  const Caller caller{kClient, &world.use};
-  const auto batch = *world.translator->Translate(message, caller);
+  const auto batch = *world.Translate(message);
   batch->status.assign(kTasks, TaskStatus::kOk);
   batch->device_ns.assign(kTasks, 700);
   batch->detail.assign(kTasks, 0);

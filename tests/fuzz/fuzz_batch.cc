@@ -6,6 +6,7 @@
 // is accepted: each tensor of each task must lie within the buffer that the client
 // named or within the batch's window memory; answering it must read only what is there
 // (the fake memory is exact, so a sanitizer sees a byte too far); nothing may leak.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,11 +18,13 @@
 #include <vector>
 
 #include "resident/v1/executor.pb.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/buffer_table.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/translation/batch_translator.h"
+#include "server/admission/admission.h"
 #include "server/translation/fake_device.h"
-#include "server/translation/result_builder.h"
+#include "server/workload/planner.h"
+#include "server/workload/result_builder.h"
 
 namespace {
 
@@ -37,9 +40,7 @@ constexpr uint64_t kWindowBytes = 1 << 20;
 
 // The world that a batch arrives in: two devices, some buffers.
 struct World {
-  World()
-      : gate0(std::make_shared<WindowGate>(kWindowBytes)),
-        gate1(std::make_shared<WindowGate>(kWindowBytes)) {
+  World() {
     limits.max_batch_tasks = 1000;
     registry = *Registry::Create({.devices = 2, .test_operators = true});
     buffers = std::make_unique<BufferTable>(limits);
@@ -50,9 +51,9 @@ struct World {
     Add(0, kClient, DType::kU8, {7});
     Add(1, kClient, DType::kF32, {64});
     Add(0, kClient + 1, DType::kF32, {64});  // Another client's.
-    for (int d = 0; d < 2; ++d) use.push_back(std::make_shared<WindowUse>());
-    translator = std::make_unique<BatchTranslator>(BatchTranslator::Sources{
-        &limits, registry.get(), buffers.get(), {{&device0, gate0}, {&device1, gate1}}});
+    for (int d = 0; d < 2; ++d) admission.AddDevice(kWindowBytes);
+    planner = std::make_unique<Planner>(
+        PlanSources{&limits, registry.get(), buffers.get(), {&device0, &device1}});
   }
 
   void Add(uint32_t device, ClientId owner, DType dtype, Shape shape) {
@@ -76,20 +77,30 @@ struct World {
       }
     }
     // What is not a buffer must be memory that the batch holds.
-    return address >= batch.window_address && bytes <= batch.window_bytes &&
-           address - batch.window_address <= batch.window_bytes - bytes;
+    const WindowMemory* const window = batch.ticket.staging();
+    return window != nullptr && address >= window->address && bytes <= window->size_bytes &&
+           address - window->address <= window->size_bytes - bytes;
   }
 
   Limits limits;
   FakeDevice device0{0, 1 << 20, kWindowBytes};
   FakeDevice device1{1, 1 << 20, kWindowBytes};
-  std::shared_ptr<WindowGate> gate0;
-  std::shared_ptr<WindowGate> gate1;
+  DrainGate gate;
+  Admission admission{limits, &gate};
   std::unique_ptr<Registry> registry;
   std::unique_ptr<BufferTable> buffers;
-  std::vector<std::shared_ptr<WindowUse>> use;
-  std::unique_ptr<BatchTranslator> translator;
+  std::unique_ptr<Planner> planner;
 };
+
+absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(World& world, const v1::Batch& message) {
+  ASSIGN_OR_RETURN(auto work, world.planner->Plan(message, kClient));
+  ASSIGN_OR_RETURN(auto ticket,
+                   world.admission.TryAcquire(
+                       std::make_shared<ClientAccounts>(
+                           std::make_shared<Account>("everybody", Rights{}, /*everybody=*/true), 2),
+                       work->ResourcesNeeded()));
+  return Planner::Fill(message, Clock::time_point::max(), std::move(work), std::move(ticket));
+}
 
 // Reads choices from the input; zeros once it is used up.
 class Choices {
@@ -294,7 +305,7 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
 }
 
 // Pretends that the tasks ran: poisons what they return, and answers the batch.
-void Answer(RequestBatch& batch, uint32_t failing) {
+void Answer(const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
   const size_t count = batch.tasks.size();
   batch.status.assign(count, TaskStatus::kOk);
   batch.device_ns.assign(count, 1);
@@ -305,7 +316,11 @@ void Answer(RequestBatch& batch, uint32_t failing) {
   }
   v1::BatchResult result;
   BuildResult(batch, &result);
-  if (result.outputs_size() != static_cast<int>(batch.returned.size())) Fail("outputs are missing");
+  const auto& columns = message.tasks().arguments();
+  const auto returned = std::count_if(columns.begin(), columns.end(), [](const v1::Column& column) {
+    return column.has_returned();
+  });
+  if (result.outputs_size() != returned) Fail("outputs are missing");
 }
 
 }  // namespace
@@ -329,11 +344,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     message.mutable_options()->set_timeout_us(choose.Number());
   }
 
-  Caller caller;
-  caller.id = kClient;
-  caller.window_use = &world->use;
   {
-    auto batch = world->translator->Translate(message, caller);
+    auto batch = Translate(*world, message);
     if (!batch.ok()) {
       if (batch.status().message().find("Fix: ") == absl::string_view::npos) {
         std::fprintf(stderr, "%s\n", std::string(batch.status().message()).c_str());
@@ -341,9 +353,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     } else {
       CheckTasks(*world, message, **batch);
-      Answer(**batch, choose.Byte());
+      Answer(message, **batch, choose.Byte());
     }
   }
-  if (world->gate0->used_bytes() + world->gate1->used_bytes() != 0) Fail("window memory leaked");
+  if (world->admission.staging_used(0) + world->admission.staging_used(1) != 0) {
+    Fail("staging memory leaked");
+  }
+  if (world->admission.host().used() != 0) Fail("the daemon's memory leaked");
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -293,13 +294,15 @@ uint64_t OwnMemory(const Daemon& daemon) {
   return 0;
 }
 
-double BatchMemory(const Daemon& daemon) {
+double HostMemory(const Daemon& daemon, const std::string& purpose) {
   const std::string page = daemon.Metrics();
-  const std::string name = "resident_host_memory_used_bytes{purpose=\"batches\"} ";
+  const std::string name = "resident_host_memory_used_bytes{purpose=\"" + purpose + "\"} ";
   const size_t at = page.find(name);
   EXPECT_NE(at, std::string::npos);
   return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size()));
 }
+
+double BatchMemory(const Daemon& daemon) { return HostMemory(daemon, "batches"); }
 
 TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
   constexpr uint64_t kLimit = 128 << 20;
@@ -399,6 +402,66 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
     EXPECT_TRUE(calls[i].get().all_ok());
   }
   EXPECT_TRUE(Eventually([&] { return BatchMemory(daemon) == 0; }));
+}
+
+// Processor time that the front end has taken, in clock ticks.
+uint64_t ProcessorTicks(const Daemon& daemon) {
+  std::ifstream file("/proc/" + std::to_string(daemon.pid()) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  uint64_t user = 0, system = 0;
+  EXPECT_TRUE(fields >> user >> system);
+  return user + system;
+}
+
+TEST(FlowControlTest, BatchesThatWaitAreTranslatedOnce) {
+  constexpr uint32_t kTasks = 400'000;
+  constexpr int kStreams = 16, kCompletions = 50;
+  const Daemon daemon({"--max_queued_tasks=600000"});
+  const Client client(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client.Allocate(1, &buffer).ok());
+  ASSERT_TRUE(Park(daemon).ok());
+  v1::Batch batch = FewBytes(buffer, kTasks);
+  for (v1::Column& column : *batch.mutable_tasks()->mutable_arguments()) {
+    column.mutable_buffer()->mutable_offsets()->Resize(kTasks, 0);
+  }
+  // The first fills the queue, and the others wait.
+  const uint64_t begin = ProcessorTicks(daemon);
+  std::vector<std::unique_ptr<ManyBatches>> streams;
+  for (int i = 0; i < 1 + kStreams; ++i) {
+    streams.push_back(std::make_unique<ManyBatches>(client, std::vector<v1::Batch>{batch}));
+  }
+  const double all = kStreams * 2 * 8.0 * kTasks;
+  ASSERT_TRUE(Eventually([&] { return HostMemory(daemon, "requests") > all; }));
+  const uint64_t sent = ProcessorTicks(daemon);
+  // Each of these is a completion of the client's, which may make room for what waits.
+  v1::Batch late = SmallAdd();
+  late.mutable_options()->set_device(0);
+  late.mutable_options()->set_timeout_us(1);
+  for (int i = 0; i < kCompletions; ++i) {
+    const RunOutcome outcome = client.Run(late);
+    ASSERT_TRUE(outcome.call.ok()) << outcome.message();
+    EXPECT_FALSE(outcome.all_ok());
+  }
+  // Translating what waits again each time would take kCompletions times as long.
+  EXPECT_LT(ProcessorTicks(daemon) - sent, 50 + 4 * (sent - begin));
+}
+
+TEST(FlowControlTest, TheAnswerOfARunCountsFromItsAdmissionOn) {
+  const Daemon daemon;
+  const Client client(daemon);
+  ASSERT_TRUE(Park(daemon).ok());
+  auto run = std::async(std::launch::async, [&] { return client.Run(Fill(0, 1 << 20)); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
+  EXPECT_GE(BatchMemory(daemon), 4 << 20);
+  ASSERT_TRUE(Resume(daemon).ok());
+  EXPECT_TRUE(run.get().all_ok());
+  EXPECT_TRUE(
+      Eventually([&] { return BatchMemory(daemon) == 0 && HostMemory(daemon, "answers") == 0; }));
 }
 
 TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {

@@ -165,14 +165,30 @@ TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+// By default, gRPC takes 16 MiB off the daemon for a client that reads nothing.
+std::shared_ptr<grpc::Channel> ChannelWithLittleBuffer(const Daemon& daemon) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return grpc::CreateCustomChannel(daemon.address(), grpc::InsecureChannelCredentials(), arguments);
+}
+std::unique_ptr<v1::Executor::Stub> ExecutorWithLittleBuffer(const Daemon& daemon) {
+  return v1::Executor::NewStub(ChannelWithLittleBuffer(daemon));
+}
+
 // A buffer of `floats` floats, and a download of it of which nothing is read.
 struct UnreadDownload {
-  UnreadDownload(const Client& client, uint64_t floats) : context(client.Context()) {
+  UnreadDownload(const Client& client, uint64_t floats)
+      : UnreadDownload(client, floats, client.buffers()) {}
+  template <typename Stub>
+  UnreadDownload(const Client& client, uint64_t floats, Stub& buffers) : context(client.Context()) {
     uint64_t id = 0;
     EXPECT_TRUE(client.Allocate(floats, &id).ok());
     v1::DownloadRequest request;
     request.set_buffer_id(id);
-    stream = client.buffers().Download(context.get(), request);
+    stream = buffers.Download(context.get(), request);
   }
   std::unique_ptr<grpc::ClientContext> context;
   std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> stream;
@@ -202,6 +218,41 @@ TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
     EXPECT_EQ(bytes, size_t{8} << 20);
     EXPECT_TRUE(download.stream->Finish().ok());
   }
+}
+
+TEST(StagingMemoryTest, UnreadDownloadsAreChargedWithTheMemoryThatTheyTake) {
+  constexpr int64_t kLimit = 16 << 20;
+  const Daemon daemon({"--max_host_mib=16"});
+  const auto charged = [&] {
+    return Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"downloads\"}");
+  };
+  const auto buffers = v1::Buffers::NewStub(ChannelWithLittleBuffer(daemon));
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<UnreadDownload> downloads;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon));
+    downloads.emplace_back(*clients.back(), 1 << 18, *buffers);  // 1 MiB.
+  }
+  // So much that a further piece does not fit beside it.
+  ASSERT_TRUE(Eventually([&] { return charged() > kLimit / 2; }));
+  EXPECT_LE(charged(), kLimit);
+  // Small batches find room.
+  const Client other(daemon);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(other.Run(SmallAdd()).all_ok());
+  EXPECT_LE(charged(), kLimit);
+  // Once they are read, all of them go on.
+  std::vector<std::future<size_t>> reads;
+  for (auto& download : downloads) {
+    reads.push_back(std::async(std::launch::async, [&download] {
+      v1::DownloadResponse piece;
+      size_t bytes = 0;
+      while (download.stream->Read(&piece)) bytes += piece.data().size();
+      EXPECT_TRUE(download.stream->Finish().ok());
+      return bytes;
+    }));
+  }
+  for (auto& read : reads) EXPECT_EQ(read.get(), size_t{1} << 20);
+  EXPECT_TRUE(Eventually([&] { return charged() == 0; }));
 }
 
 TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
@@ -246,17 +297,6 @@ TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
   EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 0; }));
   held.GiveBack();
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
-}
-
-// Left to itself, gRPC takes 16 MiB off the daemon for whoever reads nothing.
-std::unique_ptr<v1::Executor::Stub> ExecutorWithLittleBuffer(const Daemon& daemon) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
-  arguments.SetMaxReceiveMessageSize(-1);
-  return v1::Executor::NewStub(
-      grpc::CreateCustomChannel(daemon.address(), grpc::InsecureChannelCredentials(), arguments));
 }
 
 // Who is woken for memory while its client reads no answers leaves it to the next in line.

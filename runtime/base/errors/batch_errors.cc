@@ -153,6 +153,12 @@ absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::s
                                            ". Fix: send a value in its range"));
 }
 
+absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      StrCat("the client has ", queued, " tasks queued; ", tasks, " more would pass the limit of ",
+             limit, ". Fix: wait for results, or raise --max_queued_tasks"));
+}
+
 absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits) {
   return absl::ResourceExhaustedError(
       ever_fits ? StrCat("staging memory is full: the batch carries ", bytes,

@@ -55,13 +55,13 @@ absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes,
 }
 
 absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {
-  return absl::ResourceExhaustedError(
-      StrCat("the batch's tasks need ", bytes.wanted, " bytes of the daemon's memory; batches of ",
-             "this client take ", bytes.of_client, ", those of all clients ", bytes.of_all,
-             ", and ", client ? "one client may take " : "all may take ", bytes.limit >> 20,
-             client ? " MiB" : " MiB, of which a client that has some leaves half to the others",
-             ". Fix: wait for results, send batches of fewer tasks, or raise ",
-             client ? "--max_client_host_mib" : "--max_host_mib"));
+  return absl::ResourceExhaustedError(StrCat(
+      "the batch's tasks and their answer need ", bytes.wanted,
+      " bytes of the daemon's memory; this client holds ", bytes.of_client, ", all clients hold ",
+      bytes.of_all, ", and ", client ? "one client may hold " : "all may hold ", bytes.limit >> 20,
+      client ? " MiB" : " MiB, of which each leaves as much free as it holds",
+      ". Fix: wait for results and read them, send batches of fewer tasks, or raise ",
+      client ? "--max_client_host_mib" : "--max_host_mib"));
 }
 
 absl::Status ClientNameTooLong(size_t bytes, size_t limit) {

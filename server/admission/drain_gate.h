@@ -3,8 +3,8 @@
 //   open ──Close──▶ draining (for good)
 //
 // Thread safety: all members may be called from any thread.
-#ifndef RESIDENT_SERVER_RPC_DRAIN_GATE_H_
-#define RESIDENT_SERVER_RPC_DRAIN_GATE_H_
+#ifndef RESIDENT_SERVER_ADMISSION_DRAIN_GATE_H_
+#define RESIDENT_SERVER_ADMISSION_DRAIN_GATE_H_
 
 #include <cstdint>
 
@@ -54,4 +54,4 @@ class DrainGate {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_RPC_DRAIN_GATE_H_
+#endif  // RESIDENT_SERVER_ADMISSION_DRAIN_GATE_H_

@@ -1,0 +1,244 @@
+// Admission: whether, and when, a batch or a piece of a transfer may begin.
+//
+// A plan says what it needs (Needs). A Ticket owns all of it: the daemon's promise to finish the
+// tasks before it drains, the quota of the identity, places in the client's queue, staging memory,
+// and the daemon's own memory for descriptors, outcomes and the answer. Destroying the ticket
+// gives everything back.
+//
+// Either everything is held or nothing: what waits holds none of it, so that nobody waits in a
+// circle. Requests that wait are kept in the order of arrival. They are tried again whenever
+// something was given back, and every kPollInterval; one request is tried in constant time. Of
+// the requests of one client on one device that lack the same resource, only the oldest is tried.
+//
+//              ┌──── free now ───────────────────────────────────▶ done, from within Acquire
+//   Acquire ───┤
+//              └─▶ waiting ──given back──▶ done, from a thread of `post`
+//                     └──── deadline, drain ──▶ done, with the error
+//                     └──── Cancel ──▶ (done is not called)
+//
+// Thread safety: all members may be called from any thread. Callbacks are called without locks.
+//
+// Memory ordering: see Wake(). A release that misses a new waiter delays it by kPollInterval at
+// most.
+//
+//   admission.Acquire(this, client, needs, deadline, [self](absl::StatusOr<Ticket> ticket) {...});
+#ifndef RESIDENT_SERVER_ADMISSION_ADMISSION_H_
+#define RESIDENT_SERVER_ADMISSION_ADMISSION_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/base/limits.h"
+#include "runtime/device/device.h"
+#include "server/admission/budget.h"
+#include "server/admission/drain_gate.h"
+#include "server/auth/account.h"
+
+namespace resident {
+
+class Admission;
+
+// What can be lacking.
+enum class Resource : uint8_t { kNone, kQuota, kQueue, kStaging, kHost };
+inline constexpr size_t kResources = 5;
+
+// What one client holds of each budget.
+class ClientAccounts {
+ public:
+  ClientAccounts(std::shared_ptr<Account> identity, size_t devices);
+
+  Account& identity() const { return *identity_; }
+  const std::shared_ptr<Budget::Account>& host() const { return host_; }
+
+ private:
+  friend class Admission;
+  friend class Ticket;
+  struct OnDevice {
+    std::shared_ptr<Budget::Account> queue = std::make_shared<Budget::Account>();
+    std::shared_ptr<Budget::Account> staging = std::make_shared<Budget::Account>();
+    // The last scan in which a request lacked the resource.
+    std::array<uint64_t, kResources> lacked{};  // Guarded by Admission's mu_.
+  };
+
+  const std::shared_ptr<Account> identity_;
+  const std::shared_ptr<Budget::Account> host_ = std::make_shared<Budget::Account>();
+  std::vector<OnDevice> devices_;
+  std::atomic<uint64_t> tickets_{0};  // For tasks.
+};
+
+// What a plan needs.
+struct Needs {
+  uint32_t device = 0;
+  // The engine that staging memory is allocated from.
+  std::shared_ptr<EngineSession> session;
+  // Tasks of a batch; 0 for a piece of a transfer, which takes neither quota nor queue.
+  uint64_t tasks = 0;
+  uint64_t staging_bytes = 0;
+  // The daemon's own memory.
+  uint64_t host_bytes = 0;
+  Budget::Purpose purpose = Budget::Purpose::kBatches;
+  // Host memory beside, for a version on trial; the batch runs without the trial if it is refused.
+  uint64_t trial_bytes = 0;
+};
+
+class Ticket {
+ public:
+  Ticket() = default;
+  ~Ticket() { Release(); }
+  Ticket(Ticket&& other) noexcept { *this = std::move(other); }
+  Ticket& operator=(Ticket&& other) noexcept;
+
+  // Null if none was needed.
+  const WindowMemory* staging() const { return staging_.get(); }
+  // Whether there is memory for the trial.
+  bool trial() const { return trial_; }
+
+  // The tasks have ended: the client may use its queue again, and the identity its quota. Who
+  // waits for them is tried when the rest is released.
+  void EndTasks();
+  void ReleaseStaging();
+  // Takes the daemon's memory out of the ticket: from now on it is `bytes` of an answer.
+  Budget::Charge TakeAnswer(uint64_t bytes);
+  // The same without a change.
+  Budget::Charge TakeHost() { return std::move(host_charge_); }
+  // Gives everything back.
+  void Release();
+
+ private:
+  friend class Admission;
+  // The same, but nobody who waits is tried again because of it.
+  void Undo();
+  void ReleaseTasks();
+
+  Admission* admission_ = nullptr;
+  std::shared_ptr<ClientAccounts> client_;
+  uint64_t quota_tasks_ = 0;
+  uint64_t gate_tasks_ = 0;
+  bool begun_ = false;
+  bool trial_ = false;
+  Budget::Charge queue_charge_;
+  std::shared_ptr<const WindowMemory> staging_;
+  Budget::Charge staging_charge_;
+  Budget::Charge host_charge_;
+};
+
+class Admission {
+ public:
+  static constexpr std::chrono::milliseconds kPollInterval{20};
+
+  using Done = std::function<void(absl::StatusOr<Ticket> ticket)>;
+  using Post = std::function<void(std::function<void()> work)>;
+
+  Admission(const Limits& limits, DrainGate* gate);
+  // REQUIRES: no ticket is left.
+  ~Admission() { Stop(); }
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // To be called before everything else, in the order of the devices' indices.
+  void AddDevice(uint64_t staging_bytes);
+  // `post` runs what it is given on a thread of its own. Requests can wait from now on.
+  void Start(Post post);
+  // Refuses what waits. Nothing waits from now on.
+  void Stop();
+
+  // RESOURCE_EXHAUSTED: something is not free now; which, the message says. UNAVAILABLE: the
+  // daemon drains.
+  absl::StatusOr<Ticket> TryAcquire(const std::shared_ptr<ClientAccounts>& client,
+                                    const Needs& needs);
+  // Calls `done` once. Errors: RESOURCE_EXHAUSTED (it can never be free), UNAVAILABLE (the daemon
+  // drains), DEADLINE_EXCEEDED. `key`: the caller, who waits for one thing at a time.
+  void Acquire(const void* key, std::shared_ptr<ClientAccounts> client, Needs needs,
+               Clock::time_point deadline, Done done);
+
+  // False: the client's next request may be read. Else `done` is called once it may be.
+  bool WaitToRead(const void* key, std::shared_ptr<ClientAccounts> client,
+                  std::function<void()> done);
+
+  // Whether something waited under this key; then it does no longer, and its callback is not
+  // called.
+  bool Cancel(const void* key);
+
+  // Tries what waits, because something was given back or the daemon drains.
+  void Wake();
+
+  Budget& host() { return host_; }
+  const Budget& host() const { return host_; }
+  // How much of `max_bytes` a transfer moves at a time: small enough that several pieces fit.
+  uint64_t PieceBytes(uint32_t device, uint64_t max_bytes) const;
+  uint64_t staging_used(uint32_t device) const { return devices_[device].staging.used(); }
+  uint64_t staging_waiting(uint32_t device) const;
+
+ private:
+  friend class Ticket;
+  struct OnDevice {
+    OnDevice(Budget::Options queue_options, Budget::Options staging_options)
+        : queue(std::move(queue_options)), staging(std::move(staging_options)) {}
+    Budget queue;
+    Budget staging;
+  };
+  struct Waiting {
+    const void* key = nullptr;
+    std::shared_ptr<ClientAccounts> client;
+    Needs needs;
+    bool to_read = false;
+    Clock::time_point deadline = Clock::time_point::max();
+    Done done;
+    Resource lacking = Resource::kNone;
+    Budget::Place place;
+  };
+  using Line = std::list<Waiting>;
+
+  // One try. `*lacking`: what is not free now; kNone if waiting does not help. `waiting`: who
+  // tries again, if so.
+  absl::StatusOr<Ticket> Try(const std::shared_ptr<ClientAccounts>& client, const Needs& needs,
+                             Waiting* waiting, Resource* lacking);
+  absl::Status TakeTasks(const Needs& needs, Ticket& ticket, Resource* lacking);
+  absl::Status TakeStaging(const Needs& needs, Budget::Place* place, Ticket& ticket,
+                           Resource* lacking);
+  absl::Status TakeHost(const Needs& needs, Ticket& ticket, Resource* lacking);
+
+  void Insert(Waiting& waiting) ABSL_LOCKS_EXCLUDED(mu_);
+  void Serve() ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether it has its result.
+  bool TryWaiting(Waiting& waiting, Clock::time_point now, absl::StatusOr<Ticket>* result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remove(Line::iterator position, Line* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Loop();
+
+  const uint64_t max_queued_tasks_;
+  DrainGate* const gate_;
+  Budget host_;
+  std::deque<OnDevice> devices_;
+  Post post_;
+
+  std::atomic<uint64_t> waiting_count_{0};  // As many as `line_`.
+  mutable absl::Mutex mu_;
+  Line line_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<const void*, Line::iterator> by_key_ ABSL_GUARDED_BY(mu_);
+  uint64_t scan_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+
+  absl::Mutex wake_mu_;
+  bool wake_ ABSL_GUARDED_BY(wake_mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(wake_mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_ADMISSION_ADMISSION_H_

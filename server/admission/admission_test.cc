@@ -1,0 +1,229 @@
+#include "server/admission/admission.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "runtime/device/fake_session.h"
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kStaging = 1000;
+constexpr uint64_t kMaxTasks = 100;
+constexpr Clock::time_point kNever = Clock::time_point::max();
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  // What Acquire's callback got.
+  struct Result {
+    absl::Notification done;
+    absl::StatusOr<Ticket> ticket = absl::UnknownError("none yet");
+  };
+  using Pending = std::shared_ptr<Result>;
+  using Client = std::shared_ptr<ClientAccounts>;
+
+  AdmissionTest() {
+    limits_.max_queued_tasks = kMaxTasks;
+    limits_.max_host_mib = 8;
+    limits_.max_client_host_mib = 4;
+    admission_ = std::make_unique<Admission>(limits_, &gate_);
+    admission_->AddDevice(kStaging);
+    admission_->Start([](std::function<void()> work) { work(); });
+  }
+
+  Client NewClient() { return std::make_shared<ClientAccounts>(identity_, 1); }
+  Needs Staging(uint64_t bytes) {
+    Needs needs;
+    needs.session = session_;
+    needs.tasks = 1;
+    needs.staging_bytes = bytes;
+    return needs;
+  }
+  static Needs Tasks(uint64_t tasks, uint64_t host_bytes = 0) {
+    Needs needs;
+    needs.tasks = tasks;
+    needs.host_bytes = host_bytes;
+    return needs;
+  }
+  Pending Acquire(const Client& client, const Needs& needs, Clock::time_point deadline = kNever) {
+    auto pending = std::make_shared<Result>();
+    admission_->Acquire(pending.get(), client, needs, deadline,
+                        [pending](absl::StatusOr<Ticket> ticket) {
+                          pending->ticket = std::move(ticket);
+                          pending->done.Notify();
+                        });
+    return pending;
+  }
+  static bool Served(const Pending& pending) {
+    return pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)) && pending->ticket.ok();
+  }
+
+  Limits limits_;
+  DrainGate gate_;
+  const std::shared_ptr<Account> identity_ =
+      std::make_shared<Account>("everybody", Rights{.roles = {}, .tasks_in_flight = 500});
+  const std::shared_ptr<FakeSession> session_ = std::make_shared<FakeSession>(1, 0, kStaging);
+  std::unique_ptr<Admission> admission_;
+};
+
+TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndGivesThemBack) {
+  const Client client = NewClient();
+  Needs needs = Staging(400);
+  needs.tasks = 70;
+  needs.host_bytes = 1000;
+  {
+    const Pending pending = Acquire(client, needs);
+    ASSERT_TRUE(pending->done.HasBeenNotified()) << "what is free is given at once";
+    ASSERT_TRUE(pending->ticket.ok()) << pending->ticket.status();
+    EXPECT_NE(pending->ticket->staging(), nullptr);
+    EXPECT_EQ(admission_->staging_used(0), 400u);
+    EXPECT_EQ(admission_->host().used(), 1000u);
+    EXPECT_EQ(identity_->tasks_in_flight(), 70u);
+    EXPECT_EQ(admission_->TryAcquire(client, Tasks(31)).status().code(),
+              absl::StatusCode::kResourceExhausted);
+    // The answer stays charged when the ticket is gone.
+    const Budget::Charge answer = pending->ticket->TakeAnswer(300);
+    pending->ticket->Release();
+    EXPECT_EQ(admission_->host().used(Budget::Purpose::kAnswers), 300u);
+    EXPECT_EQ(admission_->host().used(), 300u);
+  }
+  EXPECT_EQ(admission_->staging_used(0), 0u);
+  EXPECT_EQ(admission_->host().used(), 0u);
+  EXPECT_EQ(identity_->tasks_in_flight(), 0u);
+  EXPECT_EQ(gate_.AwaitEmpty(absl::InfinitePast()), 0u);
+  EXPECT_TRUE(admission_->TryAcquire(client, Tasks(100)).ok());
+}
+
+TEST_F(AdmissionTest, WhatIsRefusedHoldsNothing) {
+  const Client client = NewClient();
+  Needs needs = Staging(kStaging + 1);
+  needs.host_bytes = 1000;
+  const Pending never = Acquire(client, needs);
+  ASSERT_TRUE(never->done.HasBeenNotified());
+  EXPECT_EQ(never->ticket.status().code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status host = admission_->TryAcquire(client, Tasks(1, 9 << 20)).status();
+  EXPECT_NE(std::string(host.message()).find("--max_host_mib"), std::string::npos) << host;
+  EXPECT_EQ(identity_->tasks_in_flight(), 0u);
+  EXPECT_EQ(admission_->host().used(), 0u);
+  EXPECT_EQ(gate_.AwaitEmpty(absl::InfinitePast()), 0u);
+}
+
+TEST_F(AdmissionTest, WaitersAreServedInTheOrderOfArrival) {
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  ASSERT_TRUE(held.ok());
+  const Pending first = Acquire(NewClient(), Staging(500)),
+                second = Acquire(NewClient(), Staging(600));
+  EXPECT_EQ(admission_->staging_waiting(0), 2u);
+  held->Release();
+  ASSERT_TRUE(Served(first));
+  EXPECT_FALSE(second->done.HasBeenNotified());  // Both do not fit.
+  first->ticket->Release();
+  EXPECT_TRUE(Served(second));
+  EXPECT_EQ(admission_->staging_waiting(0), 0u);
+}
+
+TEST_F(AdmissionTest, ARequestThatLacksMemoryKeepsNoStagingMemoryFromOthers) {
+  const Client silent = NewClient();
+  Needs needs = Staging(800);
+  needs.host_bytes = 3 << 20;
+  auto held = admission_->TryAcquire(silent, needs);
+  ASSERT_TRUE(held.ok());
+  const Pending again = Acquire(silent, needs), other = Acquire(NewClient(), Staging(800));
+  // The client does not read its answer.
+  const Budget::Charge unread = held->TakeAnswer(3 << 20);
+  held->Release();
+  EXPECT_TRUE(Served(other));
+  EXPECT_FALSE(again->done.HasBeenNotified());
+}
+
+TEST_F(AdmissionTest, AClientsOtherRequestsDoNotWaitForWhatTheyDoNotNeed) {
+  const Client client = NewClient();
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  auto tasks = admission_->TryAcquire(client, Tasks(60));
+  ASSERT_TRUE(held.ok() && tasks.ok());
+  const Pending staging = Acquire(client, Staging(500)), queue = Acquire(client, Tasks(50));
+  tasks->Release();
+  EXPECT_TRUE(Served(queue));
+  EXPECT_FALSE(staging->done.HasBeenNotified());
+  held->Release();
+  EXPECT_TRUE(Served(staging));
+}
+
+TEST_F(AdmissionTest, AWaiterIsAnsweredAtItsDeadlineWhateverItLacks) {
+  const Client client = NewClient();
+  auto tasks = admission_->TryAcquire(client, Tasks(60, 3 << 20));
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  ASSERT_TRUE(tasks.ok() && held.ok());
+  const Clock::time_point soon = Clock::now() + std::chrono::milliseconds(30);
+  for (const Needs& needs : {Tasks(60), Tasks(1, 2 << 20), Staging(800)}) {
+    const Pending pending = Acquire(client, needs, soon);
+    ASSERT_TRUE(pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+}
+
+TEST_F(AdmissionTest, QuotaIsWaitedForOnlyWhileTheClientHasSomethingUnderWay) {
+  const auto poor = std::make_shared<Account>("poor", Rights{.roles = {}, .tasks_in_flight = 10});
+  const Client client = std::make_shared<ClientAccounts>(poor, 1);
+  auto some = admission_->TryAcquire(client, Tasks(6));
+  ASSERT_TRUE(some.ok());
+  const Pending waits = Acquire(client, Tasks(8)), never = Acquire(client, Tasks(11));
+  EXPECT_FALSE(waits->done.HasBeenNotified());
+  some->Release();
+  ASSERT_TRUE(Served(waits));
+  waits->ticket->Release();
+  ASSERT_TRUE(never->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(never->ticket.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(AdmissionTest, DrainRefusesWhatWaits) {
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  const Client client = NewClient();
+  const Pending first = Acquire(client, Staging(500)), second = Acquire(client, Staging(500));
+  gate_.Close();
+  for (const Pending& pending : {first, second}) {
+    ASSERT_TRUE(pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST_F(AdmissionTest, WhatIsCancelledIsNotCalled) {
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  const Pending pending = Acquire(NewClient(), Staging(500));
+  EXPECT_TRUE(admission_->Cancel(pending.get()));
+  EXPECT_FALSE(admission_->Cancel(pending.get()));
+  held->Release();
+  const Pending next = Acquire(NewClient(), Staging(900));
+  EXPECT_TRUE(Served(next));
+  EXPECT_FALSE(pending->done.HasBeenNotified());
+}
+
+TEST_F(AdmissionTest, ReadingGoesOnOnceRequestsAreGivenBack) {
+  const Client client = NewClient();
+  absl::Notification read;
+  EXPECT_FALSE(admission_->WaitToRead(&read, client, [&] { read.Notify(); }));
+  Budget::Charge request = admission_->host().Count(client->host(), 5 << 20);
+  ASSERT_TRUE(admission_->WaitToRead(&read, client, [&] { ADD_FAILURE() << "replaced"; }));
+  ASSERT_TRUE(admission_->WaitToRead(&read, client, [&] { read.Notify(); }));
+  EXPECT_FALSE(read.HasBeenNotified());
+  request.Clear();
+  EXPECT_TRUE(read.WaitForNotificationWithTimeout(absl::Seconds(30)));
+}
+
+TEST_F(AdmissionTest, PiecesOfTransfersLeaveRoomForOthers) {
+  admission_->Stop();
+  Admission admission(limits_, &gate_);
+  for (const uint64_t mib : {256, 4, 1}) admission.AddDevice(mib << 20);
+  EXPECT_EQ(admission.PieceBytes(0, 4 << 20), 4u << 20);
+  EXPECT_EQ(admission.PieceBytes(1, 4 << 20), 256u << 10);
+  EXPECT_EQ(admission.PieceBytes(2, 100), 100u);
+}
+
+}  // namespace
+}  // namespace resident

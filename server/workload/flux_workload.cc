@@ -1,0 +1,111 @@
+#include "server/workload/flux_workload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/errors/flux_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/workload/result_builder.h"
+
+namespace resident {
+
+std::string FluxWorkload::FindOperatorName(const v1::FluxPrograms& message) {
+  return message.operator_().empty() ? kFluxRunOperator : message.operator_();
+}
+
+absl::Status FluxWorkload::FindInstalled() {
+  const v1::FluxPrograms& programs = message_.programs();
+  const std::string& name = programs.operator_();
+  if (name.empty()) {
+    return programs.version() == 0 ? absl::OkStatus()
+                                   : errors::FluxVersionAlone(programs.version());
+  }
+  if (!programs.bytecode().empty() || programs.offsets_size() > 0 ||
+      programs.program_index_size() > 0) {
+    return errors::FluxOperatorAndPrograms(name);
+  }
+  ASSIGN_OR_RETURN(auto op, sources_.registry->ResolveProgram(name, programs.version()));
+  counted_ = std::move(op);
+  return absl::OkStatus();
+}
+
+absl::Status FluxWorkload::Check() {
+  absl::Status status = FindInstalled();
+  if (!status.ok()) return status;
+  const bool installed = counted_.version != nullptr;
+  programs_.emplace(message_.programs(),
+                    installed ? counted_.version->spec.bytecode.get() : nullptr);
+  status = programs_->Check(*sources_.limits);
+  if (!status.ok()) return status;
+  std::optional<uint32_t> wanted;
+  if (message_.options().has_device()) wanted = message_.options().device();
+  ASSIGN_OR_RETURN(auto place, Place(sources_.devices, wanted));
+  place_ = std::move(place);
+  ASSIGN_OR_RETURN(auto flux_run, sources_.registry->Resolve(kFluxRunOperator, 0));
+  flux_run_ = std::move(flux_run);
+  ASSIGN_OR_RETURN(auto copy_bytes, sources_.registry->Resolve(kCopyBytesOperator, 0));
+  copy_bytes_ = std::move(copy_bytes);
+  if (!installed) counted_ = flux_run_;
+  split_ = programs_->Split(place_.session->info(), sources_.task_time_limit);
+  return programs_->CheckSplit(split_);
+}
+
+Needs FluxWorkload::ResourcesNeeded() const {
+  Needs needs;
+  needs.device = place_.device;
+  needs.session = place_.session;
+  needs.tasks = programs_->most_tasks(split_);
+  needs.staging_bytes = programs_->window_bytes();
+  needs.host_bytes = programs_->descriptor_bytes(split_) + needs.tasks * kTaskOutcomeBytes +
+                     programs_->answer_bytes();
+  return needs;
+}
+
+void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
+  batch.device = place_.device;
+  batch.epoch = place_.session->epoch();
+  batch.operator_name = counted_.op->name();
+  batch.version = counted_.version->version;
+  batch.stats = counted_.stats(place_.device);
+  batch.keep_alive.push_back(counted_.version);
+  // The copy in device memory is only for speed: without it the programs read staging memory.
+  const DeviceMemory* staged = nullptr;
+  if (programs_->wants_staging()) {
+    auto memory = place_.session->AllocateMemory(programs_->bytecode_bytes());
+    if (memory.ok()) {
+      staged = memory->get();
+      batch.keep_alive.push_back(*std::move(memory));
+    }
+  }
+  outputs_ = programs_->Fill(flux_run_, copy_bytes_, split_, *ticket.staging(), staged, batch);
+  programs_.reset();
+  place_.session = nullptr;
+  counted_ = flux_run_ = copy_bytes_ = {};
+}
+
+void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
+  // One status for the batch, that of the first task that failed, and one time.
+  size_t decisive = 0;
+  while (decisive + 1 < batch.status.size() && batch.status[decisive] == TaskStatus::kOk)
+    ++decisive;
+  uint64_t device_ns = 0;
+  for (const uint32_t ns : batch.device_ns) device_ns += ns;
+  result->add_device_ns(static_cast<uint32_t>(std::min<uint64_t>(device_ns, UINT32_MAX)));
+  if (batch.status[decisive] != TaskStatus::kOk) {
+    result->add_status(static_cast<v1::TaskStatus>(batch.status[decisive]));
+    AddTaskError(batch, 0, decisive, result);
+    return;
+  }
+  v1::FluxResults* flux = result->mutable_flux();
+  const size_t runs = outputs_.runs;
+  flux->mutable_registers()->assign(reinterpret_cast<const char*>(outputs_.registers),
+                                    runs * outputs_.wanted * 4);
+  flux->mutable_cycles()->assign(reinterpret_cast<const char*>(outputs_.cycles), runs * 4);
+  // memcmp of a run of zeros with itself, shifted by one: no errors, nothing sent.
+  const uint8_t* const errors = outputs_.errors;
+  const bool clean = errors[0] == 0 && std::memcmp(errors, errors + 1, runs - 1) == 0;
+  if (!clean) flux->mutable_errors()->assign(reinterpret_cast<const char*>(errors), runs);
+}
+
+}  // namespace resident

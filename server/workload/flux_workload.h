@@ -1,0 +1,48 @@
+// FluxWorkload: a batch of FLUX programs (workload.h).
+//
+// Thread safety: one thread at a time.
+#ifndef RESIDENT_SERVER_WORKLOAD_FLUX_WORKLOAD_H_
+#define RESIDENT_SERVER_WORKLOAD_FLUX_WORKLOAD_H_
+
+#include <optional>
+#include <string>
+
+#include "runtime/operators/registry/registry.h"
+#include "server/translation/flux_programs.h"
+#include "server/translation/placement.h"
+#include "server/workload/planner.h"
+#include "server/workload/workload.h"
+
+namespace resident {
+
+class FluxWorkload final : public Workload {
+ public:
+  FluxWorkload(const PlanSources& sources, const v1::Batch& message)
+      : sources_(sources), message_(message) {}
+
+  // Programs without a name are flux.run's.
+  static std::string FindOperatorName(const v1::FluxPrograms& message);
+
+  absl::Status Check() override;
+  Needs ResourcesNeeded() const override;
+  void Fill(const Ticket& ticket, RequestBatch& batch) override;
+  void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
+
+ private:
+  // The installed program that the message names, if it names one.
+  absl::Status FindInstalled();
+
+  const PlanSources& sources_;
+  const v1::Batch& message_;   // Until Fill.
+  ResolvedOperator counted_;   // Whose statistics count the tasks.
+  ResolvedOperator flux_run_;  // Until Fill, as those below.
+  ResolvedOperator copy_bytes_;
+  std::optional<FluxPrograms> programs_;
+  FluxSplit split_;
+  Placement place_;
+  FluxOutputs outputs_;  // From Fill on.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_WORKLOAD_FLUX_WORKLOAD_H_

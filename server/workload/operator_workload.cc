@@ -1,0 +1,112 @@
+#include "server/workload/operator_workload.h"
+
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/operator_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/workload/result_builder.h"
+
+namespace resident {
+
+absl::Status OperatorWorkload::Check() {
+  const v1::OperatorTasks& tasks = message_.tasks();
+  if (tasks.count() == 0) return errors::NoTasks();
+  if (tasks.count() > sources_.limits->max_batch_tasks) {
+    return errors::TooManyTasks(tasks.count(), sources_.limits->max_batch_tasks);
+  }
+  ASSIGN_OR_RETURN(auto op, sources_.registry->Resolve(tasks.operator_(), tasks.version()));
+  op_ = std::move(op);
+  if (op_.op->name() == kFluxRunOperator || op_.op->name() == kCompareOperator) {
+    return errors::InternalOperator(op_.op->name());
+  }
+
+  columns_.emplace(op_, tasks);
+  absl::Status status = columns_->Read(*sources_.buffers, client_, hold_);
+  if (!status.ok()) return status;
+  std::optional<uint32_t> wanted;
+  if (message_.options().has_device()) wanted = message_.options().device();
+  if (wanted.has_value() && *wanted >= sources_.devices.size()) {
+    return errors::UnknownDevice(*wanted, sources_.devices.size());
+  }
+  status = columns_->FindDevice(wanted);
+  if (!status.ok()) return status;
+  ASSIGN_OR_RETURN(auto place, Place(sources_.devices, wanted));
+  place_ = std::move(place);
+  status = columns_->Place(place_.session->epoch());
+  if (!status.ok()) return status;
+  if (columns_->descriptor_bytes() > kMaxBatchDescriptorBytes) {
+    return errors::TooManyArguments(columns_->descriptor_bytes(), kMaxBatchDescriptorBytes);
+  }
+  trial_ = op_.shadow != nullptr && columns_->SeparateOutputs(&outputs_);
+  return absl::OkStatus();
+}
+
+Needs OperatorWorkload::ResourcesNeeded() const {
+  const uint64_t tasks = message_.tasks().count();
+  const uint64_t batch_bytes = columns_->descriptor_bytes() + tasks * kTaskOutcomeBytes;
+  Needs needs;
+  needs.device = place_.device;
+  needs.session = place_.session;
+  needs.tasks = tasks;
+  needs.staging_bytes = columns_->window_bytes();
+  needs.host_bytes = batch_bytes + columns_->returned_bytes();
+  if (trial_) {
+    // A copy of the batch, and a task for each output of each task that compares the two: its
+    // descriptor, the two tensors, and which task it is about.
+    constexpr uint64_t kComparisonBytes =
+        sizeof(TaskDescriptor) + 2 * sizeof(Argument) + sizeof(uint64_t) + kTaskOutcomeBytes;
+    needs.trial_bytes = batch_bytes + tasks * outputs_.size() * kComparisonBytes;
+  }
+  return needs;
+}
+
+void OperatorWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
+  batch.device = place_.device;
+  batch.epoch = place_.session->epoch();
+  batch.operator_name = op_.op->name();
+  batch.version = op_.version->version;
+  batch.stats = op_.stats(place_.device);
+  batch.keep_alive = std::move(hold_);
+  batch.keep_alive.push_back(op_.version);
+  columns_->Fill(ticket.staging(), batch, &returned_);
+  if (trial_ && ticket.trial()) {
+    batch.shadow = op_.shadow;
+    batch.shadow_outputs = std::move(outputs_);
+  }
+  columns_.reset();
+  place_.session = nullptr;
+  op_ = {};
+}
+
+void OperatorWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
+  const size_t count = batch.status.size();
+  result->mutable_device_ns()->Resize(static_cast<int>(count), 0);
+  std::memcpy(result->mutable_device_ns()->mutable_data(), batch.device_ns.data(),
+              count * sizeof(uint32_t));
+  for (const ReturnedColumn& returned : returned_) {
+    std::string* output = result->add_outputs();
+    if (returned.host == nullptr) continue;
+    output->assign(reinterpret_cast<const char*>(returned.host), count * returned.task_bytes);
+  }
+  if (batch.failed == 0) return;
+
+  result->mutable_status()->Resize(static_cast<int>(count), 0);
+  for (size_t i = 0; i < count; ++i) {
+    if (batch.status[i] == TaskStatus::kOk) continue;
+    result->set_status(static_cast<int>(i), static_cast<v1::TaskStatus>(batch.status[i]));
+    if (result->errors_size() < static_cast<int>(kMaxTaskErrors)) {
+      AddTaskError(batch, static_cast<uint32_t>(i), i, result);
+    }
+    // Staging memory that no task has written may hold another client's data.
+    for (size_t c = 0; c < returned_.size(); ++c) {
+      const uint64_t bytes = returned_[c].task_bytes;
+      if (bytes == 0) continue;
+      std::memset(result->mutable_outputs(static_cast<int>(c))->data() + i * bytes, 0, bytes);
+    }
+  }
+}
+
+}  // namespace resident

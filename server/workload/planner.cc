@@ -1,0 +1,66 @@
+#include "server/workload/planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/errors/batch_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/workload/flux_workload.h"
+#include "server/workload/operator_workload.h"
+
+namespace resident {
+namespace {
+
+std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Batch& message,
+                                       ClientId client) {
+  switch (message.work_case()) {
+    case v1::Batch::kTasks:
+      return std::make_unique<OperatorWorkload>(sources, message, client);
+    case v1::Batch::kPrograms:
+      return std::make_unique<FluxWorkload>(sources, message);
+    case v1::Batch::WORK_NOT_SET:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline) {
+  if (options.timeout_us() == 0) return call_deadline;
+  // A timeout beyond a century is none; adding it must not overflow.
+  constexpr uint64_t kMaxUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
+  return std::min(call_deadline,
+                  Clock::now() + std::chrono::microseconds(std::min(options.timeout_us(), kMaxUs)));
+}
+
+std::string FindOperatorName(const v1::Batch& message) {
+  if (message.has_tasks()) return message.tasks().operator_();
+  return FluxWorkload::FindOperatorName(message.programs());
+}
+
+absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message,
+                                                        ClientId client) const {
+  if (!v1::BatchOptions::Ordering_IsValid(message.options().ordering())) {
+    return errors::UnknownEnum("BatchOptions.ordering", message.options().ordering(),
+                               "ORDERING_UNORDERED, ORDERING_IN_ORDER");
+  }
+  std::unique_ptr<Workload> work = MakeWorkload(sources_, message, client);
+  if (work == nullptr) return errors::EmptyBatch();
+  RETURN_IF_ERROR(work->Check());
+  return work;
+}
+
+std::shared_ptr<RequestBatch> Planner::Fill(const v1::Batch& message, Clock::time_point deadline,
+                                            std::unique_ptr<Workload> work, Ticket ticket) {
+  auto batch = std::make_shared<RequestBatch>();
+  batch->id = message.id();
+  batch->deadline = deadline;
+  batch->in_order = message.options().ordering() == v1::BatchOptions::ORDERING_IN_ORDER;
+  work->Fill(ticket, *batch);
+  batch->ticket = std::move(ticket);
+  batch->work = std::move(work);
+  return batch;
+}
+
+}  // namespace resident

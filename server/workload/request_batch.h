@@ -1,0 +1,40 @@
+// RequestBatch: a client's batch on its way through the runtime, with what it takes to
+// answer it.
+//
+// Thread safety: as Batch.
+#ifndef RESIDENT_SERVER_WORKLOAD_REQUEST_BATCH_H_
+#define RESIDENT_SERVER_WORKLOAD_REQUEST_BATCH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/operators/registry/operator_version.h"
+#include "runtime/queue/batch.h"
+#include "server/admission/admission.h"
+#include "server/workload/workload.h"
+
+namespace resident {
+
+struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
+  // Chosen by the client.
+  uint64_t id = 0;
+  uint32_t device = 0;
+  std::string operator_name;
+  uint32_t version = 0;
+
+  // Everything that the batch was admitted with.
+  Ticket ticket;
+  // Builds the result.
+  std::unique_ptr<const Workload> work;
+
+  // The tasks also run on this version once they have ended (server/rpc/shadow_runner.h); mostly
+  // null. The arguments that are its outputs.
+  std::shared_ptr<const OperatorVersion> shadow;
+  std::vector<uint32_t> shadow_outputs;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_WORKLOAD_REQUEST_BATCH_H_

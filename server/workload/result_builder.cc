@@ -1,0 +1,60 @@
+#include "server/workload/result_builder.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace resident {
+namespace {
+
+std::string DescribeFailure(const RequestBatch& batch, TaskStatus status, uint16_t detail) {
+  switch (status) {
+    case TaskStatus::kOk:
+      return "";
+    case TaskStatus::kInvalidArgument:
+      return absl::StrCat("operator ", batch.operator_name, " version ", batch.version,
+                          " refused its arguments on the device (detail ", detail,
+                          "). Fix: check the values it reads");
+    case TaskStatus::kDeadlineExceeded:
+      return "the deadline passed before the task reached the device; it did not run. Fix: allow "
+             "more time or send smaller batches";
+    case TaskStatus::kCancelled:
+      return "the call was cancelled before the task reached the device; it did not run. Fix: none "
+             "needed if that was intended";
+    case TaskStatus::kAborted:
+      return absl::StrCat("the task's operator is a suspect in the end of the engine (",
+                          batch.cause, "); it may have run in part. Fix: check operator ",
+                          batch.operator_name, " before sending it again");
+    case TaskStatus::kUnavailable:
+      return absl::StrCat("the engine ended or the daemon is stopping (", batch.cause,
+                          "). Fix: send the task again if running it twice does no harm");
+    case TaskStatus::kInternal:
+      return absl::StrCat("operator ", batch.operator_name, " version ", batch.version,
+                          " failed (detail ", detail, "). Fix: report it with its arguments");
+  }
+  return "";
+}
+
+}  // namespace
+
+void AddTaskError(const RequestBatch& batch, uint32_t index, size_t task, v1::BatchResult* result) {
+  v1::TaskError* error = result->add_errors();
+  error->set_index(index);
+  error->set_status(static_cast<v1::TaskStatus>(batch.status[task]));
+  error->set_message(DescribeFailure(batch, batch.status[task], batch.detail[task]));
+}
+
+void BuildResult(const RequestBatch& batch, v1::BatchResult* result) {
+  result->set_id(batch.id);
+  result->set_device(batch.device);
+  result->set_version(batch.version);
+  batch.work->BuildResult(batch, result);
+}
+
+void BuildRefusal(uint64_t id, const absl::Status& why, v1::BatchResult* result) {
+  result->set_id(id);
+  result->mutable_refused()->set_code(static_cast<int>(why.code()));
+  result->mutable_refused()->set_message(std::string(why.message()));
+}
+
+}  // namespace resident
