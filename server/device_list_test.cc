@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/translation/fake_device.h"
-#include "server/translation/placement.h"
+#include "server/workload/fake_device.h"
+#include "server/workload/placement.h"
 
 namespace resident {
 namespace {

@@ -53,7 +53,7 @@
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/sessions_service.h"
 #include "server/rpc/version.h"
-#include "server/translation/copy_task.h"
+#include "server/workload/copy_task.h"
 
 namespace resident {
 namespace {

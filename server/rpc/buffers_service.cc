@@ -15,8 +15,8 @@
 #include "server/rpc/shared_memory.h"
 #include "server/rpc/status.h"
 #include "server/rpc/upload_stream.h"
-#include "server/translation/copy_task.h"
-#include "server/translation/placement.h"
+#include "server/workload/copy_task.h"
+#include "server/workload/placement.h"
 
 namespace resident {
 namespace {

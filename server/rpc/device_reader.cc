@@ -6,7 +6,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/buffer_access.h"
-#include "server/translation/copy_task.h"
+#include "server/workload/copy_task.h"
 
 namespace resident {
 

@@ -10,8 +10,8 @@
 #include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
+#include "server/rpc/operator_messages.h"
 #include "server/rpc/status.h"
-#include "server/translation/operator_messages.h"
 
 namespace resident {
 namespace {

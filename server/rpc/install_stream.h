@@ -32,8 +32,8 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/core.h"
+#include "server/rpc/install_collector.h"
 #include "server/rpc/live_streams.h"
-#include "server/translation/install_collector.h"
 
 namespace resident {
 

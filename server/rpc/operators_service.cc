@@ -10,9 +10,9 @@
 #include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/install_stream.h"
+#include "server/rpc/operator_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/watch_stream.h"
-#include "server/translation/operator_messages.h"
 
 namespace resident {
 namespace {

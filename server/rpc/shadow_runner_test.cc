@@ -10,7 +10,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/translation/fake_device.h"
+#include "server/workload/fake_device.h"
 
 namespace resident {
 namespace {

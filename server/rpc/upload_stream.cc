@@ -11,7 +11,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
-#include "server/translation/copy_task.h"
+#include "server/workload/copy_task.h"
 
 namespace resident {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "server/rpc/call.h"
+#include "server/rpc/operator_messages.h"
 #include "server/rpc/status.h"
-#include "server/translation/operator_messages.h"
 
 namespace resident {
 namespace {

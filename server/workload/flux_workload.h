@@ -8,8 +8,8 @@
 #include <string>
 
 #include "runtime/operators/registry/registry.h"
-#include "server/translation/flux_programs.h"
-#include "server/translation/placement.h"
+#include "server/workload/flux_programs.h"
+#include "server/workload/placement.h"
 #include "server/workload/planner.h"
 #include "server/workload/workload.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/operators/registry/registry.h"
-#include "server/translation/columns.h"
-#include "server/translation/placement.h"
+#include "server/workload/columns.h"
+#include "server/workload/placement.h"
 #include "server/workload/planner.h"
 #include "server/workload/workload.h"
 

@@ -22,7 +22,7 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/admission/admission.h"
-#include "server/translation/fake_device.h"
+#include "server/workload/fake_device.h"
 #include "server/workload/planner.h"
 #include "server/workload/result_builder.h"
 

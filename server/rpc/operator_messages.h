@@ -4,8 +4,8 @@
 // what is not becomes U+FFFD here.
 //
 // Thread safety: functions without state.
-#ifndef RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
-#define RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
+#ifndef RESIDENT_SERVER_RPC_OPERATOR_MESSAGES_H_
+#define RESIDENT_SERVER_RPC_OPERATOR_MESSAGES_H_
 
 #include <string>
 #include <string_view>
@@ -29,4 +29,4 @@ absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message);
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_OPERATOR_MESSAGES_H_
+#endif  // RESIDENT_SERVER_RPC_OPERATOR_MESSAGES_H_

@@ -1,4 +1,4 @@
-#include "server/translation/flux_programs.h"
+#include "server/workload/flux_programs.h"
 
 #include <chrono>
 #include <string>

@@ -1,4 +1,4 @@
-#include "server/translation/flux_programs.h"
+#include "server/workload/flux_programs.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/flux_errors.h"
-#include "server/translation/copy_task.h"
+#include "server/workload/copy_task.h"
 
 namespace resident {
 namespace {

@@ -5,8 +5,8 @@
 // window_bytes, Fill.
 //
 // Thread safety: an object belongs to one thread.
-#ifndef RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
-#define RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_FLUX_PROGRAMS_H_
+#define RESIDENT_SERVER_WORKLOAD_FLUX_PROGRAMS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/translation/flux_split.h"
+#include "server/workload/flux_split.h"
 #include "server/workload/request_batch.h"
 
 namespace resident {
@@ -98,4 +98,4 @@ class FluxPrograms {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_FLUX_PROGRAMS_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_FLUX_PROGRAMS_H_

@@ -8,8 +8,8 @@
 //   Fill         descriptors, in tight loops
 //
 // Thread safety: an object belongs to one thread.
-#ifndef RESIDENT_SERVER_TRANSLATION_COLUMNS_H_
-#define RESIDENT_SERVER_TRANSLATION_COLUMNS_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_COLUMNS_H_
+#define RESIDENT_SERVER_WORKLOAD_COLUMNS_H_
 
 #include <cstdint>
 #include <memory>
@@ -119,4 +119,4 @@ class Columns {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_COLUMNS_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_COLUMNS_H_

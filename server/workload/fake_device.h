@@ -4,8 +4,8 @@
 // never runs anything.
 //
 // Thread safety: as Device.
-#ifndef RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_
-#define RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_FAKE_DEVICE_H_
+#define RESIDENT_SERVER_WORKLOAD_FAKE_DEVICE_H_
 
 #include <functional>
 #include <memory>
@@ -51,4 +51,4 @@ class FakeDevice : public Device {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_FAKE_DEVICE_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_FAKE_DEVICE_H_

@@ -17,8 +17,8 @@
 // Thread safety: a function without state.
 //
 //   const FluxSplit split = SplitFlux({runs, programs, max_cycles}, engine, time_limit);
-#ifndef RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_
-#define RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_FLUX_SPLIT_H_
+#define RESIDENT_SERVER_WORKLOAD_FLUX_SPLIT_H_
 
 #include <chrono>
 #include <cstdint>
@@ -54,4 +54,4 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine,
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_FLUX_SPLIT_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_FLUX_SPLIT_H_

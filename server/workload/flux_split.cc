@@ -1,4 +1,4 @@
-#include "server/translation/flux_split.h"
+#include "server/workload/flux_split.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "server/translation/operator_messages.h"
+#include "server/rpc/operator_messages.h"
 
 #include <chrono>
 #include <cmath>

@@ -14,8 +14,8 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/status_macros.h"
 #include "server/admission/admission.h"
-#include "server/translation/fake_device.h"
-#include "server/translation/flux_programs.h"
+#include "server/workload/fake_device.h"
+#include "server/workload/flux_programs.h"
 #include "server/workload/planner.h"
 
 namespace resident {

@@ -1,4 +1,4 @@
-#include "server/translation/copy_task.h"
+#include "server/workload/copy_task.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "server/translation/install_collector.h"
+#include "server/rpc/install_collector.h"
 
 #include <algorithm>
 #include <cmath>

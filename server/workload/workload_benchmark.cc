@@ -1,6 +1,6 @@
 // What a batch costs between the message's bytes and the ring, and back:
 //
-//   bazel run -c opt //server/translation:translation_benchmark
+//   bazel run -c opt //server/workload:workload_benchmark
 //
 // The baseline is parsing the message alone, which any server would have to do.
 #include <memory>
@@ -10,7 +10,7 @@
 #include "benchmark/benchmark.h"
 #include "runtime/base/status_macros.h"
 #include "server/admission/admission.h"
-#include "server/translation/fake_device.h"
+#include "server/workload/fake_device.h"
 #include "server/workload/planner.h"
 #include "server/workload/result_builder.h"
 

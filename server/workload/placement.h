@@ -4,8 +4,8 @@
 // another is open: what went there would wait until it is resumed.
 //
 // Thread safety: functions without state of their own.
-#ifndef RESIDENT_SERVER_TRANSLATION_PLACEMENT_H_
-#define RESIDENT_SERVER_TRANSLATION_PLACEMENT_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_PLACEMENT_H_
+#define RESIDENT_SERVER_WORKLOAD_PLACEMENT_H_
 
 #include <cstdint>
 #include <memory>
@@ -37,4 +37,4 @@ absl::StatusOr<Placement> PlaceBuffer(const std::vector<Device*>& devices,
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_PLACEMENT_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_PLACEMENT_H_

@@ -2,8 +2,8 @@
 // the operator copy_bytes: nothing but the ring moves data while a kernel is resident.
 //
 // Thread safety: functions without state of their own.
-#ifndef RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
-#define RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_COPY_TASK_H_
+#define RESIDENT_SERVER_WORKLOAD_COPY_TASK_H_
 
 #include <cstdint>
 #include <functional>
@@ -45,4 +45,4 @@ absl::Status WriteAndWait(
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_COPY_TASK_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_COPY_TASK_H_

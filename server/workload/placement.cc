@@ -1,4 +1,4 @@
-#include "server/translation/placement.h"
+#include "server/workload/placement.h"
 
 #include <utility>
 

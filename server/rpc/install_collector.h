@@ -10,8 +10,8 @@
 //   InstallCollector collector;
 //   RETURN_IF_ERROR(collector.Add(message));    // each, in order
 //   ASSIGN_OR_RETURN(InstallRequest request, collector.Finish());
-#ifndef RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_
-#define RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_
+#ifndef RESIDENT_SERVER_RPC_INSTALL_COLLECTOR_H_
+#define RESIDENT_SERVER_RPC_INSTALL_COLLECTOR_H_
 
 #include <cstdint>
 #include <string>
@@ -49,4 +49,4 @@ class InstallCollector {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_TRANSLATION_INSTALL_COLLECTOR_H_
+#endif  // RESIDENT_SERVER_RPC_INSTALL_COLLECTOR_H_

@@ -1,4 +1,4 @@
-#include "server/translation/columns.h"
+#include "server/workload/columns.h"
 
 #include <algorithm>
 #include <cmath>
