@@ -8,6 +8,8 @@ SHELL := /bin/bash
 FUZZ_SECONDS ?= 60
 # Where `make bundle` puts its files.
 DIST ?= dist
+# Options of Bazel for `make test`, such as --config=ci.
+BAZEL_OPTIONS ?=
 
 help:  ## Lists these targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +21,7 @@ build: setup  ## Builds everything.
 	@bazel build //...
 
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
-	@tests/run
+	@tests/run $(BAZEL_OPTIONS)
 
 demo: setup  ## Builds, starts a daemon, streams checked work to it, says how fast it was.
 	@deploy/demo.sh

@@ -184,9 +184,6 @@ class Registry {
   // is refused while it fails.
   absl::StatusOr<RegistryChange> Quarantine(const std::string& name, uint32_t version,
                                             const std::string& reason, const Commit& commit);
-  // Takes the standby version (0, or its version) out of its slot.
-  absl::StatusOr<RegistryChange> Retire(const std::string& name, uint32_t version,
-                                        std::optional<uint64_t> expected, const Commit& commit);
   // Takes the operator away. `drained`, unless null, gets what is notified when the last
   // task of each of its versions has ended.
   absl::StatusOr<RegistryChange> Remove(const std::string& name, std::optional<uint64_t> expected,

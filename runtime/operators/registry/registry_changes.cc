@@ -378,25 +378,6 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   return done;
 }
 
-absl::StatusOr<RegistryChange> Registry::Retire(const std::string& name, uint32_t version,
-                                                std::optional<uint64_t> expected,
-                                                const Commit& commit) {
-  absl::MutexLock change_lock(&change_mu_);
-  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
-  const Serving& now = *entry->serving.load(std::memory_order_relaxed);
-  if (now.standby == nullptr) return errors::NoStandby(name, version, NumberOf(now.active));
-  if (version != 0 && version != now.standby->version) {
-    return errors::NotInSlot(name, version, now.standby->version);
-  }
-  auto next = std::make_unique<Serving>();
-  next->active = now.active;
-  RegistryChange change;
-  change.kind = EventKind::kRetired;
-  change.version = now.standby->version;
-  change.retired.push_back(now.standby->version);
-  return Apply(*entry, std::move(change), std::move(next), commit);
-}
-
 void Registry::NoteRemoved(const std::string& name, uint32_t version) {
   removed_.emplace_back(name, version);
   if (removed_.size() <= kMaxRemovedNames) return;

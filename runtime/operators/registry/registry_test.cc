@@ -509,16 +509,6 @@ TEST_F(RegistryTest, TrialsThatMakeNoSenseAreRefused) {
   EXPECT_EQ(code(2, 10, 0), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(RegistryTest, RetireFreesTheStandbySlot) {
-  InstallTwo("swish");
-  const uint32_t slot = registry_->Describe("swish")->Find(1)->slot;
-  ASSERT_TRUE(registry_->Retire("swish", 0, std::nullopt, commit_).ok());
-  EXPECT_EQ(registry_->FindBySlot(slot), nullptr);
-  EXPECT_EQ(registry_->Retire("swish", 0, std::nullopt, commit_).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Serves("swish"), 2u);
-}
-
 TEST_F(RegistryTest, ListingsKeepTheLastVersionsOnly) {
   for (uint32_t i = 0; i < kMaxRetiredVersions + 6; ++i) Stage("swish");
   const OperatorView op = *registry_->Describe("swish");
@@ -607,9 +597,6 @@ TEST_F(RegistryTest, ResolvingWhileVersionsChangeNeverSeesHalfAChange) {
       const uint32_t active = registry_->Describe("swish")->active_version;
       ASSERT_TRUE(registry_->Quarantine("swish", active, "?", commit_).ok());
       Activate("swish", active, /*force=*/true);
-    }
-    if (round % 5 == 0) {
-      ASSERT_TRUE(registry_->Retire("swish", 0, std::nullopt, commit_).ok());
     }
     (void)registry_->List();
   }
