@@ -232,7 +232,12 @@ def short():
     quiet = "the same client, 5 ms without a change, p99"
     paused, idle = (named(GENERATION, what)["value"] for what in (gap, quiet))
     rate = named(OPERATORS, "tasks of 64 elements, one change of generation a second")
+    killed = named(RECOVERY, "gap between answers around a kill, p50")
     rows += [
+        ["the engine is killed: gap between a client's answers, p50",
+         quantity(killed["value"], "ms"),
+         "without a spare engine: " + quantity(killed["baseline_value"], "ms"),
+         "{:.2f}".format(killed["ratio"])],
         ["a new operator beside 64: longest gap between answers, p99", quantity(paused, "us"),
          "the same client without: " + quantity(idle, "us"), "{:.2f}".format(paused / idle)],
         ["gRPC `Submit` with a new operator each second", quantity(rate["value"] * 1e6, "tasks/s"),

@@ -50,12 +50,18 @@ class Worker {
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
 };
 
+Worker& TheWorker() {
+  static Worker* const worker = new Worker;
+  return *worker;
+}
+
 }  // namespace
 
+void EngineReaper::Start() { TheWorker(); }
+
 void EngineReaper::Reap(std::unique_ptr<EngineProcess> process, Reaped reaped) {
-  static Worker* const worker = new Worker;
   process->child().Kill(SIGKILL);
-  worker->Add({std::move(process), std::move(reaped)});
+  TheWorker().Add({std::move(process), std::move(reaped)});
 }
 
 }  // namespace resident

@@ -27,6 +27,10 @@ class EngineReaper {
   // Kills the engine, if it still runs, and destroys the object once it is gone. `reaped`, which
   // may be null, is called then, from the reaper's thread: it must not block.
   static void Reap(std::unique_ptr<EngineProcess> process, Reaped reaped = nullptr);
+
+  // Starts the thread now, and not with the first Reap: a process that cannot have another thread
+  // is to find that out at its start.
+  static void Start();
 };
 
 }  // namespace resident

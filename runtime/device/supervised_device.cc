@@ -68,6 +68,7 @@ SupervisedDevice::SupervisedDevice(const DeviceOptions& options)
     }
     wake_->Signal();
   });
+  EngineReaper::Start();
   absl::MutexLock lock(&shutdown_mu_);
   supervisor_ = std::thread([this] { Supervise(); });
 }

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "tests/daemon/client.h"
 #include "tests/daemon/messages.h"
@@ -13,6 +15,7 @@ namespace {
 
 // How long a figure stands still before it is what an idle daemon has.
 constexpr std::chrono::milliseconds kStill(300);
+constexpr std::chrono::seconds kSpareLimit(5);
 
 bool IsIdle(const v1::StatusResponse& status) {
   if (status.clients_size() != 0) return false;
@@ -49,6 +52,22 @@ size_t Settled(const Figure& figure) {
   return value;
 }
 
+// A spare engine comes a moment after the daemon serves, with descriptors and a thread of its own.
+// There may be none.
+void AwaitSpares(const Daemon& daemon) {
+  const auto until = std::chrono::steady_clock::now() + kSpareLimit;
+  while (std::chrono::steady_clock::now() < until) {
+    const v1::StatusResponse status = daemon.Status();
+    const auto& devices = status.devices();
+    if (std::all_of(devices.begin(), devices.end(), [](const v1::DeviceStatus& device) {
+          return device.spare_engine_pid() != 0;
+        })) {
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // Whatever the daemon says is taken of the window: a batch may have more than half of it only
 // while nothing else has any.
 void ExpectWholeWindow(const Daemon& daemon) {
@@ -67,6 +86,7 @@ Baseline::Baseline(const Daemon& daemon) {
   ExpectServes(daemon);
   ExpectWholeWindow(daemon);
   EXPECT_TRUE(Eventually([&] { return IsIdle(daemon.Status()); }));
+  AwaitSpares(daemon);
   threads = Settled([&] { return daemon.OwnThreads(); });
   descriptors = Settled([&] { return daemon.Descriptors(); });
   const v1::StatusResponse status = daemon.Status();
