@@ -18,8 +18,8 @@ struct Limits {
   uint32_t max_message_mib = 64;
   // --max_batch_tasks: tasks, or program runs, in one batch.
   uint32_t max_batch_tasks = 4u << 20;
-  // --max_queued_tasks: tasks that one client may have queued on a device. A
-  // stream is not read from meanwhile; Run is refused.
+  // --max_queued_tasks: tasks that one client may have on a device in batches that are admitted
+  // and not yet answered. A stream's next batch waits meanwhile; Run is refused.
   uint64_t max_queued_tasks = 8u << 20;
   // --max_stream_batches: batches of one stream that are admitted and not yet
   // answered. A client that does not read its results stops being read from here.
@@ -33,16 +33,14 @@ struct Limits {
   // --max_client_memory_mib: device memory that one session's buffers may take.
   // 0: as much as there is.
   uint64_t max_client_memory_mib = 0;
-  // --max_client_host_mib: the daemon's own memory that one client may take: what it has
-  // sent and has not been taken into a queue; likewise answers that it has not read (its
-  // streams are not read from meanwhile); likewise its batches that are queued or under way
-  // on a device; and likewise the copies of one session's durable buffers. 0: as much as
-  // there is.
+  // --max_client_host_mib: the daemon's own memory that one client may take: for its batches that
+  // are admitted, their answers until they are written, and downloads that it has not read
+  // (server/admission); likewise for its requests that wait; and likewise for the copies of one
+  // session's durable buffers. 0: as much as there is.
   uint64_t max_client_host_mib = 2048;
-  // --max_host_mib: what all clients' waiting requests may take, likewise their batches that
-  // are queued or under way, likewise their unread answers, and likewise the copies of all
-  // durable buffers. Of the first three no client takes more than it leaves to the others.
-  // 0: as much as there is.
+  // --max_host_mib: the same for all clients; requests that wait count up to a quarter of it. No
+  // client takes more than it leaves free for the others. Likewise for the copies of all durable
+  // buffers. 0: as much as there is.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients, as far as the process may have descriptors
   // (kOwnDescriptors, and kLocalDescriptors where there is a local socket, are kept for the
