@@ -106,7 +106,7 @@ class Installation {
   Installation& TaskTimeLimit(absl::Duration limit);
   // The revision that the operator must have; 0: it must not exist yet.
   Installation& ExpectRevision(uint64_t revision);
-  // VERSION_STATE_CANARIED, _STAGED (the default) or _ACTIVE.
+  // VERSION_STATE_VALIDATED, _STAGED (the default) or _ACTIVE.
   Installation& WaitFor(v1::VersionState state);
 
   v1::InstallHeader& header() { return header_; }

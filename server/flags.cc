@@ -45,7 +45,7 @@ ABSL_FLAG(absl::Duration, task_time_limit, absl::Seconds(10),
           "a task that runs longer ends its engine, which is replaced; 0: no limit");
 ABSL_FLAG(uint32_t, ring_slots, resident::DeviceLimits().ring_slots,
           "tasks in flight on a device; a power of two, 64 to 65536");
-ABSL_FLAG(uint64_t, window_mib, resident::DeviceLimits().window_mib,
+ABSL_FLAG(uint64_t, staging_mib, resident::DeviceLimits().staging_mib,
           "pinned host memory of a device for what batches carry inline, uploads and downloads");
 ABSL_FLAG(uint64_t, device_memory_mib, resident::DeviceLimits().device_memory_mib,
           "memory of a device for buffers; 0: a quarter of a GPU's free memory, 1 GiB for the CPU");
@@ -175,9 +175,9 @@ absl::StatusOr<ServeOptions> ReadServeFlags() {
     return BadFlag("ring_slots", absl::StrCat(device.ring_slots, " slots"),
                    "give a power of two from 64 to 65536");
   }
-  device.window_mib = absl::GetFlag(FLAGS_window_mib);
-  if (device.window_mib < 1 || device.window_mib > 1 << 20) {
-    return BadFlag("window_mib", absl::StrCat(device.window_mib, " MiB"), "give 1 to 1048576");
+  device.staging_mib = absl::GetFlag(FLAGS_staging_mib);
+  if (device.staging_mib < 1 || device.staging_mib > 1 << 20) {
+    return BadFlag("staging_mib", absl::StrCat(device.staging_mib, " MiB"), "give 1 to 1048576");
   }
   device.device_memory_mib = absl::GetFlag(FLAGS_device_memory_mib);
 

@@ -288,7 +288,7 @@ void Daemon::RestoreBuffers(Device& device, EngineSession& session) {
 void Daemon::ConnectCore() {
   for (const auto& device : devices_) {
     core_.devices.push_back(device.get());
-    admission_.AddDevice(options_.device_limits.window_mib << 20);
+    admission_.AddDevice(options_.device_limits.staging_mib << 20);
   }
   buffers_ = std::make_unique<BufferTable>(options_.limits);
   clients_ = std::make_unique<ClientTable>(options_.limits, core_.devices, buffers_.get());
@@ -363,8 +363,8 @@ absl::Status Daemon::StartMetrics() {
     return series;
   };
   sources.buffers = [this](uint32_t device) { return buffers_->CountOn(device); };
-  sources.window = [this](uint32_t device) {
-    return WindowFigures{admission_.staging_used(device), admission_.staging_waiting(device)};
+  sources.staging = [this](uint32_t device) {
+    return StagingFigures{admission_.staging_used(device), admission_.staging_waiting(device)};
   };
   sources.host_memory = [this] {
     const Budget& host = admission_.host();

@@ -29,7 +29,7 @@ ABSL_FLAG(std::string, split, "",
 ABSL_FLAG(std::string, summary, "", "install: a line about it; without it, '// summary:'");
 ABSL_FLAG(std::string, example, "", "install: files with examples (JSON), separated by commas");
 ABSL_FLAG(std::string, wait, "staged",
-          "install: canaried (nothing is kept), staged, or active (it serves at once)");
+          "install: validated (nothing is kept), staged, or active (it serves at once)");
 ABSL_FLAG(absl::Duration, task_time, absl::ZeroDuration(),
           "install: a task that runs longer is a hang; 0s: the daemon's --task_time_limit");
 ABSL_FLAG(uint64_t, scratch, 0, "install: bytes of scratch memory that it uses; 0: all there are");
@@ -119,15 +119,15 @@ absl::Status ApplyFlags(client::Installation& installation) {
     installation.Summary(text);
   }
   const std::string wait = absl::GetFlag(FLAGS_wait);
-  if (wait == "canaried") {
-    installation.WaitFor(v1::VERSION_STATE_CANARIED);
+  if (wait == "validated") {
+    installation.WaitFor(v1::VERSION_STATE_VALIDATED);
   } else if (wait == "staged") {
     installation.WaitFor(v1::VERSION_STATE_STAGED);
   } else if (wait == "active") {
     installation.WaitFor(v1::VERSION_STATE_ACTIVE);
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("--wait cannot be '", wait, "'. Fix: canaried, staged or active"));
+        absl::StrCat("--wait cannot be '", wait, "'. Fix: validated, staged or active"));
   }
   const absl::Duration task_time = absl::GetFlag(FLAGS_task_time);
   if (task_time < absl::ZeroDuration() || task_time > absl::Hours(24)) {
@@ -156,7 +156,7 @@ absl::Status ApplyFlags(client::Installation& installation) {
 // What became of it, and what comes next.
 std::string ConclusionText(const std::string& name, const v1::InstallResponse& last) {
   switch (last.state()) {
-    case v1::VERSION_STATE_CANARIED:
+    case v1::VERSION_STATE_VALIDATED:
       return absl::StrCat(name, " would do; nothing was kept\n");
     case v1::VERSION_STATE_ACTIVE:
       return absl::StrCat(name, " version ", last.version(), " serves, revision ", last.revision(),

@@ -1,7 +1,7 @@
 // The shared region: the memory that the front end, the engine and the device have
 // in common. docs/ring.md draws it. Nothing in it is allocated after start.
 //
-//   control | breadcrumbs | submission slots | completion slots | argument blocks | window
+//   control | breadcrumbs | submission slots | completion slots | argument blocks | staging
 //
 // Sequence numbers are 64 bits and start at 0. Task s uses submission slot,
 // completion slot and argument block s % slots, from its reservation until the
@@ -13,7 +13,7 @@
 //
 // Memory ordering:
 //   * Submission: what the host wrote before it stored the stamps (argument block,
-//     window, buffers in host memory) is visible to the device once it has read
+//     staging memory, buffers in host memory) is visible to the device once it has read
 //     them: the host stores a chunk's three payload words, then its stamp with release.
 //   * Completion: what every thread of every block of a task wrote is visible to
 //     the host once it has read four equal stamps: the device fences to the system
@@ -29,7 +29,7 @@
 //      comes around is passed over: its neighbour's submission carries on after it
 //      (host_ring.h).
 //   2. The device reads submission slots in sequence order.
-//   3. The host writes submission slots, argument blocks and the window; the device
+//   3. The host writes submission slots, argument blocks and staging memory; the device
 //      writes completion slots and breadcrumbs.
 #ifndef RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
 #define RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
@@ -82,7 +82,7 @@ struct alignas(64) ControlBlock {
   u64 layout_hash;
   u32 slots;
   u32 worker_count;
-  u64 window_bytes;
+  u64 staging_bytes;
   u8 pad0[32];
 
   // Rises while the engine process lives (every 500 ms at least). Written by the engine.
@@ -123,7 +123,7 @@ static_assert(__builtin_offsetof(ControlBlock, magic) == 0, "");
 static_assert(__builtin_offsetof(ControlBlock, layout_hash) == 8, "");
 static_assert(__builtin_offsetof(ControlBlock, slots) == 16, "");
 static_assert(__builtin_offsetof(ControlBlock, worker_count) == 20, "");
-static_assert(__builtin_offsetof(ControlBlock, window_bytes) == 24, "");
+static_assert(__builtin_offsetof(ControlBlock, staging_bytes) == 24, "");
 static_assert(__builtin_offsetof(ControlBlock, heartbeat) == 64, "");
 static_assert(__builtin_offsetof(ControlBlock, doorbell) == 128, "");
 static_assert(__builtin_offsetof(ControlBlock, sleepers) == 132, "");
@@ -146,13 +146,13 @@ struct RegionLayout {
   u64 submissions;
   u64 completions;
   u64 argument_blocks;
-  u64 window;
-  u64 window_bytes;
+  u64 staging;
+  u64 staging_bytes;
   u64 total_bytes;
   u32 slots;
 };
 
-RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 window_bytes) {
+RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 staging_bytes) {
   RegionLayout layout{};
   layout.slots = slots;
   layout.control = 0;
@@ -160,10 +160,10 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 window_b
   layout.submissions = layout.breadcrumbs + kMaxWorkers * sizeof(Breadcrumb);
   layout.completions = layout.submissions + u64{slots} * sizeof(RingSlot);
   layout.argument_blocks = layout.completions + u64{slots} * sizeof(RingSlot);
-  const u64 window = layout.argument_blocks + u64{slots} * sizeof(ArgumentBlock);
-  layout.window = (window + 4095) / 4096 * 4096;
-  layout.window_bytes = window_bytes;
-  layout.total_bytes = layout.window + window_bytes;
+  const u64 staging = layout.argument_blocks + u64{slots} * sizeof(ArgumentBlock);
+  layout.staging = (staging + 4095) / 4096 * 4096;
+  layout.staging_bytes = staging_bytes;
+  layout.total_bytes = layout.staging + staging_bytes;
   return layout;
 }
 
@@ -201,7 +201,7 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       __builtin_offsetof(ControlBlock, layout_hash),
       __builtin_offsetof(ControlBlock, slots),
       __builtin_offsetof(ControlBlock, worker_count),
-      __builtin_offsetof(ControlBlock, window_bytes),
+      __builtin_offsetof(ControlBlock, staging_bytes),
       __builtin_offsetof(ControlBlock, heartbeat),
       __builtin_offsetof(ControlBlock, doorbell),
       __builtin_offsetof(ControlBlock, sleepers),

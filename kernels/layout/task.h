@@ -76,7 +76,7 @@ enum TaskFlags : u8 {
   kTaskPark = 4,
   // Everything the task writes is device memory, so that only later tasks can read it,
   // and its stores cannot fault: its completion need not wait for them. A task that
-  // writes to the window or to a client's shared memory, or whose operator is not
+  // writes to staging memory or to a client's shared memory, or whose operator is not
   // trusted to stay in its tensors, must not have it.
   kTaskDeviceOutputs = 8,
 };

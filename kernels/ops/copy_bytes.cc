@@ -1,4 +1,4 @@
-// copy_bytes: moves bytes between the window and device memory for uploads and
+// copy_bytes: moves bytes between staging memory and device memory for uploads and
 // downloads, so that neither needs a call of the driver while a kernel is resident.
 #include "kernels/sdk/operator.h"
 

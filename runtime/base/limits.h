@@ -74,9 +74,9 @@ struct Limits {
 struct DeviceLimits {
   // --ring_slots: tasks in flight; a power of two, 64 to 65536.
   uint32_t ring_slots = 8192;
-  // --window_mib: pinned host memory for what batches carry inline, and for
+  // --staging_mib: pinned host memory for what batches carry inline, and for
   // uploads and downloads.
-  uint64_t window_mib = 256;
+  uint64_t staging_mib = 256;
   // --device_memory_mib: memory for buffers. 0: a quarter of a GPU's free memory,
   // 1 GiB for the CPU.
   uint64_t device_memory_mib = 0;
@@ -125,7 +125,7 @@ inline constexpr uint32_t kMaxOperatorSummaryBytes = 256;
 inline constexpr uint32_t kMaxSignatureBytes = 4096;
 inline constexpr uint32_t kMaxSplitBytes = 256;
 // Of one install: the files of a source, or the one of an object, and the examples. The
-// canary's memory may take less.
+// validation's memory may take less.
 inline constexpr uint32_t kMaxInstallFiles = 64;
 inline constexpr uint32_t kMaxInstallFileNameBytes = 128;
 inline constexpr uint64_t kMaxInstallSourceBytes = 1u << 20;
@@ -149,8 +149,8 @@ inline constexpr uint32_t kDownloadChunkBytes = 1u << 20;
 inline constexpr uint64_t kFluxDefaultCycles = 1'000'000;
 // Bytes of the tensors of one example.
 inline constexpr uint64_t kMaxExampleBytes = 24ull << 20;
-// The longest that a task may run in a canary, whatever its own limit.
-inline constexpr uint32_t kCanaryTaskLimitMs = 60'000;
+// The longest that a task may run in a validation, whatever its own limit.
+inline constexpr uint32_t kValidationTaskLimitMs = 60'000;
 // Descriptors and arguments that the tasks of one batch may take.
 inline constexpr uint64_t kMaxBatchDescriptorBytes = 512ull << 20;
 

@@ -1,5 +1,5 @@
 // AddressAllocator: hands out ranges of addresses, [base, base + size), that stand for
-// memory somewhere else: a device's buffer memory, the window of the shared region.
+// memory somewhere else: a device's buffer memory, staging memory of the shared region.
 // It never touches what the addresses mean and keeps no bookkeeping in it.
 //
 // Best fit: the smallest free range that is large enough, the lowest of equals. Ranges

@@ -1,5 +1,5 @@
 // Device: one GPU (or the CPU) with its supervised engine process, and what batches
-// for it need: a queue, buffer memory, window memory.
+// for it need: a queue, buffer memory, staging memory.
 //
 // The supervisor starts the engine, watches it, and replaces it when it dies, faults,
 // stops its heartbeat or runs a task past the limit. Every engine's life is an
@@ -44,7 +44,7 @@ struct DeviceMemory {
   uint64_t address;     // As operators see it.
   uint64_t size_bytes;  // As asked for.
 };
-struct WindowMemory {
+struct StagingMemory {
   uint8_t* host;     // As this process sees it.
   uint64_t address;  // As operators see it.
   uint64_t size_bytes;
@@ -64,9 +64,9 @@ class EngineSession {
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) = 0;
   virtual uint64_t memory_used_bytes() const = 0;
 
-  // Window memory for what a batch carries inline, aligned to 64 bytes. Contents are
+  // Staging memory for what a batch carries inline, aligned to 64 bytes. Contents are
   // not initialised. RESOURCE_EXHAUSTED as above.
-  virtual absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) = 0;
+  virtual absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) = 0;
 
   // Makes a client's shared-memory object reachable for operators until the last
   // reference goes. `fd` is not kept. UNAVAILABLE: the engine has ended.

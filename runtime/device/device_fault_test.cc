@@ -35,7 +35,7 @@ uint64_t CountUntilRefused(DeviceHarness& harness) {
   while (true) {
     const auto session = harness.device().session();
     if (session == nullptr) return ok;
-    auto memory = session->AllocateWindow(500 * sizeof(float));
+    auto memory = session->AllocateStaging(500 * sizeof(float));
     if (!memory.ok()) return ok;
     const Floats counters{*memory, 500};
     for (uint32_t i = 0; i < counters.count; ++i) counters.host()[i] = 0;
@@ -349,11 +349,11 @@ TEST(DeviceFaultTest, DurableContentsAreRestoredBeforeClientsAreServed) {
     Eventually([&] { return gate.load(); });
     auto memory = session->AllocateMemory(4096);
     ASSERT_TRUE(memory.ok()) << memory.status();
-    auto window = session->AllocateWindow(4096);
-    ASSERT_TRUE(window.ok()) << window.status();
-    *reinterpret_cast<volatile float*>((*window)->host) = 5;
+    auto staging = session->AllocateStaging(4096);
+    ASSERT_TRUE(staging.ok()) << staging.status();
+    *reinterpret_cast<volatile float*>((*staging)->host) = 5;
     auto batch = std::make_shared<Batch>();
-    batch->tasks = {DeviceHarness::Task("copy", 1, {(*window)->address, (*memory)->address})};
+    batch->tasks = {DeviceHarness::Task("copy", 1, {(*staging)->address, (*memory)->address})};
     batch->epoch = session->epoch();
     std::atomic<int> done{0};
     batch->done = [&](Batch&) { ++done; };
@@ -385,12 +385,12 @@ TEST(DeviceFaultTest, EngineThatEndsDuringRestoreIsReplacedAndRestoredAgain) {
   harness.device().OnRestart([&](const std::shared_ptr<EngineSession>& session) {
     if (++restores > 1) return;
     // A batch that ends only because its engine does.
-    auto window = session->AllocateWindow(64);
-    ASSERT_TRUE(window.ok());
+    auto staging = session->AllocateStaging(64);
+    ASSERT_TRUE(staging.ok());
     auto batch = std::make_shared<Batch>();
     batch->tasks = {DeviceHarness::Task(
         "test.spin", 1,
-        {(*window)->address,
+        {(*staging)->address,
          static_cast<uint64_t>(std::chrono::nanoseconds(seconds(100)).count())})};
     batch->epoch = session->epoch();
     std::atomic<int> done{0};
@@ -414,13 +414,13 @@ TEST(DeviceFaultTest, SessionOfAnEndedEngineIsHarmless) {
   kill(pid, SIGKILL);
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
   EXPECT_NE(harness.device().session()->epoch(), session->epoch());
-  auto window = session->AllocateWindow(4096);
-  ASSERT_TRUE(window.ok());
-  (*window)->host[4095] = 1;
+  auto staging = session->AllocateStaging(4096);
+  ASSERT_TRUE(staging.ok());
+  (*staging)->host[4095] = 1;
   EXPECT_TRUE(session->AllocateMemory(4096).ok());
   EXPECT_EQ(session->MapShared(STDIN_FILENO, 1).ok(), false);
   // A batch that was made for it is refused.
-  auto batch = harness.MakeBatch({DeviceHarness::Task("test.count", 1, {(*window)->address})});
+  auto batch = harness.MakeBatch({DeviceHarness::Task("test.count", 1, {(*staging)->address})});
   batch->epoch = session->epoch();
   EXPECT_EQ(harness.device().queue().Enqueue(DeviceHarness::kClient, batch).code(),
             absl::StatusCode::kUnavailable);

@@ -53,7 +53,7 @@ DeviceOptions DeviceHarness::Options() {
   options.cuda = TestOnCuda();
   options.engine.test_operators = true;
   options.limits.ring_slots = 1024;
-  options.limits.window_mib = 8;
+  options.limits.staging_mib = 8;
   options.limits.device_memory_mib = 64;
   options.park_after = std::chrono::milliseconds(0);
   options.engine_program = EngineProgramForTest();
@@ -90,7 +90,7 @@ Floats DeviceHarness::MakeFloats(uint32_t count, float value) {
     ADD_FAILURE() << "the device has no session";
     return {};
   }
-  auto memory = session->AllocateWindow(uint64_t{count} * sizeof(float));
+  auto memory = session->AllocateStaging(uint64_t{count} * sizeof(float));
   if (!memory.ok()) {
     ADD_FAILURE() << memory.status();
     return {};

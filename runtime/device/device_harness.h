@@ -42,9 +42,9 @@ struct Submission {
   bool Await() const;                      // False after a minute.
 };
 
-// Floats in the window, which the host sees.
+// Floats in staging memory, which the host sees.
 struct Floats {
-  std::shared_ptr<const WindowMemory> memory;
+  std::shared_ptr<const StagingMemory> memory;
   uint32_t count = 0;
   volatile float* host() const { return reinterpret_cast<volatile float*>(memory->host); }
   uint64_t address(uint32_t i = 0) const { return memory->address + 4 * i; }
@@ -65,7 +65,7 @@ class DeviceHarness {
   // Waits for an engine other than this one that serves.
   bool AwaitAnotherEngine(pid_t than);
 
-  // Floats in the window of the present session, all of this value.
+  // Floats in staging memory of the present session, all of this value.
   Floats MakeFloats(uint32_t count, float value = 0);
 
   // A task in compact form: vectors of length n, then scalars.

@@ -133,17 +133,17 @@ TEST(DeviceTest, MemoryIsBoundedAndComesBack) {
   EXPECT_EQ(session->memory_used_bytes(), 0u);
 }
 
-TEST(DeviceTest, WindowIsBoundedAndComesBack) {
+TEST(DeviceTest, StagingMemoryIsBoundedAndComesBack) {
   DeviceHarness harness;
   const auto session = harness.device().session();
-  auto all = session->AllocateWindow(8 << 20);
+  auto all = session->AllocateStaging(8 << 20);
   ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(session->AllocateWindow(1).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(session->AllocateStaging(1).status().code(), absl::StatusCode::kResourceExhausted);
   all = absl::CancelledError();
-  EXPECT_TRUE(session->AllocateWindow(8 << 20).ok());
+  EXPECT_TRUE(session->AllocateStaging(8 << 20).ok());
 }
 
-TEST(DeviceTest, WindowMemoryOutlivesTheDevice) {
+TEST(DeviceTest, StagingMemoryOutlivesTheDevice) {
   Floats floats;
   {
     DeviceHarness harness;

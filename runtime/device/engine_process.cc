@@ -64,7 +64,7 @@ absl::Status CheckLayout(uint64_t engine_layout_hash) {
 
 absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(auto region, SharedRegion::Create(options.limits.ring_slots,
-                                                     options.limits.window_mib << 20));
+                                                     options.limits.staging_mib << 20));
   // gRPC reads until there is nothing more, so its sockets must not block.
   ASSIGN_OR_RETURN(const auto control, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
   absl::Cleanup close_control = [&] { close(control.ours); };

@@ -18,8 +18,8 @@ namespace resident {
 
 class FakeSession : public EngineSession {
  public:
-  FakeSession(uint64_t epoch, uint64_t memory_bytes, uint64_t window_bytes)
-      : epoch_(epoch), memory_(memory_bytes), window_(window_bytes) {
+  FakeSession(uint64_t epoch, uint64_t memory_bytes, uint64_t staging_bytes)
+      : epoch_(epoch), memory_(memory_bytes), staging_(staging_bytes) {
     info_.kind = "cpu";
     info_.workers = 4;
   }
@@ -37,13 +37,13 @@ class FakeSession : public EngineSession {
   }
   uint64_t memory_used_bytes() const override { return *memory_.used; }
 
-  absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) override {
-    ASSIGN_OR_RETURN(auto block, Take(window_, bytes));
+  absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) override {
+    ASSIGN_OR_RETURN(auto block, Take(staging_, bytes));
     auto data = std::move(block);
-    auto memory = std::make_shared<Held<WindowMemory>>();
+    auto memory = std::make_shared<Held<StagingMemory>>();
     memory->value = {data.get(), reinterpret_cast<uint64_t>(data.get()), bytes};
     memory->data = std::move(data);
-    return std::shared_ptr<const WindowMemory>(memory, &memory->value);
+    return std::shared_ptr<const StagingMemory>(memory, &memory->value);
   }
 
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int, uint64_t bytes) override {
@@ -77,7 +77,7 @@ class FakeSession : public EngineSession {
   const uint64_t epoch_;
   EngineInfo info_;
   Pool memory_;
-  Pool window_;
+  Pool staging_;
 };
 
 }  // namespace resident

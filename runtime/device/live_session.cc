@@ -16,7 +16,7 @@ namespace resident {
 namespace {
 
 constexpr uint64_t kMemoryGranule = 256;
-constexpr uint64_t kWindowGranule = 64;
+constexpr uint64_t kStagingGranule = 64;
 
 absl::Status NoRoom(const char* what, uint64_t bytes, const AddressAllocator& allocator,
                     const char* fix) {
@@ -35,11 +35,11 @@ struct LiveSession::HeldMemory : DeviceMemory {
   const std::shared_ptr<LiveSession> session;
 };
 
-struct LiveSession::HeldWindow : WindowMemory {
-  HeldWindow(std::shared_ptr<LiveSession> from, uint8_t* host, uint64_t address,
-             uint64_t size_bytes)
-      : WindowMemory{host, address, size_bytes}, session(std::move(from)) {}
-  ~HeldWindow() { session->FreeWindow(address); }
+struct LiveSession::HeldStaging : StagingMemory {
+  HeldStaging(std::shared_ptr<LiveSession> from, uint8_t* host, uint64_t address,
+              uint64_t size_bytes)
+      : StagingMemory{host, address, size_bytes}, session(std::move(from)) {}
+  ~HeldStaging() { session->FreeStaging(address); }
   const std::shared_ptr<LiveSession> session;
 };
 
@@ -57,8 +57,8 @@ LiveSession::LiveSession(uint64_t epoch, const EngineInfo& info,
       info_(info),
       region_(std::move(region)),
       memory_(info.memory_address, info.memory_bytes, kMemoryGranule),
-      window_(info.region_address + region_->layout().window, region_->layout().window_bytes,
-              kWindowGranule),
+      staging_(info.region_address + region_->layout().staging, region_->layout().staging_bytes,
+               kStagingGranule),
       client_(std::move(client)) {}
 
 absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::AllocateMemory(uint64_t bytes) {
@@ -78,17 +78,17 @@ uint64_t LiveSession::memory_used_bytes() const {
   return memory_.used_bytes();
 }
 
-absl::StatusOr<std::shared_ptr<const WindowMemory>> LiveSession::AllocateWindow(uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<const StagingMemory>> LiveSession::AllocateStaging(uint64_t bytes) {
   std::optional<uint64_t> address;
   {
-    absl::MutexLock lock(&window_mu_);
-    address = window_.Allocate(bytes);
+    absl::MutexLock lock(&staging_mu_);
+    address = staging_.Allocate(bytes);
     if (!address) {
-      return NoRoom("the window for inline data", bytes, window_,
-                    "wait for results, send less inline at once, or raise --window_mib");
+      return NoRoom("staging memory", bytes, staging_,
+                    "wait for results, send less inline at once, or raise --staging_mib");
     }
   }
-  return std::make_shared<HeldWindow>(
+  return std::make_shared<HeldStaging>(
       shared_from_this(), region_->base() + (*address - info_.region_address), *address, bytes);
 }
 
@@ -127,9 +127,9 @@ void LiveSession::FreeMemory(uint64_t address) {
   memory_.Free(address);
 }
 
-void LiveSession::FreeWindow(uint64_t address) {
-  absl::MutexLock lock(&window_mu_);
-  window_.Free(address);
+void LiveSession::FreeStaging(uint64_t address) {
+  absl::MutexLock lock(&staging_mu_);
+  staging_.Free(address);
 }
 
 void LiveSession::ReleaseMapping(uint64_t mapping) {

@@ -1,5 +1,5 @@
 // LiveSession: the EngineSession of an engine process (device.h): allocates in its
-// memory and in the window, and maps clients' shared memory through its control plane.
+// memory and in staging memory, and maps clients' shared memory through its control plane.
 //
 // What it hands out holds on to the session, and the session to the region's mapping,
 // so memory of this process stays valid as long as anybody has it.
@@ -32,7 +32,7 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   const EngineInfo& info() const override { return info_; }
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override;
   uint64_t memory_used_bytes() const override;
-  absl::StatusOr<std::shared_ptr<const WindowMemory>> AllocateWindow(uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) override;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) override;
 
   // The engine has ended: nothing is asked of it from now on.
@@ -40,11 +40,11 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
 
  private:
   struct HeldMemory;
-  struct HeldWindow;
+  struct HeldStaging;
   struct HeldMapping;
 
   void FreeMemory(uint64_t address);
-  void FreeWindow(uint64_t address);
+  void FreeStaging(uint64_t address);
   void ReleaseMapping(uint64_t mapping);
 
   const uint64_t epoch_;
@@ -53,8 +53,8 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
 
   mutable absl::Mutex memory_mu_;
   AddressAllocator memory_ ABSL_GUARDED_BY(memory_mu_);
-  absl::Mutex window_mu_;
-  AddressAllocator window_ ABSL_GUARDED_BY(window_mu_);
+  absl::Mutex staging_mu_;
+  AddressAllocator staging_ ABSL_GUARDED_BY(staging_mu_);
   absl::Mutex client_mu_;
   std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(client_mu_);  // Null once ended.
 };

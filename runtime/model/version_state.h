@@ -1,6 +1,6 @@
 // Where a version of an operator is in its life.
 //
-//   submitted → compiled → inspected → canaried → staged ─▶ active ◀─▶ previous
+//   submitted → compiled → inspected → validated → staged ─▶ active ◀─▶ previous
 //        ↘ rejected                                 │          │           │
 //                                                   └─ retired ◀───────────┘
 //                                    quarantined ◀── staged, active, previous
@@ -17,7 +17,7 @@ enum class VersionState : uint8_t {
   kSubmitted = 1,
   kCompiled = 2,
   kInspected = 3,
-  kCanaried = 4,
+  kValidated = 4,
   // In the standby slot; has not served yet.
   kStaged = 5,
   kActive = 6,
@@ -38,8 +38,8 @@ constexpr const char* VersionStateName(VersionState state) {
       return "compiled";
     case VersionState::kInspected:
       return "inspected";
-    case VersionState::kCanaried:
-      return "canaried";
+    case VersionState::kValidated:
+      return "validated";
     case VersionState::kStaged:
       return "staged";
     case VersionState::kActive:

@@ -63,7 +63,7 @@ struct Batch {
   uint64_t epoch = 0;
   // Counters of the operator version. Outlives the batch.
   OperatorStats* stats = nullptr;
-  // Kept alive until the batch is destroyed: buffers, window regions.
+  // Kept alive until the batch is destroyed: buffers, staging memory.
   std::vector<std::shared_ptr<const void>> keep_alive;
   // Called once, from any thread, without locks held. Must not block.
   std::function<void(Batch&)> done;

@@ -91,7 +91,8 @@ EngineHarness* DeviceQueueTest::harness_ = nullptr;
 
 TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   constexpr int kN = 1000;
-  auto x = harness_->Window(kN * 4), y = harness_->Window(kN * 4), out = harness_->Window(kN * 4);
+  auto x = harness_->Staging(kN * 4), y = harness_->Staging(kN * 4),
+       out = harness_->Staging(kN * 4);
   std::mt19937 random(std::random_device{}());
   std::normal_distribution<float> normal;
   for (int i = 0; i < kN; ++i) {
@@ -113,7 +114,7 @@ TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
 }
 
 TEST_F(DeviceQueueTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
-  auto out = harness_->Window(4096);
+  auto out = harness_->Staging(4096);
   for (int i = 0; i < 200; ++i) {
     auto pending = NewBatch();
     pending->batch->tasks.push_back(CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(i)}));
@@ -124,7 +125,7 @@ TEST_F(DeviceQueueTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
 }
 
 TEST_F(DeviceQueueTest, EveryTaskRunsExactlyOnceAcrossManyLapsOfTheRing) {
-  auto counter = harness_->Window(4);
+  auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   constexpr int kBatches = 20, kTasks = 1500;  // The ring has 1,024 slots.
   std::vector<std::shared_ptr<Pending>> all;
@@ -140,7 +141,7 @@ TEST_F(DeviceQueueTest, EveryTaskRunsExactlyOnceAcrossManyLapsOfTheRing) {
 }
 
 TEST_F(DeviceQueueTest, LongTaskIsPassedOverWhenTheRingComesAround) {
-  auto counter = harness_->Window(4), out = harness_->Window(4);
+  auto counter = harness_->Staging(4), out = harness_->Staging(4);
   *counter.as<float>() = 0;
   auto slow = SpinBatch(out.address, 1, 1'000'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
@@ -158,7 +159,7 @@ TEST_F(DeviceQueueTest, LongTaskIsPassedOverWhenTheRingComesAround) {
 
 TEST_F(DeviceQueueTest, WideTaskIsSplitAndEveryElementIsWritten) {
   constexpr int64_t kN = 300'001;
-  auto x = harness_->Window(kN * 4), out = harness_->Window(kN * 4);
+  auto x = harness_->Staging(kN * 4), out = harness_->Staging(kN * 4);
   for (int64_t i = 0; i < kN; ++i) {
     x.as<float>()[i] = static_cast<float>(i % 1000) - 500;
     out.as<float>()[i] = 9e30f;
@@ -178,9 +179,9 @@ TEST_F(DeviceQueueTest, WideTaskIsSplitAndEveryElementIsWritten) {
 TEST_F(DeviceQueueTest, ManyWideTasksAtOnceAllComplete) {
   constexpr int64_t kN = 40'000;
   constexpr int kTasks = 300;
-  auto x = harness_->Window(kN * 4);
+  auto x = harness_->Staging(kN * 4);
   const uint64_t scratch = harness_->Memory(kTasks * kN * 4);
-  auto sums = harness_->Window(kTasks * 4);
+  auto sums = harness_->Staging(kTasks * 4);
   for (int64_t i = 0; i < kN; ++i) x.as<float>()[i] = 1.0f;
   auto copies = NewBatch();
   copies->batch->arguments_per_task = 2;
@@ -203,12 +204,12 @@ TEST_F(DeviceQueueTest, ManyWideTasksAtOnceAllComplete) {
 
 TEST_F(DeviceQueueTest, InOrderBatchRunsItsTasksOneAfterTheOther) {
   constexpr int kSteps = 500;
-  auto cell = harness_->Window(4);
+  auto cell = harness_->Staging(4);
   *cell.as<float>() = 0;
   auto pending = NewBatch();
   pending->batch->in_order = true;
   // x -> x + 1 in place: out of order or at once, steps would be lost.
-  auto one = harness_->Window(4);
+  auto one = harness_->Staging(4);
   *one.as<float>() = 1;
   for (int i = 0; i < kSteps; ++i) {
     pending->batch->tasks.push_back(
@@ -221,7 +222,7 @@ TEST_F(DeviceQueueTest, InOrderBatchRunsItsTasksOneAfterTheOther) {
 }
 
 TEST_F(DeviceQueueTest, LoneTaskOvertakesAnotherClientsQueue) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   const int many = 40 * static_cast<int>(harness_->info().workers);
   auto big = SpinBatch(out.address, many * 20, 200'000);
   ASSERT_TRUE(queue_.Enqueue(1, big->batch).ok());
@@ -236,7 +237,7 @@ TEST_F(DeviceQueueTest, LoneTaskOvertakesAnotherClientsQueue) {
 }
 
 TEST_F(DeviceQueueTest, SlowTasksAfterAFloodOfQuickOnesDoNotFillTheRing) {
-  auto out = harness_->Window(64), counter = harness_->Window(4);
+  auto out = harness_->Staging(64), counter = harness_->Staging(4);
   const uint32_t workers = harness_->info().workers;
   auto quick = CountBatch(counter.address, 50'000);
   auto slow = SpinBatch(out.address, 20 * workers + 2000, 5'000'000);
@@ -260,7 +261,7 @@ TEST_F(DeviceQueueTest, SlowTasksAfterAFloodOfQuickOnesDoNotFillTheRing) {
 }
 
 TEST_F(DeviceQueueTest, ManyInOrderBatchesOfSlowTasksDoNotFillTheRing) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   const uint32_t workers = harness_->info().workers;
   std::vector<std::shared_ptr<Pending>> all;
   for (uint32_t b = 0; b < 3 * workers; ++b) {
@@ -278,7 +279,7 @@ TEST_F(DeviceQueueTest, ManyInOrderBatchesOfSlowTasksDoNotFillTheRing) {
 }
 
 TEST_F(DeviceQueueTest, CancelledBatchSkipsWhatIsNotInTheRing) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto big = SpinBatch(out.address, 100'000, 1'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, big->batch).ok());
   big->batch->cancelled = true;
@@ -289,7 +290,7 @@ TEST_F(DeviceQueueTest, CancelledBatchSkipsWhatIsNotInTheRing) {
 }
 
 TEST_F(DeviceQueueTest, ExpiredDeadlineSkipsTheBatch) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto late = SpinBatch(out.address, 10, 1000);
   late->batch->deadline = Clock::now() - std::chrono::milliseconds(1);
   ASSERT_TRUE(queue_.Enqueue(1, late->batch).ok());
@@ -310,7 +311,7 @@ TEST_F(DeviceQueueTest, FullClientQueueIsRefusedAndTheOtherClientServed) {
 }
 
 TEST_F(DeviceQueueTest, OperatorsRefusalCarriesItsDetail) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto pending = NewBatch();
   pending->batch->tasks.push_back(CompactTask(OperatorSlot("test.refuse"), 1, {out.address, 77}));
   ASSERT_TRUE(queue_.Enqueue(1, pending->batch).ok());
@@ -328,8 +329,8 @@ TEST_F(DeviceQueueTest, EmptyOperatorSlotIsAnErrorAndNotACrash) {
 }
 
 TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
-  auto out = harness_->Window(64);
-  auto counter = harness_->Window(4);
+  auto out = harness_->Staging(64);
+  auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   // A task of each kind, and an in-order batch that is under way.
   auto spinning = SpinBatch(out.address, 2, 20'000'000);
@@ -362,7 +363,7 @@ TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
 }
 
 TEST_F(DeviceQueueTest, ParksUnderLoadLoseAndDoubleNothing) {
-  auto counter = harness_->Window(4);
+  auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   constexpr int kParks = 20, kTasks = 2000;
   int submitted = 0;
@@ -392,7 +393,7 @@ class SmallRingTest : public DeviceQueueTest {
 };
 
 TEST_F(SmallRingTest, ParksAreNotPutOffWhileClientsKeepTheRingFull) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   const auto finish = [](Pending& pending) {
     pending.Wait();
     EXPECT_EQ(pending.batch->failed, 0u);
@@ -433,7 +434,7 @@ TEST_F(DeviceQueueTest, ParksWithoutATaskInBetweenDoNotFillTheRing) {
     ASSERT_TRUE(harness_->engine().Resume().ok());
     queue_.EndPark();
   }
-  auto counter = harness_->Window(4);
+  auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   auto after = CountBatch(counter.address, 100);
   ASSERT_TRUE(queue_.Enqueue(1, after->batch).ok());
@@ -449,7 +450,7 @@ TEST_F(DeviceQueueTest, WorkThatComesWhileParkedAsksForTheKernelOnce) {
   queue_.OnWorkWhileParked([&] {
     if (++calls == 1) called.Notify();
   });
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto a = SpinBatch(out.address, 1, 10), b = SpinBatch(out.address, 1, 10);
   ASSERT_TRUE(queue_.Enqueue(1, a->batch).ok());
   called.WaitForNotification();
@@ -503,7 +504,7 @@ TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
 
 TEST_F(DeviceQueueTest, OverdueTaskIsFoundWithItsOperator) {
   const TimeLimit limit = [](uint32_t) { return std::chrono::milliseconds(20); };
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto slow = SpinBatch(out.address, 1, 300'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
   std::vector<OverdueTask> overdue;
@@ -518,7 +519,7 @@ TEST_F(DeviceQueueTest, OverdueTaskIsFoundWithItsOperator) {
 }
 
 TEST_F(DeviceQueueTest, RemovedClientsInOrderBatchEndsToo) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto ordered = SpinBatch(out.address, 100'000, 1'000'000);
   ordered->batch->in_order = true;
   ASSERT_TRUE(queue_.Enqueue(1, ordered->batch).ok());
@@ -529,7 +530,7 @@ TEST_F(DeviceQueueTest, RemovedClientsInOrderBatchEndsToo) {
 }
 
 TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTasks) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   // Every place that the queue allows in the ring is taken for a while.
   auto slow = SpinBatch(out.address, 2000, 40'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
@@ -548,7 +549,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTask
 }
 
 TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTasksCompleteAllTheTime) {
-  auto out = harness_->Window(64);
+  auto out = harness_->Staging(64);
   auto flood = SpinBatch(out.address, 1'000'000, 2'000);
   ASSERT_TRUE(queue_.Enqueue(1, flood->batch).ok());
   auto late = SpinBatch(out.address, 1, 10);
@@ -563,7 +564,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTasksCompleteAllTheTime
 }
 
 TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOthersGoOn) {
-  auto out = harness_->Window(64), counter = harness_->Window(4);
+  auto out = harness_->Staging(64), counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   auto big = SpinBatch(out.address, 50'000, 1'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, big->batch).ok());
@@ -579,7 +580,7 @@ TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOthersGoOn) {
 
 TEST_F(DeviceQueueTest, StatisticsCountEveryTaskOnce) {
   OperatorStats stats("test.count", 1);
-  auto counter = harness_->Window(4);
+  auto counter = harness_->Staging(4);
   auto batch = CountBatch(counter.address, 777);
   batch->batch->stats = &stats;
   ASSERT_TRUE(queue_.Enqueue(1, batch->batch).ok());

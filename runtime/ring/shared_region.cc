@@ -27,14 +27,14 @@ absl::Status SystemError(const char* what) {
   return absl::InternalError(absl::StrCat("shared region: ", what, ": ", strerror(errno)));
 }
 
-absl::Status CheckSizes(uint32_t slots, uint64_t window_bytes) {
+absl::Status CheckSizes(uint32_t slots, uint64_t staging_bytes) {
   if (!std::has_single_bit(slots) || slots < kMinSlots || slots > kMaxSlots) {
     return absl::InvalidArgumentError(
         absl::StrCat("ring of ", slots, " slots: it must be a power of two from ", kMinSlots,
                      " to ", kMaxSlots, ". Fix: set --ring_slots to such a number"));
   }
-  if (window_bytes % kPageBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("window of ", window_bytes,
+  if (staging_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("staging of ", staging_bytes,
                                                    " bytes: it must be whole pages of ", kPageBytes,
                                                    " bytes. Fix: round it up"));
   }
@@ -46,7 +46,7 @@ absl::StatusOr<uint8_t*> Map(int fd, uint64_t bytes) {
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("shared region: mmap of ", bytes, " bytes: ", strerror(errno),
-                     ". Fix: lower --window_mib or raise the memory limit of the service"));
+                     ". Fix: lower --staging_mib or raise the memory limit of the service"));
   }
   return static_cast<uint8_t*>(base);
 }
@@ -54,9 +54,9 @@ absl::StatusOr<uint8_t*> Map(int fd, uint64_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slots,
-                                                                   uint64_t window_bytes) {
-  RETURN_IF_ERROR(CheckSizes(slots, window_bytes));
-  const RegionLayout layout = LayOutRegion(slots, window_bytes);
+                                                                   uint64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckSizes(slots, staging_bytes));
+  const RegionLayout layout = LayOutRegion(slots, staging_bytes);
 
   const int fd = memfd_create("residentd-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("memfd_create");
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slot
   // A fresh memfd reads as zeros: only what is not 0 is left to write.
   ControlBlock* control = region->control();
   control->slots = slots;
-  control->window_bytes = window_bytes;
+  control->staging_bytes = staging_bytes;
   control->layout_hash = LayoutHash();
   control->magic = kRegionMagic;
   return region;
@@ -108,15 +108,15 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Attach(int fd) {
                         "has %#x. Fix: run front end and engine from the same residentd binary",
                         control.layout_hash, LayoutHash()));
   }
-  if (absl::Status status = CheckSizes(control.slots, control.window_bytes); !status.ok()) {
+  if (absl::Status status = CheckSizes(control.slots, control.staging_bytes); !status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the shared region is damaged: ", status.message()));
   }
-  const RegionLayout layout = LayOutRegion(control.slots, control.window_bytes);
+  const RegionLayout layout = LayOutRegion(control.slots, control.staging_bytes);
   if (layout.total_bytes != size) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the shared region is damaged: it has ", size, " bytes, and ", control.slots,
-        " slots with a window of ", control.window_bytes, " bytes take ", layout.total_bytes,
+        " slots with ", control.staging_bytes, " bytes of staging memory take ", layout.total_bytes,
         ". Fix: run front end and engine from the same residentd binary"));
   }
   ASSIGN_OR_RETURN(uint8_t * base, Map(fd, layout.total_bytes));

@@ -20,9 +20,9 @@ namespace resident {
 class SharedRegion {
  public:
   // Creates and initialises a region. INVALID_ARGUMENT: slots is not a power of two
-  // from 64 to 65536, or the window is not whole pages.
+  // from 64 to 65536, or staging memory is not whole pages.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Create(uint32_t slots,
-                                                              uint64_t window_bytes);
+                                                              uint64_t staging_bytes);
   // Maps a region that another process created; takes the descriptor over.
   // FAILED_PRECONDITION: its layout differs from this build's.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Attach(int fd);
@@ -40,7 +40,7 @@ class SharedRegion {
   RingSlot* submissions() const { return At<RingSlot>(layout_.submissions); }
   RingSlot* completions() const { return At<RingSlot>(layout_.completions); }
   ArgumentBlock* argument_blocks() const { return At<ArgumentBlock>(layout_.argument_blocks); }
-  uint8_t* window() const { return base_ + layout_.window; }
+  uint8_t* staging() const { return base_ + layout_.staging; }
 
  private:
   SharedRegion(int fd, uint8_t* base, const RegionLayout& layout)

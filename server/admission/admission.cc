@@ -133,15 +133,15 @@ absl::Status Admission::TakeStaging(const Needs& needs, Budget::Place* place, Ti
   if (needs.staging_bytes == 0) return absl::OkStatus();
   Budget& staging = devices_[needs.device].staging;
   if (!staging.MayFit(needs.staging_bytes)) {
-    return errors::WindowFull(needs.staging_bytes, staging.limit(), false);
+    return errors::StagingFull(needs.staging_bytes, staging.limit(), false);
   }
   auto charge = staging.Acquire(ticket.client_->devices_[needs.device].staging, needs.staging_bytes,
                                 needs.purpose, place);
   if (!charge.has_value()) {
     *lacking = Resource::kStaging;
-    return errors::WindowFull(needs.staging_bytes, staging.limit(), true);
+    return errors::StagingFull(needs.staging_bytes, staging.limit(), true);
   }
-  auto memory = needs.session->AllocateWindow(needs.staging_bytes);
+  auto memory = needs.session->AllocateStaging(needs.staging_bytes);
   if (!memory.ok()) {
     charge->Undo();
     // It is free, but not in one piece, or not yet.

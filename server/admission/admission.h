@@ -103,7 +103,7 @@ class Ticket {
   Ticket& operator=(Ticket&& other) noexcept;
 
   // Null if none was needed.
-  const WindowMemory* staging() const { return staging_.get(); }
+  const StagingMemory* staging() const { return staging_.get(); }
   // Whether there is memory for the trial.
   bool trial() const { return trial_; }
 
@@ -131,7 +131,7 @@ class Ticket {
   bool begun_ = false;
   bool trial_ = false;
   Budget::Charge queue_charge_;
-  std::shared_ptr<const WindowMemory> staging_;
+  std::shared_ptr<const StagingMemory> staging_;
   Budget::Charge staging_charge_;
   Budget::Charge host_charge_;
 };

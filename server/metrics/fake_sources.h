@@ -55,7 +55,7 @@ struct FakeSources {
     sources.devices = {&device};
     sources.operators = [this] { return std::vector<OperatorSeries>{{0, add_stats}}; };
     sources.buffers = [](uint32_t) { return uint64_t{7}; };
-    sources.window = [](uint32_t) { return WindowFigures{4096, 2}; };
+    sources.staging = [](uint32_t) { return StagingFigures{4096, 2}; };
     sources.host_memory = [] { return std::map<std::string, uint64_t>{{"requests", 11}}; };
     sources.clients = [] { return uint64_t{3}; };
     sources.connections = [] {

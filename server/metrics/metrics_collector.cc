@@ -124,7 +124,7 @@ void CollectOperators(const std::vector<OperatorSeries>& operators,
 // Everything that is reported once for each device.
 class DeviceFamilies {
  public:
-  void Add(const Device& device, uint64_t buffers, const WindowFigures& window) {
+  void Add(const Device& device, uint64_t buffers, const StagingFigures& staging) {
     const Device::Snapshot snapshot = device.snapshot();
     const Labels labels = {{"device", std::to_string(device.index())}};
 
@@ -163,8 +163,8 @@ class DeviceFamilies {
     AddGauge(memory_, labels, static_cast<double>(snapshot.info.memory_bytes));
     AddGauge(memory_used_, labels, static_cast<double>(snapshot.memory_used_bytes));
     AddGauge(buffers_, labels, static_cast<double>(buffers));
-    AddGauge(window_used_, labels, static_cast<double>(window.used_bytes));
-    AddGauge(window_waiting_, labels, static_cast<double>(window.waiting));
+    AddGauge(staging_used_, labels, static_cast<double>(staging.used_bytes));
+    AddGauge(staging_waiting_, labels, static_cast<double>(staging.waiting));
 
     if (const auto engine = ReadProcess(snapshot.engine_pid)) {
       AddCounter(engine_cpu_, labels, engine->cpu_seconds);
@@ -174,10 +174,10 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_,         &info_,    &generation_,  &changes_,        &pause_,
-          &workers_,       &queue_,   &occupancy_,   &slots_,          &parks_,
-          &resumes_,       &park_,    &resume_,      &restarts_,       &memory_,
-          &memory_used_,   &buffers_, &window_used_, &window_waiting_, &engine_cpu_,
+         {&state_,         &info_,    &generation_,   &changes_,         &pause_,
+          &workers_,       &queue_,   &occupancy_,    &slots_,           &parks_,
+          &resumes_,       &park_,    &resume_,       &restarts_,        &memory_,
+          &memory_used_,   &buffers_, &staging_used_, &staging_waiting_, &engine_cpu_,
           &engine_memory_, &spare_,   &last_restart_}) {
       families.push_back(std::move(*family));
     }
@@ -232,12 +232,12 @@ class DeviceFamilies {
                                      "Device memory that buffers take.");
   MetricFamily buffers_ =
       Family("resident_buffers", MetricType::Gauge, "Buffers that live on the device.");
-  MetricFamily window_used_ =
-      Family("resident_window_used_bytes", MetricType::Gauge,
-             "Window memory that batches with inline or returned tensors, and transfers, hold.");
-  MetricFamily window_waiting_ =
-      Family("resident_window_waiting", MetricType::Gauge,
-             "Streams and transfers that stand in line for window memory.");
+  MetricFamily staging_used_ =
+      Family("resident_staging_used_bytes", MetricType::Gauge,
+             "Staging memory that batches with inline or returned tensors, and transfers, hold.");
+  MetricFamily staging_waiting_ =
+      Family("resident_staging_waiting", MetricType::Gauge,
+             "Streams and transfers that stand in line for staging memory.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
              "Processor time of the device's engine process; starts anew with each.");
@@ -354,7 +354,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {
-    devices.Add(*device, sources_.buffers(device->index()), sources_.window(device->index()));
+    devices.Add(*device, sources_.buffers(device->index()), sources_.staging(device->index()));
   }
   devices.MoveTo(families);
 

@@ -88,8 +88,8 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
 TEST(MetricsCollectorTest, MemoryThatClientsTake) {
   FakeSources fake;
   const std::string page = Page(fake);
-  EXPECT_THAT(page, HasSubstr(R"(resident_window_used_bytes{device="0"} 4096)"));
-  EXPECT_THAT(page, HasSubstr(R"(resident_window_waiting{device="0"} 2)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_staging_used_bytes{device="0"} 4096)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_staging_waiting{device="0"} 2)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_host_memory_used_bytes{purpose="requests"} 11)"));
 }
 

@@ -54,8 +54,8 @@ struct TrialSeries {
   uint64_t shadow_mismatches = 0;
 };
 
-// Window memory of a device.
-struct WindowFigures {
+// Staging memory of a device.
+struct StagingFigures {
   uint64_t used_bytes = 0;
   uint64_t waiting = 0;  // Streams and transfers in line for it.
 };
@@ -68,7 +68,7 @@ struct MetricsSources {
   std::function<std::vector<OperatorSeries>()> operators;
   // Buffers that live on a device.
   std::function<uint64_t(uint32_t device)> buffers;
-  std::function<WindowFigures(uint32_t device)> window;
+  std::function<StagingFigures(uint32_t device)> staging;
   // Bytes of the front end's own memory that clients take, by purpose ("requests").
   std::function<std::map<std::string, uint64_t>()> host_memory;
   // Open sessions.

@@ -95,8 +95,8 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     case v1::VERSION_STATE_STAGED:
       request_.wait_for = VersionState::kStaged;
       break;
-    case v1::VERSION_STATE_CANARIED:
-      request_.wait_for = VersionState::kCanaried;
+    case v1::VERSION_STATE_VALIDATED:
+      request_.wait_for = VersionState::kValidated;
       break;
     case v1::VERSION_STATE_ACTIVE:
       request_.wait_for = VersionState::kActive;
@@ -104,7 +104,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     default:
       return errors::UnknownEnum(
           "InstallHeader.wait_for", header.wait_for(),
-          "VERSION_STATE_CANARIED, VERSION_STATE_STAGED, VERSION_STATE_ACTIVE");
+          "VERSION_STATE_VALIDATED, VERSION_STATE_STAGED, VERSION_STATE_ACTIVE");
   }
   has_header_ = true;
   return absl::OkStatus();
@@ -170,7 +170,7 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
     if (sent_bytes != 0 && sent_bytes != bytes && sent_bytes != 2 * bytes) {
       return errors::ExampleSize(index, place, sent_bytes, bytes);
     }
-    // Outputs without data take memory in the canary like the others.
+    // Outputs without data take memory in the validation like the others.
     example_bytes_ += std::max(bytes, sent_bytes);
     if (example_bytes_ > kMaxInstallExampleBytes) {
       return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);

@@ -50,7 +50,7 @@ class InstallStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
   void End(const absl::Status& status) override;
-  // A compiler or a canary may take minutes, and nothing of it is lost that counts: what
+  // A compiler or a validation may take minutes, and nothing of it is lost that counts: what
   // was compiled is in the cache.
   bool ends_at_drain() const override { return true; }
 

@@ -48,7 +48,7 @@ static_assert(v1::Parameter::Kind_ARRAYSIZE == static_cast<int>(ParameterKind::k
 static_assert(Same(VersionState::kSubmitted, v1::VERSION_STATE_SUBMITTED));
 static_assert(Same(VersionState::kCompiled, v1::VERSION_STATE_COMPILED));
 static_assert(Same(VersionState::kInspected, v1::VERSION_STATE_INSPECTED));
-static_assert(Same(VersionState::kCanaried, v1::VERSION_STATE_CANARIED));
+static_assert(Same(VersionState::kValidated, v1::VERSION_STATE_VALIDATED));
 static_assert(Same(VersionState::kStaged, v1::VERSION_STATE_STAGED));
 static_assert(Same(VersionState::kActive, v1::VERSION_STATE_ACTIVE));
 static_assert(Same(VersionState::kPrevious, v1::VERSION_STATE_PREVIOUS));

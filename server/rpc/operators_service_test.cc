@@ -262,7 +262,7 @@ TEST_F(OperatorsServiceTest, RefusesBadHeaders) {
   ExpectRefused({header}, {"name is empty"});
   header = Header();
   header.mutable_header()->set_wait_for(v1::VERSION_STATE_RETIRED);
-  ExpectRefused({header}, {"wait_for", "VERSION_STATE_CANARIED"});
+  ExpectRefused({header}, {"wait_for", "VERSION_STATE_VALIDATED"});
   header = Header();
   header.mutable_header()->set_summary(std::string(257, 's'));
   ExpectRefused({header}, {"257 bytes", "256"});

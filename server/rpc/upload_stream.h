@@ -1,7 +1,7 @@
 // UploadStream: one Buffers.Upload.
 //
-// Each message is cut into pieces, which go through the window to the buffer, two of
-// them under way at a time: one is copied into the window while the device copies
+// Each message is cut into pieces, which go through staging memory to the buffer, two of
+// them under way at a time: one is copied into staging memory while the device copies
 // the other out of it. The next message is read once the last piece of the one before
 // is under way. Where staging memory is full, the upload waits for it.
 //

@@ -14,7 +14,7 @@
 namespace resident {
 namespace {
 
-// Columns in the window start at cache lines, so that operators may use wide loads.
+// Columns in staging memory start at cache lines, so that operators may use wide loads.
 constexpr uint64_t kColumnAlignment = 64;
 // Sizes beyond this are no memory; sums of a few of them do not overflow.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
@@ -310,10 +310,10 @@ absl::Status Columns::Beyond(size_t column, const Plan& plan, uint64_t task, uin
                                      plan.bytes_from, buffer.id, buffer.size_bytes);
 }
 
-absl::Status Columns::PlaceInWindow(size_t column, Plan& plan, uint64_t bytes) {
-  if (bytes > kMaxBytes - window_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
-  plan.window_offset = window_bytes_;
-  window_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
+absl::Status Columns::PlaceInStaging(size_t column, Plan& plan, uint64_t bytes) {
+  if (bytes > kMaxBytes - staging_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
+  plan.staging_offset = staging_bytes_;
+  staging_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
   return absl::OkStatus();
 }
 
@@ -342,11 +342,11 @@ absl::Status Columns::Place(uint64_t epoch) {
         return errors::InlineSize(PlaceOf(c), sent, plan.tensor_bytes, all);
       }
       plan.stride = sent == all ? plan.tensor_bytes : 0;
-      status = PlaceInWindow(c, plan, sent);
+      status = PlaceInStaging(c, plan, sent);
     } else {
       plan.stride = plan.tensor_bytes;
       returned_bytes_ += all;  // At most kMaxBytes each: a few of them do not overflow.
-      status = PlaceInWindow(c, plan, all);
+      status = PlaceInStaging(c, plan, all);
     }
     if (!status.ok()) return status;
   }
@@ -459,13 +459,13 @@ void Columns::FillArguments(RequestBatch& batch) const {
   }
 }
 
-void Columns::Fill(const WindowMemory* window, RequestBatch& batch,
+void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
                    std::vector<ReturnedColumn>* returned) {
   for (size_t c = 0; c < plans_.size(); ++c) {
     Plan& plan = plans_[c];
     if (plan.kind != Kind::kInline && plan.kind != Kind::kReturned) continue;
-    uint8_t* const host = window == nullptr ? nullptr : window->host + plan.window_offset;
-    if (window != nullptr) plan.base = window->address + plan.window_offset;
+    uint8_t* const host = staging == nullptr ? nullptr : staging->host + plan.staging_offset;
+    if (staging != nullptr) plan.base = staging->address + plan.staging_offset;
     if (plan.kind == Kind::kReturned) {
       returned->push_back({host, plan.tensor_bytes});
     } else if (host != nullptr) {

@@ -48,13 +48,14 @@ class Columns {
   // them; FAILED_PRECONDITION: a buffer was lost with an earlier one.
   absl::Status Place(uint64_t epoch);
   // Staging memory that inline and returned columns take; bytes of the latter.
-  uint64_t window_bytes() const { return window_bytes_; }
+  uint64_t staging_bytes() const { return staging_bytes_; }
   uint64_t returned_bytes() const { return returned_bytes_; }
   // Bytes of descriptors and arguments that Fill makes.
   uint64_t descriptor_bytes() const;
   // Fills in tasks, arguments and returned columns; copies inline data into the
-  // window. `window` may be null when window_bytes() is 0.
-  void Fill(const WindowMemory* window, RequestBatch& batch, std::vector<ReturnedColumn>* returned);
+  // staging. `staging` may be null when staging_bytes() is 0.
+  void Fill(const StagingMemory* staging, RequestBatch& batch,
+            std::vector<ReturnedColumn>* returned);
   // Whether what a task writes could be written elsewhere as well: only to outputs, each
   // dense. `outputs` gets their indices.
   bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
@@ -79,7 +80,7 @@ class Columns {
     uint64_t base = 0;
     uint64_t stride = 0;
     std::vector<uint64_t> values;
-    uint64_t window_offset = 0;
+    uint64_t staging_offset = 0;
     std::vector<const Buffer*> buffers;  // One, or one for each task.
   };
 
@@ -100,7 +101,7 @@ class Columns {
   // The refusal of a tensor that its buffer does not hold.
   absl::Status Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
                       const Buffer& buffer) const;
-  absl::Status PlaceInWindow(size_t column, Plan& plan, uint64_t bytes);
+  absl::Status PlaceInStaging(size_t column, Plan& plan, uint64_t bytes);
   bool compact() const;
   // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).
   bool device_outputs() const;
@@ -111,7 +112,7 @@ class Columns {
   const ResolvedOperator op_;
   const v1::OperatorTasks& tasks_;
   absl::InlinedVector<Plan, 4> plans_;
-  uint64_t window_bytes_ = 0;
+  uint64_t staging_bytes_ = 0;
   uint64_t returned_bytes_ = 0;
   bool compact_ = false;
   uint64_t chunks_ = 1;

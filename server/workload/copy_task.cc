@@ -56,11 +56,11 @@ absl::Status WriteAndWait(
     const std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>& fill) {
   for (uint64_t offset = 0; offset < bytes; offset += kCopyPieceBytes) {
     const uint64_t size = std::min<uint64_t>(kCopyPieceBytes, bytes - offset);
-    ASSIGN_OR_RETURN(auto window, session.AllocateWindow(size));
-    RETURN_IF_ERROR(fill(offset, {window->host, size}));
-    auto batch =
-        MakeCopyBatch(copy_bytes, device.index(), session, window->address, address + offset, size);
-    batch->keep_alive.push_back(window);
+    ASSIGN_OR_RETURN(auto staging, session.AllocateStaging(size));
+    RETURN_IF_ERROR(fill(offset, {staging->host, size}));
+    auto batch = MakeCopyBatch(copy_bytes, device.index(), session, staging->address,
+                               address + offset, size);
+    batch->keep_alive.push_back(staging memory);
     // Shared with `done`, which may come after this function has given up.
     auto done = std::make_shared<absl::Notification>();
     batch->done = [done](Batch&) { done->Notify(); };

@@ -1,4 +1,4 @@
-// Copies between the window, device memory and clients' shared memory, as tasks of
+// Copies between staging memory, device memory and clients' shared memory, as tasks of
 // the operator copy_bytes: nothing but the ring moves data while a kernel is resident.
 //
 // Thread safety: functions without state of their own.
@@ -34,10 +34,10 @@ std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_
                                      const EngineSession& session, uint64_t from, uint64_t to,
                                      uint64_t bytes);
 
-// Writes bytes to device memory, piece by piece through the window, and waits until
+// Writes bytes to device memory, piece by piece through staging memory, and waits until
 // they are there. `fill` gives the bytes at an offset; no lock of its owner is held while the
-// device is waited for. Errors: those of `fill`, RESOURCE_EXHAUSTED (window), UNAVAILABLE (the
-// engine ended, or a piece took longer than half a minute).
+// device is waited for. Errors: those of `fill`, RESOURCE_EXHAUSTED (staging memory), UNAVAILABLE
+// (the engine ended, or a piece took longer than half a minute).
 absl::Status WriteAndWait(
     const ResolvedOperator& copy_bytes, Device& device, ClientId client, EngineSession& session,
     uint64_t address, uint64_t bytes,

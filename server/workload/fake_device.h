@@ -17,10 +17,10 @@ namespace resident {
 
 class FakeDevice : public Device {
  public:
-  FakeDevice(uint32_t index, uint64_t memory_bytes, uint64_t window_bytes)
+  FakeDevice(uint32_t index, uint64_t memory_bytes, uint64_t staging_bytes)
       : index_(index),
         queue_(DeviceQueue::Options()),
-        session_(std::make_shared<FakeSession>(1, memory_bytes, window_bytes)) {}
+        session_(std::make_shared<FakeSession>(1, memory_bytes, staging_bytes)) {}
 
   uint32_t index() const override { return index_; }
   DeviceQueue& queue() override { return queue_; }

@@ -23,8 +23,8 @@ constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
 }  // namespace
 
 uint64_t FluxPrograms::Reserve(uint64_t bytes) {
-  const uint64_t at = window_bytes_;
-  window_bytes_ += (bytes + 63) / 64 * 64;
+  const uint64_t at = staging_bytes_;
+  staging_bytes_ += (bytes + 63) / 64 * 64;
   return at;
 }
 
@@ -128,10 +128,10 @@ absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
 }
 
 FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-                               const FluxSplit& split, const WindowMemory& window,
+                               const FluxSplit& split, const StagingMemory& staging,
                                const DeviceMemory* staged, RequestBatch& batch) const {
   const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
-    if (bytes != 0) std::memcpy(window.host + at, data, bytes);
+    if (bytes != 0) std::memcpy(staging.host + at, data, bytes);
   };
   const uint64_t bytecode_bytes = bytecode_.size();
   copy_in(bytecode_at_, bytecode_.data(), bytecode_bytes);
@@ -148,13 +148,13 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   batch.in_order = staged != nullptr;
   batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
   if (staged != nullptr) {
-    FillCopyTask(copy_bytes, window.address + bytecode_at_, staged->address, bytecode_bytes,
+    FillCopyTask(copy_bytes, staging.address + bytecode_at_, staged->address, bytecode_bytes,
                  batch.tasks[0], batch.arguments.data());
   }
-  const uint64_t bytecode = staged == nullptr ? window.address + bytecode_at_ : staged->address;
+  const uint64_t bytecode = staged == nullptr ? staging.address + bytecode_at_ : staged->address;
   for (size_t t = 0; t < run_tasks; ++t) {
     const uint64_t first = t * split.runs_of_task;
-    FillRunTask(flux_run, split, window.address, bytecode, first,
+    FillRunTask(flux_run, split, staging.address, bytecode, first,
                 std::min<uint64_t>(split.runs_of_task, runs_ - first),
                 batch.tasks[first_run_task + t],
                 &batch.arguments[(first_run_task + t) * flux::kRunArguments]);
@@ -162,13 +162,13 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
 
   return {.runs = runs_,
           .wanted = wanted_count_,
-          .registers = window.host + registers_at_,
-          .errors = window.host + errors_at_,
-          .cycles = window.host + cycles_at_};
+          .registers = staging.host + registers_at_,
+          .errors = staging.host + errors_at_,
+          .cycles = staging.host + cycles_at_};
 }
 
 void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split,
-                               uint64_t window, uint64_t bytecode, uint64_t first, uint64_t runs,
+                               uint64_t staging, uint64_t bytecode, uint64_t first, uint64_t runs,
                                TaskDescriptor& task, Argument* arguments) const {
   const auto tensor = [&](uint32_t i, DType dtype, uint64_t address, uint64_t elements) {
     arguments[i] = VectorArgument(dtype, address, static_cast<int64_t>(elements));
@@ -185,16 +185,16 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit
   const uint64_t width = initial_shared_ ? 0 : message_.initial_width();
   tensor(flux::kRunBytecode, DType::kU8, bytecode, bytecode_.size());
   tensor(flux::kRunOffsets, DType::kU32,
-         window + offsets_at_ + (program_of_its_own ? 4 * first : 0),
+         staging + offsets_at_ + (program_of_its_own ? 4 * first : 0),
          program_of_its_own ? runs + 1 : message_.offsets_size());
-  tensor(flux::kRunIndex, DType::kU32, window + index_at_ + (indexed ? 4 * first : 0),
+  tensor(flux::kRunIndex, DType::kU32, staging + index_at_ + (indexed ? 4 * first : 0),
          indexed ? runs : 0);
-  tensor(flux::kRunInitial, DType::kI32, window + initial_at_ + 4 * first * width,
+  tensor(flux::kRunInitial, DType::kI32, staging + initial_at_ + 4 * first * width,
          initial_shared_ ? message_.initial().size() / 4 : runs * width);
-  tensor(flux::kRunRegisters, DType::kI32, window + registers_at_ + 4 * first * wanted_count_,
+  tensor(flux::kRunRegisters, DType::kI32, staging + registers_at_ + 4 * first * wanted_count_,
          runs * wanted_count_);
-  tensor(flux::kRunErrors, DType::kU8, window + errors_at_ + first, runs);
-  tensor(flux::kRunCycles, DType::kU32, window + cycles_at_ + 4 * first, runs);
+  tensor(flux::kRunErrors, DType::kU8, staging + errors_at_ + first, runs);
+  tensor(flux::kRunCycles, DType::kU32, staging + cycles_at_ + 4 * first, runs);
   scalar(flux::kRunCount, runs);
   scalar(flux::kRunInitialWidth, message_.initial_width());
   scalar(flux::kRunInitialShared, initial_shared_ ? 1 : 0);

@@ -2,7 +2,7 @@
 // several where it might take long (flux_split.h).
 //
 // Used in these steps: Check (the message alone), Split and CheckSplit (for the device),
-// window_bytes, Fill.
+// staging_bytes, Fill.
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_SERVER_WORKLOAD_FLUX_PROGRAMS_H_
@@ -43,8 +43,8 @@ class FluxPrograms {
 
   uint32_t runs() const { return runs_; }
   uint64_t bytecode_bytes() const { return bytecode_.size(); }
-  // Window memory that inputs and outputs take.
-  uint64_t window_bytes() const { return window_bytes_; }
+  // Staging memory that inputs and outputs take.
+  uint64_t staging_bytes() const { return staging_bytes_; }
   // Whether the bytecode is read often enough, and is large enough, that it is worth
   // a copy into device memory before the programs run.
   bool wants_staging() const;
@@ -67,13 +67,13 @@ class FluxPrograms {
   // Fills in the tasks that run the programs, and one before them that copies the
   // bytecode when `staged` is not null.
   FluxOutputs Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
-                   const FluxSplit& split, const WindowMemory& window, const DeviceMemory* staged,
+                   const FluxSplit& split, const StagingMemory& staging, const DeviceMemory* staged,
                    RequestBatch& batch) const;
 
  private:
   uint64_t Reserve(uint64_t bytes);
-  // The task of runs [first, first + runs); `window` and `bytecode` are addresses.
-  void FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split, uint64_t window,
+  // The task of runs [first, first + runs); `staging` and `bytecode` are addresses.
+  void FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split, uint64_t staging,
                    uint64_t bytecode, uint64_t first, uint64_t runs, TaskDescriptor& task,
                    Argument* arguments) const;
 
@@ -85,8 +85,8 @@ class FluxPrograms {
   uint64_t wanted_ = 0;  // Register k in bits 4k to 4k + 3.
   uint64_t max_cycles_ = 0;
   bool initial_shared_ = false;
-  uint64_t window_bytes_ = 0;
-  // Offsets in the window.
+  uint64_t staging_bytes_ = 0;
+  // Offsets in staging memory.
   uint64_t bytecode_at_ = 0;
   uint64_t offsets_at_ = 0;
   uint64_t index_at_ = 0;

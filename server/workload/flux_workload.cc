@@ -56,7 +56,7 @@ Needs FluxWorkload::ResourcesNeeded() const {
   needs.device = place_.device;
   needs.session = place_.session;
   needs.tasks = programs_->most_tasks(split_);
-  needs.staging_bytes = programs_->window_bytes();
+  needs.staging_bytes = programs_->staging_bytes();
   needs.host_bytes = programs_->descriptor_bytes(split_) + needs.tasks * kTaskOutcomeBytes +
                      programs_->answer_bytes();
   return needs;

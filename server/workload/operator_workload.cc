@@ -51,7 +51,7 @@ Needs OperatorWorkload::ResourcesNeeded() const {
   needs.device = place_.device;
   needs.session = place_.session;
   needs.tasks = tasks;
-  needs.staging_bytes = columns_->window_bytes();
+  needs.staging_bytes = columns_->staging_bytes();
   needs.host_bytes = batch_bytes + columns_->returned_bytes();
   if (trial_) {
     // A copy of the batch, and a task for each output of each task that compares the two: its

@@ -55,7 +55,7 @@ class OpsTest(daemons.DaemonTest):
 
     def test_a_newcomer_installs_breaks_and_rolls_back(self):
         out = self.ctl("ops", "install", "scaled", self.source("scaled", 2), "--wait=active").out
-        for state in ("submitted", "compiled", "inspected", "canaried", "staged", "active"):
+        for state in ("submitted", "compiled", "inspected", "validated", "staged", "active"):
             self.assertRegex(out, r"(?m)^{} +[\d.]+ [nµm]?s".format(state))
         self.assertIn("scaled version 1 serves", out)
         self.assertIn("2 4 6", self.run_once("scaled"))
@@ -111,7 +111,7 @@ class OpsTest(daemons.DaemonTest):
         result = self.ctl("ops", "install", "lines", self.source("lines", 2), "--json")
         states = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual([state["state"] for state in states],
-                         ["submitted", "compiled", "inspected", "canaried", "staged"])
+                         ["submitted", "compiled", "inspected", "validated", "staged"])
         self.assertEqual(states[-1]["version"], 1)
         done = self.ctl("ops", "activate", "lines", "1", "--json").json
         self.assertEqual((done["version"], done["previous_version"]), (1, 0))
@@ -128,8 +128,8 @@ class OpsTest(daemons.DaemonTest):
         revision = self.show("stale")["revision"]
         self.ctl("ops", "remove", "stale", "--revision={}".format(revision))
 
-    def test_canaried_keeps_nothing(self):
-        out = self.ctl("ops", "install", "tried", self.source("tried", 2), "--wait=canaried").out
+    def test_validated_keeps_nothing(self):
+        out = self.ctl("ops", "install", "tried", self.source("tried", 2), "--wait=validated").out
         self.assertIn("nothing was kept", out)
         self.ctl("ops", "show", "tried", code=REFUSED)
 

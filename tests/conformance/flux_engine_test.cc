@@ -98,7 +98,7 @@ class FluxEngine {
 
  private:
   struct Area {
-    Area(EngineHarness& harness, uint64_t bytes) : size(bytes), span(harness.Window(bytes)) {}
+    Area(EngineHarness& harness, uint64_t bytes) : size(bytes), span(harness.Staging(bytes)) {}
     uint64_t size;
     EngineHarness::Span span;
   };

@@ -37,7 +37,7 @@ class Operators : public ::testing::Test {
   static void SetUpTestSuite() {
     harness_ = new EngineHarness({});
     ring_ = harness_->NewRing();
-    for (auto* area : {&x_, &y_, &out_}) *area = harness_->Window((kMost + 16) * 4);
+    for (auto* area : {&x_, &y_, &out_}) *area = harness_->Staging((kMost + 16) * 4);
   }
   static void TearDownTestSuite() {
     ring_ = nullptr;

@@ -28,7 +28,7 @@ namespace {
 using std::chrono::seconds;
 
 constexpr char kEngineName[] = "resident-engine";
-constexpr uint64_t kWindowMib = 16;
+constexpr uint64_t kStagingMib = 16;
 
 std::string DaemonProgram() {
   if (const char* program = std::getenv("RESIDENTD")) return program;
@@ -74,7 +74,7 @@ std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string
       "--devices=" + Devices(),
       "--threads_per_block=" + FromEnvironment("RESIDENT_TEST_THREADS_PER_BLOCK", "0"),
       "--device_memory_mib=64",
-      "--window_mib=" + std::to_string(kWindowMib),
+      "--staging_mib=" + std::to_string(kStagingMib),
       "--test_operators"};
   options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
   options.environment = PickEnvironment({"*"});
@@ -113,10 +113,10 @@ std::string NameOf(pid_t pid) {
   return name.substr(0, name.find('\n'));
 }
 
-// The last --window_mib among the flags counts.
-uint64_t WindowMib(const std::vector<std::string>& flags) {
-  constexpr std::string_view kFlag = "--window_mib=";
-  uint64_t mib = kWindowMib;
+// The last --staging_mib among the flags counts.
+uint64_t StagingMib(const std::vector<std::string>& flags) {
+  constexpr std::string_view kFlag = "--staging_mib=";
+  uint64_t mib = kStagingMib;
   for (const std::string& flag : flags) {
     if (flag.starts_with(kFlag)) mib = std::stoull(flag.substr(kFlag.size()));
   }
@@ -137,7 +137,7 @@ bool IsOfGrpc(const std::string& thread) {
 bool OnGpu() { return Devices().rfind("cpu", 0) != 0; }
 
 Daemon::Daemon(const std::vector<std::string>& flags, const std::string& address)
-    : window_mib_(WindowMib(flags)), child_(Spawn(folder_.path(), address, flags)) {
+    : staging_mib_(StagingMib(flags)), child_(Spawn(folder_.path(), address, flags)) {
   const std::string ports = folder_.path() + "/ports";
   Eventually(
       [&] { return std::filesystem::exists(ports) || child_->Wait(seconds(0)).has_value(); });

@@ -76,16 +76,16 @@ class Daemon {
   size_t Threads() const;
   // Those that gRPC does not own: its pools grow with the load and never shrink.
   size_t OwnThreads() const;
-  // Engine processes, those of canaries and spares that are being prepared among them, but not the
-  // spares that are ready; compilers are kept ahead.
+  // Engine processes, those of validations and spares that are being prepared among them, but not
+  // the spares that are ready; compilers are kept ahead.
   size_t Engines() const;
   // Compile processes, those that are kept ready among them.
   size_t Compilers() const;
   // Processes of the daemon that should be gone: engines that serve no device, and whatever
   // compilers have started; compile processes beyond those that are kept ready. Empty: none.
   std::string LeftOver() const;
-  // As --window_mib says.
-  uint64_t window_mib() const { return window_mib_; }
+  // As --staging_mib says.
+  uint64_t staging_mib() const { return staging_mib_; }
 
  private:
   static constexpr char kFolderName[] = "resident-faults";
@@ -93,7 +93,7 @@ class Daemon {
   const TempFolder folder_{kFolderName};
   std::string address_;
   std::string metrics_address_;
-  uint64_t window_mib_ = 0;
+  uint64_t staging_mib_ = 0;
   std::unique_ptr<ChildProcess> child_;
 };
 

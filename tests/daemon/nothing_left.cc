@@ -68,11 +68,11 @@ void AwaitSpares(const Daemon& daemon) {
   }
 }
 
-// Whatever the daemon says is taken of the window: a batch may have more than half of it only
+// Whatever the daemon says is taken of staging memory: a batch may have more than half of it only
 // while nothing else has any.
-void ExpectWholeWindow(const Daemon& daemon) {
-  const Client client(daemon, "window");
-  const v1::Batch batch = Fill(0, (daemon.window_mib() << 20) / sizeof(float) / 8 * 5);
+void ExpectAllStagingMemory(const Daemon& daemon) {
+  const Client client(daemon, "staging");
+  const v1::Batch batch = Fill(0, (daemon.staging_mib() << 20) / sizeof(float) / 8 * 5);
   RunOutcome outcome;
   EXPECT_TRUE(Eventually([&] {
     outcome = client.Run(batch);
@@ -84,7 +84,7 @@ void ExpectWholeWindow(const Daemon& daemon) {
 
 Baseline::Baseline(const Daemon& daemon) {
   ExpectServes(daemon);
-  ExpectWholeWindow(daemon);
+  ExpectAllStagingMemory(daemon);
   EXPECT_TRUE(Eventually([&] { return IsIdle(daemon.Status()); }));
   AwaitSpares(daemon);
   threads = Settled([&] { return daemon.OwnThreads(); });
@@ -95,7 +95,7 @@ Baseline::Baseline(const Daemon& daemon) {
 }
 
 void ExpectNothingLeft(const Daemon& daemon, const Baseline& before) {
-  ExpectWholeWindow(daemon);
+  ExpectAllStagingMemory(daemon);
   v1::StatusResponse status;
   EXPECT_TRUE(Eventually([&] {
     status = daemon.Status();

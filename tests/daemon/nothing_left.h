@@ -30,7 +30,7 @@ struct Baseline {
 };
 
 // Waits until the daemon is idle again and holds no more than then: threads, descriptors,
-// processes, buffers, and no window memory at all. REQUIRES: no client is left.
+// processes, buffers, and no staging memory at all. REQUIRES: no client is left.
 void ExpectNothingLeft(const Daemon& daemon, const Baseline& before);
 
 // A batch of tasks on the first device is run, each task once.

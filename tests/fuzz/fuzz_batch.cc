@@ -4,7 +4,7 @@
 // An input is the bytes of a resident.v1.Batch, or (first byte odd) a recipe that makes
 // a batch of nearly right values, so that deep checks are reached. For every batch that
 // is accepted: each tensor of each task must lie within the buffer that the client
-// named or within the batch's window memory; answering it must read only what is there
+// named or within the batch's staging memory; answering it must read only what is there
 // (the fake memory is exact, so a sanitizer sees a byte too far); nothing may leak.
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace {
 using namespace resident;
 
 constexpr ClientId kClient = 1;
-constexpr uint64_t kWindowBytes = 1 << 20;
+constexpr uint64_t kStagingBytes = 1 << 20;
 
 [[noreturn]] void Fail(const char* what) {
   std::fprintf(stderr, "fuzz_batch: %s\n", what);
@@ -51,7 +51,7 @@ struct World {
     Add(0, kClient, DType::kU8, {7});
     Add(1, kClient, DType::kF32, {64});
     Add(0, kClient + 1, DType::kF32, {64});  // Another client's.
-    for (int d = 0; d < 2; ++d) admission.AddDevice(kWindowBytes);
+    for (int d = 0; d < 2; ++d) admission.AddDevice(kStagingBytes);
     planner = std::make_unique<Planner>(
         PlanSources{&limits, registry.get(), buffers.get(), {&device0, &device1}});
   }
@@ -77,14 +77,14 @@ struct World {
       }
     }
     // What is not a buffer must be memory that the batch holds.
-    const WindowMemory* const window = batch.ticket.staging();
-    return window != nullptr && address >= window->address && bytes <= window->size_bytes &&
-           address - window->address <= window->size_bytes - bytes;
+    const StagingMemory* const staging = batch.ticket.staging();
+    return staging != nullptr && address >= staging->address && bytes <= staging->size_bytes &&
+           address - staging->address <= staging->size_bytes - bytes;
   }
 
   Limits limits;
-  FakeDevice device0{0, 1 << 20, kWindowBytes};
-  FakeDevice device1{1, 1 << 20, kWindowBytes};
+  FakeDevice device0{0, 1 << 20, kStagingBytes};
+  FakeDevice device1{1, 1 << 20, kStagingBytes};
   DrainGate gate;
   Admission admission{limits, &gate};
   std::unique_ptr<Registry> registry;

@@ -4,7 +4,7 @@
 //   bench_recovery --out=FILE.json         (tests/gpu/run runs it)
 //
 // Each kill is the first failure of a device of its own, as the daemon makes it (default sizes), so
-// that no back-off counts. The client asks for one task at a time, in the window's memory; a task
+// that no back-off counts. The client asks for one task at a time, in staging memory; a task
 // that fails is asked for again as soon as there is an engine. Every answer is checked. The gap is
 // the time from the last answer before the kill to the first one of the next engine. Prints a table
 // and writes the figures as JSON.
@@ -73,7 +73,7 @@ class LoneClient {
   bool AskOnce() {
     const auto session = device_.session();
     if (session == nullptr) return false;
-    const auto memory = session->AllocateWindow(sizeof(float));
+    const auto memory = session->AllocateStaging(sizeof(float));
     if (!memory.ok()) return false;
     volatile float* const value = reinterpret_cast<volatile float*>((*memory)->host);
     *value = 1;

@@ -80,7 +80,7 @@ class Bench {
     return result;
   }
 
-  // Copies bytes between the window and device memory.
+  // Copies bytes between staging memory and device memory.
   void Copy(uint64_t to, uint64_t from, uint64_t bytes) {
     if (bytes == 0) return;
     const uint32_t chunks = static_cast<uint32_t>(std::max<uint64_t>(1, bytes / 65536));
@@ -394,7 +394,7 @@ class Bench {
   EngineHarness& harness_;
   BenchReport& report_;
   std::shared_ptr<HostRing> ring_;
-  EngineHarness::Span staging_ = harness_.Window(kStagingBytes);
+  EngineHarness::Span staging_ = harness_.Staging(kStagingBytes);
   std::mt19937 random_{std::random_device{}()};
 };
 
@@ -403,7 +403,7 @@ int Main() {
   const Baselines baselines = MeasureBaselines();
   EngineHarness::Options options;
   options.ring_slots = 8192;
-  options.window_bytes = uint64_t{64} << 20;
+  options.staging_bytes = uint64_t{64} << 20;
   options.engine.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
   options.engine.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
   options.engine.memory_bytes = uint64_t{8} << 30;

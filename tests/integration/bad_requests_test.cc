@@ -277,7 +277,7 @@ TEST_F(BadRequestsTest, MoreInlineThanStagingMemoryHolds) {
   v1::Batch batch = Tasks("fill", 100'000);
   Returned(batch, {10'000});
   Scalar(batch, {1});
-  ExpectBatchRefused(batch, StatusCode::RESOURCE_EXHAUSTED, {"staging memory", "--window_mib"});
+  ExpectBatchRefused(batch, StatusCode::RESOURCE_EXHAUSTED, {"staging memory", "--staging_mib"});
 }
 
 TEST_F(BadRequestsTest, FluxProgramsThatDoNotAddUp) {

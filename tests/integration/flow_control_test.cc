@@ -160,7 +160,7 @@ uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
 }
 
 TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
-  const Daemon daemon({"--max_client_host_mib=16", "--window_mib=32"});
+  const Daemon daemon({"--max_client_host_mib=16", "--staging_mib=32"});
   const Client client(daemon);
   constexpr int kBatches = 64;
   constexpr uint64_t kFloats = 1 << 20;  // 4 MiB.
@@ -184,7 +184,7 @@ TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
     }
     return still;
   }));
-  // What one client may have unread, what was in the window then, and what gRPC holds.
+  // What one client may have unread, what was in staging memory then, and what gRPC holds.
   EXPECT_LE(before, (16 + 32) / 4 + 4);
   // A second stream of the client goes on once the first is read.
   const auto second_context = client.Context();

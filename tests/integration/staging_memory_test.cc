@@ -26,10 +26,10 @@ int64_t Gauge(const Daemon& daemon, const std::string& name) {
 }
 
 int64_t InLine(const Daemon& daemon) {
-  return Gauge(daemon, "resident_window_waiting{device=\"0\"}");
+  return Gauge(daemon, "resident_staging_waiting{device=\"0\"}");
 }
 int64_t BytesHeld(const Daemon& daemon) {
-  return Gauge(daemon, "resident_window_used_bytes{device=\"0\"}");
+  return Gauge(daemon, "resident_staging_used_bytes{device=\"0\"}");
 }
 
 // A client's batch that holds staging memory of the first device, which is parked.
@@ -55,7 +55,7 @@ class HeldMemory {
 };
 
 TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   const Baseline before(daemon);
   {
     const Client greedy(daemon);
@@ -102,7 +102,7 @@ TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
 }
 
 TEST(StagingMemoryTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);  // Three of four MiB.
   const Client waiting(daemon);
   const auto context = waiting.Context();
@@ -141,7 +141,7 @@ TEST(StagingMemoryTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
 }
 
 TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
   const Client waiting(daemon);
   const auto context = waiting.Context();
@@ -195,7 +195,7 @@ struct UnreadDownload {
 };
 
 TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<UnreadDownload> downloads;
   for (int i = 0; i < 8; ++i) {
@@ -256,7 +256,7 @@ TEST(StagingMemoryTest, UnreadDownloadsAreChargedWithTheMemoryThatTheyTake) {
 }
 
 TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
-  const Daemon daemon({"--window_mib=1"});
+  const Daemon daemon({"--staging_mib=1"});
   constexpr int kClients = 24;
   constexpr uint64_t kFloats = 1 << 19;  // 2 MiB.
   std::vector<std::future<std::string>> transfers;
@@ -277,7 +277,7 @@ TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
 }
 
 TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
-  const Daemon daemon({"--window_mib=1"});
+  const Daemon daemon({"--staging_mib=1"});
   const Client client(daemon);
   uint64_t id = 0;
   ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
@@ -301,7 +301,7 @@ TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
 
 // Who is woken for memory while its client reads no answers leaves it to the next in line.
 TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
-  const Daemon daemon({"--window_mib=4", "--max_client_host_mib=2"});
+  const Daemon daemon({"--staging_mib=4", "--max_client_host_mib=2"});
   const Client silent(daemon), other(daemon);
   ASSERT_TRUE(Park(daemon).ok());
   v1::SubmitRequest request;
@@ -331,7 +331,7 @@ TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
 }
 
 TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
   const Client waiting(daemon);
   const auto context = waiting.Context();
@@ -354,7 +354,7 @@ TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
 }
 
 TEST(StagingMemoryTest, BatchWhoseTimeIsOverBehindUnreadAnswersIsRefused) {
-  const Daemon daemon({"--window_mib=4", "--max_client_host_mib=2"});
+  const Daemon daemon({"--staging_mib=4", "--max_client_host_mib=2"});
   const Client silent(daemon);
   const auto executor = ExecutorWithLittleBuffer(daemon);
   v1::SubmitRequest request;
@@ -384,7 +384,7 @@ TEST(StagingMemoryTest, BatchWhoseTimeIsOverBehindUnreadAnswersIsRefused) {
 // Small numbers take a byte on the wire and eight in memory.
 TEST(StagingMemoryTest, MessageThatWaitsCountsWithTheMemoryThatItTakes) {
   constexpr uint32_t kTasks = 200'000;
-  const Daemon daemon({"--window_mib=4"});
+  const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
   const Client waiting(daemon);
   uint64_t id = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The examples of docs/operators.md, installed in a real daemon as a reader would do it.
 
-Each comes with values computed here in float64, against which its canary holds it: what is
+Each comes with values computed here in float64, against which its validation holds it: what is
 installed has been right on the daemon's engine. The last line is `N passed, N failed`.
 """
 

@@ -181,76 +181,76 @@ std::vector<BadOperator> MakeTable() {
                            "Early early;")));
 
   // --- Does what it must not ----------------------------------------------------------
-  add(Row("infinite_loop", Stage::kCanary, "has not returned within its time limit of 2000 ms",
+  add(Row("infinite_loop", Stage::kValidation, "has not returned within its time limit of 2000 ms",
           "  volatile float* const forever = out.data();\n"
           "  while (true) *forever = 1;\n"));
-  add(WithSecondExample(Row("infinite_loop_on_one_input", Stage::kCanary, "example 2",
+  add(WithSecondExample(Row("infinite_loop_on_one_input", Stage::kValidation, "example 2",
                             "  volatile float thirteen = 13;\n"
                             "  while (x[0] == thirteen) {\n  }\n" +
                                 std::string(kTwice))));
   add(OnGpuSays("it ended the engine",
-                Row("store_to_null", Stage::kCanary, "SIGSEGV",
+                Row("store_to_null", Stage::kValidation, "SIGSEGV",
                     "  volatile u64 nowhere = 0;\n"
                     "  *reinterpret_cast<volatile float*>(nowhere) = 1;\n")));
-  add(Row("store_beyond_the_tensor", Stage::kCanary,
+  add(Row("store_beyond_the_tensor", Stage::kValidation,
           "touched element 100 of 'out', which has 100 elements",
           std::string(kTwice) + "  if (block.thread() == 0) out[out.size()] = 1;\n"));
-  add(Row("store_beyond_the_tensor_by_pointer", Stage::kCanary, "past the end of 'out'",
+  add(Row("store_beyond_the_tensor_by_pointer", Stage::kValidation, "past the end of 'out'",
           std::string(kTwice) + "  if (block.thread() == 0) out.data()[out.size()] = 1;\n"));
-  add(Row("store_before_the_tensor", Stage::kCanary, "touched element -1 of 'out'",
+  add(Row("store_before_the_tensor", Stage::kValidation, "touched element -1 of 'out'",
           std::string(kTwice) + "  if (block.thread() == 0) out[-1] = 1;\n"));
-  // Where another client's buffer would be, a canary has nothing.
-  add(Row("store_to_another_clients_buffer", Stage::kCanary, "it ended the engine",
+  // Where another client's buffer would be, a validation has nothing.
+  add(Row("store_to_another_clients_buffer", Stage::kValidation, "it ended the engine",
           std::string(kTwice) +
               "  volatile u64 theirs = reinterpret_cast<u64>(out.data()) + (1ull << 44);\n"
               "  if (block.thread() == 0) *reinterpret_cast<volatile float*>(theirs) = 1;\n"));
-  add(Row("store_to_an_input", Stage::kCanary, "it wrote to element 0 of its input 'x'",
+  add(Row("store_to_an_input", Stage::kValidation, "it wrote to element 0 of its input 'x'",
           std::string(kTwice) + "  block.barrier();\n"
                                 "  if (block.thread() == 0) const_cast<float&>(x[0]) = -5;\n"));
-  add(Row("leaves_an_element_unwritten", Stage::kCanary,
+  add(Row("leaves_an_element_unwritten", Stage::kValidation,
           "left 1 of the 100 elements of 'out' unwritten, the first is element 99",
           "  block.for_each({0, x.size() - 1}, [&](i64 i) { out[i] = 2 * x[i]; });\n"));
-  add(Row("wrong_result", Stage::kCanary, "'out' differs from what the example expects",
+  add(Row("wrong_result", Stage::kValidation, "'out' differs from what the example expects",
           "  block.for_each(block.share(x.size()), [&](i64 i) { out[i] = 3 * x[i]; });\n"));
-  add(Row("reads_its_output", Stage::kCanary, "element 0 is nan",
+  add(Row("reads_its_output", Stage::kValidation, "element 0 is nan",
           "  block.for_each(block.share(x.size()), [&](i64 i) { out[i] += 2 * x[i]; });\n"));
-  add(Row("reports_a_failure", Stage::kCanary, "INTERNAL, detail 7",
+  add(Row("reports_a_failure", Stage::kValidation, "INTERNAL, detail 7",
           "  block.fail(CompletionStatus::kInternal, 7);\n"));
-  add(Row("trap", Stage::kCanary, "it ended the engine",
+  add(Row("trap", Stage::kValidation, "it ended the engine",
           "#if !RESIDENT_GPU\n"
           "  __builtin_trap();\n"
           "#elif defined(__CUDA_ARCH__)\n"
           "  asm volatile(\"trap;\");\n"
           "#endif\n"));
-  add(OnOnly(On::kGpu, Row("asm_that_exits", Stage::kCanary, "has not returned",
+  add(OnOnly(On::kGpu, Row("asm_that_exits", Stage::kValidation, "has not returned",
                            "  asm volatile(\"exit;\");\n")));
   add(OnOnly(On::kCpu,
-             Row("asm_that_ends_the_process", Stage::kCanary, "the engine exited with status 3",
+             Row("asm_that_ends_the_process", Stage::kValidation, "the engine exited with status 3",
                  "  long number = 231;\n"
                  "  asm volatile(\"syscall\" : \"+a\"(number) : \"D\"(3) : \"rcx\", \"r11\", "
                  "\"memory\");\n")));
-  add(OnOnly(On::kCpu, Row("divides_by_zero", Stage::kCanary, "SIGFPE",
+  add(OnOnly(On::kCpu, Row("divides_by_zero", Stage::kValidation, "SIGFPE",
                            "  volatile int zero = 0;\n"
                            "  out[0] = static_cast<float>(static_cast<int>(x.size()) / zero);\n")));
   add(OnOnly(On::kGpu,
-             Row("divergent_barrier", Stage::kCanary,
+             Row("divergent_barrier", Stage::kValidation,
                  "came to a barrier with " + std::to_string(ThreadsPerBlock() / 2) + " of " +
                      std::to_string(ThreadsPerBlock()) + " threads",
                  std::string(kTwice) + "  if (block.thread() % 2 == 0) block.barrier();\n")));
-  add(Row("signature_disagrees_about_a_type", Stage::kCanary,
+  add(Row("signature_disagrees_about_a_type", Stage::kValidation,
           "took 'x' as elements of 8 bytes, and it is f32, of 4",
           "  auto wide = args.tensor<const double>(0);\n"
           "  block.for_each(block.share(out.size()), "
           "[&](i64 i) { out[i] = static_cast<float>(wide[i]); });\n"));
-  add(Row("signature_disagrees_about_the_arguments", Stage::kCanary,
+  add(Row("signature_disagrees_about_the_arguments", Stage::kValidation,
           "asked for argument 2, and its signature has 2 (x, out)",
           std::string(kTwice) + "  if (args.scalar<float>(2) > 0) out[0] = 0;\n"));
   add(WithSplit("out 64",
-                Row("right_in_one_split_only", Stage::kCanary, "on one block",
+                Row("right_in_one_split_only", Stage::kValidation, "on one block",
                     "  const i64 begin = 64 * block.chunk();\n"
                     "  const i64 end = begin + 64 < x.size() ? begin + 64 : x.size();\n"
                     "  block.for_each({begin, end}, [&](i64 i) { out[i] = 2 * x[i]; });\n")));
-  add(Row("scratch_beyond_its_end", Stage::kCanary, "asked for scratch() up to byte",
+  add(Row("scratch_beyond_its_end", Stage::kValidation, "asked for scratch() up to byte",
           std::string(kTwice) +
               "  if (block.thread() == 0) *block.scratch<float>(kScratchBytes) = 1;\n"));
   return rows;
@@ -266,8 +266,8 @@ const char* StageName(Stage stage) {
       return "compile";
     case Stage::kInspect:
       return "inspect";
-    case Stage::kCanary:
-      return "canary";
+    case Stage::kValidation:
+      return "validation";
   }
   return "unknown";
 }

@@ -15,7 +15,7 @@ namespace resident::testing {
 
 // The step of an install that refuses the operator: the state that the version comes to
 // before it is the one before.
-enum class Stage { kRequest, kCompile, kInspect, kCanary };
+enum class Stage { kRequest, kCompile, kInspect, kValidation };
 
 const char* StageName(Stage stage);
 
@@ -25,7 +25,7 @@ struct BadOperator {
   // Names the row and, unless `installed_as` does, the operator.
   std::string name;
   std::string source;
-  Stage stage = Stage::kCanary;
+  Stage stage = Stage::kValidation;
   // A piece of the message on both engines, or on each.
   std::string message = {};
   std::string message_gpu = {};  // Empty: the same.

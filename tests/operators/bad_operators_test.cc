@@ -127,7 +127,7 @@ TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
       << StageName(row.stage);
   EXPECT_EQ(reached(v1::VERSION_STATE_INSPECTED), row.stage > Stage::kInspect)
       << StageName(row.stage);
-  EXPECT_FALSE(reached(v1::VERSION_STATE_CANARIED)) << installed.status();
+  EXPECT_FALSE(reached(v1::VERSION_STATE_VALIDATED)) << installed.status();
 
   ExpectServes();
   EXPECT_EQ(daemon_->engine_pid(), engine_pid_) << "the live engine was replaced";

@@ -213,7 +213,7 @@ class Bench {
       for (int i = 0; i < absl::GetFlag(FLAGS_changes); ++i) {
         InstallBeside(answers, Times("paused", 2, i % 2 + 1), &cached);
       }
-      // Compiled, and tried in a canary on the same device.
+      // Compiled, and tried in a validation on the same device.
       for (int i = 0; i < kInstalls; ++i) {
         InstallBeside(answers, Times("paused", 2, 2000 + i), &fresh);
       }

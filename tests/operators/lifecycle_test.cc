@@ -188,7 +188,7 @@ RESIDENT_OPERATOR(doubles)(resident::Block& block, const resident::Args& args) {
   wrong.Add(client::Example().InOut(std::vector<float>{1, 2}, std::vector<float>{2, 5}));
   const auto refused = operators_->Install(wrong);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("canary"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("validation"));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("'x'"));
   Installation right = doubles;
   right.Add(client::Example().InOut(std::vector<float>{1, 2}, std::vector<float>{2, 4}));
@@ -368,7 +368,7 @@ TEST_F(ParkDeadlineTest, AVersionThatFindsNoPlaceInTimeIsNotToBlame) {
       });
   EXPECT_EQ(installed.status().code(), absl::StatusCode::kDeadlineExceeded) << installed.status();
   EXPECT_THAT(std::string(installed.status().message()), HasSubstr("--park_deadline"));
-  EXPECT_THAT(states, Contains(v1::VERSION_STATE_CANARIED));
+  EXPECT_THAT(states, Contains(v1::VERSION_STATE_VALIDATED));
   EXPECT_THAT(states, Not(Contains(v1::VERSION_STATE_REJECTED)));
   EXPECT_FALSE(HasEvent("times", v1::OperatorEvent::KIND_REJECTED));
   kill(daemon_.engine_pid(), SIGKILL);
@@ -377,12 +377,12 @@ TEST_F(ParkDeadlineTest, AVersionThatFindsNoPlaceInTimeIsNotToBlame) {
 }
 
 // Nothing but the install's withdrawal ends this within a minute.
-class HangingCanaryTest : public LifecycleTest {
+class HangingValidationTest : public LifecycleTest {
  protected:
-  HangingCanaryTest() : LifecycleTest({"--drain_timeout=1h"}) {}
+  HangingValidationTest() : LifecycleTest({"--drain_timeout=1h"}) {}
 };
 
-TEST_F(HangingCanaryTest, ADaemonThatIsToStopDoesNotWaitForACanary) {
+TEST_F(HangingValidationTest, ADaemonThatIsToStopDoesNotWaitForAValidation) {
   Installation hangs = Times("hangs", 1, kForever);
   const auto installed = operators_->Install(hangs, [&](const v1::InstallResponse& progress) {
     if (progress.state() == v1::VERSION_STATE_INSPECTED) daemon_.Kill(SIGTERM);

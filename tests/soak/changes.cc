@@ -18,8 +18,8 @@ constexpr uint32_t kKeysThatRepeat = 8;
 constexpr uint32_t kSeedsApart = 100;
 constexpr uint32_t kKeysOfSeed = 500;
 
-constexpr std::array<Fault, 5> kBadVersions = {Fault::kDoesNotCompile, Fault::kHangsInCanary,
-                                               Fault::kFaultsInCanary, Fault::kWrongResult,
+constexpr std::array<Fault, 5> kBadVersions = {Fault::kDoesNotCompile, Fault::kHangsInValidation,
+                                               Fault::kFaultsInValidation, Fault::kWrongResult,
                                                Fault::kWritesBeyond};
 constexpr int kBadVersionsOfRound = 2;
 
@@ -254,11 +254,11 @@ void Changes::WithdrawInstall() {
   // Of a key that nobody had: what is known to be good would be staged before it can be
   // withdrawn.
   ++last_key_;
-  const auto done =
-      operators_.Install(MakeVersion(op_, kKeysThatRepeat + 1 + last_key_, Fault::kSlowInCanary),
-                         [](const v1::InstallResponse& progress) {
-                           return progress.state() != v1::VERSION_STATE_COMPILED;
-                         });
+  const auto done = operators_.Install(
+      MakeVersion(op_, kKeysThatRepeat + 1 + last_key_, Fault::kSlowInValidation),
+      [](const v1::InstallResponse& progress) {
+        return progress.state() != v1::VERSION_STATE_COMPILED;
+      });
   if (done.status().code() != absl::StatusCode::kCancelled) {
     Failed("an install that was withdrawn", done.status());
   }

@@ -29,16 +29,16 @@ std::string FaultText(Fault fault) {
   switch (fault) {
     case Fault::kNone:
       return "(void)raw;";
-    case Fault::kSlowInCanary:
+    case Fault::kSlowInValidation:
       // Some tenths of a second in all, on either engine.
       return absl::StrCat("const int most = RESIDENT_GPU ? 5'000'000 : 40'000'000;\n",
                           "  if (number == ", kExampleNumber,
                           ") for (int i = 0; i < most && raw != nullptr; ++i) {}");
     case Fault::kDoesNotCompile:
       return "raw = nothing_of_that_name;";
-    case Fault::kFaultsInCanary:
+    case Fault::kFaultsInValidation:
       return "raw = nullptr; *raw = 1;";
-    case Fault::kHangsInCanary:
+    case Fault::kHangsInValidation:
       return "while (true) *const_cast<volatile float*>(raw) = 1;";
     case Fault::kWrongResult:
       return "block.for_each(block.share(x.size()), [&](resident::i64 i) { out[i] = -7; });\n"
@@ -59,14 +59,14 @@ const char* FaultName(Fault fault) {
   switch (fault) {
     case Fault::kNone:
       return "good";
-    case Fault::kSlowInCanary:
+    case Fault::kSlowInValidation:
       return "takes a while";
     case Fault::kDoesNotCompile:
       return "does not compile";
-    case Fault::kFaultsInCanary:
-      return "faults in canary";
-    case Fault::kHangsInCanary:
-      return "hangs in canary";
+    case Fault::kFaultsInValidation:
+      return "faults in validation";
+    case Fault::kHangsInValidation:
+      return "hangs in validation";
     case Fault::kWrongResult:
       return "wrong result";
     case Fault::kWritesBeyond:

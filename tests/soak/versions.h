@@ -29,11 +29,11 @@ inline constexpr int kPoison = -1;
 enum class Fault {
   kNone,
   // As good, but its examples take a while, so that it can be withdrawn meanwhile.
-  kSlowInCanary,
+  kSlowInValidation,
   // Refused at install.
   kDoesNotCompile,
-  kFaultsInCanary,
-  kHangsInCanary,
+  kFaultsInValidation,
+  kHangsInValidation,
   kWrongResult,
   kWritesBeyond,
   // Pass every example, and go wrong when the number is kPoison.

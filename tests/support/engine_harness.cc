@@ -24,7 +24,7 @@ std::string TestEngineKind() {
 }
 
 EngineHarness::EngineHarness(Options options) {
-  auto region = SharedRegion::Create(options.ring_slots, options.window_bytes);
+  auto region = SharedRegion::Create(options.ring_slots, options.staging_bytes);
   if (!region.ok()) Die(region.status().ToString());
   region_ = std::move(*region);
   options.engine.test_operators = true;
@@ -53,11 +53,11 @@ std::shared_ptr<HostRing> EngineHarness::NewRing() {
 
 void EngineHarness::Ring() { Doorbell::ForWorkers(region_->control()).Ring(); }
 
-EngineHarness::Span EngineHarness::Window(uint64_t bytes) {
-  const uint64_t offset = window_used_;
-  window_used_ += (bytes + 255) / 256 * 256;
-  if (window_used_ > region_->layout().window_bytes) Die("the window is used up");
-  return {info_.region_address + region_->layout().window + offset, region_->window() + offset};
+EngineHarness::Span EngineHarness::Staging(uint64_t bytes) {
+  const uint64_t offset = staging_used_;
+  staging_used_ += (bytes + 255) / 256 * 256;
+  if (staging_used_ > region_->layout().staging_bytes) Die("staging memory is used up");
+  return {info_.region_address + region_->layout().staging + offset, region_->staging() + offset};
 }
 
 uint64_t EngineHarness::Memory(uint64_t bytes) {

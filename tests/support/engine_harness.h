@@ -31,7 +31,7 @@ class EngineHarness {
  public:
   struct Options {
     uint32_t ring_slots = 1024;
-    uint64_t window_bytes = uint64_t{16} << 20;
+    uint64_t staging_bytes = uint64_t{16} << 20;
     EngineOptions engine;
   };
 
@@ -47,7 +47,7 @@ class EngineHarness {
   // Wakes workers that sleep: after Publish(), for a test that has no queue.
   void Ring();
 
-  // Window memory, never freed: where operators see it, and where the test does.
+  // Staging memory, never freed: where operators see it, and where the test does.
   struct Span {
     uint64_t address;
     uint8_t* host;
@@ -56,7 +56,7 @@ class EngineHarness {
       return reinterpret_cast<T*>(host);
     }
   };
-  Span Window(uint64_t bytes);
+  Span Staging(uint64_t bytes);
   // Device memory, never freed. Only operators can reach it.
   uint64_t Memory(uint64_t bytes);
 
@@ -64,7 +64,7 @@ class EngineHarness {
   std::shared_ptr<SharedRegion> region_;
   std::unique_ptr<Engine> engine_;
   EngineInfo info_;
-  uint64_t window_used_ = 0;
+  uint64_t staging_used_ = 0;
   uint64_t memory_used_ = 0;
 };
 

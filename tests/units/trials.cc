@@ -1,4 +1,4 @@
-// A unit of operators that a canary is to take, or to refuse: each is named after what it
+// A unit of operators that a validation is to take, or to refuse: each is named after what it
 // does. Compiled twice, as units are, but at build time: resident_op_NAME as it would
 // serve, resident_opc_NAME with checks.
 //
@@ -131,7 +131,7 @@ TRIAL(element_unwritten)(Block& block, const Args& args) {
 
 TRIAL(nothing_written)(Block&, const Args&) {}
 
-// Writes what one of the canary's poisons looks like: that is no element unwritten.
+// Writes what one of the validation's poisons looks like: that is no element unwritten.
 TRIAL(poison_written)(Block& block, const Args& args) {
   auto out = args.tensor<float>(1);
   auto* bits = reinterpret_cast<resident::u32*>(out.data());

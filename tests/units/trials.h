@@ -1,4 +1,4 @@
-// A generation for tests of canaries: every operator of trials.cc, for any engine.
+// A generation for tests of validations: every operator of trials.cc, for any engine.
 //
 // Thread safety: pure functions.
 //

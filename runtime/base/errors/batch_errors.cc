@@ -159,19 +159,19 @@ absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit)
              limit, ". Fix: wait for results, or raise --max_queued_tasks"));
 }
 
-absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits) {
+absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits) {
   return absl::ResourceExhaustedError(
       ever_fits ? StrCat("staging memory is full: the batch carries ", bytes,
                          " bytes inline or "
                          "returned, of ",
-                         window_bytes,
+                         staging_bytes,
                          " that all clients share. Fix: wait for "
                          "results before sending more, keep data in buffers, or raise "
-                         "--window_mib")
+                         "--staging_mib")
                 : StrCat("the batch carries ", bytes, " bytes inline or returned, more than the ",
-                         window_bytes,
+                         staging_bytes,
                          " of staging memory. Fix: send smaller batches, keep data "
-                         "in buffers, or raise --window_mib"));
+                         "in buffers, or raise --staging_mib"));
 }
 
 }  // namespace resident::errors

@@ -43,7 +43,7 @@ absl::Status ScalarBoth(const ArgumentPlace& place);
 absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::string& value,
                          const std::string& dtype);
 absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit);
-absl::Status WindowFull(uint64_t bytes, uint64_t window_bytes, bool ever_fits);
+absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits);
 
 }  // namespace resident::errors
 

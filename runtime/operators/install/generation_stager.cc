@@ -131,7 +131,7 @@ GenerationStager::Versions GenerationStager::MembersOf(const Device& device,
                (!replacement || std::any_of(kept_.begin(), kept_.end(), [&](const auto& kept) {
                  return kept.get() == &version;
                }));
-      case VersionState::kCanaried:
+      case VersionState::kValidated:
         // Reserved by an install whose round has not come. One whose round has been stays:
         // its install is about to make it known, and then it may be called.
         return Has(here, version);

@@ -9,7 +9,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/source_files.h"
-#include "runtime/operators/install/bytecode_canary.h"
+#include "runtime/operators/install/bytecode_validation.h"
 #include "runtime/operators/validation/check_examples.h"
 
 namespace resident {
@@ -54,7 +54,7 @@ absl::Status InstallRun::RunSteps() {
   absl::Status status = request_.kind == OperatorKind::kBytecode ? RunBytecode() : RunNative();
   if (!status.ok()) return status;
   trying_ = false;
-  if (request_.wait_for == VersionState::kCanaried) return absl::OkStatus();
+  if (request_.wait_for == VersionState::kValidated) return absl::OkStatus();
   if (status = CheckWithdrawn(); status.ok()) status = Stage();
   if (status.ok() && request_.wait_for == VersionState::kActive) status = Activate();
   return status;
@@ -126,20 +126,20 @@ absl::Status InstallRun::RunNative() {
   if (auto serving = manager_.sources_.registry->Resolve(request_.name, 0); serving.ok()) {
     active = serving->version;
   }
-  canary_ = std::make_unique<VersionCanary>(
-      VersionCanary::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
-                           manager_.sources_.ordinals, manager_.options_.engine_program},
-      VersionCanary::Subject{request_.name, spec_.content_hash, signature, split,
-                             &request_.examples, spec_.task_time_limit, std::move(active)});
+  validation_ = std::make_unique<VersionValidation>(
+      VersionValidation::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
+                               manager_.sources_.ordinals, manager_.options_.engine_program},
+      VersionValidation::Subject{request_.name, spec_.content_hash, signature, split,
+                                 &request_.examples, spec_.task_time_limit, std::move(active)});
   status = Compile();
   if (status.ok()) status = CheckWithdrawn();
-  if (status.ok()) status = Canary();
+  if (status.ok()) status = Validate();
   return status;
 }
 
 absl::Status InstallRun::RunBytecode() {
   RETURN_IF_ERROR(TryBytecode(*spec_.bytecode, request_.examples));
-  Report({.state = VersionState::kCanaried});
+  Report({.state = VersionState::kValidated});
   return absl::OkStatus();
 }
 
@@ -161,14 +161,14 @@ absl::Status InstallRun::Compile() {
   return absl::OkStatus();
 }
 
-absl::Status InstallRun::Canary() {
-  InstallProgress canaried{.state = VersionState::kCanaried};
-  canaried.cached = canary_->cached();
-  const absl::Status status = canary_->Run(built_, withdrawn_, &canaried.steps);
-  canary_.reset();
+absl::Status InstallRun::Validate() {
+  InstallProgress validated{.state = VersionState::kValidated};
+  validated.cached = validation_->cached();
+  const absl::Status status = validation_->Run(built_, withdrawn_, &validated.steps);
+  validation_.reset();
   if (status.code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
   if (!status.ok()) return status;
-  Report(std::move(canaried));
+  Report(std::move(validated));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // InstallRun: one install, from the request to the version in its slot.
 //
-//   Prepare ─▶ Compile ─▶ (inspected) ─▶ Canary ─▶ Stage ─▶ Activate
+//   Prepare ─▶ Compile ─▶ (inspected) ─▶ Validation ─▶ Stage ─▶ Activate
 //      │          │                         │         │
 //      └──────────┴───────── rejected ◀─────┴─────────┘
 //
@@ -20,7 +20,7 @@
 #include "runtime/operators/install/live_operator_manager.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/version_builder.h"
-#include "runtime/operators/install/version_canary.h"
+#include "runtime/operators/install/version_validation.h"
 
 namespace resident {
 
@@ -42,7 +42,7 @@ class InstallRun {
   absl::Status RunNative();
   absl::Status RunBytecode();
   absl::Status Compile();
-  absl::Status Canary();
+  absl::Status Validate();
   absl::Status Stage();
   // Keeps what the version was built from, so that a restarted daemon can build it.
   absl::Status KeepContent(VersionContent* content) const;
@@ -63,7 +63,7 @@ class InstallRun {
   VersionSpec spec_;
   bool trying_ = false;    // It is being compiled or run on its examples.
   uint64_t expected_ = 0;  // Revision that the operator must still have at the end.
-  std::unique_ptr<VersionCanary> canary_;
+  std::unique_ptr<VersionValidation> validation_;
   BuiltVersion built_;
   uint32_t version_ = 0;
 };

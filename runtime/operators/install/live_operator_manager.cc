@@ -86,7 +86,7 @@ absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
       view.Find(request.version == 0 ? view.standby_version : request.version);
   if (found == nullptr || found->slot == kNoSlot) return nothing;
   const std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
-  if (held == nullptr || held->state.load() == VersionState::kCanaried) return nothing;
+  if (held == nullptr || held->state.load() == VersionState::kValidated) return nothing;
   // Before it is looked for: from here on nothing takes it out.
   GenerationStager::Kept kept = stager_.Keep(held);
   if (!stager_.Contains(*held)) {

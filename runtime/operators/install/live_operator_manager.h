@@ -4,7 +4,7 @@
 //
 //   InstallRun         one install: the steps, in order
 //   VersionBuilder     compile and inspect, for every target of the devices
-//   VersionCanary      examples, on throw-away engines
+//   VersionValidation      examples, on throw-away engines
 //   GenerationStager   the kernels of all devices
 //   BakeWatcher        versions that have just begun to serve
 //
@@ -25,10 +25,10 @@
 
 #include "runtime/device/device.h"
 #include "runtime/operators/install/bake_watcher.h"
-#include "runtime/operators/install/canary_verdicts.h"
 #include "runtime/operators/install/generation_stager.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/shadow_tally.h"
+#include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/state/state_store.h"
@@ -53,7 +53,7 @@ class LiveOperatorManager final : public OperatorManager {
                      .min_tasks = 100};
     // --allow_objects: PTX and cubins may be installed.
     bool allow_objects = false;
-    // Program to run as `PROGRAM engine ...` for canaries; default: this one.
+    // Program to run as `PROGRAM engine ...` for validations; default: this one.
     std::string engine_program;
   };
   struct Sources {
@@ -125,7 +125,7 @@ class LiveOperatorManager final : public OperatorManager {
   const Options options_;
   const Sources sources_;
   VersionBuilder builder_;
-  CanaryVerdicts verdicts_;
+  ValidationVerdicts verdicts_;
   ShadowTally shadows_;
 
   // Last: their threads call into this object.

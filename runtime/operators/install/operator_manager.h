@@ -1,6 +1,6 @@
 // OperatorManager: everything that changes an operator goes through here.
 //
-//   Install   compile → inspect → canary → stage (a new generation) → perhaps activate
+//   Install   compile → inspect → validation → stage (a new generation) → perhaps activate
 //   Activate, Rollback, Promote   a change of the registry: no engine is involved
 //   Remove    a change of the registry; the last task ends later
 //   by itself: quarantine after a fault, rollback after a regression, shadow comparison
@@ -60,7 +60,7 @@ struct InstallRequest {
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
   std::optional<uint64_t> expected_revision;
-  // kCanaried, kStaged or kActive.
+  // kValidated, kStaged or kActive.
   VersionState wait_for = VersionState::kStaged;
   std::string actor;
 };
@@ -124,7 +124,7 @@ class OperatorManager {
 
   // `progress` is called on the calling thread, for each state from COMPILED to
   // request.wait_for, or REJECTED. `withdrawn` is asked until it is staged, from any thread:
-  // once true, compilers and canaries are ended, nothing is staged and the call ends
+  // once true, compilers and validations are ended, nothing is staged and the call ends
   // CANCELLED. Errors: as Operators.Install documents.
   virtual absl::Status Install(const InstallRequest& request,
                                const std::function<void(const InstallProgress&)>& progress,

@@ -94,7 +94,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   built.cached = true;
   for (Compilation& compilation : compilations) {
     CompileResult& result = compilation.result;
-    // The checked build too: without it there is no canary.
+    // The checked build too: without it there is no validation.
     if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {

@@ -45,7 +45,7 @@ struct BuiltVersion {
   // nothing but `log`, `cached` and `compile_steps` is there then.
   absl::Status inspected;
   std::shared_ptr<const UnitPayload> payload;
-  // The same with the SDK's checks, for canaries; null for objects.
+  // The same with the SDK's checks, for validations; null for objects.
   std::shared_ptr<const UnitPayload> checked;
   // Of all compilers.
   std::string log;

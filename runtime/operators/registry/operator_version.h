@@ -81,7 +81,7 @@ class OperatorVersion {
   VersionStats stats;  // Empty until it is staged.
   std::shared_ptr<const VersionPayload> payload;
   // For who looks; nothing is decided by it on the way of a task.
-  mutable std::atomic<VersionState> state{VersionState::kCanaried};
+  mutable std::atomic<VersionState> state{VersionState::kValidated};
   // Notified once the version is in nobody's use.
   std::shared_ptr<absl::Notification> drained = std::make_shared<absl::Notification>();
 

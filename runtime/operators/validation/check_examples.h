@@ -1,5 +1,5 @@
-// CheckExamples: whether the examples of an install fit its signature and the canary's
-// window, before anything is compiled.
+// CheckExamples: whether the examples of an install fit its signature and the validation's
+// staging memory, before anything is compiled.
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_CHECK_EXAMPLES_H_

@@ -1,4 +1,4 @@
-// Both builds of operators link into modules for a GPU, without a GPU: what a canary loads
+// Both builds of operators link into modules for a GPU, without a GPU: what a validation loads
 // there.
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/canary_errors.h"
+#include "runtime/base/errors/validation_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/operators/validation/compare.h"
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 // and a number.
 constexpr uint8_t kPoison = 0xff;
 constexpr uint8_t kOtherPoison = 0xa5;
-// A canary's machine may be busy: a task gets this much beyond its limit.
+// A validation's machine may be busy: a task gets this much beyond its limit.
 constexpr milliseconds kGrace{1'000};
 // Sums in another order differ, and by how much nobody has said of an example that
 // expects nothing: what is looked for is wrong, not inexact.
@@ -30,7 +30,7 @@ constexpr double kOwnSlack = 10;
 constexpr uint64_t kOddChunks = 3;
 
 milliseconds TaskTimeLimit(milliseconds of_job) {
-  const milliseconds most{kCanaryTaskLimitMs};
+  const milliseconds most{kValidationTaskLimitMs};
   return of_job == milliseconds(0) ? most : std::min(of_job, most);
 }
 
@@ -73,8 +73,12 @@ bool IsAll(const char* bytes, uint32_t count, uint8_t value) {
 
 }  // namespace
 
-ExampleRunner::ExampleRunner(const CanaryJob& job, TaskRunner* tasks, const CanaryWindow& window)
-    : job_(job), tasks_(tasks), window_(window), time_limit_(TaskTimeLimit(job.task_time_limit)) {
+ExampleRunner::ExampleRunner(const ValidationJob& job, TaskRunner* tasks,
+                             const ValidationStaging& staging)
+    : job_(job),
+      tasks_(tasks),
+      staging_(staging memory),
+      time_limit_(TaskTimeLimit(job.task_time_limit)) {
   for (size_t p = 0; p < job.signature.parameters().size(); ++p) {
     const ParameterKind kind = job.signature.parameters()[p].kind;
     if (kind == ParameterKind::kOutput || kind == ParameterKind::kInOut) outputs_.push_back(p);
@@ -152,7 +156,7 @@ TaskDescriptor ExampleRunner::MakeTask(const Way& way, const GuardedTensors& ten
 absl::StatusOr<ExampleRunner::Result> ExampleRunner::RunOnce(const Subject& subject,
                                                              const Way& way) {
   ASSIGN_OR_RETURN(auto tensors,
-                   GuardedTensors::Place(job_.signature, subject.example, window_, way.shifted));
+                   GuardedTensors::Place(job_.signature, subject.example, staging_, way.shifted));
   tensors.Fill(way.poison);
   // Threads that miss a barrier are found before the task as a whole is given up.
   if (way.checked) tensors.PrepareContext(std::chrono::nanoseconds(time_limit_).count() / 2);
@@ -165,32 +169,32 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::RunOnce(const Subject& subj
 absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subject, const Way& way,
                                                            const GuardedTensors& tensors,
                                                            const TaskEnd& end) const {
-  const errors::CanaryPlace place{job_.operator_name, subject.index, subject.generated, way.name,
-                                  tensors.shapes()};
+  const errors::ValidationPlace place{job_.operator_name, subject.index, subject.generated,
+                                      way.name, tensors.shapes()};
   // What was refused comes first: it may have led to the rest.
   if (way.checked) {
     if (const std::optional<Violation> violation = tensors.FindViolation()) {
-      return errors::CanaryOutOfBounds(place,
-                                       ViolationText(*violation, job_.signature, subject.example));
+      return errors::ValidationOutOfBounds(
+          place, ViolationText(*violation, job_.signature, subject.example));
     }
   }
-  if (end.how == TaskEnd::kEngineEnded) return errors::CanaryFault(place, end.cause);
+  if (end.how == TaskEnd::kEngineEnded) return errors::ValidationFault(place, end.cause);
   if (end.how == TaskEnd::kTimedOut) {
-    return errors::CanaryNeverReturned(place, time_limit_.count());
+    return errors::ValidationNeverReturned(place, time_limit_.count());
   }
   if (const auto stray = tensors.FindStrayWrite()) {
-    return errors::CanaryRedZone(place, job_.signature.parameters()[stray->parameter].name,
-                                 StrayText(*stray), stray->distance);
+    return errors::ValidationRedZone(place, job_.signature.parameters()[stray->parameter].name,
+                                     StrayText(*stray), stray->distance);
   }
   if (const auto write = tensors.FindInputWrite()) {
-    return errors::CanaryInputWritten(place, job_.signature.parameters()[write->parameter].name,
-                                      write->element);
+    return errors::ValidationInputWritten(place, job_.signature.parameters()[write->parameter].name,
+                                          write->element);
   }
   Result result;
   const CompletionStatus status = end.completion.status;
   result.refused = subject.generated && status == CompletionStatus::kInvalidArgument;
   if (status != CompletionStatus::kOk && !result.refused) {
-    return errors::CanaryTaskFailed(place, StatusText(status), end.completion.detail);
+    return errors::ValidationTaskFailed(place, StatusText(status), end.completion.detail);
   }
   for (const GuardedTensors::Tensor& tensor : tensors.tensors()) {
     if (tensor.output) result.outputs.push_back(tensors.Contents(tensor));
@@ -213,7 +217,7 @@ absl::Status ExampleRunner::CheckWritten(const Subject& subject, const Way& way,
       if (unwritten++ == 0) at = i / bytes;
     }
     if (unwritten == 0) continue;
-    return errors::CanaryUnwritten(
+    return errors::ValidationUnwritten(
         {job_.operator_name, subject.index, subject.generated, way.name,
          absl::StrCat(parameter.name, " ", ShapeText(subject.example.values[p].shape))},
         parameter.name, at, unwritten, a.size() / bytes);
@@ -245,8 +249,8 @@ absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Subj
   active.slot = *job_.active_slot;
   const absl::StatusOr<Result> result = RunOnce(subject, active);
   if (!result.ok()) {
-    return errors::CanaryNoReference({job_.operator_name, subject.index, false, way.name, ""},
-                                     result.status());
+    return errors::ValidationNoReference({job_.operator_name, subject.index, false, way.name, ""},
+                                         result.status());
   }
   return Reference{result->outputs, "the active version's result"};
 }
@@ -269,7 +273,7 @@ absl::Status ExampleRunner::CheckEqual(const Subject& subject, const Way& way, c
     const Comparison comparison =
         Compare(value.dtype, got.data(), wanted.data(), elements, tolerance);
     if (comparison.differing == 0) continue;
-    return errors::CanaryDiffers(
+    return errors::ValidationDiffers(
         {job_.operator_name, subject.index, subject.generated, way.name,
          absl::StrCat(parameter.name, " ", ShapeText(value.shape))},
         {parameter.name, reference.name, comparison.first, comparison.got, comparison.expected,

@@ -1,9 +1,9 @@
 // ExampleRunner: runs one version of an operator on one example in every way that it
-// could be run, and looks at what it did (canary.h says what is looked for).
+// could be run, and looks at what it did (validation.h says what is looked for).
 //
 // Thread safety: one thread.
 //
-//   ExampleRunner runner(job, &tasks, window);
+//   ExampleRunner runner(job, &tasks, staging);
 //   absl::Status status = runner.Run(0, example, /*generated=*/false);
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_EXAMPLE_RUNNER_H_
 #define RESIDENT_RUNTIME_OPERATORS_VALIDATION_EXAMPLE_RUNNER_H_
@@ -15,17 +15,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/operators/validation/canary.h"
 #include "runtime/operators/validation/example.h"
 #include "runtime/operators/validation/guarded_tensors.h"
 #include "runtime/operators/validation/task_runner.h"
+#include "runtime/operators/validation/validation.h"
 
 namespace resident {
 
 class ExampleRunner {
  public:
   // All must outlive the object.
-  ExampleRunner(const CanaryJob& job, TaskRunner* tasks, const CanaryWindow& window);
+  ExampleRunner(const ValidationJob& job, TaskRunner* tasks, const ValidationStaging& staging);
 
   // INVALID_ARGUMENT: what the version did wrong. After that the engine may be gone.
   absl::Status Run(size_t index, const Example& example, bool generated);
@@ -74,9 +74,9 @@ class ExampleRunner {
                                           const Result& first);
   uint64_t NaturalChunks(const Example& example) const;
 
-  const CanaryJob& job_;
+  const ValidationJob& job_;
   TaskRunner* const tasks_;
-  const CanaryWindow window_;
+  const ValidationStaging staging_;
   const std::chrono::milliseconds time_limit_;
   std::vector<size_t> outputs_;  // Parameters that are written.
   uint32_t tasks_run_ = 0;

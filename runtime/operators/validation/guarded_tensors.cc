@@ -25,8 +25,9 @@ uint8_t RedZoneByte(uint64_t offset) {
 
 absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
                                                      const Example& example,
-                                                     const CanaryWindow& window, bool shifted) {
-  GuardedTensors placed(signature, example, window);
+                                                     const ValidationStaging& staging,
+                                                     bool shifted) {
+  GuardedTensors placed(signature, example, staging);
   placed.guarded_begin_ = RoundUp(kContextBytes);
   uint64_t end = placed.guarded_begin_;
   for (size_t i = 0; i < signature.parameters().size(); ++i) {
@@ -56,7 +57,7 @@ absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
                                            parameter.kind != ParameterKind::kInput,
                                            parameter.kind == ParameterKind::kOutput};
     end = begin + Extent(tensor);
-    argument.tensor.address = window.address + begin;
+    argument.tensor.address = staging.address + begin;
     argument.tensor.dtype = value.dtype;
     argument.tensor.rank = static_cast<u8>(value.shape.size());
     int64_t stride = step;
@@ -69,19 +70,20 @@ absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
     placed.tensors_.push_back(tensor);
   }
   placed.guarded_end_ = end + kRedZoneBytes;
-  if (placed.guarded_end_ > window.bytes) {
+  if (placed.guarded_end_ > staging.bytes) {
     return absl::InternalError(absl::StrCat("an example takes ", placed.guarded_end_,
-                                            " bytes of a canary's window of ", window.bytes));
+                                            " bytes of a validation's staging memory of ",
+                                            staging.bytes));
   }
   return placed;
 }
 
 void GuardedTensors::Fill(uint8_t poison) {
-  for (uint64_t at = guarded_begin_; at < guarded_end_; ++at) window_.host[at] = RedZoneByte(at);
+  for (uint64_t at = guarded_begin_; at < guarded_end_; ++at) staging_.host[at] = RedZoneByte(at);
   for (const Tensor& tensor : tensors_) {
     // Of an inout, what is expected follows what it holds at first.
     const char* from = example_->values[tensor.parameter].data.data();
-    uint8_t* to = window_.host + tensor.offset;
+    uint8_t* to = staging_.host + tensor.offset;
     const uint64_t elements_at_once = tensor.step == 1 ? tensor.elements : 1;
     const uint64_t bytes = elements_at_once * tensor.element_bytes;
     for (uint64_t i = 0; i < tensor.elements; i += elements_at_once) {
@@ -97,7 +99,7 @@ void GuardedTensors::Fill(uint8_t poison) {
 }
 
 std::string GuardedTensors::Contents(const Tensor& tensor) const {
-  const auto* from = reinterpret_cast<const char*>(window_.host + tensor.offset);
+  const auto* from = reinterpret_cast<const char*>(staging_.host + tensor.offset);
   if (tensor.step == 1) return std::string(from, tensor.elements * tensor.element_bytes);
   std::string contents;
   contents.reserve(tensor.elements * tensor.element_bytes);
@@ -129,8 +131,8 @@ std::string GuardedTensors::shapes() const {
 }
 
 void GuardedTensors::PrepareContext(uint64_t barrier_limit_ns) {
-  std::memset(window_.host, 0, kContextBytes);
-  auto* context = reinterpret_cast<CheckContext*>(window_.host);
+  std::memset(staging_.host, 0, kContextBytes);
+  auto* context = reinterpret_cast<CheckContext*>(staging_.host);
   context->barrier_limit_ns = barrier_limit_ns;
   context->argument_count = static_cast<u32>(signature_->parameters().size());
   for (size_t i = 0; i < signature_->parameters().size(); ++i) {
@@ -141,7 +143,7 @@ void GuardedTensors::PrepareContext(uint64_t barrier_limit_ns) {
 }
 
 std::optional<Violation> GuardedTensors::FindViolation() const {
-  auto* context = reinterpret_cast<CheckContext*>(window_.host);
+  auto* context = reinterpret_cast<CheckContext*>(staging_.host);
   for (uint64_t chunk = 0; chunk < kMaxCheckedChunks; ++chunk) {
     const Violation& violation = context->violations()[chunk];
     if (violation.kind != ViolationKind::kNone) return violation;
@@ -151,7 +153,7 @@ std::optional<Violation> GuardedTensors::FindViolation() const {
 
 std::optional<uint64_t> GuardedTensors::FindChanged(uint64_t from, uint64_t end) const {
   for (; from < end; ++from) {
-    if (window_.host[from] != RedZoneByte(from)) return from;
+    if (staging_.host[from] != RedZoneByte(from)) return from;
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// GuardedTensors: the tensors of one example in the engine's window, each between red
+// GuardedTensors: the tensors of one example in the engine's staging memory, each between red
 // zones, and what became of them.
 //
 //   context | red zone | tensor | red zone | tensor | red zone | ...
@@ -6,13 +6,13 @@
 // Everything but tensors and context is red zone: bytes of a known pattern, right up to
 // the first and from the last byte of each tensor, and between the elements of one that
 // is not dense. A task sees the tensors as requests
-// would give them; nothing else of the window belongs to it.
+// would give them; nothing else of staging memory belongs to it.
 //
 // Thread safety: one thread. Memory ordering: write before the task is published, look
 // after its completion was read (host_ring.h), or after the engine has ended.
 //
 //   absl::StatusOr<GuardedTensors> tensors =
-//       GuardedTensors::Place(signature, example, window, /*shifted=*/false);
+//       GuardedTensors::Place(signature, example, staging, /*shifted=*/false);
 //   tensors->Fill(0xff);
 //   ... run a task with tensors->arguments() ...
 //   if (auto stray = tensors->FindStrayWrite()) ...
@@ -33,7 +33,7 @@
 namespace resident {
 
 // Memory that the host and the engine's operators see.
-struct CanaryWindow {
+struct ValidationStaging {
   uint8_t* host = nullptr;
   uint64_t address = 0;
   uint64_t bytes = 0;
@@ -44,15 +44,15 @@ class GuardedTensors {
   static constexpr uint64_t kRedZoneBytes = 4096;
   // Most chunks of a task that has a CheckContext: each has a Violation.
   static constexpr uint64_t kMaxCheckedChunks = 1024;
-  // Bytes of a window that holds the tensors of any example within kMaxExampleBytes.
-  static constexpr uint64_t kWindowBytes = 32ull << 20;
+  // Bytes of staging memory that holds the tensors of any example within kMaxExampleBytes.
+  static constexpr uint64_t kStagingBytes = 32ull << 20;
 
   // `shifted`: tensors begin one element past a 256-byte boundary, as requests that name
   // an offset into a buffer may have them, and those of strided parameters have room for
-  // an element after each. INTERNAL: the window is too small.
+  // an element after each. INTERNAL: staging memory is too small.
   // `signature` and `example` must outlive the object.
   static absl::StatusOr<GuardedTensors> Place(const Signature& signature, const Example& example,
-                                              const CanaryWindow& window, bool shifted);
+                                              const ValidationStaging& staging, bool shifted);
 
   // Writes everything anew: inputs as the example has them, outputs full of `poison`.
   void Fill(uint8_t poison);
@@ -68,7 +68,7 @@ class GuardedTensors {
   std::string shapes() const;
 
   // The CheckContext, as operators see it, and what it holds.
-  uint64_t context_address() const { return window_.address; }
+  uint64_t context_address() const { return staging_.address; }
   void PrepareContext(uint64_t barrier_limit_ns);
   // The first violation of the lowest chunk; nullopt if none was recorded.
   std::optional<Violation> FindViolation() const;
@@ -78,7 +78,7 @@ class GuardedTensors {
     uint64_t elements;
     uint32_t element_bytes;
     uint32_t step;    // From one element to the next, in elements: 1 if dense.
-    uint64_t offset;  // In the window.
+    uint64_t offset;  // In staging memory.
     bool output;      // It is written.
     bool poisoned;    // It had nothing to hold at first.
   };
@@ -103,8 +103,9 @@ class GuardedTensors {
   std::optional<InputWrite> FindInputWrite() const;
 
  private:
-  GuardedTensors(const Signature& signature, const Example& example, const CanaryWindow& window)
-      : signature_(&signature), example_(&example), window_(window) {}
+  GuardedTensors(const Signature& signature, const Example& example,
+                 const ValidationStaging& staging)
+      : signature_(&signature), example_(&example), staging_(staging memory) {}
 
   // From its first byte to that behind its last element.
   static uint64_t Extent(const Tensor& tensor) {
@@ -116,10 +117,10 @@ class GuardedTensors {
 
   const Signature* signature_;
   const Example* example_;
-  CanaryWindow window_;
+  ValidationStaging staging_;
   std::vector<Argument> arguments_;
   std::vector<Tensor> tensors_;  // In the order of their addresses.
-  uint64_t guarded_begin_ = 0;   // Window offsets that red zones and tensors fill.
+  uint64_t guarded_begin_ = 0;   // Offsets in staging memory that red zones and tensors fill.
   uint64_t guarded_end_ = 0;
 };
 

@@ -157,7 +157,7 @@ TEST_F(GuardedTensorsTest, ContextSaysWhatTheArgumentsAre) {
   EXPECT_FALSE(tensors.FindViolation());
 }
 
-TEST_F(GuardedTensorsTest, WindowThatIsTooSmallIsRefused) {
+TEST_F(GuardedTensorsTest, StagingMemoryThatIsTooSmallIsRefused) {
   EXPECT_EQ(GuardedTensors::Place(signature_, example_, {memory_.data(), kAddress, 4096}, false)
                 .status()
                 .code(),

@@ -1,4 +1,4 @@
-#include "runtime/base/errors/canary_errors.h"
+#include "runtime/base/errors/validation_errors.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using absl::StrCat;
 
-std::string Text(const CanaryPlace& place) {
+std::string Text(const ValidationPlace& place) {
   return StrCat(place.operator_name, ", ", place.generated ? "generated example " : "example ",
                 place.example + 1, " (", place.run, place.shapes.empty() ? "" : "; ", place.shapes,
                 "): ");
@@ -15,66 +15,67 @@ std::string Text(const CanaryPlace& place) {
 
 }  // namespace
 
-absl::Status CanaryUnavailable(const absl::Status& why) {
-  return absl::UnavailableError(StrCat("the canary's engine cannot be used: ", why.message(),
+absl::Status ValidationUnavailable(const absl::Status& why) {
+  return absl::UnavailableError(StrCat("the validation's engine cannot be used: ", why.message(),
                                        ". Fix: see the daemon's log, and try again"));
 }
 
-absl::Status CanaryLoad(const std::string& operator_name, const std::string& why) {
-  return absl::InvalidArgumentError(StrCat(operator_name, ": a canary cannot load it: ", why,
+absl::Status ValidationLoad(const std::string& operator_name, const std::string& why) {
+  return absl::InvalidArgumentError(StrCat(operator_name, ": a validation cannot load it: ", why,
                                            ". Fix: an operator has no static state and runs "
                                            "nothing when it is loaded"));
 }
 
-absl::Status CanaryFault(const CanaryPlace& place, const std::string& cause) {
+absl::Status ValidationFault(const ValidationPlace& place, const std::string& cause) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it ended the engine: ", cause,
-             ". Fix: check its addresses and indices; a canary checks what goes through [] and "
+             ". Fix: check its addresses and indices; a validation checks what goes through [] and "
              "at(), and not what goes through data()"));
 }
 
-absl::Status CanaryNeverReturned(const CanaryPlace& place, int64_t limit_ms) {
+absl::Status ValidationNeverReturned(const ValidationPlace& place, int64_t limit_ms) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it has not returned within its time limit of ", limit_ms,
              " ms. Fix: see that every loop ends and that all threads come to every barrier; if "
              "it only needs longer, raise limits.task_time_ms"));
 }
 
-absl::Status CanaryTaskFailed(const CanaryPlace& place, const std::string& status,
-                              uint32_t detail) {
+absl::Status ValidationTaskFailed(const ValidationPlace& place, const std::string& status,
+                                  uint32_t detail) {
   return absl::InvalidArgumentError(StrCat(Text(place), "it ended with ", status, ", detail ",
                                            detail,
                                            ". Fix: see what it calls fail() for; examples must be "
                                            "calls that succeed"));
 }
 
-absl::Status CanaryOutOfBounds(const CanaryPlace& place, const std::string& what) {
+absl::Status ValidationOutOfBounds(const ValidationPlace& place, const std::string& what) {
   return absl::InvalidArgumentError(StrCat(Text(place), "it ", what));
 }
 
-absl::Status CanaryRedZone(const CanaryPlace& place, const std::string& parameter,
-                           const std::string& where, uint64_t distance) {
+absl::Status ValidationRedZone(const ValidationPlace& place, const std::string& parameter,
+                               const std::string& where, uint64_t distance) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "it wrote outside of its tensors, ", distance, " bytes ", where, " '", parameter,
       "'. Fix: check its indices; use [] or at(), and the message names the element"));
 }
 
-absl::Status CanaryInputWritten(const CanaryPlace& place, const std::string& parameter,
-                                uint64_t element) {
+absl::Status ValidationInputWritten(const ValidationPlace& place, const std::string& parameter,
+                                    uint64_t element) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it wrote to element ", element, " of its input '", parameter,
              "'. Fix: take inputs as tensor<const T>, or declare the parameter inout"));
 }
 
-absl::Status CanaryUnwritten(const CanaryPlace& place, const std::string& parameter, uint64_t first,
-                             uint64_t unwritten, uint64_t elements) {
+absl::Status ValidationUnwritten(const ValidationPlace& place, const std::string& parameter,
+                                 uint64_t first, uint64_t unwritten, uint64_t elements) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it left ", unwritten, " of the ", elements, " elements of '", parameter,
              "' unwritten, the first is element ", first,
              ". Fix: write every element of an output; block.share(n) gives each chunk its part"));
 }
 
-absl::Status CanaryDiffers(const CanaryPlace& place, const CanaryDifference& difference) {
+absl::Status ValidationDiffers(const ValidationPlace& place,
+                               const ValidationDifference& difference) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "'", difference.parameter, "' differs from ", difference.against, ": element ",
       difference.first, " is ", difference.got, ", not ", difference.wanted, "; ",
@@ -82,7 +83,7 @@ absl::Status CanaryDiffers(const CanaryPlace& place, const CanaryDifference& dif
       difference.max_error, ". Fix: correct the operator, or the example and its tolerance"));
 }
 
-absl::Status CanaryNoReference(const CanaryPlace& place, const absl::Status& why) {
+absl::Status ValidationNoReference(const ValidationPlace& place, const absl::Status& why) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "the active version's outputs were to be what is expected, but ",
              why.message(), ". Fix: send expected outputs with the example"));

@@ -1,6 +1,6 @@
-// Operators that do one thing wrong each, and what a canary says of them; on the real
+// Operators that do one thing wrong each, and what a validation says of them; on the real
 // engine process, the CPU's or with RESIDENT_TEST_ENGINE=cuda the GPU's.
-#include "runtime/operators/validation/canary.h"
+#include "runtime/operators/validation/validation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,16 +72,16 @@ SplitRule SplitBy(uint64_t grain, int parameter = 1) {
   return split;
 }
 
-CanaryOptions Options() {
-  CanaryOptions options;
+ValidationOptions Options() {
+  ValidationOptions options;
   options.cuda = TestOnCuda();
   options.engine_program = EngineProgramForTest();
   return options;
 }
 
 // A trial of operator `name`, in both builds.
-CanaryJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
-  CanaryJob job;
+ValidationJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
+  ValidationJob job;
   job.operator_name = name;
   job.generation = testing::TrialsGeneration(Architecture());
   job.slot = testing::TrialSlot(name);
@@ -91,27 +91,27 @@ CanaryJob Job(const std::string& name, const std::string& signature = kTwiceSign
   return job;
 }
 
-CanaryJob TwiceJob(const std::string& name) {
-  CanaryJob job = Job(name);
+ValidationJob TwiceJob(const std::string& name) {
+  ValidationJob job = Job(name);
   job.examples = {TwiceExample(100, /*expected=*/true)};
   return job;
 }
 
-CanaryReport Try(const CanaryJob& job) {
+ValidationReport Try(const ValidationJob& job) {
   EXPECT_EQ(CheckExamples(job.operator_name, job.signature, job.examples), absl::OkStatus());
-  return CanaryEngine::Start(Options())->Run(job);
+  return ValidationEngine::Start(Options())->Run(job);
 }
 
-void ExpectRefused(const CanaryReport& report, const ::testing::Matcher<std::string>& message) {
+void ExpectRefused(const ValidationReport& report, const ::testing::Matcher<std::string>& message) {
   EXPECT_EQ(report.status.code(), absl::StatusCode::kInvalidArgument) << report.status;
   EXPECT_THAT(std::string(report.status.message()), AllOf(message, HasSubstr(". Fix: ")));
 }
 
-TEST(CanaryTest, GoodOperatorPasses) {
-  CanaryJob job = TwiceJob("twice");
+TEST(ValidationTest, GoodOperatorPasses) {
+  ValidationJob job = TwiceJob("twice");
   job.examples.push_back(TwiceExample(1, /*expected=*/true));
   job.examples.push_back(TwiceExample(0, /*expected=*/true));
-  const CanaryReport report = Try(job);
+  const ValidationReport report = Try(job);
   EXPECT_EQ(report.status, absl::OkStatus());
   EXPECT_EQ(report.examples, 3u);
   EXPECT_EQ(report.tasks, 9u);  // Checked; as it would serve, twice.
@@ -119,49 +119,49 @@ TEST(CanaryTest, GoodOperatorPasses) {
 }
 
 // A spare of the device, which leaves the place to another one.
-std::shared_ptr<SpareEngine> MakeSpare(uint64_t window_mib) {
+std::shared_ptr<SpareEngine> MakeSpare(uint64_t staging_mib) {
   DeviceOptions device = DeviceHarness::Options();
-  device.limits.window_mib = window_mib;
+  device.limits.staging_mib = staging_mib;
   auto spare = std::make_shared<SpareEngine>(device);
   spare->Refill();
   EXPECT_TRUE(Eventually([&] { return spare->pid() != 0; }));
   return spare;
 }
 
-TEST(CanaryTest, SpareEngineIsTakenAndAnotherOneIsPrepared) {
-  CanaryOptions options = Options();
-  options.spare = MakeSpare(GuardedTensors::kWindowBytes >> 20);
+TEST(ValidationTest, SpareEngineIsTakenAndAnotherOneIsPrepared) {
+  ValidationOptions options = Options();
+  options.spare = MakeSpare(GuardedTensors::kStagingBytes >> 20);
   const int64_t pid = options.spare->pid();
   for (const char* name : {"twice", "twice"}) {
     EXPECT_TRUE(Eventually([&] { return options.spare->pid() != 0; }));
-    std::unique_ptr<CanaryEngine> canary = CanaryEngine::Start(options);
+    std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start(options);
     EXPECT_TRUE(Eventually([&] { return options.spare->pid() == 0; }));
-    EXPECT_EQ(canary->Run(TwiceJob(name)).status, absl::OkStatus());
-    canary = nullptr;
+    EXPECT_EQ(validation->Run(TwiceJob(name)).status, absl::OkStatus());
+    validation = nullptr;
     EXPECT_TRUE(
         Eventually([&] { return options.spare->pid() != 0 && options.spare->pid() != pid; }));
   }
 }
 
-TEST(CanaryTest, SpareEngineThatDoesNotFitOrHasEndedIsDoneWithout) {
-  CanaryOptions options = Options();
+TEST(ValidationTest, SpareEngineThatDoesNotFitOrHasEndedIsDoneWithout) {
+  ValidationOptions options = Options();
   options.spare = MakeSpare(8);
-  EXPECT_EQ(CanaryEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
+  EXPECT_EQ(ValidationEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
   EXPECT_TRUE(Eventually([&] { return options.spare->pid() != 0; }));
   kill(static_cast<pid_t>(options.spare->pid()), SIGKILL);
-  EXPECT_EQ(CanaryEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
+  EXPECT_EQ(ValidationEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, GoodWideOperatorPassesInEverySplit) {
-  CanaryJob job = TwiceJob("twice");
+TEST(ValidationTest, GoodWideOperatorPassesInEverySplit) {
+  ValidationJob job = TwiceJob("twice");
   job.split = SplitBy(16);
-  const CanaryReport report = Try(job);
+  const ValidationReport report = Try(job);
   EXPECT_EQ(report.status, absl::OkStatus());
   EXPECT_EQ(report.tasks, 5u);  // And on one block, and in three chunks.
 }
 
-TEST(CanaryTest, InOutParameterIsFilledAnewForEachRun) {
-  CanaryJob job = Job("axpy", kAxpySignature);
+TEST(ValidationTest, InOutParameterIsFilledAnewForEachRun) {
+  ValidationJob job = Job("axpy", kAxpySignature);
   Example example;
   example.values = {Value({1, 2}), Value({10, 20})};
   example.values[1].data += Bytes({13, 26});  // The scalar's default is 3.
@@ -170,8 +170,8 @@ TEST(CanaryTest, InOutParameterIsFilledAnewForEachRun) {
   EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
-  CanaryJob job = Job("row_sums", kRowsSignature);
+TEST(ValidationTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
+  ValidationJob job = Job("row_sums", kRowsSignature);
   Example example;
   example.values = {{DType::kF32, Shape{2, 3}, Bytes({1, 2, 3, 4, 5, 6})}, Value({6, 15})};
   job.examples = {example};
@@ -179,56 +179,56 @@ TEST(CanaryTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
   EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, WithoutExamplesTheyAreMadeFromTheSignature) {
+TEST(ValidationTest, WithoutExamplesTheyAreMadeFromTheSignature) {
   for (const auto& [name, signature] : {std::pair{"twice", kTwiceSignature},
                                         {"axpy", kAxpySignature},
                                         {"row_sums", kRowsSignature}}) {
-    CanaryJob job = Job(name, signature);
+    ValidationJob job = Job(name, signature);
     job.split = SplitBy(16, 0);
-    const CanaryReport report = Try(job);
+    const ValidationReport report = Try(job);
     EXPECT_EQ(report.status, absl::OkStatus());
     EXPECT_GE(report.examples, 5u);
   }
 }
 
-TEST(CanaryTest, GeneratedExampleMayBeRefused) {
+TEST(ValidationTest, GeneratedExampleMayBeRefused) {
   EXPECT_EQ(Try(Job("particular")).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, GivenExampleMayNotBeRefused) {
+TEST(ValidationTest, GivenExampleMayNotBeRefused) {
   ExpectRefused(Try(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
 }
 
-TEST(CanaryTest, ElementPastTheEndIsNamed) {
+TEST(ValidationTest, ElementPastTheEndIsNamed) {
   ExpectRefused(
       Try(TwiceJob("element_past_the_end")),
       AllOf(HasSubstr("element_past_the_end, example 1 (checked build; x [100], out "
                       "[100]): it touched element 100 of 'out', which has 100 elements")));
 }
 
-TEST(CanaryTest, ElementPastTheEndInOneChunkOfManyIsNamed) {
-  CanaryJob job = TwiceJob("element_past_the_end");
+TEST(ValidationTest, ElementPastTheEndInOneChunkOfManyIsNamed) {
+  ValidationJob job = TwiceJob("element_past_the_end");
   job.split = SplitBy(10);
   ExpectRefused(Try(job), HasSubstr("it touched element 100 of 'out', which has 100 elements"));
 }
 
-TEST(CanaryTest, WithoutACheckedBuildTheRedZoneShowsIt) {
-  CanaryJob job = TwiceJob("element_past_the_end");
+TEST(ValidationTest, WithoutACheckedBuildTheRedZoneShowsIt) {
+  ValidationJob job = TwiceJob("element_past_the_end");
   job.checked_slot.reset();
   ExpectRefused(Try(job), AllOf(HasSubstr("it wrote outside of its tensors"),
                                 HasSubstr("past the end of 'out'")));
 }
 
-TEST(CanaryTest, RawWritePastTheEndIsSeen) {
+TEST(ValidationTest, RawWritePastTheEndIsSeen) {
   ExpectRefused(Try(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
 }
 
-TEST(CanaryTest, RawWriteBeforeTheStartIsSeen) {
+TEST(ValidationTest, RawWriteBeforeTheStartIsSeen) {
   ExpectRefused(Try(TwiceJob("raw_write_before_the_start")),
                 HasSubstr("bytes before the start of 'out'"));
 }
 
-TEST(CanaryTest, StoreToNullEndsTheCanaryAndNothingElse) {
+TEST(ValidationTest, StoreToNullEndsTheValidationAndNothingElse) {
   ExpectRefused(
       Try(TwiceJob("store_to_null")),
       AllOf(HasSubstr("it ended the engine: "),
@@ -236,129 +236,129 @@ TEST(CanaryTest, StoreToNullEndsTheCanaryAndNothingElse) {
                   HasSubstr("killed by signal 11"))));  // A sanitizer's engine catches none.
 }
 
-TEST(CanaryTest, LoadFromNowhereEndsTheCanary) {
+TEST(ValidationTest, LoadFromNowhereEndsTheValidation) {
   ExpectRefused(Try(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
 }
 
-TEST(CanaryTest, TrapEndsTheCanary) {
+TEST(ValidationTest, TrapEndsTheValidation) {
   ExpectRefused(Try(TwiceJob("trap")), HasSubstr("it ended the engine: "));
 }
 
-TEST(CanaryTest, OperatorThatLeavesIsSeen) {
-  CanaryJob job = TwiceJob("leaves");
+TEST(ValidationTest, OperatorThatLeavesIsSeen) {
+  ValidationJob job = TwiceJob("leaves");
   job.task_time_limit = std::chrono::milliseconds(300);
   // A GPU's threads are gone, and their block with them; a CPU's process is.
   ExpectRefused(Try(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
                                                  : "exited with status 0"));
 }
 
-TEST(CanaryTest, WriteToAnInputIsNamed) {
+TEST(ValidationTest, WriteToAnInputIsNamed) {
   ExpectRefused(Try(TwiceJob("write_to_input")),
                 HasSubstr("it wrote to element 2 of its input 'x'"));
 }
 
-TEST(CanaryTest, UnwrittenElementIsNamed) {
+TEST(ValidationTest, UnwrittenElementIsNamed) {
   ExpectRefused(
       Try(TwiceJob("element_unwritten")),
       HasSubstr("it left 1 of the 100 elements of 'out' unwritten, the first is element 2"));
 }
 
-TEST(CanaryTest, UnwrittenElementIsFoundWithoutExamples) {
+TEST(ValidationTest, UnwrittenElementIsFoundWithoutExamples) {
   ExpectRefused(Try(Job("element_unwritten")),
                 AllOf(HasSubstr("generated example "), HasSubstr("the first is element 2")));
 }
 
-TEST(CanaryTest, NothingWrittenIsSeen) {
+TEST(ValidationTest, NothingWrittenIsSeen) {
   ExpectRefused(Try(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
 }
 
-TEST(CanaryTest, WrittenElementThatLooksLikePoisonIsWritten) {
-  CanaryJob job = Job("poison_written");
+TEST(ValidationTest, WrittenElementThatLooksLikePoisonIsWritten) {
+  ValidationJob job = Job("poison_written");
   Example example = TwiceExample(3, /*expected=*/true);
   example.values[1].data = Bytes({std::nanf(""), std::nanf(""), std::nanf("")});
   job.examples = {example};
   EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, WrongResultIsNamedWithBothValues) {
+TEST(ValidationTest, WrongResultIsNamedWithBothValues) {
   ExpectRefused(Try(TwiceJob("wrong_result")),
                 HasSubstr("'out' differs from what the example expects: element 1 is 77, not 4; 1 "
                           "of 100 elements differ, by at most 73"));
 }
 
-TEST(CanaryTest, ToleranceOfTheExampleCounts) {
-  CanaryJob job = TwiceJob("wrong_result");
+TEST(ValidationTest, ToleranceOfTheExampleCounts) {
+  ValidationJob job = TwiceJob("wrong_result");
   job.examples[0].absolute_tolerance = 80;
   EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
-  CanaryJob job = Job("wrong_result");
+TEST(ValidationTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
+  ValidationJob job = Job("wrong_result");
   job.active_slot = testing::TrialSlot("twice");
   job.examples = {TwiceExample(10, /*expected=*/false)};
   ExpectRefused(Try(job),
                 HasSubstr("differs from the active version's result: element 1 is 77, not 4"));
 }
 
-TEST(CanaryTest, ActiveVersionThatFailsIsNoReference) {
-  CanaryJob job = Job("twice");
+TEST(ValidationTest, ActiveVersionThatFailsIsNoReference) {
+  ValidationJob job = Job("twice");
   job.active_slot = testing::TrialSlot("fails");
   job.examples = {TwiceExample(10, /*expected=*/false)};
   ExpectRefused(Try(job), HasSubstr("the active version's outputs were to be what is expected"));
 }
 
-TEST(CanaryTest, OperatorThatNeverReturnsIsGivenUp) {
-  CanaryJob job = TwiceJob("never_returns");
+TEST(ValidationTest, OperatorThatNeverReturnsIsGivenUp) {
+  ValidationJob job = TwiceJob("never_returns");
   job.task_time_limit = std::chrono::milliseconds(200);
   ExpectRefused(Try(job), HasSubstr("it has not returned within its time limit of 200 ms"));
 }
 
-TEST(CanaryTest, OperatorThatNeverReturnsForOneInputIsGivenUpThere) {
-  CanaryJob job = TwiceJob("never_returns_for_13");
+TEST(ValidationTest, OperatorThatNeverReturnsForOneInputIsGivenUpThere) {
+  ValidationJob job = TwiceJob("never_returns_for_13");
   job.examples.push_back(TwiceExample(4, /*expected=*/true, /*first=*/13));
   job.task_time_limit = std::chrono::milliseconds(500);
-  const CanaryReport report = Try(job);
+  const ValidationReport report = Try(job);
   ExpectRefused(report, AllOf(HasSubstr("example 2 "), HasSubstr("not returned")));
   EXPECT_EQ(report.examples, 2u);
 }
 
-TEST(CanaryTest, ReportedFailureIsAFailure) {
+TEST(ValidationTest, ReportedFailureIsAFailure) {
   ExpectRefused(Try(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
 }
 
-TEST(CanaryTest, OperatorThatIsRightInOneSplitOnlyIsRefused) {
-  CanaryJob job = TwiceJob("fixed_split");
+TEST(ValidationTest, OperatorThatIsRightInOneSplitOnlyIsRefused) {
+  ValidationJob job = TwiceJob("fixed_split");
   job.split = SplitBy(64);
   ExpectRefused(Try(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
 }
 
-TEST(CanaryTest, OperatorThatNeedsAlignmentIsRefused) {
+TEST(ValidationTest, OperatorThatNeedsAlignmentIsRefused) {
   ExpectRefused(Try(TwiceJob("aligned_only")),
                 AllOf(HasSubstr("one element off alignment"), HasSubstr("it ended the engine")));
 }
 
-TEST(CanaryTest, CodeThatDisagreesWithItsSignatureIsRefused) {
+TEST(ValidationTest, CodeThatDisagreesWithItsSignatureIsRefused) {
   ExpectRefused(Try(TwiceJob("wrong_element_type")),
                 HasSubstr("it took 'x' as elements of 8 bytes, and it is f32, of 4"));
   ExpectRefused(Try(TwiceJob("missing_argument")),
                 HasSubstr("it asked for argument 2, and its signature has 2 (x, out)"));
 }
 
-TEST(CanaryTest, ScratchPastTheEndIsRefused) {
+TEST(ValidationTest, ScratchPastTheEndIsRefused) {
   ExpectRefused(Try(TwiceJob("scratch_past_the_end")),
                 HasSubstr("it asked for scratch() up to byte 524292, and there are 524288"));
 }
 
-TEST(CanaryTest, ResultsThatDifferWithinToleranceAreEqual) {
-  CanaryJob job = TwiceJob("order_matters");
+TEST(ValidationTest, ResultsThatDifferWithinToleranceAreEqual) {
+  ValidationJob job = TwiceJob("order_matters");
   job.split = SplitBy(16);
   EXPECT_EQ(Try(job).status, absl::OkStatus());
 }
 
-TEST(CanaryTest, DivergentBarrierIsCountedOnAGpu) {
-  CanaryJob job = TwiceJob("divergent_barrier");
+TEST(ValidationTest, DivergentBarrierIsCountedOnAGpu) {
+  ValidationJob job = TwiceJob("divergent_barrier");
   job.task_time_limit = std::chrono::milliseconds(1000);
-  const CanaryReport report = Try(job);
+  const ValidationReport report = Try(job);
   if (TestOnCuda()) {
     ExpectRefused(report, HasSubstr("it came to a barrier with 128 of 256 threads"));
   } else {
@@ -366,28 +366,28 @@ TEST(CanaryTest, DivergentBarrierIsCountedOnAGpu) {
   }
 }
 
-TEST(CanaryTest, CodeThatCannotBeLoadedIsRefused) {
-  CanaryJob job = TwiceJob("twice");
+TEST(ValidationTest, CodeThatCannotBeLoadedIsRefused) {
+  ValidationJob job = TwiceJob("twice");
   auto generation = std::make_shared<Generation>(*job.generation);
   const auto garbage = std::make_shared<const std::string>("no object at all");
   for (auto& op : generation->operators) op.object = garbage;
   job.generation = generation;
-  ExpectRefused(Try(job), HasSubstr("a canary cannot load it"));
+  ExpectRefused(Try(job), HasSubstr("a validation cannot load it"));
 }
 
-TEST(CanaryTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
-  CanaryOptions options = Options();
+TEST(ValidationTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
+  ValidationOptions options = Options();
   options.engine_program = "/no/such/program";
-  const CanaryReport report = CanaryEngine::Start(options)->Run(TwiceJob("twice"));
+  const ValidationReport report = ValidationEngine::Start(options)->Run(TwiceJob("twice"));
   EXPECT_EQ(report.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(report.status.message()), HasSubstr("/no/such/program"));
 }
 
-TEST(CanaryTest, CancelledRunEndsAtOnce) {
-  CanaryJob job = TwiceJob("never_returns");
-  const auto canary = CanaryEngine::Start(Options());
-  std::thread canceller([&] { canary->Cancel(); });
-  EXPECT_EQ(canary->Run(job).status.code(), absl::StatusCode::kCancelled);
+TEST(ValidationTest, CancelledRunEndsAtOnce) {
+  ValidationJob job = TwiceJob("never_returns");
+  const auto validation = ValidationEngine::Start(Options());
+  std::thread canceller([&] { validation->Cancel(); });
+  EXPECT_EQ(validation->Run(job).status.code(), absl::StatusCode::kCancelled);
   canceller.join();
 }
 
@@ -401,8 +401,8 @@ size_t Children() {
   return count;
 }
 
-TEST(CanaryTest, NoProcessIsLeft) {
-  for (int i = 0; i < 3; ++i) CanaryEngine::Start(Options());  // And no Run.
+TEST(ValidationTest, NoProcessIsLeft) {
+  for (int i = 0; i < 3; ++i) ValidationEngine::Start(Options());  // And no Run.
   Try(TwiceJob("store_to_null"));
   Try(TwiceJob("twice"));
   EXPECT_TRUE(Eventually([] { return Children() == 0; })) << Children();

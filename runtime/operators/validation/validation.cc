@@ -1,4 +1,4 @@
-#include "runtime/operators/validation/canary.h"
+#include "runtime/operators/validation/validation.h"
 
 #include <signal.h>
 
@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/base/errors/canary_errors.h"
 #include "runtime/base/errors/install_errors.h"
+#include "runtime/base/errors/validation_errors.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/engine_reaper.h"
 #include "runtime/device/spare_engine.h"
@@ -33,16 +33,16 @@ using Clock = std::chrono::steady_clock;
 // of a wide task run beside one another.
 constexpr uint32_t kMaxBlocks = 4;
 constexpr uint32_t kRingSlots = 64;
-// Tensors are in the window; a GPU engine wants some memory for buffers all the same.
+// Tensors are in staging memory; a GPU engine wants some memory for buffers all the same.
 constexpr uint64_t kDeviceMemoryMib = 2;
 constexpr milliseconds kLoadLimit{30'000};
 // A spare that does not start within this time has stopped.
 constexpr milliseconds kSpareStartLimit{5'000};
-constexpr uint64_t kWindowBytes = GuardedTensors::kWindowBytes;
+constexpr uint64_t kStagingBytes = GuardedTensors::kStagingBytes;
 // How long an engine whose control plane broke off may take to be seen to end.
 constexpr milliseconds kEndLimit{1'000};
 
-DeviceOptions EngineProcessOptions(const CanaryOptions& options) {
+DeviceOptions EngineProcessOptions(const ValidationOptions& options) {
   DeviceOptions device;
   device.cuda = options.cuda;
   device.index = static_cast<uint32_t>(options.ordinal);
@@ -52,17 +52,17 @@ DeviceOptions EngineProcessOptions(const CanaryOptions& options) {
   device.engine.max_blocks = kMaxBlocks;
   device.engine.start_parked = true;
   device.limits.ring_slots = kRingSlots;
-  device.limits.window_mib = kWindowBytes >> 20;
+  device.limits.staging_mib = kStagingBytes >> 20;
   device.limits.device_memory_mib = kDeviceMemoryMib;
   return device;
 }
 
-class ProcessCanary : public CanaryEngine {
+class ProcessValidation : public ValidationEngine {
  public:
-  explicit ProcessCanary(const CanaryOptions& options)
+  explicit ProcessValidation(const ValidationOptions& options)
       : options_(options), starter_([this] { StartEngine(); }) {}
 
-  ~ProcessCanary() override {
+  ~ProcessValidation() override {
     Cancel();
     if (starter_.joinable()) starter_.join();
     std::unique_ptr<EngineProcess> process;
@@ -82,8 +82,8 @@ class ProcessCanary : public CanaryEngine {
     EngineReaper::Reap(std::move(process), [refill](const std::optional<ChildExit>&) { refill(); });
   }
 
-  CanaryReport Run(const CanaryJob& job) override {
-    CanaryReport report;
+  ValidationReport Run(const ValidationJob& job) override {
+    ValidationReport report;
     report.status = Try(job, report);
     // Whatever a version did before it failed, or after: nothing is left of it.
     KillEngine();
@@ -111,7 +111,7 @@ class ProcessCanary : public CanaryEngine {
     const DeviceOptions options = EngineProcessOptions(options_);
     if (options_.spare != nullptr) {
       std::unique_ptr<EngineProcess> spare = options_.spare->Take();
-      if (spare != nullptr && spare->region()->layout().window_bytes >= kWindowBytes) {
+      if (spare != nullptr && spare->region()->layout().staging_bytes >= kStagingBytes) {
         EngineOptions engine = options.engine;
         engine.memory_bytes = kDeviceMemoryMib << 20;
         info_ = Hold(std::move(spare)).Start(engine, kSpareStartLimit);
@@ -139,7 +139,7 @@ class ProcessCanary : public CanaryEngine {
     return held;
   }
 
-  absl::Status Load(const CanaryJob& job) {
+  absl::Status Load(const ValidationJob& job) {
     EngineProcess& process = *this->process();
     absl::Status status = process.client()->Stage(*job.generation).status();
     if (status.ok()) status = process.client()->Switch(1, /*launch=*/true, kLoadLimit).status();
@@ -147,23 +147,23 @@ class ProcessCanary : public CanaryEngine {
     if (status.code() == absl::StatusCode::kUnavailable) {
       if (const auto exit = process.child().Wait(kEndLimit)) {
         const std::string words = process.last_words();
-        return errors::CanaryLoad(
+        return errors::ValidationLoad(
             job.operator_name,
             words.empty() ? absl::StrCat("the engine ", exit->ToString()) : words);
       }
     }
     if (status.code() != absl::StatusCode::kInvalidArgument) {
-      return errors::CanaryUnavailable(status);
+      return errors::ValidationUnavailable(status);
     }
-    return errors::CanaryLoad(job.operator_name, std::string(status.message()));
+    return errors::ValidationLoad(job.operator_name, std::string(status.message()));
   }
 
-  absl::Status Try(const CanaryJob& job, CanaryReport& report) {
+  absl::Status Try(const ValidationJob& job, ValidationReport& report) {
     const auto began = Clock::now();
     if (starter_.joinable()) starter_.join();
     const auto started = Clock::now();
     report.start_wait = started - began;
-    if (!info_.ok()) return errors::CanaryUnavailable(info_.status());
+    if (!info_.ok()) return errors::ValidationUnavailable(info_.status());
     absl::Status status = Load(job);
     const auto loaded = Clock::now();
     report.load = loaded - started;
@@ -171,10 +171,10 @@ class ProcessCanary : public CanaryEngine {
 
     EngineProcess& process = *this->process();
     const RegionLayout& layout = process.region()->layout();
-    const CanaryWindow window = {process.region()->window(), info_->region_address + layout.window,
-                                 layout.window_bytes};
+    const ValidationStaging staging = {
+        process.region()->staging(), info_->region_address + layout.staging, layout.staging_bytes};
     TaskRunner tasks(&process, info_->workers);
-    ExampleRunner runner(job, &tasks, window);
+    ExampleRunner runner(job, &tasks, staging);
     const bool generated = job.examples.empty();
     const std::vector<Example> examples =
         generated ? GenerateExamples(job.signature, job.split) : job.examples;
@@ -188,7 +188,7 @@ class ProcessCanary : public CanaryEngine {
     return status;
   }
 
-  const CanaryOptions options_;
+  const ValidationOptions options_;
   std::atomic<bool> cancelled_{false};
   absl::Mutex mu_;
   // Set by the starting thread.
@@ -200,8 +200,8 @@ class ProcessCanary : public CanaryEngine {
 
 }  // namespace
 
-std::unique_ptr<CanaryEngine> CanaryEngine::Start(const CanaryOptions& options) {
-  return std::make_unique<ProcessCanary>(options);
+std::unique_ptr<ValidationEngine> ValidationEngine::Start(const ValidationOptions& options) {
+  return std::make_unique<ProcessValidation>(options);
 }
 
 }  // namespace resident

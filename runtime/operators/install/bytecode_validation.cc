@@ -1,4 +1,4 @@
-#include "runtime/operators/install/bytecode_canary.h"
+#include "runtime/operators/install/bytecode_validation.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "runtime/operators/install/version_canary.h"
+#include "runtime/operators/install/version_validation.h"
 
 #include <thread>
 #include <utility>
@@ -9,18 +9,18 @@
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/operators/install/canary_verdicts.h"
 #include "runtime/operators/install/unit_payload.h"
+#include "runtime/operators/install/validation_verdicts.h"
 
 namespace resident {
 namespace {
 
-// Slots of the canary's own generation; the built-in operators are far below.
-constexpr uint32_t kCanarySlot = kMaxOperatorSlots - 1;
+// Slots of the validation's own generation; the built-in operators are far below.
+constexpr uint32_t kValidationSlot = kMaxOperatorSlots - 1;
 constexpr uint32_t kCheckedSlot = kMaxOperatorSlots - 2;
 constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
-// A canary's generation is the second of its engine.
-constexpr uint64_t kCanaryGeneration = 2;
+// A validation's generation is the second of its engine.
+constexpr uint64_t kValidationGeneration = 2;
 
 // How often `withdrawn` is asked.
 constexpr absl::Duration kWithdrawnLook = absl::Milliseconds(20);
@@ -28,7 +28,7 @@ constexpr absl::Duration kWithdrawnLook = absl::Milliseconds(20);
 // Ends the engine, and with it its Run, once the install is withdrawn.
 class WithdrawalWatch {
  public:
-  WithdrawalWatch(CanaryEngine& engine, const std::function<bool()>& withdrawn)
+  WithdrawalWatch(ValidationEngine& engine, const std::function<bool()>& withdrawn)
       : thread_([this, &engine, &withdrawn] {
           while (!done_.WaitForNotificationWithTimeout(kWithdrawnLook)) {
             if (!withdrawn()) continue;
@@ -46,7 +46,7 @@ class WithdrawalWatch {
   std::thread thread_;  // Last: it uses the others.
 };
 
-std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& engine) {
+std::string VerdictKey(const VersionValidation::Subject& subject, const EngineInfo& engine) {
   Sha256 hash;
   hash.Field(subject.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
   hash.Field(subject.active == nullptr ? "" : subject.active->spec.content_hash);
@@ -63,7 +63,7 @@ std::string VerdictKey(const VersionCanary::Subject& subject, const EngineInfo& 
 
 }  // namespace
 
-VersionCanary::VersionCanary(const Setup& setup, Subject subject)
+VersionValidation::VersionValidation(const Setup& setup, Subject subject)
     : setup_(setup), subject_(std::move(subject)) {
   for (const CompileTarget& target : setup_.builder->targets()) {
     for (Device* device : setup_.devices) {
@@ -72,21 +72,21 @@ VersionCanary::VersionCanary(const Setup& setup, Subject subject)
       std::string key = VerdictKey(subject_, engine);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
-                           CanaryEngine::Start({.cuda = target.cuda,
-                                                .ordinal = setup_.ordinals[device->index()],
-                                                .threads_per_block = engine.threads_per_block,
-                                                .spare = device->spare(),
-                                                .engine_program = setup_.engine_program})});
+                           ValidationEngine::Start({.cuda = target.cuda,
+                                                    .ordinal = setup_.ordinals[device->index()],
+                                                    .threads_per_block = engine.threads_per_block,
+                                                    .spare = device->spare(),
+                                                    .engine_program = setup_.engine_program})});
       }
       break;  // One device of each kind.
     }
   }
 }
 
-VersionCanary::~VersionCanary() = default;
+VersionValidation::~VersionValidation() = default;
 
-absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<bool()>& withdrawn,
-                                Steps* steps) {
+absl::Status VersionValidation::Run(const BuiltVersion& built,
+                                    const std::function<bool()>& withdrawn, Steps* steps) {
   for (Trial& trial : trials_) {
     if (withdrawn()) return errors::InstallWithdrawn();
     RETURN_IF_ERROR(RunOn(trial, built, withdrawn, steps));
@@ -95,12 +95,12 @@ absl::Status VersionCanary::Run(const BuiltVersion& built, const std::function<b
   return absl::OkStatus();
 }
 
-absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
-                                  const std::function<bool()>& withdrawn, Steps* steps) const {
-  std::vector<VersionBuilder::Member> members = {{kCanarySlot, built.payload}};
-  CanaryJob job;
+absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
+                                      const std::function<bool()>& withdrawn, Steps* steps) const {
+  std::vector<VersionBuilder::Member> members = {{kValidationSlot, built.payload}};
+  ValidationJob job;
   job.operator_name = subject_.operator_name;
-  job.slot = kCanarySlot;
+  job.slot = kValidationSlot;
   if (built.checked != nullptr) {
     members.push_back({kCheckedSlot, built.checked});
     job.checked_slot = kCheckedSlot;
@@ -114,7 +114,7 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
     }
   }
   ASSIGN_OR_RETURN(auto generation,
-                   VersionBuilder::MakeGeneration(trial.target, kCanaryGeneration, members));
+                   VersionBuilder::MakeGeneration(trial.target, kValidationGeneration, members));
   const std::string target = trial.target.name();
   job.generation = std::move(generation);
   job.signature = subject_.signature;
@@ -122,13 +122,13 @@ absl::Status VersionCanary::RunOn(Trial& trial, const BuiltVersion& built,
   job.examples = *subject_.examples;
   job.task_time_limit = subject_.task_time_limit;
   WithdrawalWatch watch(*trial.engine, withdrawn);
-  const CanaryReport report = trial.engine->Run(job);
-  steps->emplace_back(absl::StrCat("await canary engine ", target), report.start_wait);
-  steps->emplace_back(absl::StrCat("load canary ", target), report.load);
-  steps->emplace_back(absl::StrCat("run ", report.tasks, " canary tasks ", target), report.run);
+  const ValidationReport report = trial.engine->Run(job);
+  steps->emplace_back(absl::StrCat("await validation engine ", target), report.start_wait);
+  steps->emplace_back(absl::StrCat("load validation ", target), report.load);
+  steps->emplace_back(absl::StrCat("run ", report.tasks, " validation tasks ", target), report.run);
   if (report.status.ok()) return report.status;
   return absl::Status(report.status.code(),
-                      absl::StrCat("canary on ", target, ": ", report.status.message()));
+                      absl::StrCat("validation on ", target, ": ", report.status.message()));
 }
 
 }  // namespace resident

@@ -1,4 +1,4 @@
-// CanaryEngine: a throw-away engine process in which a new version of an operator is
+// ValidationEngine: a throw-away engine process in which a new version of an operator is
 // tried, so that what it does wrong is done there and not where it would hurt.
 //
 // The version is run on each example, in turn
@@ -8,7 +8,7 @@
 //   serve        twice, with its outputs poisoned by two patterns;
 //   split        if it can be wide: as one block, and in an odd number of chunks.
 //
-// Every tensor stands between red zones in the engine's window, which is shared memory,
+// Every tensor stands between red zones in the engine's staging memory, which is shared memory,
 // so that nothing is copied. After each task: its status is OK, red zones and inputs are
 // what they were, every element of every output was written, and outputs agree with what
 // the example expects, or else with the active version's, or else among themselves.
@@ -22,18 +22,18 @@
 //
 //   Start ──▶ starting ──▶ Run ──▶ ended          The engine comes up in the background
 //                └────────────────────▲           (a few milliseconds for the device's spare;
-//                     ~CanaryEngine               200 for a new GPU context): start it before
+//                     ~ValidationEngine               200 for a new GPU context): start it before
 //                                                 the compiler. It is good for one Run.
 //
 // Thread safety: Start from any thread; the other members from one at a time, but
 // Cancel(), which may be called at any time.
 //
-//   std::unique_ptr<CanaryEngine> canary = CanaryEngine::Start({.cuda = true});
+//   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.cuda = true});
 //   ... compile, link ...
-//   CanaryReport report = canary->Run(job);
+//   ValidationReport report = validation->Run(job);
 //   if (!report.status.ok()) return report.status;
-#ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_CANARY_H_
-#define RESIDENT_RUNTIME_OPERATORS_VALIDATION_CANARY_H_
+#ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_VALIDATION_H_
+#define RESIDENT_RUNTIME_OPERATORS_VALIDATION_VALIDATION_H_
 
 #include <chrono>
 #include <cstdint>
@@ -52,7 +52,7 @@ namespace resident {
 class SpareEngine;  // runtime/device/spare_engine.h
 struct Generation;  // runtime/engine/generation.h
 
-struct CanaryOptions {
+struct ValidationOptions {
   // The device that the version is for.
   bool cuda = false;
   int ordinal = 0;
@@ -66,7 +66,7 @@ struct CanaryOptions {
   std::string engine_program;
 };
 
-struct CanaryJob {
+struct ValidationJob {
   std::string operator_name;
   // What the engine loads: the version's unit in `slot`, and in slots of their own its
   // checked build and the version that is active, if there are such.
@@ -80,11 +80,11 @@ struct CanaryJob {
   // Checked by CheckExamples. None: they are made from the signature.
   std::vector<Example> examples;
   // A task that runs longer never returns. 0: no limit but
-  // kCanaryTaskLimitMs (runtime/base/limits.h).
+  // kValidationTaskLimitMs (runtime/base/limits.h).
   std::chrono::milliseconds task_time_limit{0};
 };
 
-struct CanaryReport {
+struct ValidationReport {
   // INVALID_ARGUMENT: what the version did. UNAVAILABLE: the engine did not start, which
   // says nothing of the version. CANCELLED. Otherwise OK.
   absl::Status status;
@@ -96,17 +96,17 @@ struct CanaryReport {
   std::chrono::nanoseconds run{0};
 };
 
-class CanaryEngine {
+class ValidationEngine {
  public:
   // Returns at once; what goes wrong is reported by Run.
-  static std::unique_ptr<CanaryEngine> Start(const CanaryOptions& options);
+  static std::unique_ptr<ValidationEngine> Start(const ValidationOptions& options);
 
   // Kills the engine, if it still runs. It is reaped in the background, which takes a GPU's
   // 100 ms.
-  virtual ~CanaryEngine() = default;
+  virtual ~ValidationEngine() = default;
 
   // Once. Kills the engine before it returns.
-  virtual CanaryReport Run(const CanaryJob& job) = 0;
+  virtual ValidationReport Run(const ValidationJob& job) = 0;
 
   // Ends the engine; Run returns CANCELLED.
   virtual void Cancel() = 0;
@@ -114,4 +114,4 @@ class CanaryEngine {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_VALIDATION_CANARY_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_VALIDATION_VALIDATION_H_

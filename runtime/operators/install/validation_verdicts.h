@@ -1,9 +1,9 @@
-// CanaryVerdicts: what has passed its canary in this daemon's life, by the content of all
+// ValidationVerdicts: what has passed its validation in this daemon's life, by the content of all
 // that the verdict depends on. Bounded: the oldest are forgotten.
 //
 // Thread safety: all members may be called from any thread.
-#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_CANARY_VERDICTS_H_
-#define RESIDENT_RUNTIME_OPERATORS_INSTALL_CANARY_VERDICTS_H_
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VALIDATION_VERDICTS_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_VALIDATION_VERDICTS_H_
 
 #include <deque>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace resident {
 
-class CanaryVerdicts {
+class ValidationVerdicts {
  public:
   static constexpr size_t kMost = 4096;
 
@@ -40,4 +40,4 @@ class CanaryVerdicts {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_CANARY_VERDICTS_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_VALIDATION_VERDICTS_H_

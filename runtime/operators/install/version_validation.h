@@ -1,11 +1,11 @@
-// VersionCanary: tries a version on a throw-away engine for each target.
+// VersionValidation: tries a version on a throw-away engine for each target.
 //
 // The engines are started when it is made, so that they come up while the compiler works.
-// What has passed once passes again without an engine (canary_verdicts.h).
+// What has passed once passes again without an engine (validation_verdicts.h).
 //
 // Thread safety: an object belongs to one thread.
-#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_CANARY_H_
-#define RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_CANARY_H_
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_
 
 #include <chrono>
 #include <functional>
@@ -16,19 +16,19 @@
 
 #include "absl/status/status.h"
 #include "runtime/device/device.h"
-#include "runtime/operators/install/canary_verdicts.h"
 #include "runtime/operators/install/operator_manager.h"
+#include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
 #include "runtime/operators/registry/operator_version.h"
-#include "runtime/operators/validation/canary.h"
+#include "runtime/operators/validation/validation.h"
 
 namespace resident {
 
-class VersionCanary {
+class VersionValidation {
  public:
   struct Setup {
     const VersionBuilder* builder;
-    CanaryVerdicts* verdicts;
+    ValidationVerdicts* verdicts;
     std::vector<Device*> devices;  // Those that started with the daemon.
     std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
     std::string engine_program;
@@ -45,8 +45,8 @@ class VersionCanary {
   };
   using Steps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;
 
-  VersionCanary(const Setup& setup, Subject subject);
-  ~VersionCanary();
+  VersionValidation(const Setup& setup, Subject subject);
+  ~VersionValidation();
 
   // INVALID_ARGUMENT: what the version did, and on which target. UNAVAILABLE: an engine
   // did not start. CANCELLED: `withdrawn` said so, which is asked from another thread too.
@@ -59,7 +59,7 @@ class VersionCanary {
   struct Trial {
     CompileTarget target;
     std::string key;  // Of the verdict.
-    std::unique_ptr<CanaryEngine> engine;
+    std::unique_ptr<ValidationEngine> engine;
   };
 
   absl::Status RunOn(Trial& trial, const BuiltVersion& built,
@@ -72,4 +72,4 @@ class VersionCanary {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_CANARY_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_

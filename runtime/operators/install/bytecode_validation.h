@@ -6,8 +6,8 @@
 // registers that are 0, and must not meet an opcode or a register that does not exist.
 //
 // Thread safety: a pure function.
-#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_CANARY_H_
-#define RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_CANARY_H_
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_VALIDATION_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_VALIDATION_H_
 
 #include <string>
 #include <vector>
@@ -22,4 +22,4 @@ absl::Status TryBytecode(const std::string& program, const std::vector<Example>&
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_CANARY_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_VALIDATION_H_
