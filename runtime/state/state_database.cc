@@ -305,6 +305,7 @@ absl::Status StateDatabase::Create(const std::string& folder, const StateModel& 
   const std::string draft = path + kDraftEnding;
   // A database of SQLite begins as an empty file; this one is the owner's alone.
   absl::Status status = RemoveFile(draft + "-journal");
+  if (status.ok()) status = RemoveFile(draft + "-wal");
   if (status.ok()) status = WriteWholeFile(draft, {});
   if (!status.ok()) return status;
   {

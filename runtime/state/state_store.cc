@@ -75,6 +75,10 @@ absl::Status StateStore::Load() {
   ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> contents, BlobStore::Open(directory + "/buffers"));
   contents_ = std::move(contents);
 
+  // Of a repair that was killed.
+  for (const char* left : {"/state.db.new", "/state.db.new-wal", "/state.db.new-journal"}) {
+    (void)RemoveFile(directory + left);
+  }
   if (!exists) status = StateDatabase::Create(directory, StateModel());
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(auto database, StateDatabase::Open(directory, {.vfs = options_.vfs}));

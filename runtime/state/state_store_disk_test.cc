@@ -279,7 +279,7 @@ TEST_F(StateStoreDiskTest, WhatFailedTransactionsLeaveInTheLogIsNotTakenForDamag
     disk_.FailSyncs();
   }
   EXPECT_FALSE(
-      store->PutBuffer({.id = 9, .name = std::string(9000, 'n'), .size_bytes = 1}, {}).ok());
+      store->PutBuffer({.id = 9, .name = std::string(400'000, 'n'), .size_bytes = 1}, {}).ok());
   EXPECT_FALSE(store->DropBuffer(9).ok());
   EXPECT_FALSE(store->DropBuffer(7).ok());
   disk_.Recover();

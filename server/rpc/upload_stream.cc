@@ -172,6 +172,7 @@ void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint
   }
   absl::Status outcome = copied;
   if (outcome.ok() && durable != nullptr) outcome = durable->Add(offset, {host, bytes});
+  durable.reset();  // The stream's is the last one: the write ends before the answer.
   absl::MutexLock lock(&mu_);
   --under_way_;
   if (outcome.ok()) written_ += bytes;
