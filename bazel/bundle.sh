@@ -5,6 +5,7 @@
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
 #   lib/        every shared library that they need, glibc's own excepted
+#   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the operators that the documents show
 #   tests/      tests/gpu/run and what it reads, the checks written in Python among it
@@ -58,6 +59,12 @@ install -m 644 docs/examples/*.cc "$dist/docs/examples/"
 install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
+mkdir "$dist/completions"
+for program in residentd residentctl; do
+  for shell in bash zsh fish; do
+    "$dist/bin/$program" completion "$shell" >"$dist/completions/$program.$shell"
+  done
+done
 
 echo "bundle: $dist, $(du -sm --apparent-size "$dist" | cut -f1) MiB:" \
   "$(find "$dist/bin" -type f | wc -l) programs, $(find "$dist/lib" -type f | wc -l) libraries"

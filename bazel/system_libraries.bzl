@@ -25,6 +25,7 @@ _LIBRARIES = {
         "absl_time",
     ], []),
     "benchmark": (["benchmark"], []),
+    "cli11": (["CLI11"], []),
     "gmock": (["gmock"], []),
     "grpc": (["grpc++", "protobuf"], []),
     "gtest": (["gtest"], []),

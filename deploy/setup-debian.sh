@@ -13,8 +13,8 @@ packages=(
   binutils ca-certificates clang clang-format clang-tidy file g++ git libclang-rt-14-dev make patchelf
   pkg-config python3 shellcheck
   # Libraries.
-  libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libgmock-dev libgrpc++-dev libgtest-dev
-  libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev nlohmann-json3-dev
+  libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libcli11-dev libgmock-dev libgrpc++-dev
+  libgtest-dev libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev nlohmann-json3-dev
   prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc

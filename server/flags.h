@@ -1,6 +1,6 @@
-// The flags of `residentd serve`, as options. flags.cc has their names and texts.
+// The flags of `residentd serve`, as options. flags.cc has their names, texts and ranges.
 //
-// Thread safety: ReadServeFlags is called once, after the flags were parsed.
+// Thread safety: a value; a function without state.
 #ifndef RESIDENT_SERVER_FLAGS_H_
 #define RESIDENT_SERVER_FLAGS_H_
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "runtime/base/command_line.h"
 #include "runtime/base/limits.h"
 #include "server/auth/access_options.h"
 
@@ -17,23 +17,23 @@ namespace resident {
 
 struct ServeOptions {
   // --address: host:port that gRPC listens on; port 0: a free one.
-  std::string address;
+  std::string address = "127.0.0.1:50051";
   // --tls_..., --policy, --token_file, --insecure_non_loopback,
   // --allow_clients_without_certificates.
   AccessOptions access;
   // --metrics_address: the same for the metrics page; empty: none.
-  std::string metrics_address;
+  std::string metrics_address = "127.0.0.1:9464";
   // --metrics_hosts: further names under which the page may be asked for.
   std::vector<std::string> metrics_hosts;
   // --port_file: where to write the addresses, as JSON, once serving; empty: nowhere.
   std::string port_file;
   // --devices: "all", "cpu", or CUDA ordinals such as "0,2".
-  std::string devices;
+  std::string devices = "all";
 
   // --park_after, --task_time_limit, --drain_timeout.
-  std::chrono::milliseconds park_after{0};
-  std::chrono::milliseconds task_time_limit{0};
-  std::chrono::milliseconds drain_timeout{0};
+  std::chrono::milliseconds park_after{10'000};
+  std::chrono::milliseconds task_time_limit{10'000};
+  std::chrono::milliseconds drain_timeout{30'000};
 
   // --threads_per_block, --blocks_per_sm, --sms_free, --cpu_workers, --spare_engine,
   // --test_operators.
@@ -53,8 +53,8 @@ struct ServeOptions {
   DeviceLimits device_limits;
 };
 
-// INVALID_ARGUMENT: a value that makes no sense, by flag.
-absl::StatusOr<ServeOptions> ReadServeFlags();
+// Declares the flags, which set the options; what the options hold now are the defaults.
+void AddServeFlags(Command& serve, ServeOptions& options);
 
 }  // namespace resident
 

@@ -1,11 +1,10 @@
 // residentd: one program, several roles.
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "runtime/base/command_line.h"
+#include "runtime/base/completion.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/engine/control/engine_main.h"
 #include "server/flags.h"
@@ -15,43 +14,53 @@
 
 namespace {
 
-constexpr char kUsage[] =
-    "residentd keeps one kernel resident on a GPU and feeds it work.\n\n"
-    "  residentd serve [flags]   the daemon; `residentd serve --help` lists the flags\n"
-    "  residentd version\n"
-    "  residentd help\n\n"
-    "(residentd starts `residentd engine` itself, one for each device, and `residentd compile`,\n"
-    "one for each compilation.)\n";
+using resident::Command;
 
-int RunServe(int argc, char** argv) {
-  absl::SetProgramUsageMessage("the daemon\n\n  residentd serve [flags]");
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  absl::Status status =
-      rest.size() > 1 ? absl::InvalidArgumentError(std::string("'") + rest[1] +
-                                                   "' is no flag. Fix: residentd serve --help")
-                      : absl::OkStatus();
-  absl::StatusOr<resident::ServeOptions> options = resident::ReadServeFlags();
-  if (status.ok()) status = options.status();
-  absl::StatusOr<resident::OperatorOptions> operators = resident::ReadOperatorFlags();
-  if (status.ok()) status = operators.status();
-  if (status.ok()) status = resident::Serve(*options, *operators);
-  if (status.ok()) return 0;
+constexpr char kDetails[] =
+    "Without a GPU, or with --devices=cpu, it runs the same operators on the CPU. It starts\n"
+    "`residentd engine` itself, one for each device, and `residentd compile`, one for each\n"
+    "compilation.\n";
+
+int Fail(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "residentd: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return exit_code;
+}
+
+int PrintHelp(const Command& command) {
+  std::fputs(command.HelpText().c_str(), stdout);
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string role = argc > 1 ? argv[1] : "help";
-  if (role == "serve") return RunServe(argc - 1, argv + 1);
+  const std::string role = argc > 1 ? argv[1] : "";
   if (role == "engine") return resident::EngineMain(argc, argv);
   if (role == "compile") return resident::CompileMain(argc, argv);
-  if (role == "version" || role == "--version") {
+
+  Command program("residentd", "keeps one kernel resident on a GPU and feeds it work");
+  Command& serve = program.Add("serve", "the daemon", kDetails);
+  resident::ServeOptions options;
+  resident::OperatorOptions operators;
+  resident::AddServeFlags(serve, options);
+  resident::AddOperatorFlags(serve, operators);
+  serve.Run("", [&](const Command::Words&) {
+    const absl::Status status = resident::Serve(options, operators);
+    return status.ok() ? 0 : Fail(status, 1);
+  });
+  program.Add("version", "version of residentd").Alias("--version").Run("", [](const auto&) {
     std::printf("residentd %s\n", resident::kVersion);
     return 0;
-  }
-  const bool asked = role == "help" || role == "--help";
-  std::fputs(kUsage, asked ? stdout : stderr);
-  return asked ? 0 : 2;
+  });
+  program.Add("help", "this, or more about one command")
+      .Run("[COMMAND]...", [&](const Command::Words& words) {
+        const absl::StatusOr<const Command*> command = program.Find(words);
+        return command.ok() ? PrintHelp(**command) : Fail(command.status(), 2);
+      });
+  resident::AddCompletionCommand(program);
+
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const absl::StatusOr<Command::Call> call = program.Parse(arguments);
+  if (!call.ok()) return Fail(call.status(), 2);
+  return call->help ? PrintHelp(*call->command) : call->command->RunWith(call->words);
 }

@@ -1,13 +1,13 @@
 // The flags of `residentd serve` about operators that are installed: how they are
-// compiled, staged and watched. operator_flags.cc has their names and texts.
+// compiled, staged and watched. operator_flags.cc has their names, texts and ranges.
 //
-// Thread safety: ReadOperatorFlags is called once, after the flags were parsed.
+// Thread safety: a value; a function without state.
 #ifndef RESIDENT_SERVER_OPERATOR_FLAGS_H_
 #define RESIDENT_SERVER_OPERATOR_FLAGS_H_
 
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "runtime/base/command_line.h"
 #include "runtime/compile/compiler.h"
 #include "runtime/operators/install/live_operator_manager.h"
 
@@ -22,8 +22,8 @@ struct OperatorOptions {
   LiveOperatorManager::Options manager;
 };
 
-// INVALID_ARGUMENT: a value that makes no sense, by flag.
-absl::StatusOr<OperatorOptions> ReadOperatorFlags();
+// Declares the flags, which set the options; what the options hold now are the defaults.
+void AddOperatorFlags(Command& serve, OperatorOptions& options);
 
 }  // namespace resident
 

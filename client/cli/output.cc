@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/residentd_client.h"
 #include "runtime/base/atomic_file.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 void PrintError(absl::StatusCode code, std::string_view message, std::string_view hint) {
   std::fflush(stdout);
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json error = {{"code", absl::StatusCodeToString(code)}, {"message", message}};
     if (!hint.empty()) error["hint"] = hint;
     std::fprintf(stderr, "%s\n", Json{{"error", error}}.dump().c_str());
@@ -61,7 +61,7 @@ int UsageError(const absl::Status& status) {
 }
 
 int CallError(const absl::Status& status) {
-  PrintError(status.code(), Message(status), HintFor(status, ServerAddress()));
+  PrintError(status.code(), Message(status), HintFor(status, Common().server));
   return client::IsUnreachable(status) ? kExitUnreachable : kExitRefused;
 }
 
@@ -102,9 +102,8 @@ std::string HintFor(const absl::Status& status, std::string_view address) {
   if (absl::StrContains(status.message(), "Fix: ")) return "";
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
-      return absl::StrCat(
-          "no answer within --timeout=", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)),
-          "; raise it, or see what the daemon does: residentctl status");
+      return absl::StrCat("no answer within --timeout=", absl::FormatDuration(Common().timeout),
+                          "; raise it, or see what the daemon does: residentctl status");
     case absl::StatusCode::kUnimplemented:
       return absl::StrCat("is it a residentd that listens on ", where,
                           ", and of the same version? residentctl version");

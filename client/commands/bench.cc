@@ -10,30 +10,22 @@
 #include "client/bench/flux_stream.h"
 #include "client/bench/lone_run.h"
 #include "client/bench/task_stream.h"
-#include "client/cli/flags.h"
+#include "client/cli/common_options.h"
 #include "client/cli/format.h"
 #include "client/cli/latency.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
 #include "client/version.h"
 #include "runtime/base/status_macros.h"
-
-ABSL_FLAG(bool, quick, false, "a fifth of a second for each part: a smoke test");
-ABSL_FLAG(double, seconds, 2, "duration of each part");
-ABSL_FLAG(uint32_t, batch, 1024, "tasks in a streamed batch");
-ABSL_FLAG(uint32_t, elements, 64, "elements of a streamed task");
-ABSL_FLAG(uint32_t, in_flight, 32, "streamed batches that are in flight");
-ABSL_FLAG(uint32_t, streams, 1, "clients that stream at the same time");
 
 namespace resident::cli {
 namespace {
 
 constexpr uint32_t kLoneElements = 1024;
 constexpr uint64_t kProgressSteps = 1000;
-constexpr absl::Duration kLongestPart = absl::Hours(24);
+constexpr double kLongestPartSeconds = 86400;
 
 // Told the part done of one measurement, draws it.
 class Part {
@@ -50,13 +42,20 @@ class Part {
 };
 
 struct Settings {
-  absl::Duration duration;
+  bool quick = false;
+  double seconds = 2;
   std::optional<uint32_t> device;
-  uint32_t batch;
-  uint32_t elements;
-  uint32_t in_flight;
-  uint32_t streams;
-  uint32_t flux_runs;
+  uint32_t batch = 1024;
+  uint32_t elements = 64;
+  uint32_t in_flight = 32;
+  uint32_t streams = 1;
+  std::string out;
+
+  // Of each part.
+  absl::Duration duration() const {
+    return quick ? absl::Milliseconds(200) : absl::Seconds(seconds);
+  }
+  uint32_t flux_runs() const { return quick ? 4096 : 65536; }
 };
 
 Json SummaryJson(const LatencySummary& summary) {
@@ -88,7 +87,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
                    bench::MeasureLoneRun(daemon, *echo,
                                          {.elements = kLoneElements,
                                           .send_data = send_data,
-                                          .duration = settings.duration,
+                                          .duration = settings.duration(),
                                           .device = settings.device},
                                          part.Callback()));
   const LatencySummary run = Summarize(report.residentd_us);
@@ -150,7 +149,7 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
                                         {.batch = settings.batch,
                                          .elements = settings.elements,
                                          .in_flight = settings.in_flight,
-                                         .duration = settings.duration,
+                                         .duration = settings.duration(),
                                          .device = settings.device},
                                         progress);
       });
@@ -192,22 +191,23 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
 
 absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
   Part part("FLUX");
-  ASSIGN_OR_RETURN(bench::FluxStreamReport report, bench::StreamFlux(daemon,
-                                                                     {.runs = settings.flux_runs,
-                                                                      .duration = settings.duration,
-                                                                      .device = settings.device},
-                                                                     part.Callback()));
+  ASSIGN_OR_RETURN(bench::FluxStreamReport report,
+                   bench::StreamFlux(daemon,
+                                     {.runs = settings.flux_runs(),
+                                      .duration = settings.duration(),
+                                      .device = settings.device},
+                                     part.Callback()));
   const double instructions = static_cast<double>(report.instructions) / report.seconds;
   const double runs = static_cast<double>(report.runs) / report.seconds;
   Outcome outcome;
   outcome.wrong = report.wrong;
-  outcome.text = absl::StrCat("FLUX: one program over ", FormatExact(settings.flux_runs),
+  outcome.text = absl::StrCat("FLUX: one program over ", FormatExact(settings.flux_runs()),
                               " inputs a batch\n  ", FormatCount(instructions), " instructions/s, ",
                               FormatCount(runs), " runs/s\n");
   if (report.wrong > 0) {
     absl::StrAppend(&outcome.text, "  WRONG: ", report.first_difference, "\n");
   }
-  outcome.json = {{"runs_in_batch", settings.flux_runs},
+  outcome.json = {{"runs_in_batch", settings.flux_runs()},
                   {"runs", report.runs},
                   {"instructions", report.instructions},
                   {"seconds", report.seconds},
@@ -239,7 +239,7 @@ Json Setup(const v1::StatusResponse& status, const std::string& address) {
 int Measure(client::Client& daemon, const Settings& settings) {
   absl::StatusOr<v1::StatusResponse> status = daemon.Status();
   if (!status.ok()) return CallError(status.status());
-  const bool json = absl::GetFlag(FLAGS_json);
+  const bool json = Common().json;
   Json summary = {{"setup", Setup(*status, daemon.address())}};
   Json raw = Json::object();
   uint64_t wrong = 0;
@@ -272,44 +272,40 @@ int Measure(client::Client& daemon, const Settings& settings) {
   }
   // Last: what was measured is printed, whatever becomes of the file.
   absl::Status written;
-  const std::string out = absl::GetFlag(FLAGS_out);
-  if (!out.empty()) {
+  if (!settings.out.empty()) {
     Json file = summary;
     file["raw"] = raw;
-    written = WriteFile(out, file.dump() + "\n");
+    written = WriteFile(settings.out, file.dump() + "\n");
   }
   return CheckedExit(wrong, written);
 }
 
 }  // namespace
 
-int RunBench(const std::vector<std::string>& words) {
-  if (!words.empty()) return UsageError("bench takes no words", "residentctl help bench");
-  const bool quick = absl::GetFlag(FLAGS_quick);
-  Settings settings{
-      .duration = quick ? absl::Milliseconds(200) : absl::Seconds(absl::GetFlag(FLAGS_seconds)),
-      .device = absl::GetFlag(FLAGS_device).index,
-      .batch = absl::GetFlag(FLAGS_batch),
-      .elements = absl::GetFlag(FLAGS_elements),
-      .in_flight = absl::GetFlag(FLAGS_in_flight),
-      .streams = absl::GetFlag(FLAGS_streams),
-      .flux_runs = quick ? 4096u : 65536u,
-  };
-  // As a duration, NaN is infinite too.
-  if (settings.duration <= absl::ZeroDuration() || settings.duration > kLongestPart ||
-      settings.batch == 0 || settings.elements == 0 || settings.in_flight == 0 ||
-      settings.streams == 0 || settings.streams > 256) {
-    return UsageError(
-        "--seconds, --batch, --elements and --in_flight must be more than zero, --seconds at most "
-        "86400, --streams 1 to 256",
-        "residentctl help bench lists the defaults");
-  }
-  if (absl::Status status = CheckWritable(absl::GetFlag(FLAGS_out)); !status.ok()) {
-    return UsageError(status);
-  }
-  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
-  if (!client.ok()) return CallError(client.status());
-  return Measure(**client, settings);
+void AddBench(Command& program) {
+  Command& bench = program.Add(
+      "bench", "latency and throughput through gRPC, against a bare gRPC echo",
+      "Measures, in one run: a lone Run beside the same call to a bare gRPC echo server in a\n"
+      "process of its own (alternating, so that both see the same machine); a stream of batches\n"
+      "of small tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
+  auto settings = std::make_shared<Settings>();
+  bench.Flag("quick", &settings->quick, "a fifth of a second for each part: a smoke test");
+  bench.Flag("seconds", &settings->seconds, "duration of each part",
+             {.high = kLongestPartSeconds,
+              .holds = [](double seconds) { return seconds > 0; },
+              .fix = "give more than 0 and at most 86400"});
+  bench.Flag("batch", &settings->batch, "tasks in a streamed batch", {.low = 1});
+  bench.Flag("elements", &settings->elements, "elements of a streamed task", {.low = 1});
+  bench.Flag("in_flight", &settings->in_flight, "streamed batches that are in flight", {.low = 1});
+  bench.Flag("streams", &settings->streams, "clients that stream at the same time",
+             {.low = 1, .high = 256});
+  AddOutFlag(bench, &settings->out);
+  AddDeviceFlag(bench, &settings->device);
+  bench.Run("", [settings](const Words&) {
+    if (absl::Status status = CheckWritable(settings->out); !status.ok()) return UsageError(status);
+    absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+    return client.ok() ? Measure(**client, *settings) : CallError(client.status());
+  });
 }
 
 }  // namespace resident::cli

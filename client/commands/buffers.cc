@@ -3,26 +3,18 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
-#include "runtime/base/status_macros.h"
-
-ABSL_FLAG(std::string, dtype, "f32", "element type of a new buffer");
-ABSL_FLAG(std::string, name, "", "name of a new buffer, for people");
 
 namespace resident::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    "residentctl buffers [list | alloc SHAPE | upload ID FILE | download ID FILE | free ID... | "
-    "persist ID]";
 constexpr uint64_t kUploadPieceBytes = 8u << 20;
 constexpr std::string_view kStdout = "-";
 
@@ -40,10 +32,12 @@ std::string Properties(const v1::BufferInfo& buffer) {
   return text;
 }
 
-int List(client::Client& client) {
-  absl::StatusOr<std::vector<v1::BufferInfo>> buffers = client.ListBuffers();
+int List(const Words&) {
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<std::vector<v1::BufferInfo>> buffers = (*client)->ListBuffers();
   if (!buffers.ok()) return CallError(buffers.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json list = Json::array();
     for (const v1::BufferInfo& buffer : *buffers) list.push_back(ToJson(buffer));
     PrintJson({{"buffers", list}});
@@ -65,31 +59,25 @@ int List(client::Client& client) {
 }
 
 struct NewBuffer {
-  v1::DType dtype;
-  std::vector<uint64_t> shape;
+  std::string dtype = "f32";
+  std::string name;
+  std::optional<uint32_t> device;
 };
 
-absl::StatusOr<NewBuffer> ParseNewBuffer(const std::string& shape_text) {
-  ASSIGN_OR_RETURN(std::vector<uint64_t> shape, ParseShape(shape_text));
-  const std::optional<v1::DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
-  if (!dtype.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dtype '", absl::GetFlag(FLAGS_dtype),
-                     "' is no element type. Fix: one of f32 f16 bf16 f64 i32 i64 u8 i8 u32"));
-  }
-  return NewBuffer{*dtype, std::move(shape)};
-}
-
-int Allocate(client::Client& client, const NewBuffer& wanted) {
+int Allocate(const std::string& shape_text, const NewBuffer& wanted) {
+  const absl::StatusOr<std::vector<uint64_t>> shape = ParseShape(shape_text);
+  if (!shape.ok()) return UsageError(shape.status());
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
   // Anything else would be freed when residentctl ends.
   client::BufferOptions options;
   options.durable = true;
-  options.name = absl::GetFlag(FLAGS_name);
-  options.device = absl::GetFlag(FLAGS_device).index;
+  options.name = wanted.name;
+  options.device = wanted.device;
   absl::StatusOr<client::BufferHandle> buffer =
-      client.AllocateAs(wanted.dtype, wanted.shape, options);
+      (*client)->AllocateAs(*ParseDType(wanted.dtype), *shape, options);
   if (!buffer.ok()) return CallError(buffer.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"id", buffer->id()},
                {"device", buffer->device()},
                {"dtype", EnumName(buffer->dtype())},
@@ -116,7 +104,7 @@ int Upload(client::Client& client, uint64_t id, const std::string& path) {
     done += piece.size();
     progress.Set(done);
   } while (done < data.size());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"id", id}, {"written_bytes", data.size()}});
   } else {
     Print(absl::StrCat("wrote ", FormatBytes(data.size()), " to buffer ", id, "\n"));
@@ -155,7 +143,7 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
   if (!status.ok()) return CallError(status);
   if (to_stdout) return kExitOk;
   if (status = WriteFile(path, data); !status.ok()) return WriteError(status);
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"id", id}, {"read_bytes", data.size()}});
   } else {
     Print(absl::StrCat("read ", FormatBytes(data.size()), " from buffer ", id, "\n"));
@@ -163,68 +151,73 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
   return kExitOk;
 }
 
-int ForEach(const std::vector<uint64_t>& ids, std::string_view verb,
-            const std::function<absl::Status(uint64_t)>& action) {
-  for (uint64_t id : ids) {
-    if (absl::Status status = action(id); !status.ok()) return CallError(status);
+// What copies between the buffer words[0] and the file words[1].
+int Copy(const Words& words, int (*copy)(client::Client&, uint64_t id, const std::string& path)) {
+  const absl::StatusOr<uint64_t> id = ParseId(words[0]);
+  if (!id.ok()) return UsageError(id.status());
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  return client.ok() ? copy(**client, *id, words[1]) : CallError(client.status());
+}
+
+int ForEach(const Words& words, const std::string& verb,
+            absl::Status (client::Client::*action)(uint64_t)) {
+  std::vector<uint64_t> ids;
+  for (const std::string& word : words) {
+    const absl::StatusOr<uint64_t> id = ParseId(word);
+    if (!id.ok()) return UsageError(id.status());
+    ids.push_back(*id);
   }
-  const std::string name(verb);
-  if (absl::GetFlag(FLAGS_json)) {
-    PrintJson({{name, ids}});
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  for (uint64_t id : ids) {
+    if (absl::Status status = (**client.*action)(id); !status.ok()) return CallError(status);
+  }
+  if (Common().json) {
+    PrintJson({{verb, ids}});
   } else {
-    for (uint64_t id : ids) Print(absl::StrCat(name, " buffer ", id, "\n"));
+    for (uint64_t id : ids) Print(absl::StrCat(verb, " buffer ", id, "\n"));
   }
   return kExitOk;
 }
 
+int CheckAndDownload(const Words& words) {
+  if (words[1] == kStdout && Common().json) {
+    return UsageError("--json and the buffer's elements cannot both go to stdout",
+                      "name a file in place of -, or leave --json out");
+  }
+  if (words[1] != kStdout) {
+    if (absl::Status status = CheckWritable(words[1]); !status.ok()) return UsageError(status);
+  }
+  return Copy(words, Download);
+}
+
 }  // namespace
 
-int RunBuffers(const std::vector<std::string>& words) {
-  const std::string action = words.empty() ? "list" : words[0];
-  const size_t count = words.empty() ? 0 : words.size() - 1;
-  const bool copies = action == "upload" || action == "download";
-  const bool by_id = copies || action == "free" || action == "persist";
-  const bool known = by_id || action == "list" || action == "alloc";
-  if (!known) return UsageError(absl::StrCat("buffers cannot '", action, "'"), kUsage);
-  const bool fits = action == "list"   ? count == 0
-                    : action == "free" ? count >= 1
-                    : copies           ? count == 2
-                                       : count == 1;
-  if (!fits) return UsageError(absl::StrCat("wrong number of words for ", action), kUsage);
-  std::vector<uint64_t> ids;
-  if (by_id) {
-    const size_t last = copies ? 2 : words.size();
-    for (size_t i = 1; i < last; ++i) {
-      absl::StatusOr<uint64_t> id = ParseId(words[i]);
-      if (!id.ok()) return UsageError(id.status());
-      ids.push_back(*id);
-    }
-  }
-  if (action == "download") {
-    if (words[2] != kStdout) {
-      if (absl::Status status = CheckWritable(words[2]); !status.ok()) return UsageError(status);
-    } else if (absl::GetFlag(FLAGS_json)) {
-      return UsageError("--json and the buffer's elements cannot both go to stdout",
-                        "name a file in place of -, or leave --json out");
-    }
-  }
-  NewBuffer wanted;
-  if (action == "alloc") {
-    absl::StatusOr<NewBuffer> parsed = ParseNewBuffer(words[1]);
-    if (!parsed.ok()) return UsageError(parsed.status());
-    wanted = *std::move(parsed);
-  }
-  absl::StatusOr<std::unique_ptr<client::Client>> connected = Connect();
-  if (!connected.ok()) return CallError(connected.status());
-  client::Client& client = **connected;
-  if (action == "list") return List(client);
-  if (action == "alloc") return Allocate(client, wanted);
-  if (action == "upload") return Upload(client, ids[0], words[2]);
-  if (action == "download") return Download(client, ids[0], words[2]);
-  if (action == "free") {
-    return ForEach(ids, "freed", [&](uint64_t id) { return client.Free(id); });
-  }
-  return ForEach(ids, "persisted", [&](uint64_t id) { return client.Persist(id); });
+void AddBuffers(Command& program) {
+  Command& buffers = program.Add(
+      "buffers", "device memory",
+      "Without a command it lists the durable buffers (a session's own end with it, so\n"
+      "residentctl has none of its own afterwards). alloc makes a durable buffer and prints its\n"
+      "id; SHAPE is as in 2x3. upload and download copy raw elements; FILE may be - for stdin or\n"
+      "(without --json) stdout.\n");
+  buffers.Run("", List);
+  buffers.Add("list", "the durable buffers").Run("", List);
+  Command& alloc = buffers.Add("alloc", "make a durable buffer");
+  auto wanted = std::make_shared<NewBuffer>();
+  alloc.Flag("dtype", &wanted->dtype, "element type: f32, f16, bf16, f64, i32, i64, u8, i8 or u32",
+             {.one_of = {"f32", "f16", "bf16", "f64", "i32", "i64", "u8", "i8", "u32"}});
+  alloc.Flag("name", &wanted->name, "name, for people");
+  AddDeviceFlag(alloc, &wanted->device);
+  alloc.Run("SHAPE", [wanted](const Words& words) { return Allocate(words[0], *wanted); });
+  buffers.Add("upload", "write a file's elements to a buffer")
+      .Run("ID FILE", [](const Words& words) { return Copy(words, Upload); });
+  buffers.Add("download", "write a buffer's elements to a file").Run("ID FILE", CheckAndDownload);
+  buffers.Add("free", "free buffers").Run("ID...", [](const Words& words) {
+    return ForEach(words, "freed", &client::Client::Free);
+  });
+  buffers.Add("persist", "make a buffer durable").Run("ID", [](const Words& words) {
+    return ForEach(words, "persisted", &client::Client::Persist);
+  });
 }
 
 }  // namespace resident::cli

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "client/cli/flags.h"
+#include "client/cli/common_options.h"
+#include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
-#include "runtime/base/nearest.h"
+#include "runtime/base/completion.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli {
@@ -15,75 +14,59 @@ namespace {
 // The most that gRPC can be told.
 constexpr uint32_t kMostMessageMib = 2047;
 
+// In the order in which help lists them.
+constexpr void (*kCommands[])(Command&) = {
+    AddStatus, AddHealth, AddOps,     AddBuffers, AddRun,
+    AddFlux,   AddBench,  AddDemo,    AddTop,     AddAdmin,
+    AddToken,  AddState,  AddVersion, AddHelp,    AddCompletionCommand};
+
 }  // namespace
 
-const Command* FindCommand(std::string_view name) {
-  for (const Command& command : Commands()) {
-    if (command.name == name) return &command;
-  }
-  return nullptr;
+void AddDeviceFlag(Command& command, std::optional<uint32_t>* device) {
+  command.Flag("device", device,
+               "device to use, an index as in residentctl status; without it the daemon chooses",
+               {.fix = "give an index as in the DEVICE column of residentctl status"});
+}
+
+void AddOpVersionFlag(Command& command, uint32_t* version) {
+  command.Flag("op_version", version, "version of the operator; 0 is the active one");
+}
+
+void AddOutFlag(Command& command, std::string* path) {
+  command.Flag("out", path, "file to write the result to");
+}
+
+void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision) {
+  command.Flag("revision", revision,
+               "change the operator only if this is its revision; 0: only if it does not exist");
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
+  const CommonOptions& common = Common();
   client::Options options;
   options.client_name = "residentctl";
-  options.call_timeout = absl::GetFlag(FLAGS_timeout);
+  options.call_timeout = common.timeout;
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
   // The daemon's --max_message_mib is the limit, and no other.
   options.max_message_mib = kMostMessageMib;
-  ASSIGN_OR_RETURN(
-      client::Credentials credentials,
-      client::LoadCredentials(
-          {.tls = absl::GetFlag(FLAGS_tls),
-           .tls_ca = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_ca), "RESIDENTD_TLS_CA"),
-           .tls_cert = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_cert), "RESIDENTD_TLS_CERT"),
-           .tls_key = FlagOrEnvironment(absl::GetFlag(FLAGS_tls_key), "RESIDENTD_TLS_KEY"),
-           .tls_server_name =
-               FlagOrEnvironment(absl::GetFlag(FLAGS_tls_server_name), "RESIDENTD_TLS_SERVER_NAME"),
-           .token_file =
-               FlagOrEnvironment(absl::GetFlag(FLAGS_token_file), "RESIDENTD_TOKEN_FILE")}));
+  ASSIGN_OR_RETURN(client::Credentials credentials, client::LoadCredentials(common.credentials));
   options.credentials = std::move(credentials);
-  return client::Client::Connect(ServerAddress(), std::move(options));
-}
-
-absl::StatusOr<uint32_t> ParseDevice(const std::string& word) {
-  uint32_t device;
-  if (absl::SimpleAtoi(word, &device)) return device;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", word, "' is no device. Fix: an index as in the DEVICE column of residentctl status"));
+  return client::Client::Connect(common.server, std::move(options));
 }
 
 int Main(std::span<const std::string> arguments) {
-  absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
-  if (!line.ok()) {
-    // What comes after the wrong flag has not been read, and may have asked for JSON.
-    if (std::ranges::count(arguments, "--json") > 0) absl::SetFlag(&FLAGS_json, true);
-    return UsageError(line.status());
+  Command program("residentctl",
+                  "talks to residentd, the daemon that keeps a kernel resident on a GPU");
+  AddCommonFlags(program);
+  for (const auto add : kCommands) add(program);
+  const absl::StatusOr<Command::Call> call = program.Parse(arguments);
+  if (!call.ok()) {
+    // The flags may not have been set.
+    if (std::ranges::count(arguments, "--json") > 0) Common().json = true;
+    return UsageError(call.status());
   }
-  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
-    return UsageError("--timeout must be more than zero", "as in --timeout=5s");
-  }
-  if (line->words.empty()) {
-    if (line->help) return RunHelp({});
-    return UsageError("no command given", "residentctl help lists the commands");
-  }
-  const std::string name = line->words.front();
-  const Command* command = FindCommand(name);
-  if (command == nullptr) {
-    std::vector<std::string_view> names;
-    for (const Command& known : Commands()) names.push_back(known.name);
-    const std::string nearest = Nearest(name, names);
-    return UsageError(absl::StrCat("there is no command '", name, "'"),
-                      nearest.empty() ? "residentctl help lists the commands"
-                                      : absl::StrCat("did you mean ", nearest, "?"));
-  }
-  if (line->help) return RunHelp({name});
-  if (absl::Status status = CheckFlags(*line, command->flags, name); !status.ok()) {
-    return UsageError(status);
-  }
-  line->words.erase(line->words.begin());
-  return FinishOutput(command->run(line->words));
+  return FinishOutput(call->help ? PrintHelp(*call->command) : call->command->RunWith(call->words));
 }
 
 }  // namespace resident::cli

@@ -3,13 +3,12 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/flux_stream.h"
 #include "client/bench/task_stream.h"
-#include "client/cli/flags.h"
+#include "client/cli/common_options.h"
 #include "client/cli/format.h"
 #include "client/cli/latency.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
 
 namespace resident::cli {
 namespace {
@@ -28,7 +27,7 @@ std::function<void(double)> Show(Progress& progress) {
 }
 
 void Say(std::string_view text) {
-  if (absl::GetFlag(FLAGS_json)) return;
+  if (Common().json) return;
   Print(text);
   std::fflush(stdout);
 }
@@ -39,11 +38,11 @@ std::string Verdict(uint64_t wrong, const std::string& difference) {
 }
 
 // Latency of one task at a time, microseconds.
-absl::StatusOr<LatencySummary> LoneRuns(client::Client& client) {
+absl::StatusOr<LatencySummary> LoneRuns(client::Client& client, std::optional<uint32_t> use) {
   client::TaskBatch batch("add");
   batch.Input(std::vector<float>{1, 2, 3}).Input(std::vector<float>{10, 20, 30});
   batch.Return<float>({3}).Scalar(2);
-  if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
+  if (use.has_value()) batch.set_device(*use);
   std::vector<double> us;
   for (int i = 0; i < kLoneRuns; ++i) {
     const int64_t start = absl::GetCurrentTimeNanos();
@@ -55,7 +54,12 @@ absl::StatusOr<LatencySummary> LoneRuns(client::Client& client) {
   return Summarize(std::move(us));
 }
 
-int Demonstrate(client::Client& client) {
+struct DemoOptions {
+  std::string out;
+  std::optional<uint32_t> device;
+};
+
+int Demonstrate(client::Client& client, const DemoOptions& options) {
   absl::StatusOr<v1::StatusResponse> status = client.Status();
   if (!status.ok()) return CallError(status.status());
   Json devices = Json::array();
@@ -78,7 +82,7 @@ int Demonstrate(client::Client& client) {
   bench::FluxStreamOptions flux_options;
   flux_options.runs = kFluxRuns;
   flux_options.batches = kFluxBatches;
-  flux_options.device = absl::GetFlag(FLAGS_device).index;
+  flux_options.device = options.device;
   absl::StatusOr<bench::FluxStreamReport> flux;
   {
     Progress progress("FLUX", kProgressSteps);
@@ -94,7 +98,7 @@ int Demonstrate(client::Client& client) {
   bench::TaskStreamOptions task_options;
   task_options.batch = kTasksInBatch;
   task_options.batches = kTaskBatches;
-  task_options.device = absl::GetFlag(FLAGS_device).index;
+  task_options.device = options.device;
   absl::StatusOr<bench::TaskStreamReport> tasks;
   {
     Progress progress("tasks", kProgressSteps);
@@ -110,7 +114,7 @@ int Demonstrate(client::Client& client) {
       "\n"));
 
   Say("\n3. One task at a time, each a gRPC call\n\n");
-  absl::StatusOr<LatencySummary> lone = LoneRuns(client);
+  absl::StatusOr<LatencySummary> lone = LoneRuns(client, options.device);
   if (!lone.ok()) return CallError(lone.status());
   Say(absl::StrCat("   ", FormatExact(lone->samples), " calls, ",
                    HumanDuration(absl::Nanoseconds(lone->p50_us * 1e3)), " (median), ",
@@ -128,23 +132,25 @@ int Demonstrate(client::Client& client) {
         {"wrong", tasks->wrong}}},
       {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
       {"wrong", wrong}};
-  if (absl::GetFlag(FLAGS_json)) PrintJson(summary);
+  if (Common().json) PrintJson(summary);
   absl::Status written;
-  const std::string out = absl::GetFlag(FLAGS_out);
-  if (!out.empty()) written = WriteFile(out, summary.dump() + "\n");
+  if (!options.out.empty()) written = WriteFile(options.out, summary.dump() + "\n");
   return CheckedExit(wrong, written);
 }
 
 }  // namespace
 
-int RunDemo(const std::vector<std::string>& words) {
-  if (!words.empty()) return UsageError("demo takes no words");
-  if (absl::Status status = CheckWritable(absl::GetFlag(FLAGS_out)); !status.ok()) {
-    return UsageError(status);
-  }
-  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
-  if (!client.ok()) return CallError(client.status());
-  return Demonstrate(**client);
+void AddDemo(Command& program) {
+  Command& demo =
+      program.Add("demo", "stream checked work through the daemon and explain what happened");
+  auto options = std::make_shared<DemoOptions>();
+  AddOutFlag(demo, &options->out);
+  AddDeviceFlag(demo, &options->device);
+  demo.Run("", [options](const Words&) {
+    if (absl::Status status = CheckWritable(options->out); !status.ok()) return UsageError(status);
+    absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+    return client.ok() ? Demonstrate(**client, *options) : CallError(client.status());
+  });
 }
 
 }  // namespace resident::cli

@@ -4,47 +4,45 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/cli/table.h"
 #include "client/commands/command.h"
-#include "client/commands/flux_check.h"
 #include "client/commands/flux_text.h"
-#include "client/commands/shared_flags.h"
 #include "runtime/flux/assembler.h"
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/instruction_table.h"
 
-ABSL_FLAG(std::string, operator, "", "run: an installed program, in place of FILE");
-ABSL_FLAG(std::string, initial, "", "run: initial registers from R0 on, as in 5,-3");
-ABSL_FLAG(std::string, registers, "", "run: registers to print, as in 0,1; without it all 16");
-ABSL_FLAG(std::optional<uint64_t>, max_cycles, std::nullopt,
-          "run: instructions that may execute; the server's default is 1,000,000");
-ABSL_FLAG(std::string, unknown_opcode, "error",
-          "run: what an opcode outside the instruction set does: error or nop");
-
 namespace resident::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    "residentctl flux asm FILE | disasm FILE | run FILE | run --operator NAME | check FILE";
+struct RunOptions {
+  std::string op;
+  uint32_t op_version = 0;
+  std::string initial;
+  std::string registers;
+  std::optional<uint64_t> max_cycles;
+  std::string unknown_opcode = "error";
+  std::optional<uint32_t> device;
+};
 
 std::string ToHex(const flux::Bytecode& code) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(code.data()), code.size()});
 }
 
-int Assemble(const std::string& path, const std::string& text) {
+int Assemble(const std::string& path, const std::string& out) {
+  std::string text;
+  if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
   absl::StatusOr<flux::Bytecode> code = AssembleFile(path, text);
   if (!code.ok()) return UsageError(code.status());
-  const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     absl::Status status =
         WriteFile(out, {reinterpret_cast<const char*>(code->data()), code->size()});
     if (!status.ok()) return UsageError(status);
   }
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"bytecode", ToHex(*code)}, {"bytes", code->size()}});
   } else if (out.empty()) {
     Print(absl::StrCat(ToHex(*code), "\n"));
@@ -52,15 +50,16 @@ int Assemble(const std::string& path, const std::string& text) {
   return kExitOk;
 }
 
-int Disassemble(const std::string& bytes) {
+int Disassemble(const std::string& path, const std::string& out) {
+  std::string bytes;
+  if (absl::Status status = ReadFile(path, &bytes); !status.ok()) return UsageError(status);
   const flux::Bytecode code =
       IsHex(bytes) ? FromHex(bytes) : flux::Bytecode(bytes.begin(), bytes.end());
   const std::string text = flux::Disassemble(code);
-  const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     if (absl::Status status = WriteFile(out, text); !status.ok()) return UsageError(status);
   }
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"assembly", text}, {"bytes", code.size()}});
   } else if (out.empty()) {
     Print(text);
@@ -87,32 +86,28 @@ absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::strin
 }
 
 // One run of the program, or (null) of --operator.
-int Execute(const flux::Bytecode* program) {
+int Execute(const flux::Bytecode* program, const RunOptions& options) {
   absl::StatusOr<std::vector<int32_t>> initial =
-      ParseList<int32_t>("initial", absl::GetFlag(FLAGS_initial), INT32_MIN, INT32_MAX);
+      ParseList<int32_t>("initial", options.initial, INT32_MIN, INT32_MAX);
   if (!initial.ok()) return UsageError(initial.status());
   if (initial->size() > 16) return UsageError("--initial has more than 16 registers");
   absl::StatusOr<std::vector<uint32_t>> wanted =
-      ParseList<uint32_t>("registers", absl::GetFlag(FLAGS_registers), 0, 15);
+      ParseList<uint32_t>("registers", options.registers, 0, 15);
   if (!wanted.ok()) return UsageError(wanted.status());
   if (wanted->empty()) {
     for (uint32_t i = 0; i < 16; ++i) wanted->push_back(i);
   }
-  const std::string unknown = absl::GetFlag(FLAGS_unknown_opcode);
-  if (unknown != "error" && unknown != "nop") {
-    return UsageError(absl::StrCat("--unknown_opcode cannot be '", unknown, "'"), "error or nop");
-  }
   client::FluxBatch batch;
   batch.Wanted(*wanted).Runs(1);
-  if (const auto cycles = absl::GetFlag(FLAGS_max_cycles)) batch.MaxCycles(*cycles);
+  if (options.max_cycles.has_value()) batch.MaxCycles(*options.max_cycles);
   if (program == nullptr) {
-    batch.Operator(absl::GetFlag(FLAGS_operator), absl::GetFlag(FLAGS_op_version));
+    batch.Operator(options.op, options.op_version);
   } else {
     batch.Program(*program);
   }
   if (!initial->empty()) batch.Inputs(*initial, static_cast<uint32_t>(initial->size()));
-  if (unknown == "nop") batch.UnknownOpcodeIsNop();
-  if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
+  if (options.unknown_opcode == "nop") batch.UnknownOpcodeIsNop();
+  if (options.device.has_value()) batch.set_device(*options.device);
 
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
@@ -125,7 +120,7 @@ int Execute(const flux::Bytecode* program) {
   const uint32_t error = result->flux_errors().empty() ? 0 : result->flux_errors()[0];
   const std::string error_name(flux::ErrorName(error));
   const uint32_t cycles = result->cycles()[0];
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json registers = Json::object();
     for (size_t i = 0; i < wanted->size(); ++i) {
       registers[absl::StrCat("R", (*wanted)[i])] = result->registers()[i];
@@ -142,39 +137,60 @@ int Execute(const flux::Bytecode* program) {
       table.Add({absl::StrCat("R", (*wanted)[i]), absl::StrCat(result->registers()[i])});
     }
     Print(table.ToString());
-    const std::string installed = absl::GetFlag(FLAGS_operator);
     Print(absl::StrCat(
-        program == nullptr ? absl::StrCat(installed, " version ", result->version(), ", ") : "",
+        program == nullptr ? absl::StrCat(options.op, " version ", result->version(), ", ") : "",
         "error ", error, " (", error_name, "), ", FormatExact(cycles), " cycles, device ",
         result->device(), "\n"));
   }
   return error == 0 ? kExitOk : kExitFailed;
 }
 
+int RunProgram(const Words& words, const RunOptions& options) {
+  if (words.empty() == options.op.empty()) {
+    return UsageError(
+        "residentctl flux run takes a FILE, or --operator in place of a FILE. Fix: "
+        "give one of them");
+  }
+  if (words.empty()) return Execute(nullptr, options);
+  std::string text;
+  if (absl::Status status = ReadFile(words[0], &text); !status.ok()) return UsageError(status);
+  const absl::StatusOr<flux::Bytecode> program = ReadFluxProgram(words[0], text);
+  return program.ok() ? Execute(&*program, options) : UsageError(program.status());
+}
+
 }  // namespace
 
-int RunFlux(const std::vector<std::string>& words) {
-  const std::string action = words.empty() ? "" : words[0];
-  if (action != "asm" && action != "disasm" && action != "run" && action != "check") {
-    return UsageError(
-        action.empty() ? "flux needs an action" : absl::StrCat("flux cannot '", action, "'"),
-        kUsage);
-  }
-  if (action == "run" && !absl::GetFlag(FLAGS_operator).empty()) {
-    if (words.size() != 1) return UsageError("--operator is run in place of a FILE", kUsage);
-    return Execute(nullptr);
-  }
-  if (words.size() != 2)
-    return UsageError(absl::StrCat("flux ", action, " takes one FILE"), kUsage);
-  std::string text;
-  if (absl::Status status = ReadFile(words[1], &text); !status.ok()) return UsageError(status);
-  if (action == "asm") return Assemble(words[1], text);
-  if (action == "disasm") return Disassemble(text);
-  if (action == "run") {
-    const absl::StatusOr<flux::Bytecode> program = ReadFluxProgram(words[1], text);
-    return program.ok() ? Execute(&*program) : UsageError(program.status());
-  }
-  return CheckVectors(words[1], text);
+void AddFlux(Command& program) {
+  Command& flux = program.Add(
+      "flux", "assemble, disassemble, run and check FLUX programs",
+      "FILE may be - for stdin. asm prints bytecode as hex, or writes it raw to --out. disasm\n"
+      "takes hex or raw bytecode. run takes assembly or hex and prints registers, error and\n"
+      "cycles; exit status 1 if the program ended with an error. check runs test vectors (one\n"
+      "JSON object to a line: name, bytecode in hex, optional initial, max_cycles,\n"
+      "unknown_opcode; expected registers, error, cycles) through the daemon, prints each\n"
+      "difference and `N passed, N failed`; exit status 1 if any failed.\n");
+  auto out = std::make_shared<std::string>();
+  Command& assemble = flux.Add("asm", "assembly to bytecode");
+  AddOutFlag(assemble, out.get());
+  assemble.Run("FILE", [out](const Words& words) { return Assemble(words[0], *out); });
+  Command& disassemble = flux.Add("disasm", "bytecode to assembly");
+  AddOutFlag(disassemble, out.get());
+  disassemble.Run("FILE", [out](const Words& words) { return Disassemble(words[0], *out); });
+
+  auto options = std::make_shared<RunOptions>();
+  Command& run = flux.Add("run", "run a program once");
+  run.Flag("operator", &options->op, "an installed program, in place of FILE");
+  AddOpVersionFlag(run, &options->op_version);
+  run.Flag("initial", &options->initial, "initial registers from R0 on, as in 5,-3");
+  run.Flag("registers", &options->registers, "registers to print, as in 0,1; without it all 16");
+  run.Flag("max_cycles", &options->max_cycles,
+           "instructions that may execute; the server's default is 1,000,000");
+  run.Flag("unknown_opcode", &options->unknown_opcode,
+           "what an opcode outside the instruction set does: error or nop",
+           {.one_of = {"error", "nop"}});
+  AddDeviceFlag(run, &options->device);
+  run.Run("[FILE]", [options](const Words& words) { return RunProgram(words, *options); });
+  AddFluxCheck(flux);
 }
 
 }  // namespace resident::cli

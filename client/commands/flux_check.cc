@@ -1,15 +1,13 @@
-#include "client/commands/flux_check.h"
-
+// flux check: test vectors through a running daemon (runtime/flux/vectors.h has their format).
 #include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/flux/vectors.h"
 
@@ -31,7 +29,7 @@ struct Failure {
 
 // Runs `group[first, last)` as one batch and appends the differences.
 absl::Status CheckBatch(client::Client& client, const GroupKey& key,
-                        std::span<const flux::Vector* const> group,
+                        std::span<const flux::Vector* const> group, std::optional<uint32_t> device,
                         std::vector<Failure>& failures) {
   client::FluxBatch batch;
   std::vector<int32_t> initial;
@@ -42,7 +40,7 @@ absl::Status CheckBatch(client::Client& client, const GroupKey& key,
   batch.Runs(static_cast<uint32_t>(group.size())).Inputs(initial, 16).MaxCycles(key.first);
   if (key.second) batch.UnknownOpcodeIsNop();
   batch.Wanted({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
-  if (const auto device = absl::GetFlag(FLAGS_device).index) batch.set_device(*device);
+  if (device.has_value()) batch.set_device(*device);
   ASSIGN_OR_RETURN(client::Result result, client.Run(batch));
   if (!result.ok()) return result.status();
   if (result.registers().size() != group.size() * 16 || result.cycles().size() != group.size()) {
@@ -61,9 +59,10 @@ absl::Status CheckBatch(client::Client& client, const GroupKey& key,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-int CheckVectors(const std::string& path, const std::string& text) {
+// Prints each difference, and the count last.
+int CheckVectors(const std::string& path, std::optional<uint32_t> device) {
+  std::string text;
+  if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
   absl::StatusOr<std::vector<flux::Vector>> vectors = flux::ParseVectors(text);
   if (!vectors.ok()) {
     return UsageError(
@@ -85,8 +84,8 @@ int CheckVectors(const std::string& path, const std::string& text) {
              (last == first || bytes + group[last]->bytecode.size() <= kMaxBatchBytes)) {
         bytes += group[last++]->bytecode.size();
       }
-      absl::Status status =
-          CheckBatch(**client, key, std::span(group).subspan(first, last - first), failures);
+      absl::Status status = CheckBatch(**client, key, std::span(group).subspan(first, last - first),
+                                       device, failures);
       if (!status.ok()) return CallError(status);
       progress.Advance(last - first);
       first = last;
@@ -94,7 +93,7 @@ int CheckVectors(const std::string& path, const std::string& text) {
   }
   std::ranges::sort(failures, {}, [](const Failure& failure) { return failure.vector->line; });
   const size_t passed = vectors->size() - failures.size();
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json list = Json::array();
     for (const Failure& failure : failures) {
       list.push_back({{"line", failure.vector->line},
@@ -110,6 +109,15 @@ int CheckVectors(const std::string& path, const std::string& text) {
     Print(absl::StrCat(passed, " passed, ", failures.size(), " failed\n"));
   }
   return failures.empty() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void AddFluxCheck(Command& flux) {
+  Command& check = flux.Add("check", "run test vectors through the daemon");
+  auto device = std::make_shared<std::optional<uint32_t>>();
+  AddDeviceFlag(check, device.get());
+  check.Run("FILE", [device](const Words& words) { return CheckVectors(words[0], *device); });
 }
 
 }  // namespace resident::cli

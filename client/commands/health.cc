@@ -1,28 +1,37 @@
 // health: whether the daemon takes work, for health checks of containers and balancers.
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 
 namespace resident::cli {
 
-int RunHealth(const std::vector<std::string>& words) {
-  if (words.size() > 1) {
-    return UsageError("health takes at most one service", "residentctl health [SERVICE]");
-  }
-  const std::string service = words.empty() ? "" : words[0];
-  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
-  if (!client.ok()) return CallError(client.status());
-  absl::StatusOr<bool> serving = (*client)->IsServing(service);
-  if (!serving.ok()) return CallError(serving.status());
-  const std::string state = *serving ? "SERVING" : "NOT_SERVING";
-  if (absl::GetFlag(FLAGS_json)) {
-    PrintJson({{"service", service}, {"status", state}});
-  } else {
-    Print(absl::StrCat(state, "\n"));
-  }
-  return *serving ? kExitOk : kExitFailed;
+void AddHealth(Command& program) {
+  Command& health = program.Add(
+      "health", "whether the daemon takes work, as gRPC's health service says",
+      "Prints SERVING, or NOT_SERVING while the daemon drains or has given up every device. Exit\n"
+      "status 0 only if it is SERVING, so that a container's health check can be this command.\n"
+      "SERVICE is a gRPC service's full name, or resident.device/N for device N; without it, all\n"
+      "of them. Where the daemon has TLS the connection needs what others need; a token it does\n"
+      "not need.\n"
+      "  residentctl health --timeout=2s\n"
+      "  residentctl health resident.v1.Executor\n"
+      "  residentctl health resident.device/0\n");
+  health.Run("[SERVICE]", [](const Words& words) {
+    const std::string service = words.empty() ? "" : words[0];
+    absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+    if (!client.ok()) return CallError(client.status());
+    absl::StatusOr<bool> serving = (*client)->IsServing(service);
+    if (!serving.ok()) return CallError(serving.status());
+    const std::string state = *serving ? "SERVING" : "NOT_SERVING";
+    if (Common().json) {
+      PrintJson({{"service", service}, {"status", state}});
+    } else {
+      Print(absl::StrCat(state, "\n"));
+    }
+    return *serving ? kExitOk : kExitFailed;
+  });
 }
 
 }  // namespace resident::cli

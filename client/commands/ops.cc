@@ -1,14 +1,12 @@
 // ops: what the daemon can run, and changing it. One function for each action; installing
 // is ops_install.cc, looking at changes ops_watch.cc.
-#include "client/commands/ops.h"
-
 #include <cmath>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
@@ -37,58 +35,49 @@ std::string AbslUnparseFlag(const PercentFlag& flag) { return absl::StrCat(flag.
 
 }  // namespace resident::cli
 
-ABSL_FLAG(std::optional<uint64_t>, revision, std::nullopt,
-          "change the operator only if this is its revision; 0: only if it does not exist");
-ABSL_FLAG(bool, force, false, "activate: also a quarantined version");
-ABSL_FLAG(resident::cli::PercentFlag, shadow, {},
-          "promote: share of the batches that the standby version runs beside the active one");
-ABSL_FLAG(resident::cli::PercentFlag, traffic, {},
-          "promote: share of the batches that the standby version serves");
-ABSL_FLAG(absl::Duration, bake, absl::ZeroDuration(),
-          "activate, promote: how long the version is watched; 0s: the daemon's --bake_time");
-ABSL_FLAG(std::string, on_regression, "",
-          "activate, promote: off, warn or roll_back; without it the daemon's --bake_action");
-ABSL_FLAG(resident::Share, max_error_rate, {},
-          "activate, promote: share of failed tasks that is a regression, 1% or 0.01; 0: the "
-          "daemon's");
-ABSL_FLAG(double, max_latency_ratio, 0,
-          "activate, promote: p99 over the version's before; 0: the daemon's");
-ABSL_FLAG(resident::Share, max_mismatch_rate, {},
-          "activate, promote: share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
-ABSL_FLAG(uint64_t, min_tasks, 0,
-          "activate, promote: tasks before anything is judged; 0: the daemon's --bake_min_tasks");
-
 namespace resident::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    "residentctl ops [list | show NAME | install NAME ... | activate NAME [VERSION] | "
-    "rollback NAME | remove NAME | promote NAME [VERSION] | watch [NAME] | audit [NAME]]";
-
-int List() {
-  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
-  if (!client.ok()) return CallError(client.status());
-  absl::StatusOr<std::vector<v1::Operator>> operators = (*client)->ListOperators();
-  if (!operators.ok()) return CallError(operators.status());
-  if (absl::GetFlag(FLAGS_json)) {
-    Json list = Json::array();
-    for (const v1::Operator& op : *operators) list.push_back(ToJson(op));
-    PrintJson({{"operators", list}});
-  } else {
-    Print(OperatorsText(*operators));
-  }
-  return kExitOk;
-}
+// The flags of all changes; each action takes some of them.
+struct ChangeFlags {
+  std::optional<uint64_t> revision;
+  bool force = false;
+  PercentFlag shadow;
+  PercentFlag traffic;
+  absl::Duration bake = absl::ZeroDuration();
+  std::string on_regression;
+  Share max_error_rate;
+  double max_latency_ratio = 0;
+  Share max_mismatch_rate;
+  uint64_t min_tasks = 0;
+};
 
 int Show(const std::string& name) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   absl::StatusOr<v1::Operator> op = (*client)->DescribeOperator(name);
   if (!op.ok()) return CallError(op.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson(ToJson(*op));
   } else {
     Print(OperatorText(*op));
+  }
+  return kExitOk;
+}
+
+// All, or the one that is named.
+int List(const Words& words) {
+  if (!words.empty()) return Show(words[0]);
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<std::vector<v1::Operator>> operators = (*client)->ListOperators();
+  if (!operators.ok()) return CallError(operators.status());
+  if (Common().json) {
+    Json list = Json::array();
+    for (const v1::Operator& op : *operators) list.push_back(ToJson(op));
+    PrintJson({{"operators", list}});
+  } else {
+    Print(OperatorsText(*operators));
   }
   return kExitOk;
 }
@@ -99,35 +88,21 @@ bool ParseVersion(absl::string_view word, uint32_t* version) {
   return absl::SimpleAtoi(word, version) && *version > 0;
 }
 
-absl::StatusOr<client::ChangeOptions> ReadChangeOptions() {
+client::ChangeOptions ToOptions(const ChangeFlags& flags) {
   client::ChangeOptions options;
-  options.expected_revision = absl::GetFlag(FLAGS_revision);
-  options.force = absl::GetFlag(FLAGS_force);
-  const std::string action = absl::GetFlag(FLAGS_on_regression);
-  if (action == "off") {
-    options.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  } else if (action == "warn") {
-    options.bake.set_action(v1::BakeOptions::ACTION_WARN);
-  } else if (action == "roll_back") {
+  options.expected_revision = flags.revision;
+  options.force = flags.force;
+  if (flags.on_regression == "off") options.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  if (flags.on_regression == "warn") options.bake.set_action(v1::BakeOptions::ACTION_WARN);
+  if (flags.on_regression == "roll_back") {
     options.bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
-  } else if (!action.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--on_regression cannot be '", action, "'. Fix: off, warn or roll_back"));
-  }
-  if (absl::GetFlag(FLAGS_bake) < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--bake is negative. Fix: as in --bake=10m");
   }
   options.bake.set_time_ms(static_cast<uint64_t>(
-      absl::ToInt64Milliseconds(std::min(absl::GetFlag(FLAGS_bake), absl::Hours(24 * 365)))));
-  options.bake.set_max_error_rate(absl::GetFlag(FLAGS_max_error_rate).value);
-  const double latency_ratio = absl::GetFlag(FLAGS_max_latency_ratio);
-  if (!std::isfinite(latency_ratio) || latency_ratio < 0) {
-    return absl::InvalidArgumentError(
-        "--max_latency_ratio is a number of 0 or more. Fix: as in --max_latency_ratio=2");
-  }
-  options.bake.set_max_latency_ratio(latency_ratio);
-  options.bake.set_max_mismatch_rate(absl::GetFlag(FLAGS_max_mismatch_rate).value);
-  options.bake.set_min_tasks(absl::GetFlag(FLAGS_min_tasks));
+      absl::ToInt64Milliseconds(std::min(flags.bake, absl::Hours(24 * 365)))));
+  options.bake.set_max_error_rate(flags.max_error_rate.value);
+  options.bake.set_max_latency_ratio(flags.max_latency_ratio);
+  options.bake.set_max_mismatch_rate(flags.max_mismatch_rate.value);
+  options.bake.set_min_tasks(flags.min_tasks);
   return options;
 }
 
@@ -139,7 +114,7 @@ int Activate(client::Operators& operators, const std::string& name,
              const client::ChangeOptions& options) {
   absl::StatusOr<v1::ActivateResponse> done = operators.Activate(name, options);
   if (!done.ok()) return CallError(done.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson(ToJson(*done));
     return kExitOk;
   }
@@ -155,11 +130,11 @@ int Activate(client::Operators& operators, const std::string& name,
   return kExitOk;
 }
 
-int Rollback(client::Operators& operators, const std::string& name) {
-  absl::StatusOr<v1::RollbackResponse> done =
-      operators.Rollback(name, absl::GetFlag(FLAGS_revision));
+int Rollback(client::Operators& operators, const std::string& name,
+             const client::ChangeOptions& options) {
+  absl::StatusOr<v1::RollbackResponse> done = operators.Rollback(name, options.expected_revision);
   if (!done.ok()) return CallError(done.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson(ToJson(*done));
   } else {
     Print(absl::StrCat(name, " version ", done->version(), " serves again, in place of version ",
@@ -169,10 +144,11 @@ int Rollback(client::Operators& operators, const std::string& name) {
   return kExitOk;
 }
 
-int Remove(client::Operators& operators, const std::string& name) {
-  absl::StatusOr<v1::RemoveResponse> done = operators.Remove(name, absl::GetFlag(FLAGS_revision));
+int Remove(client::Operators& operators, const std::string& name,
+           const client::ChangeOptions& options) {
+  absl::StatusOr<v1::RemoveResponse> done = operators.Remove(name, options.expected_revision);
   if (!done.ok()) return CallError(done.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson(ToJson(*done));
   } else {
     Print(absl::StrCat(name, " is removed, revision ", done->revision(), "\n"));
@@ -181,12 +157,10 @@ int Remove(client::Operators& operators, const std::string& name) {
 }
 
 int Promote(client::Operators& operators, const std::string& name,
-            const client::ChangeOptions& options) {
-  const double shadow = absl::GetFlag(FLAGS_shadow).percent;
-  const double traffic = absl::GetFlag(FLAGS_traffic).percent;
+            const client::ChangeOptions& options, double shadow, double traffic) {
   absl::StatusOr<v1::PromoteResponse> done = operators.Promote(name, shadow, traffic, options);
   if (!done.ok()) return CallError(done.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson(ToJson(*done));
   } else if (shadow == 0 && traffic == 0) {
     Print(absl::StrCat("the trial of ", name, " has ended, revision ", done->revision(), "\n"));
@@ -198,48 +172,99 @@ int Promote(client::Operators& operators, const std::string& name,
   return kExitOk;
 }
 
-// What names an operator and perhaps a version.
-int Change(const std::string& action, const std::vector<std::string>& words) {
-  const bool takes_version = action == "activate" || action == "promote";
-  if (words.size() < 2 || words.size() > (takes_version ? 3 : 2)) {
-    return UsageError(absl::StrCat("ops ", action, " takes one NAME",
-                                   takes_version ? " and perhaps a VERSION" : ""),
-                      kUsage);
-  }
-  absl::StatusOr<client::ChangeOptions> options = ReadChangeOptions();
-  if (!options.ok()) return UsageError(options.status());
-  if (words.size() == 3 && !ParseVersion(words[2], &options->version)) {
-    return UsageError(absl::StrCat("'", words[2], "' is no version"),
-                      "a number as in the VERSION column of residentctl ops show");
+// What is done to the operator words[0], and perhaps to its version words[1].
+using Action = std::function<int(client::Operators&, const std::string& name,
+                                 const client::ChangeOptions& options)>;
+
+int Change(const Words& words, const ChangeFlags& flags, const Action& action) {
+  client::ChangeOptions options = ToOptions(flags);
+  if (words.size() > 1 && !ParseVersion(words[1], &options.version)) {
+    return UsageError(absl::StrCat("'", words[1],
+                                   "' is no version. Fix: give a number as in the "
+                                   "VERSION column of residentctl ops show"));
   }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);
-  const std::string& name = words[1];
-  if (action == "activate") return Activate(operators, name, *options);
-  if (action == "rollback") return Rollback(operators, name);
-  if (action == "remove") return Remove(operators, name);
-  return Promote(operators, name, *options);
+  return action(operators, words[0], options);
+}
+
+void AddBakeFlags(Command& command, ChangeFlags& flags) {
+  command.Flag("bake", &flags.bake, "how long the version is watched; 0s: the daemon's --bake_time",
+               {.low = absl::ZeroDuration(), .fix = "give 0s or more, e.g. 10m"});
+  command.Flag(
+      "on_regression", &flags.on_regression,
+      "if the version is worse: off, warn or roll_back; without it the daemon's --bake_action",
+      {.one_of = {"off", "warn", "roll_back"}});
+  command.Flag("max_error_rate", &flags.max_error_rate,
+               "share of failed tasks that is a regression, 1% or 0.01; 0: the daemon's");
+  command.Flag("max_latency_ratio", &flags.max_latency_ratio,
+               "p99 over the version's before; 0: the daemon's",
+               {.low = 0,
+                .holds = [](double ratio) { return std::isfinite(ratio); },
+                .fix = "give a number of 0 or more, e.g. 2"});
+  command.Flag("max_mismatch_rate", &flags.max_mismatch_rate,
+               "share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
+  command.Flag("min_tasks", &flags.min_tasks,
+               "tasks before anything is judged; 0: the daemon's --bake_min_tasks");
 }
 
 }  // namespace
 
-int RunOps(const std::vector<std::string>& words) {
-  const std::string action = words.empty() ? "list" : words[0];
-  if (action == "list") {
-    return words.size() <= 1 ? List() : UsageError("ops list takes no words", kUsage);
-  }
-  if (action == "show") {
-    return words.size() == 2 ? Show(words[1]) : UsageError("ops show takes one NAME", kUsage);
-  }
-  if (action == "install") return InstallOperator({words.begin() + 1, words.end()});
-  if (action == "watch") return WatchOperators({words.begin() + 1, words.end()});
-  if (action == "audit") return AuditOperators({words.begin() + 1, words.end()});
-  if (action == "activate" || action == "rollback" || action == "remove" || action == "promote") {
-    return Change(action, words);
-  }
-  if (words.size() == 1) return Show(action);
-  return UsageError(absl::StrCat("ops cannot '", action, "'"), kUsage);
+void AddOps(Command& program) {
+  Command& ops = program.Add(
+      "ops", "operators: what there is, and changing it",
+      "Without a command it lists the operators, or shows the one that is named.\n"
+      "install compiles a version, proves it on examples and stages it, while everything else\n"
+      "goes on; activate makes it serve, rollback the one before again. FILE is source in the\n"
+      "operator SDK, with what it includes after it; its comments may say the signature:\n"
+      "  // signature: x: in f32[*S], out: out f32[*S]\n"
+      "  // split: out 4096\n"
+      "  // summary: x squared\n"
+      "Or --expr, --flux or --object in place of FILE. --example names a JSON file, one object\n"
+      "or a list of them, with values by parameter name:\n"
+      "  {\"inputs\": {\"x\": [1, 2]}, \"outputs\": {\"out\": [1, 4]}, \"relative_tolerance\": "
+      "1e-5}\n"
+      "A value is a number, nested lists, or {\"shape\": [2, 2], \"data\": [...], \"dtype\": "
+      "\"f16\"};\n"
+      "an output that is left out is compared with the active version's.\n"
+      "promote tries the standby version on live traffic: --shadow=5% runs it beside the active\n"
+      "one and compares, --traffic=10% lets it serve; 0% of both ends the trial.\n"
+      "watch follows changes until interrupted; audit lists past ones, newest first.\n"
+      "  residentctl ops install swish --expr 'x * sigmoid(x)' --wait=active\n"
+      "  residentctl ops install swish swish.cc --example=swish.json\n"
+      "  residentctl ops activate swish --bake=10m --on_regression=roll_back\n"
+      "  residentctl ops rollback swish\n");
+  auto flags = std::make_shared<ChangeFlags>();
+  const auto add = [&](const char* name, const char* summary, const char* usage,
+                       Action action) -> Command& {
+    Command& command = ops.Add(name, summary);
+    AddRevisionFlag(command, &flags->revision);
+    command.Run(usage, [flags, action = std::move(action)](const Words& words) {
+      return Change(words, *flags, action);
+    });
+    return command;
+  };
+  ops.Run("[NAME]", List);
+  ops.Add("list", "the operators").Run("", List);
+  ops.Add("show", "one operator and its versions").Run("NAME", List);
+  AddOpsInstall(ops);
+  Command& activate = add("activate", "make a version serve", "NAME [VERSION]", Activate);
+  activate.Flag("force", &flags->force, "also a quarantined version");
+  AddBakeFlags(activate, *flags);
+  add("rollback", "make the version before serve again", "NAME", Rollback);
+  add("remove", "remove an operator", "NAME", Remove);
+  Command& promote =
+      add("promote", "try the standby version on live traffic", "NAME [VERSION]",
+          [flags](client::Operators& operators, const std::string& name,
+                  const client::ChangeOptions& options) {
+            return Promote(operators, name, options, flags->shadow.percent, flags->traffic.percent);
+          });
+  promote.Flag("shadow", &flags->shadow,
+               "share of the batches that the standby version runs beside the active one");
+  promote.Flag("traffic", &flags->traffic, "share of the batches that the standby version serves");
+  AddBakeFlags(promote, *flags);
+  AddOpsWatch(ops);
 }
 
 }  // namespace resident::cli

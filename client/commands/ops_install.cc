@@ -5,46 +5,36 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/common_options.h"
 #include "client/cli/example_file.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/cli/source_notes.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_text.h"
-#include "client/commands/ops.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/model/signature.h"
 
-ABSL_FLAG(std::string, expr, "", "install: an element-wise expression, as in 'x * sigmoid(x)'");
-ABSL_FLAG(std::string, flux, "", "install: a file with a FLUX program, assembly or hex");
-ABSL_FLAG(std::string, object, "", "install: a file with PTX or a relocatable cubin");
-ABSL_FLAG(std::string, signature, "",
-          "install: the parameters; without it, what the source says after '// signature:'");
-ABSL_FLAG(std::string, split, "",
-          "install: how a task is split, as in 'out 4096'; without it, '// split:'");
-ABSL_FLAG(std::string, summary, "", "install: a line about it; without it, '// summary:'");
-ABSL_FLAG(std::string, example, "", "install: files with examples (JSON), separated by commas");
-ABSL_FLAG(std::string, wait, "staged",
-          "install: validated (nothing is kept), staged, or active (it serves at once)");
-ABSL_FLAG(absl::Duration, task_time, absl::ZeroDuration(),
-          "install: a task that runs longer is a hang; 0s: the daemon's --task_time_limit");
-ABSL_FLAG(uint64_t, scratch, 0, "install: bytes of scratch memory that it uses; 0: all there are");
-ABSL_FLAG(bool, allow_spills, false, "install: registers beyond the kernel's go to memory");
-
 namespace resident::cli {
 namespace {
 
-constexpr std::string_view kUsage =
-    "residentctl ops install NAME FILE... | NAME --expr 'x * sigmoid(x)' | NAME --flux FILE | "
-    "NAME --object FILE";
-
-absl::Status Usage(const std::string& message) {
-  return absl::InvalidArgumentError(absl::StrCat(message, ". Fix: ", std::string(kUsage)));
-}
+struct InstallFlags {
+  std::string expr;
+  std::string flux;
+  std::string object;
+  std::string signature;
+  std::string split;
+  std::string summary;
+  std::string example;
+  std::string wait = "staged";
+  absl::Duration task_time = absl::ZeroDuration();
+  uint64_t scratch = 0;
+  bool allow_spills = false;
+  std::optional<uint64_t> revision;
+};
 
 // Reads source files under the names by which they include one another: relative to the
 // folder of the first.
@@ -75,20 +65,23 @@ absl::StatusOr<client::Installation> FromFiles(const std::string& name,
   return installation;
 }
 
-absl::StatusOr<client::Installation> ReadInstallation(const std::vector<std::string>& words) {
+absl::StatusOr<client::Installation> ReadInstallation(const Words& words,
+                                                      const InstallFlags& flags) {
   const std::string& name = words[0];
-  const std::string expression = absl::GetFlag(FLAGS_expr);
-  const std::string flux_file = absl::GetFlag(FLAGS_flux);
-  const std::string object_file = absl::GetFlag(FLAGS_object);
   const int kinds =
-      (words.size() > 1) + !expression.empty() + !flux_file.empty() + !object_file.empty();
-  if (kinds != 1) return Usage("ops install takes source files, --expr, --flux or --object");
+      (words.size() > 1) + !flags.expr.empty() + !flags.flux.empty() + !flags.object.empty();
+  if (kinds != 1) {
+    return absl::InvalidArgumentError(
+        "ops install takes source files, --expr, --flux or --object. Fix: give one of: residentctl "
+        "ops install NAME FILE..., NAME --expr 'x * sigmoid(x)', NAME --flux FILE, NAME --object "
+        "FILE");
+  }
   if (words.size() > 1) return FromFiles(name, {words.begin() + 1, words.end()});
-  if (!expression.empty()) return client::Installation::Expression(name, expression);
+  if (!flags.expr.empty()) return client::Installation::Expression(name, flags.expr);
   std::string contents;
-  const std::string& path = flux_file.empty() ? object_file : flux_file;
+  const std::string& path = flags.flux.empty() ? flags.object : flags.flux;
   RETURN_IF_ERROR(ReadFile(path, &contents));
-  if (flux_file.empty()) {
+  if (flags.flux.empty()) {
     return client::Installation::Object(name, std::filesystem::path(path).filename().string(),
                                         std::move(contents));
   }
@@ -110,37 +103,20 @@ absl::StatusOr<Signature> SignatureOf(const v1::InstallHeader& header) {
       "'// signature: x: in f32[*S], out: out f32[*S]'");
 }
 
-absl::Status ApplyFlags(client::Installation& installation) {
-  if (const std::string text = absl::GetFlag(FLAGS_signature); !text.empty()) {
-    installation.Signature(text);
-  }
-  if (const std::string text = absl::GetFlag(FLAGS_split); !text.empty()) installation.Split(text);
-  if (const std::string text = absl::GetFlag(FLAGS_summary); !text.empty()) {
-    installation.Summary(text);
-  }
-  const std::string wait = absl::GetFlag(FLAGS_wait);
-  if (wait == "validated") {
-    installation.WaitFor(v1::VERSION_STATE_VALIDATED);
-  } else if (wait == "staged") {
-    installation.WaitFor(v1::VERSION_STATE_STAGED);
-  } else if (wait == "active") {
-    installation.WaitFor(v1::VERSION_STATE_ACTIVE);
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--wait cannot be '", wait, "'. Fix: validated, staged or active"));
-  }
-  const absl::Duration task_time = absl::GetFlag(FLAGS_task_time);
-  if (task_time < absl::ZeroDuration() || task_time > absl::Hours(24)) {
-    return absl::InvalidArgumentError("--task_time is 0s to 24h. Fix: as in --task_time=100ms");
-  }
-  installation.TaskTimeLimit(task_time);
-  installation.header().mutable_limits()->set_scratch_bytes(absl::GetFlag(FLAGS_scratch));
-  installation.header().set_allow_spills(absl::GetFlag(FLAGS_allow_spills));
-  if (const auto revision = absl::GetFlag(FLAGS_revision)) installation.ExpectRevision(*revision);
-  const std::string paths = absl::GetFlag(FLAGS_example);
-  if (paths.empty()) return absl::OkStatus();
+absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& installation) {
+  if (!flags.signature.empty()) installation.Signature(flags.signature);
+  if (!flags.split.empty()) installation.Split(flags.split);
+  if (!flags.summary.empty()) installation.Summary(flags.summary);
+  installation.WaitFor(flags.wait == "validated" ? v1::VERSION_STATE_VALIDATED
+                       : flags.wait == "staged"  ? v1::VERSION_STATE_STAGED
+                                                 : v1::VERSION_STATE_ACTIVE);
+  installation.TaskTimeLimit(flags.task_time);
+  installation.header().mutable_limits()->set_scratch_bytes(flags.scratch);
+  installation.header().set_allow_spills(flags.allow_spills);
+  if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
+  if (flags.example.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Signature signature, SignatureOf(installation.header()));
-  for (const absl::string_view path : absl::StrSplit(paths, ',', absl::SkipEmpty())) {
+  for (const absl::string_view path : absl::StrSplit(flags.example, ',', absl::SkipEmpty())) {
     std::string text;
     RETURN_IF_ERROR(ReadFile(std::string(path), &text));
     auto examples = ParseExamples(text, signature);
@@ -167,17 +143,16 @@ std::string ConclusionText(const std::string& name, const v1::InstallResponse& l
   }
 }
 
-}  // namespace
-
-int InstallOperator(const std::vector<std::string>& words) {
-  if (words.empty()) return UsageError("ops install needs a NAME", kUsage);
-  absl::StatusOr<client::Installation> installation = ReadInstallation(words);
+int Install(const Words& words, const InstallFlags& flags) {
+  absl::StatusOr<client::Installation> installation = ReadInstallation(words, flags);
   if (!installation.ok()) return UsageError(installation.status());
-  if (absl::Status status = ApplyFlags(*installation); !status.ok()) return UsageError(status);
+  if (absl::Status status = ApplyFlags(flags, *installation); !status.ok()) {
+    return UsageError(status);
+  }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);
-  const bool json = absl::GetFlag(FLAGS_json);
+  const bool json = Common().json;
   const auto done = operators.Install(*installation, [json](const v1::InstallResponse& progress) {
     if (json) {
       PrintJsonLine(ToJson(progress));
@@ -195,6 +170,34 @@ int InstallOperator(const std::vector<std::string>& words) {
   if (!done.ok()) return CallError(done.status());
   if (!json) Print(ConclusionText(words[0], *done));
   return kExitOk;
+}
+
+}  // namespace
+
+void AddOpsInstall(Command& ops) {
+  Command& install = ops.Add("install", "compile a version, prove it on examples and stage it");
+  auto flags = std::make_shared<InstallFlags>();
+  install.Flag("expr", &flags->expr, "an element-wise expression, as in 'x * sigmoid(x)'");
+  install.Flag("flux", &flags->flux, "a file with a FLUX program, assembly or hex");
+  install.Flag("object", &flags->object, "a file with PTX or a relocatable cubin");
+  install.Flag("signature", &flags->signature,
+               "the parameters; without it, what the source says after '// signature:'");
+  install.Flag("split", &flags->split,
+               "how a task is split, as in 'out 4096'; without it, '// split:'");
+  install.Flag("summary", &flags->summary, "a line about it; without it, '// summary:'");
+  install.Flag("example", &flags->example, "files with examples (JSON), separated by commas");
+  install.Flag("wait", &flags->wait,
+               "validated (nothing is kept), staged, or active (it serves at once)",
+               {.one_of = {"validated", "staged", "active"}});
+  install.Flag(
+      "task_time", &flags->task_time,
+      "a task that runs longer is a hang; 0s: the daemon's --task_time_limit",
+      {.low = absl::ZeroDuration(), .high = absl::Hours(24), .fix = "give 0s to 24h, e.g. 100ms"});
+  install.Flag("scratch", &flags->scratch,
+               "bytes of scratch memory that it uses; 0: all there are");
+  install.Flag("allow_spills", &flags->allow_spills, "registers beyond the kernel's go to memory");
+  AddRevisionFlag(install, &flags->revision);
+  install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });
 }
 
 }  // namespace resident::cli

@@ -1,33 +1,24 @@
 // ops watch, ops audit: changes of operators, as they happen and as they were.
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
-#include "client/commands/ops.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
 
-ABSL_FLAG(uint64_t, after, 0, "watch: begin after this revision; 0: from now on");
-ABSL_FLAG(uint64_t, before, 0, "audit: only events before this revision; 0: from the newest");
-ABSL_FLAG(uint32_t, count, 0, "watch: end after so many events; audit: at most so many (0: 100)");
-
 namespace resident::cli {
+namespace {
 
-int WatchOperators(const std::vector<std::string>& words) {
-  if (words.size() > 1) {
-    return UsageError("ops watch takes at most one NAME", "residentctl ops watch [NAME]");
-  }
+int Watch(const std::string& name, uint64_t after, uint32_t count) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);
-  absl::StatusOr<std::unique_ptr<client::Watcher>> watcher =
-      operators.Watch(absl::GetFlag(FLAGS_after), words.empty() ? "" : words[0]);
+  absl::StatusOr<std::unique_ptr<client::Watcher>> watcher = operators.Watch(after, name);
   if (!watcher.ok()) return CallError(watcher.status());
-  const bool json = absl::GetFlag(FLAGS_json);
+  const bool json = Common().json;
   if (!json) Print(EventsText({}, /*header=*/true));
   std::fflush(stdout);
-  const uint32_t most = absl::GetFlag(FLAGS_count);
   v1::OperatorEvent event;
   for (uint32_t seen = 0; (*watcher)->Next(&event);) {
     if (json) {
@@ -36,22 +27,18 @@ int WatchOperators(const std::vector<std::string>& words) {
       Print(EventsText({event}, /*header=*/false));
       std::fflush(stdout);
     }
-    if (++seen == most) return kExitOk;
+    if (++seen == count) return kExitOk;
   }
   return CallError((*watcher)->Finish());
 }
 
-int AuditOperators(const std::vector<std::string>& words) {
-  if (words.size() > 1) {
-    return UsageError("ops audit takes at most one NAME", "residentctl ops audit [NAME]");
-  }
+int Audit(const std::string& name, uint64_t before, uint32_t count) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);
-  absl::StatusOr<std::vector<v1::OperatorEvent>> events = operators.Audit(
-      words.empty() ? "" : words[0], absl::GetFlag(FLAGS_count), absl::GetFlag(FLAGS_before));
+  absl::StatusOr<std::vector<v1::OperatorEvent>> events = operators.Audit(name, count, before);
   if (!events.ok()) return CallError(events.status());
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json list = Json::array();
     for (const v1::OperatorEvent& event : *events) list.push_back(ToJson(event));
     PrintJson({{"events", list}});
@@ -59,6 +46,30 @@ int AuditOperators(const std::vector<std::string>& words) {
     Print(EventsText(*events, /*header=*/true));
   }
   return kExitOk;
+}
+
+}  // namespace
+
+void AddOpsWatch(Command& ops) {
+  struct Range {
+    uint64_t revision = 0;
+    uint32_t count = 0;
+  };
+  const auto name = [](const Words& words) { return words.empty() ? std::string() : words[0]; };
+  Command& watch = ops.Add("watch", "follow changes");
+  auto watched = std::make_shared<Range>();
+  watch.Flag("after", &watched->revision, "begin after this revision; 0: from now on");
+  watch.Flag("count", &watched->count, "end after so many events; 0: when interrupted");
+  watch.Run("[NAME]", [=](const Words& words) {
+    return Watch(name(words), watched->revision, watched->count);
+  });
+  Command& audit = ops.Add("audit", "list past changes, newest first");
+  auto listed = std::make_shared<Range>();
+  audit.Flag("before", &listed->revision, "only events before this revision; 0: from the newest");
+  audit.Flag("count", &listed->count, "at most so many events; 0: 100");
+  audit.Run("[NAME]", [=](const Words& words) {
+    return Audit(name(words), listed->revision, listed->count);
+  });
 }
 
 }  // namespace resident::cli

@@ -5,23 +5,26 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/cli/run_argument.h"
 #include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
 #include "runtime/base/status_macros.h"
-
-ABSL_FLAG(bool, all, false, "print every element, not the first 16");
 
 namespace resident::cli {
 namespace {
 
 constexpr size_t kShownElements = 16;
+
+struct RunOptions {
+  std::optional<uint32_t> device;
+  uint32_t op_version = 0;
+  bool all = false;
+};
 
 // An output of the task: what it is and, in the end, its elements.
 struct Output {
@@ -39,10 +42,10 @@ struct Output {
 // Builds the batch of one task from words and the operator's signature.
 class TaskBuilder {
  public:
-  TaskBuilder(client::Client& client, const v1::Operator& op)
-      : client_(client), op_(op), batch_(op.name()) {
-    batch_.Version(absl::GetFlag(FLAGS_op_version));
-    if (const auto device = absl::GetFlag(FLAGS_device).index) batch_.set_device(*device);
+  TaskBuilder(client::Client& client, const v1::Operator& op, const RunOptions& options)
+      : client_(client), op_(op), device_(options.device), batch_(op.name()) {
+    batch_.Version(options.op_version);
+    if (device_.has_value()) batch_.set_device(*device_);
   }
 
   // Checks the words and builds what can be built without a call. INVALID_ARGUMENT: they do
@@ -79,7 +82,7 @@ class TaskBuilder {
   // error is a call's.
   absl::Status Place() {
     client::BufferOptions options;
-    options.device = absl::GetFlag(FLAGS_device).index;
+    options.device = device_;
     for (const InPlace& in_place : in_place_) {
       Output& output = outputs_[in_place.output];
       ASSIGN_OR_RETURN(client::BufferHandle buffer,
@@ -256,6 +259,7 @@ class TaskBuilder {
 
   client::Client& client_;
   const v1::Operator& op_;
+  const std::optional<uint32_t> device_;
   client::TaskBatch batch_;
   std::vector<Output> outputs_;
   std::vector<InPlace> in_place_;
@@ -279,9 +283,9 @@ absl::Status Collect(client::Client& client, const client::Result& result, Outpu
 }
 
 void PrintResult(const v1::Operator& op, const client::Result& result,
-                 const std::vector<Output>& outputs) {
+                 const std::vector<Output>& outputs, bool all) {
   const bool timed = !result.device_ns().empty();
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json json = {{"operator", op.name()},
                  {"version", result.version()},
                  {"device", result.device()},
@@ -299,7 +303,7 @@ void PrintResult(const v1::Operator& op, const client::Result& result,
     PrintJson(json);
     return;
   }
-  const size_t most = absl::GetFlag(FLAGS_all) ? SIZE_MAX : kShownElements;
+  const size_t most = all ? SIZE_MAX : kShownElements;
   Table table({});
   for (const Output& output : outputs) {
     table.Add({output.name, EnumName(output.dtype), FormatShape(output.shape),
@@ -314,13 +318,7 @@ void PrintResult(const v1::Operator& op, const client::Result& result,
       "\n"));
 }
 
-}  // namespace
-
-int RunRun(const std::vector<std::string>& words) {
-  if (words.empty()) {
-    return UsageError("run needs an operator",
-                      "residentctl ops lists them; as in residentctl run add x=1,2 y=3,4");
-  }
+int RunTask(const Words& words, const RunOptions& options) {
   std::vector<RunArgument> arguments;
   for (size_t i = 1; i < words.size(); ++i) {
     absl::StatusOr<RunArgument> argument = ParseRunArgument(words[i]);
@@ -335,7 +333,7 @@ int RunRun(const std::vector<std::string>& words) {
     return UsageError(absl::StrCat(op->name(), " is a FLUX program and takes no arguments by name"),
                       absl::StrCat("residentctl flux run --operator=", op->name()));
   }
-  TaskBuilder builder(**client, *op);
+  TaskBuilder builder(**client, *op, options);
   absl::Status usable = builder.Build(arguments);
   for (const Output& output : builder.outputs()) {
     if (usable.ok()) usable = CheckWritable(output.file);
@@ -356,8 +354,32 @@ int RunRun(const std::vector<std::string>& words) {
     output.file.clear();  // Printed instead: the task is not to have been in vain.
     written.Update(status);
   }
-  PrintResult(*op, *result, builder.outputs());
+  PrintResult(*op, *result, builder.outputs(), options.all);
   return written.ok() ? kExitOk : WriteError(written);
+}
+
+}  // namespace
+
+void AddRun(Command& program) {
+  Command& run = program.Add(
+      "run", "run one task and print what it returns",
+      "VALUE is\n"
+      "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
+      "  @FILE      raw little-endian elements (for an output: the file to write)\n"
+      "  buffer:ID  a buffer on the device\n"
+      "  nothing    for an output: print it\n"
+      "Outputs that are not named are returned, in the shape of the first input (or its first\n"
+      "dimensions, when the output has fewer); give another as in out:1024=. Scalars that\n"
+      "have a default may be left out.\n"
+      "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
+      "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
+      "  residentctl run fill out:4= value=7\n");
+  auto options = std::make_shared<RunOptions>();
+  AddDeviceFlag(run, &options->device);
+  AddOpVersionFlag(run, &options->op_version);
+  run.Flag("all", &options->all, "print every element, not the first 16");
+  run.Run("OPERATOR [NAME[:DTYPE][:SHAPE]=VALUE]...",
+          [options](const Words& words) { return RunTask(words, *options); });
 }
 
 }  // namespace resident::cli

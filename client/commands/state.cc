@@ -1,8 +1,8 @@
 // state: what is in a daemon's state folder, and repairing it. Works on the folder itself,
 // while no daemon does.
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "runtime/state/state_check.h"
@@ -10,32 +10,18 @@
 namespace resident::cli {
 namespace {
 
-constexpr std::string_view kUsage = "residentctl state check DIR | repair DIR";
-
 void PrintLines(std::string_view title, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   Print(absl::StrCat(absl::string_view(title.data(), title.size()), "\n"));
   for (const std::string& line : lines) Print(absl::StrCat("  ", line, "\n"));
 }
 
-}  // namespace
-
-int RunState(const std::vector<std::string>& words) {
-  const std::string action = words.empty() ? "" : words[0];
-  if (action != "check" && action != "repair") {
-    return UsageError(
-        action.empty() ? "state needs an action" : absl::StrCat("state cannot '", action, "'"),
-        kUsage);
-  }
-  if (words.size() != 2) {
-    return UsageError(absl::StrCat("state ", action, " takes one folder"), kUsage);
-  }
-  const bool repair = action == "repair";
-  const absl::StatusOr<StateReport> report = repair ? RepairState(words[1]) : CheckState(words[1]);
+int Examine(const std::string& folder, bool repair) {
+  const absl::StatusOr<StateReport> report = repair ? RepairState(folder) : CheckState(folder);
   if (!report.ok()) return CallError(report.status());
   // A repair's problems are those that there were.
   const bool good = repair || report->problems.empty();
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     PrintJson({{"contents", report->contents},
                {"problems", report->problems},
                {"repairs", report->repairs},
@@ -51,9 +37,26 @@ int RunState(const std::vector<std::string>& words) {
     Print(report->starts ? "a daemon starts with this folder as it is\n"
                          : absl::StrCat("a daemon does not start with this folder. Fix: "
                                         "residentctl state repair ",
-                                        words[1], "\n"));
+                                        folder, "\n"));
   }
   return good ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void AddState(Command& program) {
+  Command& state = program.Add(
+      "state", "check or repair a daemon's state folder (--state_dir)",
+      "Works on the folder itself, while no daemon uses it. check lists what is there and what\n"
+      "is wrong with it; exit status 1 if anything is. repair cuts the journal off at the first\n"
+      "record that cannot be read (and keeps a copy), drops files that are damaged, and says\n"
+      "what was lost by that.\n");
+  state.Add("check", "list what is there and what is wrong").Run("DIR", [](const Words& words) {
+    return Examine(words[0], /*repair=*/false);
+  });
+  state.Add("repair", "drop what is damaged").Run("DIR", [](const Words& words) {
+    return Examine(words[0], /*repair=*/true);
+  });
 }
 
 }  // namespace resident::cli

@@ -4,11 +4,10 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
-#include "client/commands/shared_flags.h"
 #include "runtime/base/sha256.h"
 
 namespace resident::cli {
@@ -37,27 +36,20 @@ bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxNameBytes && name != "residentd";
 }
 
-}  // namespace
-
-int RunToken(const std::vector<std::string>& words) {
-  if (words.size() != 2 || words[0] != "new") {
-    return UsageError("token takes the word new and a name", "residentctl token new NAME");
-  }
-  const std::string& name = words[1];
+int MakeToken(const std::string& name, const std::string& out) {
   if (!IsName(name)) {
     return UsageError(absl::StrCat("'", absl::CHexEscape(name), "' is not an identity's name"),
                       "1 to 256 printable ASCII characters without spaces and '#', not residentd");
   }
   const std::string token = NewToken();
   const std::string line = absl::StrCat(name, " ", Sha256Hex(token));
-  const std::string out = absl::GetFlag(FLAGS_out);
   if (!out.empty()) {
     umask(077);  // A token is its owner's alone.
     if (absl::Status written = WriteFile(out, token + "\n"); !written.ok()) {
       return UsageError(written);
     }
   }
-  if (absl::GetFlag(FLAGS_json)) {
+  if (Common().json) {
     Json json = {{"name", name}, {"line", line}};
     if (out.empty()) json["token"] = token;
     PrintJson(json);
@@ -66,6 +58,20 @@ int RunToken(const std::vector<std::string>& words) {
   Print(absl::StrCat("token, for the client (--token_file): ", out.empty() ? token : out,
                      "\nline, for the daemon's --token_file:  ", line, "\n"));
   return kExitOk;
+}
+
+}  // namespace
+
+void AddToken(Command& program) {
+  Command& token = program.Add(
+      "token", "make a token for an identity",
+      "Prints a new token, for the client, and the line that makes the daemon know it (the\n"
+      "token's hash; the daemon stores no more). With --out the token goes to that file,\n"
+      "readable by its owner alone, and is not printed.\n");
+  Command& make = token.Add("new", "make a token");
+  auto out = std::make_shared<std::string>();
+  AddOutFlag(make, out.get());
+  make.Run("NAME", [out](const Words& words) { return MakeToken(words[0], *out); });
 }
 
 }  // namespace resident::cli

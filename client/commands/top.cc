@@ -3,14 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "client/commands/status_text.h"
-
-ABSL_FLAG(bool, once, false, "print one snapshot and end");
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "time between snapshots");
 
 namespace resident::cli {
 namespace {
@@ -31,16 +28,8 @@ Json Rates(const v1::StatusResponse& before, const v1::StatusResponse& now, doub
   return rates;
 }
 
-}  // namespace
-
-int RunTop(const std::vector<std::string>& words) {
-  if (!words.empty()) return UsageError("top takes no words");
-  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
-  if (interval < absl::Milliseconds(10) || interval > absl::Hours(24)) {
-    return UsageError("--interval must be 10ms to 24h", "as in --interval=2s");
-  }
-  const bool json = absl::GetFlag(FLAGS_json);
-  const bool once = absl::GetFlag(FLAGS_once);
+int Watch(absl::Duration interval, bool once) {
+  const bool json = Common().json;
   const bool redraw = !json && !once && isatty(STDOUT_FILENO) == 1;
 
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
@@ -74,6 +63,21 @@ int RunTop(const std::vector<std::string>& words) {
     before = std::move(now);
     before_time = now_time;
   }
+}
+
+}  // namespace
+
+void AddTop(Command& program) {
+  Command& top =
+      program.Add("top", "live view of devices and clients",
+                  "Redraws on a terminal until interrupted; elsewhere, or with --json, prints one\n"
+                  "snapshot after the other. --once prints one, with rates over one interval.\n");
+  auto once = std::make_shared<bool>(false);
+  auto interval = std::make_shared<absl::Duration>(absl::Seconds(1));
+  top.Flag("once", once.get(), "print one snapshot and end");
+  top.Flag("interval", interval.get(), "time between snapshots",
+           {.low = absl::Milliseconds(10), .high = absl::Hours(24), .fix = "give 10ms to 24h"});
+  top.Run("", [=](const Words&) { return Watch(*interval, *once); });
 }
 
 }  // namespace resident::cli

@@ -2,15 +2,15 @@
 #include "client/version.h"
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 
 namespace resident::cli {
+namespace {
 
-int RunVersion(const std::vector<std::string>& words) {
-  if (!words.empty()) return UsageError("version takes no words");
+int Version(const Words&) {
   // A daemon that is not there is no error here: the question was about versions.
   std::string server;
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
@@ -18,16 +18,24 @@ int RunVersion(const std::vector<std::string>& words) {
     absl::StatusOr<v1::StatusResponse> status = (*client)->Status();
     if (status.ok()) server = status->version();
   }
-  if (absl::GetFlag(FLAGS_json)) {
-    Json json = {{"residentctl", kClientVersion}, {"address", ServerAddress()}};
+  if (Common().json) {
+    Json json = {{"residentctl", kClientVersion}, {"address", Common().server}};
     json["residentd"] = server.empty() ? Json(nullptr) : Json(server);
     PrintJson(json);
     return kExitOk;
   }
   Print(absl::StrCat("residentctl ", kClientVersion, "\n"));
-  Print(server.empty() ? absl::StrCat("residentd   not reached at ", ServerAddress(), "\n")
-                       : absl::StrCat("residentd   ", server, " at ", ServerAddress(), "\n"));
+  Print(server.empty() ? absl::StrCat("residentd   not reached at ", Common().server, "\n")
+                       : absl::StrCat("residentd   ", server, " at ", Common().server, "\n"));
   return kExitOk;
+}
+
+}  // namespace
+
+void AddVersion(Command& program) {
+  program.Add("version", "versions of residentctl and of the daemon")
+      .Alias("--version")
+      .Run("", Version);
 }
 
 }  // namespace resident::cli

@@ -5,8 +5,7 @@
 //
 // Thread safety: a value.
 //
-//   ABSL_FLAG(resident::Share, max_error_rate, {0.01}, "...");
-//   const double rate = absl::GetFlag(FLAGS_max_error_rate).value;
+//   command.FlagAs<resident::Share>("max_error_rate", &max_error_rate, "...");
 #ifndef RESIDENT_RUNTIME_BASE_SHARE_H_
 #define RESIDENT_RUNTIME_BASE_SHARE_H_
 
@@ -18,6 +17,7 @@ namespace resident {
 
 struct Share {
   double value = 0;
+  operator double() const { return value; }
 };
 
 bool AbslParseFlag(absl::string_view text, Share* share, std::string* error);

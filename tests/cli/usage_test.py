@@ -71,63 +71,79 @@ class WithoutDaemon(daemons.CommandTest):
                 self.assertIn("--" + flag["name"], out)
             self.assertEqual(self.check(daemons.ctl(name, "--help"), OK).out, out)
             self.assertEqual(self.check(daemons.ctl("help", name, "--json"), OK).json["name"], name)
+            for action in command.get("commands", []):
+                self.assertIn(action["name"], out)
+                text = self.check(daemons.ctl("help", name, action["name"]), OK).out
+                self.assertIn("Usage: residentctl {} {}".format(name, action["name"]), text)
+                for flag in action["flags"]:
+                    self.assertIn("--" + flag["name"], text)
+                    self.assertIn("--" + flag["name"], out)
 
     def test_usage_errors_end_with_two_and_a_hint(self):
         for words, expected in (
-            ((), "no command"),
+            ((), "residentctl needs a command"),
             (("statsu",), "did you mean status?"),
             (("status", "--quick"), "has no flag --quick"),
-            (("status", "--nonsense"), "unknown flag --nonsense"),
+            (("status", "--nonsense"), "has no flag --nonsense"),
+            (("status", "--quick"), "it is a flag of residentctl bench"),
             (("status", "word"), "takes no words"),
             (("status", "--timeout=0s"), "--timeout"),
-            (("health", "a", "b"), "at most one service"),
-            (("run",), "run needs an operator"),
+            (("health", "a", "b"), "takes [SERVICE], and was given 2 words"),
+            (("run",), "residentctl run takes OPERATOR"),
             (("run", "add", "x"), "is no argument"),
             (("run", "add", "x:2y=1"), "neither an element type nor a shape"),
-            (("flux",), "flux needs an action"),
-            (("flux", "fly", "x"), "flux cannot 'fly'"),
-            (("flux", "asm"), "takes one FILE"),
+            (("flux",), "residentctl flux needs a command"),
+            (("flux", "fly", "x"), "residentctl flux has no command 'fly'"),
+            (("flux", "asm"), "flux asm takes FILE"),
+            (("flux", "run"), "takes a FILE, or --operator"),
+            (("flux", "run", "x", "--unknown_opcode=skip"), "give error or nop"),
             (("flux", "asm", "/nonexistent.flux"), "cannot read /nonexistent.flux"),
-            (("buffers", "eat"), "buffers cannot 'eat'"),
-            (("buffers", "free"), "wrong number of words"),
+            (("buffers", "eat"), "residentctl buffers has no command 'eat'"),
+            (("buffers", "5", "free"), "residentctl buffers has no command '5'"),
+            (("buffers", "free"), "takes ID..., and was given 0 words"),
             (("buffers", "free", "one"), "'one' is no buffer"),
             (("buffers", "alloc", "2by3"), "is no shape"),
+            (("buffers", "alloc", "2x3", "--dtype=f8"), "--dtype cannot be 'f8'. Fix: give f32"),
             (("buffers", "download", "1", "/nonexistent/x"), "cannot write /nonexistent/x"),
             (("buffers", "download", "1", "/"), "it is a folder"),
-            (("ops", "eat", "it"), "ops cannot 'eat'"),
+            (("ops", "eat", "it"), "residentctl ops has no command 'eat'"),
             (("ops", "list", "all"), "takes no words"),
-            (("ops", "install"), "needs a NAME"),
+            (("ops", "install"), "takes NAME [FILE]..."),
             (("ops", "install", "swish"), "takes source files, --expr"),
             (("ops", "install", "swish", "a.cc", "--expr=x"), "takes source files, --expr"),
             (("ops", "install", "swish", "/nonexistent.cc"), "cannot read /nonexistent.cc"),
             (("ops", "install", "swish", "--expr=x", "--wait=never"), "--wait cannot be 'never'"),
-            (("ops", "activate"), "takes one NAME"),
+            (("ops", "activate"), "takes NAME [VERSION]"),
             (("ops", "activate", "swish", "newest"), "'newest' is no version"),
             (("ops", "activate", "swish", "--on_regression=cry"), "--on_regression"),
-            (("ops", "activate", "swish", "--on_regression=rollback"), "warn or roll_back"),
+            (("ops", "activate", "swish", "--on_regression=rollback"), "off, warn or roll_back"),
             (("ops", "activate", "swish", "--max_error_rate=5"), "0% to 100%, or 0 to 1"),
             (("ops", "activate", "swish", "--max_latency_ratio=nan"), "--max_latency_ratio"),
             (("ops", "activate", "swish", "--max_latency_ratio=inf"), "--max_latency_ratio"),
             (("ops", "activate", "swish", "--max_error_rate=nan"), "0% to 100%, or 0 to 1"),
             (("ops", "promote", "swish", "--shadow=nan"), "a percentage is 0% to 100%"),
-            (("ops", "rollback", "swish", "2"), "takes one NAME"),
+            (("ops", "rollback", "swish", "2"), "takes NAME, and was given 2 words"),
+            (("ops", "rollback", "swish", "--force"), "it is a flag of residentctl ops activate"),
             (("ops", "promote", "swish", "--shadow=120%"), "a percentage is 0% to 100%"),
-            (("ops", "watch", "a", "b"), "at most one NAME"),
+            (("ops", "watch", "a", "b"), "takes [NAME], and was given 2 words"),
             (("flux", "run", "x", "--operator=y"), "in place of a FILE"),
-            (("admin",), "admin needs an action"),
+            (("admin",), "residentctl admin needs a command"),
             (("admin", "park", "gpu"), "'gpu' is no device"),
             (("admin", "drain", "now"), "takes no words"),
             (("admin", "drain", "--drain_timeout=-1s"), "--drain_timeout"),
             (("admin", "drain", "--drain_timeout=inf"), "--drain_timeout"),
             (("top", "--interval=1ms"), "--interval"),
             (("top", "--interval=inf"), "--interval"),
-            (("bench", "--batch=0"), "more than zero"),
+            (("bench", "--batch=0"), "--batch cannot be '0'. Fix: give at least 1"),
+            (("bench", "--streams=257"), "give 1 to 256"),
+            (("bench", "--device=cpu"), "give an index as in the DEVICE column"),
             (("bench", "--seconds=nan"), "--seconds"),
             (("bench", "--seconds=inf"), "--seconds"),
             (("bench", "--seconds=-1"), "--seconds"),
             (("bench", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
             (("demo", "--out=/nonexistent/x"), "cannot write /nonexistent/x"),
-            (("help", "nothing"), "there is no command"),
+            (("help", "nothing"), "has no command 'nothing'"),
+            (("completion", "powershell"), "Fix: one of bash zsh fish"),
         ):
             with self.subTest(words=words):
                 result = self.check(daemons.ctl(*words), USAGE)
@@ -135,6 +151,11 @@ class WithoutDaemon(daemons.CommandTest):
                 self.assertEqual(result.out, "")
                 as_json = self.check(daemons.ctl(*words, "--json"), USAGE)
                 self.assertIn("message", as_json.error)
+
+    def test_flags_of_a_command_may_stand_before_its_name(self):
+        address = "127.0.0.1:{}".format(free_port())
+        self.check(daemons.ctl("--interval", "1s", "top", "--once", server=address), UNREACHABLE)
+        self.check(daemons.ctl("--server", "", "status"), USAGE)
 
     def test_no_server_is_three_and_says_how_to_start_one(self):
         address = "127.0.0.1:{}".format(free_port())
