@@ -48,9 +48,9 @@ void AddState(Command& program) {
   Command& state = program.Add(
       "state", "check or repair a daemon's state folder (--state_dir)",
       "Works on the folder itself, while no daemon uses it. check lists what is there and what\n"
-      "is wrong with it; exit status 1 if anything is. repair cuts the journal off at the first\n"
-      "record that cannot be read (and keeps a copy), drops files that are damaged, and says\n"
-      "what was lost by that.\n");
+      "is wrong with it; exit status 1 if anything is. repair writes the database anew with what\n"
+      "can be read of it (and keeps a copy), drops files that are damaged, and says what was lost\n"
+      "by that.\n");
   state.Add("check", "list what is there and what is wrong").Run("DIR", [](const Words& words) {
     return Examine(words[0], /*repair=*/false);
   });
