@@ -36,7 +36,8 @@ void SpareEngine::Stop() {
   if (worker_.joinable()) worker_.join();
 }
 
-std::unique_ptr<EngineProcess> SpareEngine::Take() {
+std::unique_ptr<EngineProcess> SpareEngine::Take(uint64_t staging_bytes) {
+  if (options_.limits.staging_mib << 20 < staging_bytes) return nullptr;
   std::unique_ptr<EngineProcess> taken;
   {
     absl::MutexLock lock(&mu_);

@@ -51,8 +51,8 @@ class SpareEngine {
   SpareEngine& operator=(const SpareEngine&) = delete;
 
   // The spare, no longer this object's, after at most kPrepareLimit if it is being prepared. Null:
-  // there is none.
-  std::unique_ptr<EngineProcess> Take();
+  // there is none, or its staging is smaller than `staging_bytes`.
+  std::unique_ptr<EngineProcess> Take(uint64_t staging_bytes = 0);
   // There is to be one.
   void Refill();
   // Ends it for good.

@@ -73,7 +73,9 @@ Installation Times(const std::string& name, int factor, int nonce) {
 class Bench {
  public:
   Bench()
-      : daemon_({"--park_after=0", "--max_installs=8", "--state_dir=" + state_.path()}),
+      // Its staging is large enough for a spare engine to validate versions.
+      : daemon_({"--park_after=0", "--max_installs=8", "--staging_mib=64",
+                 "--state_dir=" + state_.path()}),
         client_(Must(client::Client::Connect(daemon_.address()), "connect")),
         operators_(*client_) {}
 

@@ -110,14 +110,13 @@ class ProcessValidation : public ValidationEngine {
   void StartEngine() {
     const DeviceOptions options = EngineProcessOptions(options_);
     if (options_.spare != nullptr) {
-      std::unique_ptr<EngineProcess> spare = options_.spare->Take();
-      if (spare != nullptr && spare->region()->layout().staging_bytes >= kStagingBytes) {
+      std::unique_ptr<EngineProcess> spare = options_.spare->Take(kStagingBytes);
+      if (spare != nullptr) {
         EngineOptions engine = options.engine;
         engine.memory_bytes = kDeviceMemoryMib << 20;
         info_ = Hold(std::move(spare)).Start(engine, kSpareStartLimit);
         if (info_.ok() || cancelled_) return;
       }
-      if (spare != nullptr) EngineReaper::Reap(std::move(spare));
     }
     auto process = EngineProcess::Launch(options);
     if (!process.ok()) {
