@@ -77,7 +77,7 @@ ExampleRunner::ExampleRunner(const ValidationJob& job, TaskRunner* tasks,
                              const ValidationStaging& staging)
     : job_(job),
       tasks_(tasks),
-      staging_(staging memory),
+      staging_(staging),
       time_limit_(TaskTimeLimit(job.task_time_limit)) {
   for (size_t p = 0; p < job.signature.parameters().size(); ++p) {
     const ParameterKind kind = job.signature.parameters()[p].kind;

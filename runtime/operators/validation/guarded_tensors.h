@@ -105,7 +105,7 @@ class GuardedTensors {
  private:
   GuardedTensors(const Signature& signature, const Example& example,
                  const ValidationStaging& staging)
-      : signature_(&signature), example_(&example), staging_(staging memory) {}
+      : signature_(&signature), example_(&example), staging_(staging) {}
 
   // From its first byte to that behind its last element.
   static uint64_t Extent(const Tensor& tensor) {
