@@ -60,7 +60,7 @@ absl::Status WriteAndWait(
     RETURN_IF_ERROR(fill(offset, {staging->host, size}));
     auto batch = MakeCopyBatch(copy_bytes, device.index(), session, staging->address,
                                address + offset, size);
-    batch->keep_alive.push_back(staging memory);
+    batch->keep_alive.push_back(staging);
     // Shared with `done`, which may come after this function has given up.
     auto done = std::make_shared<absl::Notification>();
     batch->done = [done](Batch&) { done->Notify(); };
