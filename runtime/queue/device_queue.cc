@@ -527,6 +527,9 @@ void DeviceQueue::OnWorkWhileParked(std::function<void()> callback) {
 Clock::time_point DeviceQueue::idle_since() const { return impl_->idle_since(); }
 absl::Status DeviceQueue::Hold() { return impl_->Hold(); }
 bool DeviceQueue::ParkIfDrained() { return impl_->ParkIfDrained(); }
+std::vector<OverdueTask> DeviceQueue::FindOverdue(nanoseconds limit) {
+  return impl_->FindOverdue([limit](uint32_t) { return limit; });
+}
 std::vector<OverdueTask> DeviceQueue::FindOverdue(const TimeLimit& limit) {
   return impl_->FindOverdue(limit);
 }

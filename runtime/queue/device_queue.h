@@ -147,8 +147,10 @@ class DeviceQueue {
   // time_point::max() while there is.
   Clock::time_point idle_since() const;
 
-  // Tasks that a worker has been running for longer than their slot's limit, by
-  // breadcrumb. `limit` is asked for kNoOperatorSlot where the kernel takes up nothing at all.
+  // Tasks that a worker has been running for longer than `limit`, by breadcrumb.
+  std::vector<OverdueTask> FindOverdue(std::chrono::nanoseconds limit);
+  // The same with a limit for each operator slot; asked for kNoOperatorSlot where the
+  // kernel takes up nothing at all.
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   // Operator slots of the tasks that workers were running, by breadcrumb: the
   // suspects when an engine faults.

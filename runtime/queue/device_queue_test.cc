@@ -503,19 +503,18 @@ TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
 }
 
 TEST_F(DeviceQueueTest, OverdueTaskIsFoundWithItsOperator) {
-  const TimeLimit limit = [](uint32_t) { return std::chrono::milliseconds(20); };
   auto out = harness_->Staging(64);
   auto slow = SpinBatch(out.address, 1, 300'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
   std::vector<OverdueTask> overdue;
   while (overdue.empty() && !slow->done.HasBeenNotified()) {
-    overdue = queue_.FindOverdue(limit);
+    overdue = queue_.FindOverdue(std::chrono::milliseconds(20));
     std::this_thread::yield();
   }
   ASSERT_EQ(overdue.size(), 1u);
   EXPECT_EQ(overdue[0].operator_slot, OperatorSlot("test.spin"));
   slow->Wait();
-  EXPECT_TRUE(queue_.FindOverdue(limit).empty());
+  EXPECT_TRUE(queue_.FindOverdue(std::chrono::milliseconds(20)).empty());
 }
 
 TEST_F(DeviceQueueTest, RemovedClientsInOrderBatchEndsToo) {
