@@ -137,6 +137,8 @@ class OperatorsServiceTest : public ::testing::Test {
   LiveStreams streams_;
   SharedSlots watch_slots_{{.what = "Operators.Watch streams"}, kMaxWatchers};
   SharedSlots install_slots_{{.what = "installs under way", .flag = "--max_installs"}, 2};
+  // For calls that may begin while their test ends.
+  SharedSlots many_slots_{{.what = "installs under way"}, 1'000'000};
   WorkerPool blocking_{2};
   WorkerPool changes_{1};
   WorkerPool rounds_{1};
@@ -349,8 +351,7 @@ TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {
 }
 
 TEST_F(OperatorsServiceTest, AClientThatGoesWhileItSendsInstallsNothing) {
-  SharedSlots many({.what = "installs under way"}, 1'000'000);
-  core_.install_slots = &many;
+  core_.install_slots = &many_slots_;
   // One that is taken for whole, since the connection's end came first, is withdrawn.
   manager_.set_script({{}, {}, /*until_withdrawn=*/true});
   for (int i = 0; i < 50; ++i) {
