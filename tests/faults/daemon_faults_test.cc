@@ -173,7 +173,7 @@ TEST(DaemonFaultsTest, MetricsPortInUse) {
 
 TEST(DaemonFaultsTest, RingThatIsNoPowerOfTwo) {
   const Daemon::Failure failure = Daemon::StartInVain({"--ring_slots=100"});
-  EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
+  EXPECT_EQ(failure.exit.status, 2) << failure.exit.ToString();
   EXPECT_THAT(failure.output, HasSubstr("--ring_slots"));
 }
 
