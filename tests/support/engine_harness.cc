@@ -86,7 +86,7 @@ TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n,
   task.operator_slot = static_cast<uint16_t>(operator_slot);
   task.flags = kTaskCompact;
   task.set_elements(n);
-  uint32_t i = 1;
+  uint32_t i = 0;
   for (uint64_t argument : arguments) task.set_compact_argument(i++, argument);
   return task;
 }
