@@ -262,13 +262,13 @@ TEST_F(Operators, CopyBytesOfEveryAlignmentAndLength) {
 // Blocks count chunks in 32 bits: numbers above that must not be taken for others, nor for none.
 TEST_F(Operators, TooManyChunksAreRefused) {
   constexpr int64_t kN = 1000;
-  for (const uint64_t chunks : {kMaxTaskChunks + 1, (uint64_t{1} << 32) - 1, uint64_t{1} << 32,
-                                (uint64_t{1} << 32) + 1, (uint64_t{1} << 32) + 7, UINT64_MAX}) {
+  for (const uint64_t chunks :
+       std::vector<uint64_t>{kMaxTaskChunks + 1, (uint64_t{1} << 32) - 1, uint64_t{1} << 32,
+                             (uint64_t{1} << 32) + 1, (uint64_t{1} << 32) + 7, UINT64_MAX}) {
     SCOPED_TRACE(chunks);
     Poison(out(), kN);
     TaskDescriptor task = ArgumentTask(OperatorSlot("copy"), 2, 1);
-    task.words[1] = chunks;
-    task.words[2] = UINT16_MAX;
+    task.set_chunks(chunks);
     Run(task,
         {DenseTensor(x_.address, DType::kF32, {kN}), DenseTensor(out_.address, DType::kF32, {kN})},
         CompletionStatus::kInvalidArgument);
