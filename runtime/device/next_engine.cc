@@ -85,8 +85,9 @@ absl::Status NextEngine::LaunchKernel(EngineProcess& process, const Generation* 
                                       EngineInfo* info) {
   if (generation != options_.engine.generation.get() && generation != nullptr) {
     ASSIGN_OR_RETURN(auto staged, process.client()->Stage(*generation));
-    ASSIGN_OR_RETURN(const auto switched, process.client()->Switch(++changes_, /*launch=*/true,
-                                                                   std::chrono::nanoseconds(0)));
+    RETURN_IF_ERROR(process.client()
+                        ->Switch(++changes_, /*launch=*/true, std::chrono::nanoseconds(0))
+                        .status());
     info->generation = generation->number;
     info->operators = std::move(staged);
     return absl::OkStatus();

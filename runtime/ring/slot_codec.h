@@ -47,8 +47,21 @@ inline bool IsReady(RingSlot& slot, uint64_t sequence) {
   return true;
 }
 
+// For the reader that the slot is meant for: nobody writes it until it is given back.
 template <typename Payload>
-void ReadSlot(RingSlot& slot, Payload* payload) {
+void ReadSlot(const RingSlot& slot, Payload* payload) {
+  static_assert(sizeof(Payload) == kChunksPerSlot * kChunkPayloadBytes);
+  static_assert(std::is_trivially_copyable_v<Payload>);
+  auto* const to = reinterpret_cast<unsigned char*>(payload);
+  for (uint32_t c = 0; c < kChunksPerSlot; ++c) {
+    std::memcpy(to + c * kChunkPayloadBytes, slot.chunks[c].payload, kChunkPayloadBytes);
+  }
+}
+
+// For readers that compete: what one reads while another has taken the slot may be torn, and is not
+// used.
+template <typename Payload>
+void ReadSlotShared(RingSlot& slot, Payload* payload) {
   static_assert(sizeof(Payload) == kChunksPerSlot * kChunkPayloadBytes);
   static_assert(std::is_trivially_copyable_v<Payload>);
   u32 words[kChunksPerSlot * kWordsPerChunk];

@@ -150,7 +150,8 @@ class PolicyTest : public ::testing::Test {
     size_t count = 0;
     for (const char* what : {"residentd: reloaded ", "residentd: error: failed to reload "}) {
       const std::string line = what + flag;
-      for (size_t at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++count;
+      for (size_t at = log.find(line); at != std::string::npos; at = log.find(line, at + 1))
+        ++count;
     }
     return count;
   }

@@ -260,7 +260,7 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   // that this slot was read, and the host may write it again however long this worker
   // is held up. What is read in vain, because another worker took the task, may be
   // torn and is not looked at.
-  ReadSlot(slot, &state.descriptor);
+  ReadSlotShared(slot, &state.descriptor);
   if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel))
     return true;
   if (state.descriptor.flags & kTaskSkip) return true;

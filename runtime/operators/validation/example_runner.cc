@@ -75,10 +75,7 @@ bool IsAll(const char* bytes, uint32_t count, uint8_t value) {
 
 ExampleRunner::ExampleRunner(const ValidationJob& job, TaskRunner* tasks,
                              const ValidationStaging& staging)
-    : job_(job),
-      tasks_(tasks),
-      staging_(staging),
-      time_limit_(TaskTimeLimit(job.task_time_limit)) {
+    : job_(job), tasks_(tasks), staging_(staging), time_limit_(TaskTimeLimit(job.task_time_limit)) {
   for (size_t p = 0; p < job.signature.parameters().size(); ++p) {
     const ParameterKind kind = job.signature.parameters()[p].kind;
     if (kind == ParameterKind::kOutput || kind == ParameterKind::kInOut) outputs_.push_back(p);

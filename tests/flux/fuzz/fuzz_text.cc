@@ -1,10 +1,8 @@
 // libFuzzer target: the assembler and the vector reader on any text, and the
 // disassembler on any bytes.
 //
-//   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -I. \
-//     tests/flux/fuzz/fuzz_text.cc \
-//     runtime/flux/{assembler,disassembler,instruction_table,vectors}.cc \
-//     $(pkg-config --libs absl_status absl_statusor absl_strings absl_str_format) -o fuzz_text
+// `make fuzz` builds and runs it. By hand, with the binary that it leaves:
+//
 //   ./fuzz_text -max_total_time=60
 #include <cstddef>
 #include <cstdint>
