@@ -2,10 +2,8 @@
 // instrumented, so it does not see what orders their own accesses, and reports their
 // insides, inlined parts of them in our binaries included.
 //
-// A suppression matches any frame of a report, so races in what runs inside an RPC
-// handler go unreported too. The runtime's own handlers are those of the engine's
-// control plane (runtime/engine/control), which hold a lock for their whole length; what
-// they call is tested without gRPC as well.
+// A suppression matches any frame of a report, so races in code that runs inside an RPC handler are
+// not reported either. There are no such handlers in the runtime.
 //
 // absl::Status: where the library drops a reference to what two threads share, it orders that
 // before the delete by whoever drops the last one.

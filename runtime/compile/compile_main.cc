@@ -20,12 +20,13 @@
 #include "absl/strings/str_join.h"
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/base/process/oom_score.h"
+#include "runtime/base/process/status_message.h"
 #include "runtime/base/sandbox/sandbox.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
-#include "runtime/compile/message_pipe.h"
 
 namespace resident {
 namespace {
@@ -135,16 +136,16 @@ int CompileMain(int argc, char** argv) {
   internal::CompileHello hello;
   SetStatus(tool.status(), hello.mutable_status());
   if (tool.ok()) hello.set_compiler(*tool);
-  if (!WriteMessage(kCompileFd, hello.SerializeAsString(), WaitForever).ok() || !tool.ok()) {
+  if (!WriteFrame(kCompileFd, hello.SerializeAsString(), WaitForever).ok() || !tool.ok()) {
     return 1;
   }
   while (true) {
-    const auto message = ReadMessage(kCompileFd, kMaxMessageBytes, WaitForever);
+    const auto message = ReadFrame(kCompileFd, kMaxMessageBytes, WaitForever);
     if (!message.ok()) return absl::IsOutOfRange(message.status()) ? 0 : 1;
     internal::CompileRequest request;
     if (!request.ParseFromString(*message)) return 1;
     const internal::CompileResponse response = Answer(role, request);
-    if (!WriteMessage(kCompileFd, response.SerializeAsString(), WaitForever).ok()) return 1;
+    if (!WriteFrame(kCompileFd, response.SerializeAsString(), WaitForever).ok()) return 1;
   }
 }
 

@@ -16,10 +16,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/install_errors.h"
+#include "runtime/base/process/frames.h"
+#include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_main.h"
-#include "runtime/compile/job_runner.h"
-#include "runtime/compile/message_pipe.h"
 #include "runtime/compile/work_folder.h"
 #include "runtime/engine/image/gpu_variables.h"
 
@@ -196,7 +196,7 @@ absl::Status CompileProcess::EndOf(const absl::Status& status) {
 absl::StatusOr<std::string> CompileProcess::Hello() {
   if (hello_) return *hello_;
   const auto deadline = Clock::now() + options_.limits.wall_time;
-  const auto message = ReadMessage(socket_, kMaxCompilerLogBytes, [&](int fd, short events) {
+  const auto message = ReadFrame(socket_, kMaxCompilerLogBytes, [&](int fd, short events) {
     return Wait(fd, events, deadline, nullptr);
   });
   internal::CompileHello hello;
@@ -221,11 +221,10 @@ absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
   const WaitForFd wait = [&](int fd, short events) {
     return Wait(fd, events, deadline, cancelled);
   };
-  if (absl::Status status = WriteMessage(socket_, request.SerializeAsString(), wait);
-      !status.ok()) {
+  if (absl::Status status = WriteFrame(socket_, request.SerializeAsString(), wait); !status.ok()) {
     return EndOf(status);
   }
-  const auto message = ReadMessage(socket_, kMaxMessageBytes, wait);
+  const auto message = ReadFrame(socket_, kMaxMessageBytes, wait);
   if (!message.ok()) return EndOf(message.status());
   internal::CompileResponse response;
   if (!response.ParseFromString(*message)) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/process/status_message.h"
 #include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/device_link.h"
@@ -158,15 +159,6 @@ absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& un
 }
 
 }  // namespace
-
-void SetStatus(const absl::Status& status, internal::CompileStatus* to) {
-  to->set_code(static_cast<int32_t>(status.code()));
-  to->set_message(ToUtf8(status.message()));
-}
-
-absl::Status GetStatus(const internal::CompileStatus& from) {
-  return absl::Status(static_cast<absl::StatusCode>(from.code()), from.message());
-}
 
 internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::string& folder,
                                      const internal::CompileRequest& request) {

@@ -24,9 +24,6 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request);
 // and version.
 absl::StatusOr<std::string> WarmCudaTools();
 
-void SetStatus(const absl::Status& status, internal::CompileStatus* to);
-absl::Status GetStatus(const internal::CompileStatus& from);
-
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_COMPILE_JOB_RUNNER_H_

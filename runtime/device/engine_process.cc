@@ -65,13 +65,10 @@ absl::Status CheckLayout(uint64_t engine_layout_hash) {
 absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(auto region, SharedRegion::Create(options.limits.ring_slots,
                                                      options.limits.staging_mib << 20));
-  // gRPC reads until there is nothing more, so its sockets must not block.
+  // The front end never waits to send a request (engine_client.h).
   ASSIGN_OR_RETURN(const auto control, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
   absl::Cleanup close_control = [&] { close(control.ours); };
   absl::Cleanup close_their_control = [&] { close(control.theirs); };
-  ASSIGN_OR_RETURN(const auto descriptors, MakeSocketPair(SOCK_SEQPACKET));
-  absl::Cleanup close_descriptors = [&] { close(descriptors.ours); };
-  absl::Cleanup close_their_descriptors = [&] { close(descriptors.theirs); };
   ASSIGN_OR_RETURN(const auto lifeline, MakeSocketPair(SOCK_STREAM));
   absl::Cleanup close_lifeline = [&] { close(lifeline.ours); };
   absl::Cleanup close_their_lifeline = [&] { close(lifeline.theirs); };
@@ -85,18 +82,18 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   child_options.arguments = {
       "residentd", "engine", absl::StrCat("--kind=", options.cuda ? "cuda" : "cpu"),
       absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
-  child_options.fds = {
-      {region->fd(), kEngineRegionFd},           {control.theirs, kEngineControlFd},
-      {descriptors.theirs, kEngineDescriptorFd}, {lifeline.theirs, kEngineLifelineFd},
-      {output->child_end(), STDOUT_FILENO},      {output->child_end(), STDERR_FILENO}};
+  child_options.fds = {{region->fd(), kEngineRegionFd},
+                       {control.theirs, kEngineControlFd},
+                       {lifeline.theirs, kEngineLifelineFd},
+                       {output->child_end(), STDOUT_FILENO},
+                       {output->child_end(), STDERR_FILENO}};
   child_options.environment = EngineEnvironment(options.cuda);
   ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
   output->CloseChildEnd();
 
   std::move(close_control).Cancel();
-  std::move(close_descriptors).Cancel();
   std::move(close_lifeline).Cancel();
-  auto client = std::make_shared<EngineClient>(control.ours, descriptors.ours);
+  auto client = std::make_shared<EngineClient>(control.ours);
   return std::unique_ptr<EngineProcess>(new EngineProcess(options, std::move(region),
                                                           std::move(output), std::move(child),
                                                           std::move(client), lifeline.ours));

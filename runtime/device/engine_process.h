@@ -1,5 +1,5 @@
 // EngineProcess: one engine process with what the front end shares with it: the
-// region, the control plane, the child itself. What the engine prints comes out of this
+// region, the control connection, the child itself. What the engine prints comes out of this
 // process's standard error, marked and limited (runtime/base/process/child_output.h).
 //
 // The destructor kills and reaps the process. The region stays mapped as long as

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
@@ -92,10 +91,7 @@ absl::Status NextEngine::LaunchKernel(EngineProcess& process, const Generation* 
     info->operators = std::move(staged);
     return absl::OkStatus();
   }
-  absl::Notification answered;
-  const auto call = process.client()->StartResume(kLaunchLimit, [&answered] { answered.Notify(); });
-  answered.WaitForNotification();
-  return call->answer().status();
+  return process.client()->Resume(kLaunchLimit);
 }
 
 absl::StatusOr<std::unique_ptr<EngineProcess>> NextEngine::Take(

@@ -246,7 +246,11 @@ TEST_F(SystemCallsTest, AnEngineHasThreadsMemoryAndItsSockets) {
                            return 2;
                          }
                          if (send(sockets[0], &byte, 1, 0) != 1) return 3;
-                         if (recv(sockets[1], &byte, 1, 0) != 1) return 4;
+                         iovec payload{&byte, 1};
+                         msghdr message = {};
+                         message.msg_iov = &payload;
+                         message.msg_iovlen = 1;
+                         if (recvmsg(sockets[1], &message, 0) != 1) return 4;
                          return fcntl(sockets[0], F_SETFL, O_NONBLOCK) == 0 ? 0 : 5;
                        }),
               0)

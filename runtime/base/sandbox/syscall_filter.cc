@@ -46,6 +46,7 @@ constexpr int kBasics[] = {
     SYS_write,
     SYS_readv,
     SYS_writev,
+    SYS_sendto,  // On the socket to the front end, the only one that there is.
     SYS_pread64,
     SYS_pwrite64,
     SYS_lseek,
@@ -118,13 +119,8 @@ constexpr int kBasics[] = {
     SYS_sysinfo,
 };
 
-// Allowed to the CPU engine beside the basics: gRPC on the sockets that it was started with.
-constexpr int kCpuEngineCalls[] = {
-    SYS_epoll_create1,  SYS_epoll_ctl,       SYS_epoll_wait,      SYS_epoll_pwait, SYS_epoll_pwait2,
-    SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_sendto,      SYS_sendmsg,
-    SYS_recvfrom,       SYS_recvmsg,         SYS_shutdown,        SYS_getsockname, SYS_getpeername,
-    SYS_getsockopt,     SYS_setsockopt,
-};
+// Allowed to the CPU engine beside the basics: requests that come with a descriptor.
+constexpr int kCpuEngineCalls[] = {SYS_recvmsg};
 
 // Allowed to compilers beside the basics: looking at files, and at themselves. Where there is
 // Landlock it decides about the files.

@@ -1,17 +1,21 @@
 #include "runtime/engine/control/engine_client.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/create_channel_posix.h>
-#include <unistd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "resident/internal/engine.grpc.pb.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "resident/internal/engine.pb.h"
+#include "runtime/base/process/frames.h"
+#include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/engine/control/descriptor_channel.h"
 #include "runtime/engine/control/engine_messages.h"
 #include "runtime/engine/control/generation_transfer.h"
 
@@ -21,225 +25,260 @@ namespace {
 constexpr std::chrono::milliseconds kStageLimit{30'000};
 // Loading a generation takes far less than a millisecond for each operator.
 constexpr std::chrono::milliseconds kLoadLimit{10'000};
-constexpr std::chrono::milliseconds kUnmapLimit{5'000};
-// The answer's way back, on top of the time that the engine itself was given.
+// For the answer, beside the time that the engine itself was given.
 constexpr std::chrono::milliseconds kAnswerLimit{5'000};
 
-std::unique_ptr<internal::EngineControl::Stub> MakeStub(int control_socket) {
-  grpc::ChannelArguments arguments;
-  // A call fails when the engine does; the supervisor decides what happens next.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  return internal::EngineControl::NewStub(
-      grpc::CreateCustomInsecureChannelFromFd("engine", control_socket, arguments));
-}
+absl::Status Ended() { return absl::UnavailableError("the engine has ended"); }
 
-void SetLimit(grpc::ClientContext& context, std::chrono::nanoseconds most) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::duration_cast<std::chrono::system_clock::duration>(most));
-}
-
-internal::SwitchRequest SwitchMessage(uint64_t change, bool launch, std::chrono::nanoseconds most) {
-  internal::SwitchRequest request;
-  request.set_change(change);
-  request.set_launch(launch);
-  request.set_most_ns(most.count());
+internal::EngineRequest SwitchMessage(uint64_t change, bool launch,
+                                      std::chrono::nanoseconds park_timeout) {
+  internal::EngineRequest request;
+  internal::SwitchRequest* const message = request.mutable_switch_generation();
+  message->set_change(change);
+  message->set_launch(launch);
+  message->set_park_timeout_ns(park_timeout.count());
   return request;
 }
 
-SwitchTimes TimesOf(const internal::SwitchResponse& response) { return FromMessage(response); }
-template <typename Response>
-SwitchTimes TimesOf(const Response&) {
-  return {};
-}
-
-using Calls = internal::EngineControl::StubInterface::async_interface;
-
-template <typename Request, typename Response>
-class PendingCall final : public EngineCall {
- public:
-  using Method = void (Calls::*)(grpc::ClientContext*, const Request*, Response*,
-                                 std::function<void(grpc::Status)>);
-
-  explicit PendingCall(std::chrono::nanoseconds most) { SetLimit(state_->context, most); }
-  ~PendingCall() override { state_->context.TryCancel(); }
-
-  Request& request() { return state_->request; }
-
-  void Start(Calls* calls, Method method, EngineClient::OnAnswer on_answer) {
-    // gRPC holds on to the state until it has called back, however long this object lives.
-    (calls->*method)(&state_->context, &state_->request, &state_->response,
-                     [state = state_, on_answer = std::move(on_answer)](grpc::Status status) {
-                       if (status.ok()) {
-                         state->answer = TimesOf(state->response);
-                       } else {
-                         state->answer = FromControlStatus(status);
-                       }
-                       state->answered.store(true, std::memory_order_release);
-                       if (on_answer) on_answer();
-                     });
-  }
-
-  bool answered() const override { return state_->answered.load(std::memory_order_acquire); }
-  const absl::StatusOr<SwitchTimes>& answer() const override { return state_->answer; }
-
- private:
-  struct State {
-    grpc::ClientContext context;
-    Request request;
-    Response response;
-    absl::StatusOr<SwitchTimes> answer;  // Written before `answered`.
-    std::atomic<bool> answered{false};
-  };
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
-};
-
 }  // namespace
 
-struct EngineClient::Stub {
-  std::unique_ptr<internal::EngineControl::Stub> calls;
+struct EngineCall::Pending {
+  EngineClient::OnAnswer on_answer;   // May be null.
+  internal::EngineResponse response;  // Written before `answered`.
+  absl::Notification answered;
 };
 
-EngineClient::EngineClient(int control_socket, int descriptor_socket,
-                           std::chrono::milliseconds map_limit)
-    : stub_(std::make_unique<Stub>(Stub{MakeStub(control_socket)})),
-      descriptor_socket_(descriptor_socket),
-      map_limit_(map_limit) {}
+// The socket, and the calls that wait for answers.
+class EngineConnection {
+ public:
+  using Pending = EngineCall::Pending;
 
-EngineClient::~EngineClient() { close(descriptor_socket_); }
+  explicit EngineConnection(int socket) : socket_(socket) {}
+
+  // Sends the request; `*id` is the id that it got. What is returned is answered once.
+  std::shared_ptr<Pending> Send(internal::EngineRequest request, int fd,
+                                EngineClient::OnAnswer on_answer, uint64_t* id) {
+    auto pending = std::make_shared<Pending>();
+    pending->on_answer = std::move(on_answer);
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mu_);
+      *id = ++last_id_;
+      request.set_id(*id);
+      const auto never_wait = [](int, short) {
+        return absl::UnavailableError("the engine does not read its requests");
+      };
+      ended =
+          ended_ || !WriteFrame(socket_.get(), request.SerializeAsString(), never_wait, fd).ok();
+      if (!ended) pending_[*id] = pending;
+      if (ended && !ended_) shutdown(socket_.get(), SHUT_RDWR);  // The reader ends the other calls.
+    }
+    if (ended) Answer(*pending, Ended());
+    return pending;
+  }
+
+  // The answer of this call, if there will be one, is dropped.
+  void Forget(uint64_t id) {
+    absl::MutexLock lock(&mu_);
+    pending_.erase(id);
+  }
+
+  // Until the connection is closed; then all calls are answered UNAVAILABLE.
+  void ReadResponses() {
+    while (true) {
+      const auto message = ReadFrame(socket_.get(), kMaxControlMessageBytes, WaitForever);
+      internal::EngineResponse response;
+      if (!message.ok() || !response.ParseFromString(*message)) break;
+      if (const auto pending = Take(response.id())) {
+        pending->response.Swap(&response);
+        Notify(*pending);
+      }
+    }
+    absl::flat_hash_map<uint64_t, std::shared_ptr<Pending>> pending;
+    {
+      absl::MutexLock lock(&mu_);
+      ended_ = true;
+      pending.swap(pending_);
+    }
+    for (auto& [id, call] : pending) Answer(*call, Ended());
+  }
+
+  // Ends ReadResponses.
+  void Close() { shutdown(socket_.get(), SHUT_RDWR); }
+
+ private:
+  std::shared_ptr<Pending> Take(uint64_t id) {
+    absl::MutexLock lock(&mu_);
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) return nullptr;
+    auto pending = std::move(found->second);
+    pending_.erase(found);
+    return pending;
+  }
+
+  static void Answer(Pending& pending, const absl::Status& status) {
+    SetStatus(status, pending.response.mutable_status());
+    Notify(pending);
+  }
+  static void Notify(Pending& pending) {
+    const EngineClient::OnAnswer on_answer = std::move(pending.on_answer);
+    pending.answered.Notify();
+    if (on_answer) on_answer();
+  }
+
+  const UniqueFd socket_;
+  absl::Mutex mu_;  // Also orders what is written to the socket.
+  uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);  // By id.
+};
+
+EngineCall::~EngineCall() { connection_->Forget(id_); }
+
+bool EngineCall::answered() const {
+  return pending_->answered.HasBeenNotified() || std::chrono::steady_clock::now() >= deadline_;
+}
+
+absl::StatusOr<SwitchTimes> EngineCall::answer() const {
+  if (!pending_->answered.HasBeenNotified()) {
+    return absl::DeadlineExceededError("the engine did not answer in time");
+  }
+  RETURN_IF_ERROR(GetStatus(pending_->response.status()));
+  return FromMessage(pending_->response.switch_generation());
+}
+
+EngineClient::EngineClient(int control_socket, std::chrono::milliseconds map_limit)
+    : connection_(std::make_shared<EngineConnection>(control_socket)), map_limit_(map_limit) {
+  reader_ = std::thread([connection = connection_] {
+    prctl(PR_SET_NAME, "resident-answer");
+    connection->ReadResponses();
+  });
+}
+
+EngineClient::~EngineClient() {
+  connection_->Close();
+  reader_.join();
+}
+
+absl::StatusOr<internal::EngineResponse> EngineClient::Call(internal::EngineRequest request,
+                                                            std::chrono::nanoseconds timeout,
+                                                            int fd) {
+  uint64_t id = 0;
+  const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
+  if (!pending->answered.WaitForNotificationWithTimeout(absl::FromChrono(timeout))) {
+    connection_->Forget(id);
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the engine did not answer within ",
+        std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms"));
+  }
+  RETURN_IF_ERROR(GetStatus(pending->response.status()));
+  return std::move(pending->response);
+}
+
+std::unique_ptr<EngineCall> EngineClient::StartCall(internal::EngineRequest request,
+                                                    std::chrono::nanoseconds timeout,
+                                                    OnAnswer on_answer) {
+  uint64_t id = 0;
+  auto pending = connection_->Send(std::move(request), -1, std::move(on_answer), &id);
+  return absl::WrapUnique(new EngineCall(connection_, id, std::move(pending),
+                                         std::chrono::steady_clock::now() + timeout));
+}
 
 absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(bool cuda, int ordinal,
-                                                               std::chrono::milliseconds most) {
-  internal::PrepareRequest request;
-  request.set_kind(cuda ? internal::PrepareRequest::KIND_CUDA : internal::PrepareRequest::KIND_CPU);
-  request.set_ordinal(ordinal);
-  grpc::ClientContext context;
-  SetLimit(context, most);
-  internal::PrepareResponse response;
-  const grpc::Status status = stub_->calls->Prepare(&context, request, &response);
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the engine did not bring its device up within ", most.count(), " ms"));
-  }
-  if (!status.ok()) return FromControlStatus(status);
-  return FromMessage(response.phases());
+                                                               std::chrono::milliseconds timeout) {
+  internal::EngineRequest request;
+  internal::PrepareRequest* const prepare = request.mutable_prepare();
+  prepare->set_kind(cuda ? internal::PrepareRequest::KIND_CUDA
+                         : internal::PrepareRequest::KIND_CPU);
+  prepare->set_ordinal(ordinal);
+  ASSIGN_OR_RETURN(const auto response, Call(std::move(request), timeout));
+  return FromMessage(response.prepare().phases());
 }
 
 absl::StatusOr<EngineInfo> EngineClient::Start(const EngineOptions& options,
-                                               std::chrono::milliseconds most) {
-  internal::StartRequest request = ToMessage(options);
+                                               std::chrono::milliseconds timeout) {
+  internal::EngineRequest request;
+  *request.mutable_start() = ToMessage(options);
+  UniqueFd objects;
   if (options.generation != nullptr) {
-    RETURN_IF_ERROR(SendGeneration(*options.generation, request.mutable_generation()));
+    ASSIGN_OR_RETURN(objects, PackGeneration(*options.generation,
+                                             request.mutable_start()->mutable_generation()));
   }
-  grpc::ClientContext context;
-  SetLimit(context, most);
-  internal::StartResponse response;
-  const grpc::Status status = stub_->calls->Start(&context, request, &response);
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the engine did not start within ", most.count(), " ms"));
-  }
-  if (!status.ok()) return FromControlStatus(status);
-  return FromMessage(response);
+  ASSIGN_OR_RETURN(const auto response, Call(std::move(request), timeout, objects.get()));
+  return FromMessage(response.start());
 }
 
-std::unique_ptr<EngineCall> EngineClient::StartAwaitPark(std::chrono::nanoseconds most,
-                                                         OnAnswer on_answer) {
-  using Call = PendingCall<internal::AwaitParkRequest, internal::AwaitParkResponse>;
-  auto call = std::make_unique<Call>(most + kAnswerLimit);
-  call->request().set_most_ns(most.count());
-  call->Start(stub_->calls->async(), &Calls::AwaitPark, std::move(on_answer));
-  return call;
-}
-
-std::unique_ptr<EngineCall> EngineClient::StartResume(std::chrono::milliseconds most,
-                                                      OnAnswer on_answer) {
-  using Call = PendingCall<internal::ResumeRequest, internal::ResumeResponse>;
-  auto call = std::make_unique<Call>(most);
-  call->Start(stub_->calls->async(), &Calls::Resume, std::move(on_answer));
-  return call;
-}
-
-std::unique_ptr<EngineCall> EngineClient::StartSwitch(uint64_t change, bool launch,
-                                                      std::chrono::nanoseconds most,
-                                                      OnAnswer on_answer) {
-  using Call = PendingCall<internal::SwitchRequest, internal::SwitchResponse>;
-  auto call = std::make_unique<Call>(most + kLoadLimit);
-  call->request() = SwitchMessage(change, launch, most);
-  call->Start(stub_->calls->async(), &Calls::Switch, std::move(on_answer));
-  return call;
-}
-
-void EngineClient::StartUnmapShared(uint64_t mapping) {
-  struct Call {
-    grpc::ClientContext context;
-    internal::UnmapSharedRequest request;
-    internal::UnmapSharedResponse response;
-  };
-  auto call = std::make_shared<Call>();
-  SetLimit(call->context, kUnmapLimit);
-  call->request.set_token(mapping);
-  stub_->calls->async()->UnmapShared(&call->context, &call->request, &call->response,
-                                     [call](const grpc::Status&) {});
-}
-
-absl::Status EngineClient::SendGeneration(const Generation& generation,
-                                          internal::Generation* message) {
-  ASSIGN_OR_RETURN(const int fd, PackGeneration(generation, message));
-  if (fd < 0) return absl::OkStatus();
-  message->set_token(++last_token_);
-  absl::Status sent = SendDescriptor(descriptor_socket_, fd, message->token());
-  close(fd);
-  return sent;
+absl::Status EngineClient::Resume(std::chrono::milliseconds timeout) {
+  internal::EngineRequest request;
+  request.mutable_resume();
+  return Call(std::move(request), timeout).status();
 }
 
 absl::StatusOr<std::vector<OperatorResources>> EngineClient::Stage(const Generation& generation) {
-  absl::MutexLock lock(&stage_mu_);
-  internal::StageRequest request;
-  RETURN_IF_ERROR(SendGeneration(generation, request.mutable_generation()));
-  grpc::ClientContext context;
-  SetLimit(context, kStageLimit);
-  internal::StageResponse response;
-  const grpc::Status status = stub_->calls->Stage(&context, request, &response);
-  if (!status.ok()) return FromControlStatus(status);
-  return FromMessage(response.operators());
+  internal::EngineRequest request;
+  ASSIGN_OR_RETURN(const UniqueFd objects,
+                   PackGeneration(generation, request.mutable_stage()->mutable_generation()));
+  ASSIGN_OR_RETURN(const auto response, Call(std::move(request), kStageLimit, objects.get()));
+  return FromMessage(response.stage().operators());
 }
 
 absl::StatusOr<SwitchTimes> EngineClient::Switch(uint64_t change, bool launch,
-                                                 std::chrono::nanoseconds most) {
-  grpc::ClientContext context;
-  SetLimit(context, most + kLoadLimit);
-  internal::SwitchResponse response;
-  const grpc::Status status =
-      stub_->calls->Switch(&context, SwitchMessage(change, launch, most), &response);
-  if (!status.ok()) return FromControlStatus(status);
-  return FromMessage(response);
+                                                 std::chrono::nanoseconds park_timeout) {
+  ASSIGN_OR_RETURN(const auto response,
+                   Call(SwitchMessage(change, launch, park_timeout), park_timeout + kLoadLimit));
+  return FromMessage(response.switch_generation());
 }
 
 absl::StatusOr<SharedMapping> EngineClient::MapShared(int fd, uint64_t bytes) {
   absl::MutexLock lock(&map_mu_);
-  internal::MapSharedRequest request;
-  request.set_token(++last_token_);
-  request.set_size_bytes(bytes);
-  RETURN_IF_ERROR(SendDescriptor(descriptor_socket_, fd, request.token()));
-  grpc::ClientContext context;
-  SetLimit(context, map_limit_);
-  internal::MapSharedResponse response;
-  const grpc::Status status = stub_->calls->MapShared(&context, request, &response);
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    // The engine may have answered, too late. One that is still at it sees that the call was
-    // cancelled before it sees this one.
-    StartUnmapShared(request.token());
+  internal::EngineRequest request;
+  request.mutable_map_shared()->set_size_bytes(bytes);
+  uint64_t id = 0;
+  const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
+  if (!pending->answered.WaitForNotificationWithTimeout(absl::FromChrono(map_limit_))) {
+    connection_->Forget(id);
+    // The engine serves this after it has mapped the object, which may succeed still.
+    StartUnmapShared(id);
+    return absl::DeadlineExceededError(
+        absl::StrCat("the engine did not map the memory within ", map_limit_.count(), " ms"));
   }
-  if (!status.ok()) return FromControlStatus(status);
-  return SharedMapping{request.token(), response.address()};
+  RETURN_IF_ERROR(GetStatus(pending->response.status()));
+  return SharedMapping{id, pending->response.map_shared().address()};
 }
 
-absl::Status EngineClient::Shutdown(std::chrono::milliseconds most) {
-  grpc::ClientContext context;
-  SetLimit(context, most);
-  internal::ShutdownResponse response;
-  return FromControlStatus(
-      stub_->calls->Shutdown(&context, internal::ShutdownRequest(), &response));
+std::unique_ptr<EngineCall> EngineClient::StartAwaitPark(std::chrono::nanoseconds park_timeout,
+                                                         OnAnswer on_answer) {
+  internal::EngineRequest request;
+  request.mutable_await_park()->set_timeout_ns(park_timeout.count());
+  return StartCall(std::move(request), park_timeout + kAnswerLimit, std::move(on_answer));
+}
+
+std::unique_ptr<EngineCall> EngineClient::StartResume(std::chrono::milliseconds timeout,
+                                                      OnAnswer on_answer) {
+  internal::EngineRequest request;
+  request.mutable_resume();
+  return StartCall(std::move(request), timeout, std::move(on_answer));
+}
+
+std::unique_ptr<EngineCall> EngineClient::StartSwitch(uint64_t change, bool launch,
+                                                      std::chrono::nanoseconds park_timeout,
+                                                      OnAnswer on_answer) {
+  return StartCall(SwitchMessage(change, launch, park_timeout), park_timeout + kLoadLimit,
+                   std::move(on_answer));
+}
+
+void EngineClient::StartUnmapShared(uint64_t mapping) {
+  internal::EngineRequest request;
+  request.mutable_unmap_shared()->set_mapping(mapping);
+  uint64_t id = 0;
+  connection_->Send(std::move(request), -1, nullptr, &id);
+  connection_->Forget(id);
+}
+
+absl::Status EngineClient::Shutdown(std::chrono::milliseconds timeout) {
+  internal::EngineRequest request;
+  request.mutable_shutdown();
+  return Call(std::move(request), timeout).status();
 }
 
 }  // namespace resident

@@ -6,10 +6,8 @@ namespace resident {
 
 // The shared region (runtime/ring/shared_region.h).
 inline constexpr int kEngineRegionFd = 3;
-// The control plane: a stream socket that speaks gRPC.
+// The control protocol (proto/resident/internal/engine.proto): a stream socket.
 inline constexpr int kEngineControlFd = 4;
-// Descriptors that go with MapShared calls (descriptor_channel.h).
-inline constexpr int kEngineDescriptorFd = 5;
 
 // A socket on which nothing is said: its other end reports when the process ends. The number is
 // above those of the descriptors that a driver opens. A process that ends closes its descriptors

@@ -1,11 +1,6 @@
 #include "runtime/engine/control/engine_main.h"
 
 #include <fcntl.h>
-#include <grpcpp/resource_quota.h>
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
-#include <grpcpp/server_posix.h>
-#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,6 +21,7 @@
 #include "runtime/base/process/oom_score.h"
 #include "runtime/base/sandbox/engine_sandbox.h"
 #include "runtime/engine/control/engine_fds.h"
+#include "runtime/engine/control/engine_server.h"
 #include "runtime/engine/control/engine_service.h"
 #include "runtime/engine/engine.h"
 
@@ -73,24 +69,6 @@ int ListDevices() {
   return 0;
 }
 
-std::unique_ptr<grpc::Server> ServeControlPlane(EngineService* service) {
-  grpc::ServerBuilder builder;
-  builder.RegisterService(service);
-  // The front end is watched by other means, and a timer that is far off wakes the process
-  // every second.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
-  // One caller: a call that parks or switches, one that stages, one that maps, Shutdown.
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  grpc::ResourceQuota quota("engine");
-  quota.SetMaxThreads(8);
-  builder.SetResourceQuota(quota);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server != nullptr) grpc::AddInsecureChannelFromFd(server.get(), kEngineControlFd);
-  return server;
-}
-
 // The device's kind is known before the front end says more: an engine is confined before it
 // has threads.
 absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, int ordinal,
@@ -123,7 +101,7 @@ void BeginEarly() {
 }
 
 int Serve(pid_t parent, EngineKind kind) {
-  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineDescriptorFd, kEngineLifelineFd}) {
+  for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineLifelineFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       fprintf(stderr,
               "residentd engine: descriptor %d is not open. Fix: this role is started by "
@@ -142,25 +120,19 @@ int Serve(pid_t parent, EngineKind kind) {
   }
   if (kind == EngineKind::kGpu) BeginEarly();
   EngineService service(
-      kEngineRegionFd, kEngineDescriptorFd,
-      [kind](bool cuda, int ordinal) { return CreateEngine(cuda, ordinal, kind); },
+      kEngineRegionFd, [kind](bool cuda, int ordinal) { return CreateEngine(cuda, ordinal, kind); },
       [kind] {
         // The driver is up, with all its threads.
         return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();
       });
-  const std::unique_ptr<grpc::Server> server = ServeControlPlane(&service);
-  if (server == nullptr) {
-    fprintf(stderr, "residentd engine: the control plane did not start\n");
-    return 2;
-  }
+  const EngineServer server(kEngineControlFd, &service);
   while (!service.AwaitShutdown(service.BeatEvery())) {
     if (!service.Beat().ok()) _exit(kEngineFaultStatus);
     // The system kills an engine whose front end has ended; this is for where it
     // does not (a binary with file capabilities).
     if (getppid() != parent) _exit(1);
   }
-  // At once, even if the answer to Shutdown has not left. The engine stays: see
-  // ~EngineService.
+  // At once, even if the response to the shutdown request has not been sent.
   _exit(0);
 }
 

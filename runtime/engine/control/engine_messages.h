@@ -1,20 +1,20 @@
-// Between the control plane's messages and the runtime's own types: the one place
-// where the two meet.
+// Between the messages of the control protocol and the runtime's own types.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_MESSAGES_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_MESSAGES_H_
 
-#include <grpcpp/support/status.h>
-
+#include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "resident/internal/engine.pb.h"
 #include "runtime/engine/engine.h"
 
 namespace resident {
 
-// Without the generation, which travels as generation_transfer.h says, and the ordinal, which is
-// known since Prepare.
+// Requests and responses have fewer bytes than this: the largest ones describe a generation with
+// all operator slots in use.
+inline constexpr uint64_t kMaxControlMessageBytes = 16u << 20;
+
+// Without the generation (see generation_transfer.h), and the ordinal, which Prepare has.
 internal::StartRequest ToMessage(const EngineOptions& options);
 EngineOptions FromMessage(const internal::StartRequest& message);
 
@@ -33,10 +33,6 @@ SwitchTimes FromMessage(const internal::SwitchResponse& message);
 
 internal::StartResponse ToMessage(const EngineInfo& info);
 EngineInfo FromMessage(const internal::StartResponse& message);
-
-// Codes are the same on both sides.
-grpc::Status ToControlStatus(const absl::Status& status);
-absl::Status FromControlStatus(const grpc::Status& status);
 
 }  // namespace resident
 

@@ -1,15 +1,14 @@
 #include "runtime/engine/control/engine_service.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/control/engine_messages.h"
 #include "runtime/engine/control/generation_transfer.h"
@@ -18,7 +17,7 @@ namespace resident {
 namespace {
 
 constexpr std::chrono::milliseconds kBeatWhileStarting{50};
-// A prepared engine is watched by other means; it is to cost no processor time.
+// The front end watches a prepared engine by other means, and it should cost no processor time.
 constexpr std::chrono::milliseconds kBeatWhilePrepared{5'000};
 
 // Read by the front end once the process has ended, so no order is needed.
@@ -30,23 +29,71 @@ void WriteLastWords(ControlBlock* control, const std::string& words) {
 
 }  // namespace
 
-EngineService::EngineService(int region_fd, int descriptor_socket, EngineFactory factory,
+EngineService::EngineService(int region_fd, EngineFactory factory,
                              std::function<absl::Status()> confine)
-    : descriptor_socket_(descriptor_socket),
-      factory_(std::move(factory)),
-      confine_(std::move(confine)),
-      inbox_(descriptor_socket),
-      region_fd_(region_fd) {}
+    : factory_(std::move(factory)), confine_(std::move(confine)), region_fd_(region_fd) {}
 
-EngineService::~EngineService() {
-  if (region_fd_ >= 0) close(region_fd_);
-  close(descriptor_socket_);
+std::optional<EngineService::Lane> EngineService::FindLane(const internal::EngineRequest& request) {
+  switch (request.call_case()) {
+    case internal::EngineRequest::kShutdown:
+      return std::nullopt;
+    case internal::EngineRequest::kStage:
+      return Lane::kStaging;
+    case internal::EngineRequest::kMapShared:
+    case internal::EngineRequest::kUnmapShared:
+      return Lane::kMappings;
+    default:
+      return Lane::kKernel;
+  }
 }
 
-bool EngineService::AwaitShutdown(std::chrono::milliseconds most) {
+internal::EngineResponse EngineService::Serve(const internal::EngineRequest& request, int fd) {
+  internal::EngineResponse response;
+  response.set_id(request.id());
+  const absl::Status status = ServeCall(request, fd, &response);
+  if (!status.ok()) response.clear_result();
+  SetStatus(status, response.mutable_status());
+  return response;
+}
+
+absl::Status EngineService::ServeCall(const internal::EngineRequest& request, int fd,
+                                      internal::EngineResponse* response) {
+  switch (request.call_case()) {
+    case internal::EngineRequest::kPrepare:
+      return Prepare(request.prepare(), response->mutable_prepare());
+    case internal::EngineRequest::kStart:
+      return Start(request.start(), fd, response->mutable_start());
+    case internal::EngineRequest::kAwaitPark: {
+      ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+      return engine->AwaitPark(std::chrono::nanoseconds(request.await_park().timeout_ns()));
+    }
+    case internal::EngineRequest::kResume: {
+      ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+      return engine->Resume();
+    }
+    case internal::EngineRequest::kStage:
+      return Stage(request.stage(), fd, response->mutable_stage());
+    case internal::EngineRequest::kSwitchGeneration:
+      return Switch(request.switch_generation(), response->mutable_switch_generation());
+    case internal::EngineRequest::kMapShared:
+      return MapShared(request.map_shared(), request.id(), fd, response->mutable_map_shared());
+    case internal::EngineRequest::kUnmapShared:
+      return UnmapShared(request.unmap_shared());
+    case internal::EngineRequest::kShutdown: {
+      absl::MutexLock lock(&mu_);
+      shutdown_ = true;
+      return absl::OkStatus();
+    }
+    case internal::EngineRequest::CALL_NOT_SET:
+      break;
+  }
+  return absl::UnimplementedError("the request has no call that this engine serves");
+}
+
+bool EngineService::AwaitShutdown(std::chrono::milliseconds timeout) {
   absl::MutexLock lock(&mu_);
-  const auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return shutdown_ || changed_; };
-  mu_.AwaitWithTimeout(absl::Condition(&news), absl::FromChrono(most));
+  const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return shutdown_ || changed_; };
+  mu_.AwaitWithTimeout(absl::Condition(&due), absl::FromChrono(timeout));
   changed_ = false;
   return shutdown_;
 }
@@ -55,7 +102,7 @@ absl::Status EngineService::Beat() {
   absl::MutexLock lock(&mu_);
   if (region_ == nullptr) return absl::OkStatus();
   std::atomic_ref<u64>(region_->control()->heartbeat).fetch_add(1, std::memory_order_relaxed);
-  if (stage_ != Progress::kRunning) return absl::OkStatus();
+  if (progress_ != Progress::kRunning) return absl::OkStatus();
   absl::Status health = engine_->Health();
   if (!health.ok()) WriteLastWords(region_->control(), std::string(health.message()));
   return health;
@@ -63,14 +110,14 @@ absl::Status EngineService::Beat() {
 
 std::chrono::milliseconds EngineService::BeatEvery() {
   absl::MutexLock lock(&mu_);
-  if (stage_ == Progress::kPrepared) return kBeatWhilePrepared;
-  if (stage_ != Progress::kRunning) return kBeatWhileStarting;
+  if (progress_ == Progress::kPrepared) return kBeatWhilePrepared;
+  if (progress_ != Progress::kRunning) return kBeatWhileStarting;
   return std::min(beat_every_, engine_->health_interval());
 }
 
-absl::StatusOr<Engine*> EngineService::Running() {
+absl::StatusOr<Engine*> EngineService::FindRunning() {
   absl::MutexLock lock(&mu_);
-  if (stage_ != Progress::kRunning) {
+  if (progress_ != Progress::kRunning) {
     return absl::FailedPreconditionError("the engine was not started");
   }
   return engine_;
@@ -78,25 +125,25 @@ absl::StatusOr<Engine*> EngineService::Running() {
 
 bool EngineService::Enter(Progress from, Progress to) {
   absl::MutexLock lock(&mu_);
-  if (stage_ != from) return false;
-  stage_ = to;
+  if (progress_ != from) return false;
+  progress_ = to;
   changed_ = true;
   return true;
 }
 
-absl::StatusOr<std::vector<EnginePhase>> EngineService::PrepareEngine(
-    const internal::PrepareRequest& request) {
+absl::Status EngineService::Prepare(const internal::PrepareRequest& request,
+                                    internal::PrepareResponse* response) {
   if (request.kind() == internal::PrepareRequest::KIND_UNSPECIFIED) {
-    return absl::InvalidArgumentError("no kind of engine was asked for");
+    return absl::InvalidArgumentError("the request names no kind of engine");
   }
   if (!Enter(Progress::kNew, Progress::kPreparing)) {
     return absl::FailedPreconditionError("the engine was prepared before");
   }
   PhaseTimer timer;
-  ASSIGN_OR_RETURN(auto region, SharedRegion::Attach(std::exchange(region_fd_, -1)));
+  ASSIGN_OR_RETURN(auto region, SharedRegion::Attach(region_fd_.Release()));
   const SharedRegion* const attached = region.get();
   {
-    // From here on the heart beats: bringing a device up takes a while.
+    // From now on there is a heartbeat: to bring a device up takes a while.
     absl::MutexLock lock(&mu_);
     region_ = std::move(region);
   }
@@ -112,13 +159,15 @@ absl::StatusOr<std::vector<EnginePhase>> EngineService::PrepareEngine(
   RETURN_IF_ERROR(confine_());
   Enter(Progress::kPreparing, Progress::kPrepared);
   prepared.insert(prepared.begin(), timer.phases().begin(), timer.phases().end());
-  return prepared;
+  *response->mutable_phases() = ToMessage(prepared);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartRequest& request) {
+absl::Status EngineService::Start(const internal::StartRequest& request, int fd,
+                                  internal::StartResponse* response) {
   EngineOptions options = FromMessage(request);
   if (request.has_generation()) {
-    ASSIGN_OR_RETURN(auto generation, Receive(request.generation()));
+    ASSIGN_OR_RETURN(auto generation, UnpackGeneration(request.generation(), fd));
     options.generation = std::move(generation);
   }
   if (!Enter(Progress::kPrepared, Progress::kStarting)) {
@@ -130,133 +179,52 @@ absl::StatusOr<EngineInfo> EngineService::StartEngine(const internal::StartReque
     beat_every_ = options.beat_every;
     engine = engine_;
   }
-  absl::StatusOr<EngineInfo> info = engine->Start(options);
-  if (info.ok()) Enter(Progress::kStarting, Progress::kRunning);
-  return info;
+  ASSIGN_OR_RETURN(const EngineInfo info, engine->Start(options));
+  Enter(Progress::kStarting, Progress::kRunning);
+  *response = ToMessage(info);
+  return absl::OkStatus();
 }
 
-grpc::Status EngineService::Prepare(grpc::ServerContext* context,
-                                    const internal::PrepareRequest* request,
-                                    internal::PrepareResponse* response) {
-  absl::MutexLock call(&call_mu_);
-  const auto phases = PrepareEngine(*request);
-  if (!phases.ok()) return ToControlStatus(phases.status());
-  *response->mutable_phases() = ToMessage(*phases);
-  return grpc::Status::OK;
-}
-
-grpc::Status EngineService::Start(grpc::ServerContext* context,
-                                  const internal::StartRequest* request,
-                                  internal::StartResponse* response) {
-  absl::MutexLock call(&call_mu_);
-  const absl::StatusOr<EngineInfo> info = StartEngine(*request);
-  if (!info.ok()) return ToControlStatus(info.status());
-  *response = ToMessage(*info);
-  return grpc::Status::OK;
-}
-
-grpc::Status EngineService::AwaitPark(grpc::ServerContext* context,
-                                      const internal::AwaitParkRequest* request,
-                                      internal::AwaitParkResponse* response) {
-  absl::MutexLock call(&call_mu_);
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  return ToControlStatus((*engine)->AwaitPark(std::chrono::nanoseconds(request->most_ns())));
-}
-
-grpc::Status EngineService::Resume(grpc::ServerContext* context,
-                                   const internal::ResumeRequest* request,
-                                   internal::ResumeResponse* response) {
-  absl::MutexLock call(&call_mu_);
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  return ToControlStatus((*engine)->Resume());
-}
-
-absl::StatusOr<std::shared_ptr<const Generation>> EngineService::Receive(
-    const internal::Generation& message) {
-  if (message.token() == 0) return UnpackGeneration(message, -1);
-  ASSIGN_OR_RETURN(const int fd, inbox_.Receive(message.token()));
-  absl::Cleanup close_fd = [&] { close(fd); };
-  return UnpackGeneration(message, fd);
-}
-
-grpc::Status EngineService::Stage(grpc::ServerContext* context,
-                                  const internal::StageRequest* request,
+absl::Status EngineService::Stage(const internal::StageRequest& request, int fd,
                                   internal::StageResponse* response) {
-  absl::MutexLock stage(&stage_mu_);
-  auto generation = Receive(request->generation());
-  if (!generation.ok()) return ToControlStatus(generation.status());
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  const auto operators = (*engine)->Stage(*std::move(generation));
-  if (!operators.ok()) return ToControlStatus(operators.status());
-  *response->mutable_operators() = ToMessage(*operators);
-  return grpc::Status::OK;
+  ASSIGN_OR_RETURN(auto generation, UnpackGeneration(request.generation(), fd));
+  ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+  absl::MutexLock lock(&stage_mu_);
+  ASSIGN_OR_RETURN(const auto operators, engine->Stage(std::move(generation)));
+  *response->mutable_operators() = ToMessage(operators);
+  return absl::OkStatus();
 }
 
-grpc::Status EngineService::Switch(grpc::ServerContext* context,
-                                   const internal::SwitchRequest* request,
+absl::Status EngineService::Switch(const internal::SwitchRequest& request,
                                    internal::SwitchResponse* response) {
-  absl::MutexLock stage(&stage_mu_);
-  absl::MutexLock call(&call_mu_);
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  const auto times = (*engine)->Switch(request->change(), request->launch(),
-                                       std::chrono::nanoseconds(request->most_ns()));
-  if (!times.ok()) return ToControlStatus(times.status());
-  *response = ToMessage(*times);
-  return grpc::Status::OK;
+  ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+  absl::MutexLock lock(&stage_mu_);
+  ASSIGN_OR_RETURN(const auto times,
+                   engine->Switch(request.change(), request.launch(),
+                                  std::chrono::nanoseconds(request.park_timeout_ns())));
+  *response = ToMessage(times);
+  return absl::OkStatus();
 }
 
-grpc::Status EngineService::MapShared(grpc::ServerContext* context,
-                                      const internal::MapSharedRequest* request,
-                                      internal::MapSharedResponse* response) {
-  absl::MutexLock map(&map_mu_);
-  const absl::StatusOr<int> fd = inbox_.Receive(request->token());
-  if (!fd.ok()) return ToControlStatus(fd.status());
-  absl::Cleanup close_fd = [&] { close(*fd); };
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  const absl::StatusOr<uint64_t> address = (*engine)->MapShared(*fd, request->size_bytes());
-  if (!address.ok()) return ToControlStatus(address.status());
-  {
-    absl::MutexLock mapped(&mapped_mu_);
-    // Asked under the lock: a caller who gives up later finds the mapping here.
-    if (context == nullptr || !context->IsCancelled()) {
-      mapped_[request->token()] = *address;
-      response->set_address(*address);
-      return grpc::Status::OK;
-    }
+absl::Status EngineService::MapShared(const internal::MapSharedRequest& request, uint64_t id,
+                                      int fd, internal::MapSharedResponse* response) {
+  if (fd < 0) return absl::InvalidArgumentError("no descriptor came with the request");
+  ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+  ASSIGN_OR_RETURN(const uint64_t address, engine->MapShared(fd, request.size_bytes()));
+  mapped_[id] = address;
+  response->set_address(address);
+  return absl::OkStatus();
+}
+
+absl::Status EngineService::UnmapShared(const internal::UnmapSharedRequest& request) {
+  ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+  const auto found = mapped_.find(request.mapping());
+  if (found == mapped_.end()) {
+    return absl::NotFoundError(absl::StrCat("there is no mapping ", request.mapping()));
   }
-  (*engine)->UnmapShared(*address).IgnoreError();
-  return grpc::Status(grpc::StatusCode::CANCELLED, "the caller has given up");
-}
-
-grpc::Status EngineService::UnmapShared(grpc::ServerContext* context,
-                                        const internal::UnmapSharedRequest* request,
-                                        internal::UnmapSharedResponse* response) {
-  const absl::StatusOr<Engine*> engine = Running();
-  if (!engine.ok()) return ToControlStatus(engine.status());
-  uint64_t address = 0;
-  {
-    absl::MutexLock mapped(&mapped_mu_);
-    const auto found = mapped_.find(request->token());
-    if (found == mapped_.end()) {
-      return grpc::Status(grpc::StatusCode::NOT_FOUND, "no shared object is mapped by that token");
-    }
-    address = found->second;
-    mapped_.erase(found);
-  }
-  return ToControlStatus((*engine)->UnmapShared(address));
-}
-
-grpc::Status EngineService::Shutdown(grpc::ServerContext* context,
-                                     const internal::ShutdownRequest* request,
-                                     internal::ShutdownResponse* response) {
-  absl::MutexLock lock(&mu_);
-  shutdown_ = true;
-  return grpc::Status::OK;
+  const uint64_t address = found->second;
+  mapped_.erase(found);
+  return engine->UnmapShared(address);
 }
 
 }  // namespace resident

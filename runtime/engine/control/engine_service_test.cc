@@ -1,10 +1,6 @@
-// What the engine's end of the control plane serves beside what: with an engine whose
-// calls last until the test lets them go.
+// Both sides of the control protocol, with an engine whose calls last until the test ends them.
 #include "runtime/engine/control/engine_service.h"
 
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
-#include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,12 +9,14 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
-#include "runtime/engine/control/descriptor_channel.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/engine/control/engine_client.h"
+#include "runtime/engine/control/engine_server.h"
 #include "tests/support/eventually.h"
 
 namespace resident {
@@ -59,134 +57,168 @@ class SlowEngine : public Engine {
   std::atomic<int> unmapped{0};
 };
 
-// A park that is due must not wait for a client's memory to be pinned, nor for a generation
-// to be staged: it would be taken for a hang.
-TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
-  auto region = SharedRegion::Create(64, 4096);
-  ASSERT_TRUE(region.ok()) << region.status();
-  int sockets[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
-  auto* const engine = new SlowEngine;  // The service never destroys its engine.
-  EngineService service(dup((*region)->fd()), sockets[1],
-                        [&](bool, int) { return std::unique_ptr<Engine>(engine); });
-  internal::PrepareRequest prepare;
-  prepare.set_kind(internal::PrepareRequest::KIND_CPU);
-  internal::PrepareResponse prepared;
-  internal::StartRequest start;
-  start.set_beat_every_ms(500);
-  internal::StartResponse started;
-  EXPECT_EQ(service.Start(nullptr, &start, &started).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
-  ASSERT_TRUE(service.Prepare(nullptr, &prepare, &prepared).ok());
-  EXPECT_GT(service.BeatEvery(), milliseconds(500));  // It may wait for long.
-  EXPECT_EQ(service.Prepare(nullptr, &prepare, &prepared).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
-  ASSERT_TRUE(service.Start(nullptr, &start, &started).ok());
-  EXPECT_EQ(service.BeatEvery(), milliseconds(7));
-
-  const int object = memfd_create("object", MFD_CLOEXEC);
-  ASSERT_TRUE(SendDescriptor(sockets[0], object, 1).ok());
-  internal::MapSharedRequest map;
-  map.set_token(1);
-  internal::MapSharedResponse mapped;
-  std::thread mapping([&] { EXPECT_TRUE(service.MapShared(nullptr, &map, &mapped).ok()); });
-  engine->mapping.WaitForNotification();
-  internal::StageRequest stage;
-  internal::StageResponse staged;
-  std::thread staging([&] { EXPECT_TRUE(service.Stage(nullptr, &stage, &staged).ok()); });
-  engine->staging.WaitForNotification();
-
-  const internal::AwaitParkRequest park;
-  internal::AwaitParkResponse parked;
-  EXPECT_TRUE(service.AwaitPark(nullptr, &park, &parked).ok());
-  const internal::ResumeRequest resume;
-  internal::ResumeResponse resumed;
-  EXPECT_TRUE(service.Resume(nullptr, &resume, &resumed).ok());
-  const internal::UnmapSharedRequest unmap;
-  internal::UnmapSharedResponse unmapped;
-  EXPECT_EQ(service.UnmapShared(nullptr, &unmap, &unmapped).error_code(),
-            grpc::StatusCode::NOT_FOUND);
-  EXPECT_TRUE(service.Beat().ok());
-
-  engine->stage_may_end.Notify();
-  engine->map_may_end.Notify();
-  staging.join();
-  mapping.join();
-  EXPECT_EQ(mapped.address(), 4096u);
-  close(object);
-  close(sockets[0]);
-  delete engine;
-}
-
 // Both ends, connected as two processes are.
 class ControlPlane {
  public:
-  explicit ControlPlane(milliseconds map_limit) {
+  explicit ControlPlane(milliseconds map_limit = EngineClient::kMapLimit) {
     region_ = *SharedRegion::Create(64, 4096);
-    int control[2], descriptors[2];
+    int control[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors), 0);
-    service_ = std::make_unique<EngineService>(
-        dup(region_->fd()), descriptors[1],
-        [this](bool, int) { return std::unique_ptr<Engine>(engine); });
-    grpc::ServerBuilder builder;
-    builder.RegisterService(service_.get());
-    server_ = builder.BuildAndStart();
-    grpc::AddInsecureChannelFromFd(server_.get(), control[1]);
-    client = std::make_unique<EngineClient>(control[0], descriptors[0], map_limit);
-    EXPECT_TRUE(client->Prepare(false, 0, std::chrono::seconds(60)).ok());
-    EXPECT_TRUE(client->Start(EngineOptions(), std::chrono::seconds(60)).ok());
+    service = std::make_unique<EngineService>(
+        dup(region_->fd()), [this](bool, int) { return std::unique_ptr<Engine>(engine); });
+    server_ = std::make_unique<EngineServer>(control[1], service.get());
+    client = std::make_unique<EngineClient>(control[0], map_limit);
   }
   ~ControlPlane() {
     client = nullptr;
-    server_->Shutdown();
-    server_->Wait();
-    service_ = nullptr;
+    EndEngine();
     delete engine;
   }
 
+  void Start() {
+    EXPECT_TRUE(client->Prepare(false, 0, kTimeout).ok());
+    EXPECT_TRUE(client->Start(EngineOptions(), kTimeout).ok());
+  }
+  void EndEngine() {
+    server_ = nullptr;
+    service = nullptr;
+  }
+
+  static constexpr std::chrono::seconds kTimeout{60};
   SlowEngine* const engine = new SlowEngine;  // The service never destroys its engine.
+  std::unique_ptr<EngineService> service;
   std::unique_ptr<EngineClient> client;
 
  private:
   std::unique_ptr<SharedRegion> region_;
-  std::unique_ptr<EngineService> service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<EngineServer> server_;
 };
+
+TEST(EngineServiceTest, StartsAfterPrepareAndOnce) {
+  ControlPlane plane;
+  EngineOptions options;
+  options.beat_every = milliseconds(500);
+  EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Start(options, plane.kTimeout).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Resume(plane.kTimeout)));
+  ASSERT_TRUE(plane.client->Prepare(false, 0, plane.kTimeout).ok());
+  EXPECT_GT(plane.service->BeatEvery(), milliseconds(500));  // A prepared engine may wait for long.
+  EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Prepare(false, 0, plane.kTimeout).status()));
+  ASSERT_TRUE(plane.client->Start(options, plane.kTimeout).ok());
+  EXPECT_EQ(plane.service->BeatEvery(), milliseconds(7));
+}
+
+// A park that is due must not wait until a client's memory is pinned or a generation is staged:
+// the engine would be taken for one that hangs.
+TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
+  ControlPlane plane;
+  plane.Start();
+  const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
+  std::thread mapping([&] { EXPECT_TRUE(plane.client->MapShared(object.get(), 4096).ok()); });
+  plane.engine->mapping.WaitForNotification();
+  std::thread staging([&] { EXPECT_TRUE(plane.client->Stage(Generation()).ok()); });
+  plane.engine->staging.WaitForNotification();
+
+  const auto park = plane.client->StartAwaitPark(plane.kTimeout, nullptr);
+  EXPECT_TRUE(testing::Eventually([&] { return park->answered(); }));
+  EXPECT_TRUE(park->answer().ok()) << park->answer().status();
+  EXPECT_TRUE(plane.client->Resume(plane.kTimeout).ok());
+  EXPECT_TRUE(plane.service->Beat().ok());
+
+  plane.engine->stage_may_end.Notify();
+  plane.engine->map_may_end.Notify();
+  staging.join();
+  mapping.join();
+}
 
 // Pinning took longer than the caller waits: nobody holds the mapping that comes of it.
 TEST(EngineServiceTest, MappingThatIsCompletedTooLateIsUndone) {
   ControlPlane plane(milliseconds(100));
-  const int object = memfd_create("object", MFD_CLOEXEC);
-  const auto mapping = plane.client->MapShared(object, 4096);
+  plane.Start();
+  const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
+  const auto mapping = plane.client->MapShared(object.get(), 4096);
   EXPECT_EQ(mapping.status().code(), absl::StatusCode::kDeadlineExceeded) << mapping.status();
   EXPECT_EQ(plane.engine->unmapped, 0);
   plane.engine->map_may_end.Notify();
   EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 1; }));
-  close(object);
 }
 
 TEST(EngineServiceTest, MappingIsReleasedByItsNumber) {
-  ControlPlane plane(EngineClient::kMapLimit);
+  ControlPlane plane;
+  plane.Start();
   plane.engine->map_may_end.Notify();
-  const int object = memfd_create("object", MFD_CLOEXEC);
-  const auto mapping = plane.client->MapShared(object, 4096);
+  const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
+  const auto mapping = plane.client->MapShared(object.get(), 4096);
   ASSERT_TRUE(mapping.ok()) << mapping.status();
   EXPECT_EQ(mapping->address, 4096u);
   plane.client->StartUnmapShared(mapping->id);
   EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 1; }));
-  close(object);
 }
 
-// Whoever started a call looks for its answer; nobody has to wait for it.
-TEST(EngineServiceTest, StartedCallsAreAnsweredOrCancelled) {
-  ControlPlane plane(EngineClient::kMapLimit);
+TEST(EngineServiceTest, StartedCallReportsItsAnswer) {
+  ControlPlane plane;
+  plane.Start();
   std::atomic<int> answers{0};
-  const auto resume =
-      plane.client->StartResume(std::chrono::seconds(60), [&answers] { ++answers; });
+  const auto resume = plane.client->StartResume(plane.kTimeout, [&answers] { ++answers; });
   EXPECT_TRUE(testing::Eventually([&] { return answers == 1; }));
   ASSERT_TRUE(resume->answered());
   EXPECT_TRUE(resume->answer().ok()) << resume->answer().status();
+}
+
+TEST(EngineServiceTest, CallsThatAreNotAnsweredInTimeExceedTheirDeadline) {
+  ControlPlane plane;
+  plane.Start();
+  std::thread staging([&] { EXPECT_TRUE(plane.client->Stage(Generation()).ok()); });
+  plane.engine->staging.WaitForNotification();
+  // The switch waits for the generation to be staged, and the others wait for the switch.
+  const auto change = plane.client->StartSwitch(1, true, plane.kTimeout, nullptr);
+  std::atomic<int> answers{0};
+  const auto resume = plane.client->StartResume(milliseconds(50), [&answers] { ++answers; });
+  EXPECT_TRUE(testing::Eventually([&] { return resume->answered(); }));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(resume->answer().status())) << resume->answer().status();
+  EXPECT_EQ(answers, 0);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(plane.client->Resume(milliseconds(50))));
+  plane.engine->stage_may_end.Notify();
+  staging.join();
+  // The late answer is for nobody, and the next call gets its own.
+  EXPECT_TRUE(plane.client->Resume(plane.kTimeout).ok());
+}
+
+TEST(EngineServiceTest, CallsEndWithTheEngine) {
+  ControlPlane plane;
+  plane.Start();
+  std::thread staging(
+      [&] { EXPECT_TRUE(absl::IsUnavailable(plane.client->Stage(Generation()).status())); });
+  plane.engine->staging.WaitForNotification();
+  std::atomic<int> answers{0};
+  const auto change =
+      plane.client->StartSwitch(1, true, milliseconds(0), [&answers] { ++answers; });
+  // The socket is closed while both calls are served.
+  std::thread end([&] { plane.EndEngine(); });
+  EXPECT_TRUE(testing::Eventually([&] { return answers == 1; }));
+  staging.join();
+  ASSERT_TRUE(change->answered());
+  EXPECT_TRUE(absl::IsUnavailable(change->answer().status())) << change->answer().status();
+  // Later calls, too.
+  EXPECT_TRUE(absl::IsUnavailable(plane.client->Resume(plane.kTimeout)));
+  const auto later = plane.client->StartResume(plane.kTimeout, [&answers] { ++answers; });
+  EXPECT_TRUE(later->answered());
+  EXPECT_EQ(answers, 2);
+  plane.engine->stage_may_end.Notify();
+  end.join();
+}
+
+// Requests are sent without waiting, so the largest one must fit into the socket.
+TEST(EngineServiceTest, LargestGenerationIsStaged) {
+  ControlPlane plane;
+  plane.Start();
+  plane.engine->stage_may_end.Notify();
+  Generation generation;
+  for (uint32_t slot = 0; slot < kMaxOperatorSlots; ++slot) {
+    generation.operators.push_back(
+        {slot, std::string(100, 's'), std::make_shared<const std::string>(1000, 'o')});
+  }
+  const auto staged = plane.client->Stage(generation);
+  EXPECT_TRUE(staged.ok()) << staged.status();
 }
 
 }  // namespace

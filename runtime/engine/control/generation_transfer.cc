@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
@@ -48,7 +47,8 @@ absl::StatusOr<std::string> ReadObject(int fd, uint64_t offset, uint64_t size) {
 
 }  // namespace
 
-absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Generation* message) {
+absl::StatusOr<UniqueFd> PackGeneration(const Generation& generation,
+                                        internal::Generation* message) {
   message->set_number(generation.number);
   std::vector<const std::string*> objects;
   for (const GenerationOperator& added : generation.operators) {
@@ -62,22 +62,20 @@ absl::StatusOr<int> PackGeneration(const Generation& generation, internal::Gener
     objects.push_back(added.object.get());
     message->add_object_bytes(added.object->size());
   }
-  if (objects.empty()) return -1;
+  if (objects.empty()) return UniqueFd();
 
-  const int fd = memfd_create("residentd-generation", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) {
+  UniqueFd fd(memfd_create("residentd-generation", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory object for a generation of operators: ", strerror(errno),
                      ". Fix: raise the limit on open files of the service"));
   }
-  absl::Cleanup close_fd = [fd] { close(fd); };
   for (const std::string* object : objects) {
-    RETURN_IF_ERROR(Append(fd, *object));
+    RETURN_IF_ERROR(Append(fd.get(), *object));
   }
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
     return absl::InternalError(absl::StrCat("sealing a generation: ", strerror(errno)));
   }
-  std::move(close_fd).Cancel();
   return fd;
 }
 

@@ -27,8 +27,7 @@ TEST(GenerationTransferTest, ArrivesAsItLeft) {
   const auto fd = PackGeneration(sent, &message);
   ASSERT_TRUE(fd.ok()) << fd.status();
   EXPECT_LT(message.ByteSizeLong(), 1000u);
-  const auto received = UnpackGeneration(message, *fd);
-  close(*fd);
+  const auto received = UnpackGeneration(message, fd->get());
   ASSERT_TRUE(received.ok()) << received.status();
   EXPECT_EQ((*received)->number, 7u);
   ASSERT_EQ((*received)->operators.size(), 4u);
@@ -49,7 +48,7 @@ TEST(GenerationTransferTest, BuiltInOperatorsAloneNeedNoDescriptor) {
   internal::Generation message;
   const auto fd = PackGeneration(Generation(), &message);
   ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_EQ(*fd, -1);
+  EXPECT_EQ(fd->get(), -1);
   const auto received = UnpackGeneration(message, -1);
   ASSERT_TRUE(received.ok()) << received.status();
   EXPECT_EQ((*received)->number, 1u);
@@ -63,12 +62,13 @@ TEST(GenerationTransferTest, BytesThatDoNotFitTheMessageAreRefused) {
   const auto fd = PackGeneration(sent, &message);
   ASSERT_TRUE(fd.ok()) << fd.status();
   message.set_object_bytes(0, 1001);
-  EXPECT_EQ(UnpackGeneration(message, *fd).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(UnpackGeneration(message, fd->get()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(UnpackGeneration(message, -1).status().code(), absl::StatusCode::kInvalidArgument);
   message.set_object_bytes(0, 1000);
   message.add_operators()->set_object(2);
-  EXPECT_EQ(UnpackGeneration(message, *fd).status().code(), absl::StatusCode::kInvalidArgument);
-  close(*fd);
+  EXPECT_EQ(UnpackGeneration(message, fd->get()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,0 +1,136 @@
+#include "runtime/base/process/frames.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+
+namespace resident {
+namespace {
+
+// A control message with room for one descriptor, aligned as its macros require.
+union OneDescriptor {
+  char bytes[CMSG_SPACE(sizeof(int))];
+  cmsghdr align;
+};
+
+absl::Status Gone(const char* call, int error) {
+  return absl::UnavailableError(
+      absl::StrCat("the other process has closed its socket: ", call, ": ", strerror(error)));
+}
+
+ssize_t SendWithDescriptor(int socket, const char* bytes, uint64_t size, int fd) {
+  iovec payload{const_cast<char*>(bytes), size};
+  OneDescriptor control = {};
+  msghdr message = {};
+  message.msg_iov = &payload;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  return sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+ssize_t ReceiveWithDescriptor(int socket, char* to, uint64_t size, UniqueFd* received) {
+  iovec payload{to, size};
+  OneDescriptor control = {};
+  msghdr message = {};
+  message.msg_iov = &payload;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return got;
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int fd = -1;
+    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    received->Reset(fd);
+  }
+  return got;
+}
+
+bool MayTryAgain(int error) { return error == EINTR || error == EAGAIN; }
+
+absl::Status WriteAll(int socket, const char* from, uint64_t size, const WaitForFd& wait, int fd) {
+  for (uint64_t done = 0; done < size;) {
+    // The descriptor goes with the first byte.
+    const ssize_t some = fd >= 0 && done == 0 ? SendWithDescriptor(socket, from, size, fd)
+                                              : send(socket, from + done, size - done, MSG_NOSIGNAL);
+    if (some >= 0) {
+      done += static_cast<uint64_t>(some);
+    } else if (!MayTryAgain(errno)) {
+      return Gone("write", errno);
+    } else if (errno == EAGAIN) {
+      RETURN_IF_ERROR(wait(socket, POLLOUT));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Reads exactly `size` bytes. `*got` counts those that came before an error.
+absl::Status ReadAll(int socket, char* to, uint64_t size, uint64_t* got, const WaitForFd& wait,
+                     UniqueFd* received) {
+  for (*got = 0; *got < size;) {
+    const ssize_t some = received != nullptr
+                             ? ReceiveWithDescriptor(socket, to + *got, size - *got, received)
+                             : read(socket, to + *got, size - *got);
+    if (some > 0) {
+      *got += static_cast<uint64_t>(some);
+    } else if (some == 0) {
+      return Gone("read", EPIPE);
+    } else if (!MayTryAgain(errno)) {
+      return Gone("read", errno);
+    } else if (errno == EAGAIN) {
+      RETURN_IF_ERROR(wait(socket, POLLIN));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WaitForever(int fd, short events) {
+  pollfd ready{fd, events, 0};
+  while (poll(&ready, 1, -1) < 0 && errno == EINTR) {
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFrame(int socket, absl::string_view message, const WaitForFd& wait, int fd) {
+  const uint64_t size = message.size();
+  char header[sizeof(size)];
+  memcpy(header, &size, sizeof(size));
+  RETURN_IF_ERROR(WriteAll(socket, header, sizeof(header), wait, fd));
+  return WriteAll(socket, message.data(), message.size(), wait, -1);
+}
+
+absl::StatusOr<std::string> ReadFrame(int socket, uint64_t max_bytes, const WaitForFd& wait,
+                                      UniqueFd* received) {
+  uint64_t size = 0;
+  uint64_t got = 0;
+  char header[sizeof(size)];
+  if (absl::Status status = ReadAll(socket, header, sizeof(header), &got, wait, received);
+      !status.ok()) {
+    if (got == 0 && absl::IsUnavailable(status)) return absl::OutOfRangeError(status.message());
+    return status;
+  }
+  memcpy(&size, header, sizeof(size));
+  if (size > max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a message of ", size, " bytes is over the limit of ", max_bytes));
+  }
+  std::string message(size, '\0');
+  RETURN_IF_ERROR(ReadAll(socket, message.data(), size, &got, wait, nullptr));
+  return message;
+}
+
+}  // namespace resident

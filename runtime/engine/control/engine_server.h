@@ -1,0 +1,59 @@
+// EngineServer: reads the requests of the control protocol from the socket to the front end, has an
+// EngineService serve them, and sends the responses. There is a thread for each lane of the
+// service, and one that reads.
+//
+// A front end that has closed its socket, or that sent what is no request, is not read from any
+// more: the process ends when its parent does (engine_main.h).
+//
+// Thread safety: belongs to one thread.
+#ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVER_H_
+#define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVER_H_
+
+#include <array>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "resident/internal/engine.pb.h"
+#include "runtime/base/process/unique_fd.h"
+#include "runtime/engine/control/engine_service.h"
+
+namespace resident {
+
+class EngineServer {
+ public:
+  // Owns the socket from now on. The service outlives the object.
+  EngineServer(int control_socket, EngineService* service);
+  // Serves what was received, then ends the threads.
+  ~EngineServer();
+  EngineServer(const EngineServer&) = delete;
+  EngineServer& operator=(const EngineServer&) = delete;
+
+ private:
+  struct Received {
+    internal::EngineRequest request;
+    UniqueFd fd;
+  };
+  struct Lane {
+    absl::Mutex mu;
+    std::deque<Received> requests ABSL_GUARDED_BY(mu);
+    bool ended ABSL_GUARDED_BY(mu) = false;  // Nothing is added any more.
+    std::thread thread;
+  };
+
+  void ReadRequests();
+  void ServeRequests(Lane& lane);
+  void Respond(const internal::EngineResponse& response);
+
+  const UniqueFd socket_;
+  EngineService* const service_;
+  absl::Mutex write_mu_;  // Orders what is written to the socket.
+  std::array<Lane, EngineService::kLanes> lanes_;
+  std::thread reader_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVER_H_
