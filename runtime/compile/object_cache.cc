@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/atomic_file.h"
 #include "runtime/base/sha256.h"
 
 namespace resident {
@@ -23,9 +23,10 @@ namespace {
 // An entry is the format's name, the SHA-256 of the rest in hex, a newline, the rest.
 constexpr char kFormat[] = "residentd cache 1 ";
 constexpr size_t kHeaderBytes = sizeof(kFormat) - 1 + 64 + 1;
-// Temporary files are older than that when nobody writes them any more.
+// A key is a SHA-256 in hex. A draft of an entry has a longer name (atomic_file.h); one that is so
+// old is no longer written.
+constexpr size_t kKeyBytes = 64;
 constexpr time_t kAbandonedSeconds = 3600;
-constexpr char kTemporary[] = ".tmp-";
 
 std::optional<std::string> ReadWhole(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -41,16 +42,6 @@ std::optional<std::string> ReadWhole(const std::string& path) {
     at += static_cast<size_t>(got);
   }
   return bytes;
-}
-
-bool WriteWhole(int fd, const std::string& bytes) {
-  for (size_t at = 0; at < bytes.size();) {
-    const ssize_t put = write(fd, bytes.data() + at, bytes.size() - at);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    at += static_cast<size_t>(put);
-  }
-  return true;
 }
 
 }  // namespace
@@ -88,25 +79,14 @@ std::optional<std::string> ObjectCache::Get(const std::string& key) {
 }
 
 absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
-  // A name of its own among the caches of this process and of others.
-  static std::atomic<uint64_t> names{0};
-  const std::string temporary = absl::StrCat(folder_, "/", kTemporary, getpid(), "-", names++);
-  const auto failed = [&](const char* what) {
-    const absl::Status status = absl::ResourceExhaustedError(
-        absl::StrCat("cannot write to the cache ", folder_, ": ", what, ": ", strerror(errno),
-                     ". Fix: free space on the disk"));
-    unlink(temporary.c_str());
-    return status;
-  };
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return failed("open");
   const std::string header = absl::StrCat(kFormat, Sha256Hex(bytes), "\n");
-  const bool written = WriteWhole(fd, header) && WriteWhole(fd, bytes) && fsync(fd) == 0;
-  const int write_error = errno;
-  close(fd);
-  errno = write_error;
-  if (!written) return failed("write");
-  if (rename(temporary.c_str(), PathOf(key).c_str()) != 0) return failed("rename");
+  // Not durable: Get finds out what a crash has spoiled, and it is compiled again.
+  const absl::Status written = WriteFileAtomically(PathOf(key), {header, bytes});
+  if (!written.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot write to the cache ", folder_, ": ",
+                                                     written.message(),
+                                                     ". Fix: free space on the disk"));
+  }
   absl::MutexLock lock(&mu_);
   bytes_ += header.size() + bytes.size();
   if (bytes_ > most_bytes_) Shrink();
@@ -129,11 +109,11 @@ void ObjectCache::Shrink() {
     const std::string path = PathOf(name);
     struct stat status;
     if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (name.compare(0, sizeof(kTemporary) - 1, kTemporary) == 0) {
+    if (name.size() > kKeyBytes && name[kKeyBytes] == '.') {
       if (now - status.st_mtim.tv_sec > kAbandonedSeconds) unlink(path.c_str());
       continue;
     }
-    if (name.size() != 64) continue;
+    if (name.size() != kKeyBytes) continue;
     bytes_ += static_cast<uint64_t>(status.st_size);
     entries.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});
   }
