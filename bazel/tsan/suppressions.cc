@@ -1,17 +1,17 @@
-// What ThreadSanitizer is not to report: the system's gRPC, protobuf and Abseil are not
-// instrumented, so it does not see what orders their own accesses, and reports their
-// insides, inlined parts of them in our binaries included.
+// Suppressed reports of ThreadSanitizer. The system's gRPC, protobuf and Abseil are not
+// instrumented, so it does not see the ordering of their accesses, and reports their
+// internals, including parts of them that are inlined into our binaries.
 //
-// A suppression matches any frame of a report, so races in what runs inside an RPC
-// handler go unreported too. The runtime's own handlers are those of the engine's
-// control plane (runtime/engine/control), which hold a lock for their whole length; what
-// they call is tested without gRPC as well.
+// A suppression matches any frame of a report, so races in code inside an RPC handler are
+// also not reported. The runtime's handlers are those of the engine's control plane
+// (runtime/engine/control), which hold a lock for their whole duration; the code that they
+// call is also tested without gRPC.
 //
-// absl::Status: where the library drops a reference to what two threads share, it orders that
-// before the delete by whoever drops the last one.
+// absl::Status: the library orders the release of a shared reference before the delete by the
+// thread that releases the last reference.
 //
-// resident_operator_test_spin: tests give many tasks of it one output buffer, which nobody
-// reads; they want the time that it takes.
+// resident_operator_test_spin: tests use one output buffer for many of its tasks, and do not
+// read it; they use only its duration.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
