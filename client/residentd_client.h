@@ -19,7 +19,7 @@
 // A call that did not reach a server is UNAVAILABLE, and IsUnreachable() is true of
 // it. A task that fails is not a failed call: see Result::status().
 //
-// Units: sizes are elements unless the name says bytes; offsets likewise; times are
+// Units: sizes and offsets are elements unless their name contains bytes; times are
 // absl::Duration on this side and have their unit in the name in messages.
 //
 // Thread safety: Client, Buffer and Stream::Send may be used from several threads.
@@ -365,7 +365,7 @@ class Stream {
 struct Options {
   // Shown by `residentctl status`; at most 64 bytes.
   std::string client_name = "residentd client";
-  // For Connect.
+  // Timeout of Connect.
   absl::Duration connect_timeout = absl::Seconds(5);
   // Retry for the whole connect_timeout if nothing listens yet. Otherwise a refused
   // connection fails immediately.
@@ -450,7 +450,7 @@ class Client {
                                               const Shape& shape,
                                               const BufferOptions& options = {});
 
-  // By id: this session's buffers and all durable ones.
+  // These calls use ids. They can access this session's buffers and all durable ones.
   absl::StatusOr<std::vector<v1::BufferInfo>> ListBuffers();
   absl::Status UploadBytes(uint64_t buffer, uint64_t offset_bytes, std::string_view data);
   // `size_bytes` 0: to the end. `sink` gets the pieces in order; false ends the download

@@ -14,7 +14,7 @@ namespace {
 // The largest limit that gRPC accepts.
 constexpr uint32_t kMaxMessageMib = 2047;
 
-// In the order in which help lists them.
+// The commands, in the order of the help text.
 constexpr void (*kCommands[])(Command&) = {
     AddStatus, AddHealth, AddOps,     AddBuffers, AddRun,
     AddFlux,   AddBench,  AddDemo,    AddTop,     AddAdmin,
