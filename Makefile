@@ -1,4 +1,4 @@
-# Everything one does with this repository. `make help` lists it.
+# The common tasks of this repository. `make help` lists them.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
-# Where `make bundle` puts its files.
+# The output folder of `make bundle`.
 DIST ?= dist
 # Options of Bazel for `make test`, such as --config=ci.
 BAZEL_OPTIONS ?=
@@ -23,13 +23,13 @@ build: setup  ## Builds everything.
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
 	@tests/run $(BAZEL_OPTIONS)
 
-demo: setup  ## Builds, starts a daemon, streams checked work to it, says how fast it was.
+demo: setup  ## Builds, starts a daemon, streams work to it, checks the results, prints the speed.
 	@deploy/demo.sh
 
-bundle: setup  ## Makes dist/: the programs with every library they need, for other machines.
+bundle: setup  ## Makes dist/: the programs with every library that they need, for other machines.
 	@bazel/bundle.sh $(DIST)
 
-bench: setup  ## Measures on this machine (its GPUs, else the CPU); see also tests/gpu/run.
+bench: setup  ## Measures on this machine (its GPUs, or the CPU if there are none); see also tests/gpu/run.
 	@tests/bench
 
 fmt: setup  ## Formats the C++ sources.
@@ -47,6 +47,6 @@ asan: setup  ## Runs the runtime's tests under AddressSanitizer and UBSan.
 fuzz: setup  ## Runs each fuzz target for FUZZ_SECONDS (default 60).
 	@.ci/fuzz $(FUZZ_SECONDS)
 
-clean:  ## Removes what was built.
+clean:  ## Removes the build outputs.
 	@bazel clean
 	@rm -rf $(DIST) out

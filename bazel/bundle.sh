@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes the folder that other machines need (Debian 12, Ubuntu 24.04, or newer; nothing
-# installed but the NVIDIA driver, if there is a GPU):
+# Makes the folder for other machines (Debian 12, Ubuntu 24.04, or newer; they need only the
+# NVIDIA driver, if there is a GPU):
 #
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
-#   lib/        every shared library that they need, glibc's own excepted
+#   lib/        every shared library that they need, except those of glibc
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
-#   docs/       the operators that the documents show
-#   tests/      tests/gpu/run and what it reads, the checks written in Python among it
+#   docs/       the example operators of the documents
+#   tests/      tests/gpu/run and its inputs, including the checks written in Python
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
 set -euo pipefail
@@ -19,7 +19,7 @@ limit_mib=45
 targets=(//server:residentd //client:residentctl //client:example)
 scripts=()
 left_out=()
-# Programs for GPUs alone are not built without the CUDA toolkit.
+# Programs that are only for GPUs are not built without the CUDA toolkit.
 gpu_programs=$(bazel query --noshow_progress 'kind(rule, //tests/gpu:all)')
 have_cuda=$(grep -cx //tests/gpu:engine_tests <<<"$gpu_programs" || true)
 while read -r _ target _; do
@@ -47,7 +47,7 @@ mkdir -p "$dist/tests/gpu"
 install -m 755 tests/report_results.py "$dist/tests/"
 install -m 755 tests/gpu/run "$dist/tests/gpu/"
 install -m 644 tests/gpu/checks "$dist/tests/gpu/"
-# A check in Python comes with what lies beside it.
+# A check in Python needs the other Python files of its folder.
 install -m 644 tests/unittest_main.py "$dist/tests/"
 for script in "${scripts[@]}"; do
   folder=$(dirname "$script")
@@ -70,5 +70,5 @@ echo "bundle: $dist, $(du -sm --apparent-size "$dist" | cut -f1) MiB:" \
   "$(find "$dist/bin" -type f | wc -l) programs, $(find "$dist/lib" -type f | wc -l) libraries"
 if ((${#left_out[@]} > 0)); then
   printf '%s\n' "${left_out[@]}" | sort -u | paste -sd ' ' |
-    sed 's/^/bundle: without the CUDA toolkit, and so the CPU engine alone, and not: /'
+    sed 's/^/bundle: no CUDA toolkit: only the CPU engine is included; omitted programs: /'
 fi

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Copies programs and every shared library that they need, glibc's own excepted, so
-# that they run on a machine with nothing installed and a glibc as new as this one's.
+# Copies programs and every shared library that they need, except those of glibc, so
+# that they run on a machine without further packages whose glibc is not older than this one's.
 #
 #   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM...
 #
 # FOLDER/bin gets the programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all
-# stripped, and each with a DT_RPATH relative to itself: it comes before LD_LIBRARY_PATH,
-# so that no library of the machine's takes the place of one of these. Fails if the
-# whole is over LIMIT_MIB, and says what is large.
+# stripped, and each with a DT_RPATH relative to itself. DT_RPATH takes precedence over
+# LD_LIBRARY_PATH, so that no library of the machine replaces one of these. Fails if the
+# total size is over LIMIT_MIB, and lists the largest files.
 set -euo pipefail
 
 folder=$1 limit_mib=$2
 shift 2
 mkdir -p "$folder/bin" "$folder/lib"
 
-# glibc must match the machine's loader and kernel, so it never travels.
+# glibc must match the machine's loader and kernel, so it is not included.
 glibc='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*)\.so\.'
 
 for program in "$@"; do
@@ -25,7 +25,7 @@ for program in "$@"; do
 
   needed=$(ldd "$program")
   if grep 'not found' <<<"$needed" >&2; then
-    echo "bundle: $program needs what this machine does not have (above)" >&2
+    echo "bundle: $program needs libraries that this machine does not have (above)" >&2
     exit 1
   fi
   while read -r library _ path _; do

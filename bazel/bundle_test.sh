@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A bundle runs where nothing is installed: its programs find every library beside
-# themselves, in an empty environment and in a root directory that holds the bundle and
-# glibc alone.
+# A bundle runs on a machine without further packages: its programs find every library in the
+# bundle, in an empty environment and in a root directory that contains only the bundle and
+# glibc.
 #
 #   bazel/bundle_test.sh BUNDLE_FILES_SH LIMIT_MIB PROGRAM...
 set -uo pipefail
@@ -25,16 +25,16 @@ check() {  # what command...
   fi
 }
 
-check "the bundle is made, and is not too large" "$bundle_files" "$dist" "$limit_mib" "$@"
+check "the bundle is created, and is not too large" "$bundle_files" "$dist" "$limit_mib" "$@"
 
 refused() {
-  local said
-  said=$("$bundle_files" "$work/small" 0 "$1" 2>&1) && return 1
-  grep 'over the limit of 0 MiB' <<<"$said"
+  local output
+  output=$("$bundle_files" "$work/small" 0 "$1" 2>&1) && return 1
+  grep 'over the limit of 0 MiB' <<<"$output"
 }
 check "a bundle over its limit is refused, with the reason" refused "$1"
 
-# What the loader takes, with nothing to help it: ours or glibc's.
+# Without any environment, the loader uses only libraries of the bundle and of glibc.
 only_ours() {
   local library path wrong=0
   while read -r library _ path _; do
@@ -50,7 +50,7 @@ only_ours() {
 }
 runs() { env -i "$1" --version; }
 
-# The same, where there is nothing else to take.
+# The same in a root directory without any other library.
 glibc() {
   local file
   for file in "$@"; do
@@ -62,13 +62,14 @@ glibc /lib64/ld-linux-x86-64.so.2 /lib/x86_64-linux-gnu/lib{c,m}.so.6 \
   /lib/x86_64-linux-gnu/lib{pthread,dl,rt,resolv}.so.[012]
 as_root=()
 [[ $(id -u) -eq 0 ]] || as_root=(unshare --map-root-user)
-# The loader asks /proc where a program lies; there is none in there, so it is told.
+# The loader finds the program's folder through /proc, which is missing in this root directory;
+# LD_ORIGIN_PATH replaces it.
 runs_alone() {
   env -i LD_ORIGIN_PATH=/opt/residentd/bin "${as_root[@]}" \
     /usr/sbin/chroot "$root" "/opt/residentd/bin/$1" --version
 }
 
-# Relative to itself, so that a bundle may be moved.
+# The library paths are relative, so that a bundle may be moved.
 moved() {
   local status
   mv "$dist" "$dist.moved"
@@ -77,8 +78,8 @@ moved() {
   mv "$dist.moved" "$dist"
   return "$status"
 }
-# A library that the machine's user asks for does not take the place of the bundle's.
-unmoved_by_environment() {
+# A library in LD_LIBRARY_PATH does not replace one of the bundle.
+ignores_library_path() {
   mkdir -p "$work/decoy"
   local library
   for library in "$dist"/lib/*; do echo "not a library" >"$work/decoy/${library##*/}"; done
@@ -89,9 +90,9 @@ for program in "$@"; do
   name=$(basename "$program")
   check "$name takes its libraries from the bundle" only_ours "$dist/bin/$name"
   check "$name runs in an empty environment" runs "$dist/bin/$name"
-  check "$name runs where there is nothing but glibc" runs_alone "$name"
+  check "$name runs with only glibc installed" runs_alone "$name"
   check "$name runs after the bundle was moved" moved "$name"
-  check "$name is not led astray by LD_LIBRARY_PATH" unmoved_by_environment "$name"
+  check "$name ignores LD_LIBRARY_PATH" ignores_library_path "$name"
 done
 
 echo "$passed passed, $failed failed"

@@ -2,15 +2,15 @@
 
 cuda_image(name, srcs, hdrs) compiles each source to relocatable device code for
 every architecture of ARCHITECTURES and links each architecture's objects into one
-image. The cc_library NAME holds, reached by symbol:
+image. The cc_library NAME contains these symbols:
 
   _binary_NAME_smXX_cubin_{start,end}  the linked image for architecture XX
-  _binary_NAME_ptx_{start,end}         relocatable PTX of each source, each ended by a
+  _binary_NAME_ptx_{start,end}         relocatable PTX of each source, each terminated by a
                                        zero byte: for other architectures, linked at
                                        run time with nvJitLink
 
-With `compress` the files are gzip'ed, and `_gz` stands before {start,end}: a fifth of the
-size (runtime/engine/image/embedded.h unpacks them).
+With `compress` the files are compressed with gzip to a fifth of their size, and `_gz` is inserted
+before {start,end} (runtime/engine/image/embedded.h decompresses them).
 
 NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
 """
@@ -21,7 +21,7 @@ load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
 ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
 PTX_ARCHITECTURE = "80"
 
-# As kMaxRegisters in kernels/resident/kernel_parameters.h.
+# Must equal kMaxRegisters in kernels/resident/kernel_parameters.h.
 MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
@@ -33,7 +33,7 @@ def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
       name: name of the cc_library and stem of the files.
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
-      compress: whether the files are embedded gzip'ed.
+      compress: whether to compress the embedded files with gzip.
       visibility: as usual.
     """
     cubins = []
@@ -94,7 +94,7 @@ def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
                 cmd = "gzip -9 -n -c $< > $@",
             )
 
-        # ld names the symbols after the path it is given.
+        # ld derives the names of the symbols from the path of the file.
         objects.append(packed + ".o")
         native.genrule(
             name = packed.replace(".", "_") + "_object",

@@ -1,11 +1,11 @@
-"""The CUDA toolkit, where there is one.
+"""The CUDA toolkit, if it is installed.
 
 @cuda//:headers   cuda.h, nvrtc.h, nvJitLink.h; defines RESIDENT_HAVE_CUDA=1. An
                   empty target without a toolkit: the same sources then build a
-                  daemon with the CPU engine alone.
+                  daemon that has only the CPU engine.
 @cuda//:defs.bzl  HAVE_CUDA (bool) and NVCC (path of the compiler).
 
-The toolkit is looked for in $CUDA_HOME, then /usr/local/cuda. CUDA_HOME=none
+The rule searches for the toolkit in $CUDA_HOME, or by default in /usr/local/cuda. CUDA_HOME=none
 builds without it.
 """
 

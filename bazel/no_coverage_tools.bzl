@@ -1,7 +1,6 @@
-"""Stands in for @remote_coverage_tools, which Bazel wants to fetch for every test.
+"""A replacement of @remote_coverage_tools, which Bazel would otherwise fetch for every test.
 
-`bazel coverage` does not work with it, and says so; everything else needs no more
-than that the label exists.
+`bazel coverage` fails with an error message; all other commands need only the label.
 """
 
 def _no_coverage_tools_impl(ctx):

@@ -11,7 +11,7 @@ def resident_proto_library(name, src, deps = [], grpc = False, visibility = None
       name: the cc_library's name.
       src: the .proto file, in this package.
       deps: other resident_proto_library targets that src imports.
-      grpc: whether to generate service stubs as well.
+      grpc: whether to also generate service stubs.
       visibility: as usual.
     """
     stem = src[:-len(".proto")]

@@ -1,9 +1,8 @@
-"""The project's C++ targets: headers and sources follow from the name.
+"""The project's C++ targets: headers and sources are derived from the name.
 
-resident_library(name = "x") is x.h and x.cc, whichever exist; resident_test(name = "x_test") is
-x_test.cc with GoogleTest's main. All may use Abseil and the
-status macros. Every other attribute is that of
-cc_library and cc_test.
+resident_library(name = "x") contains x.h and x.cc, if they exist; resident_test(name = "x_test")
+contains x_test.cc with GoogleTest's main. All may use Abseil and the status macros. The other
+attributes are those of cc_library and cc_test.
 """
 
 _MACROS = "//runtime/base:status_macros"

@@ -1,7 +1,7 @@
 """A rules_cc that re-exports Bazel's own C++ rules.
 
-The distribution's rules_cc is newer than its Bazel; the native rules are what
-that Bazel ships.
+The distribution's rules_cc needs a newer Bazel than the distribution's; the native rules are part
+of Bazel itself.
 """
 
 _RULES = [

@@ -1,4 +1,4 @@
-"""System libraries as Bazel targets: flags come from pkg-config.
+"""System libraries as Bazel targets, with flags from pkg-config.
 
 Each entry of _LIBRARIES becomes @system//:NAME.
 """
@@ -57,7 +57,7 @@ def _pkg_config(ctx, args):
     return [flag for flag in result.stdout.strip().split(" ") if flag]
 
 def _last_of_each(flags):
-    """Keeps the last of equal link flags: pkg-config repeats a library hundreds of times."""
+    """Keeps only the last of equal link flags: pkg-config repeats a library hundreds of times."""
     kept = []
     for flag in reversed(flags):
         if flag.startswith("-l") and flag in kept:

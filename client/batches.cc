@@ -1,4 +1,4 @@
-// Batches as programs make them, and their results.
+// The batches that programs build, and their results.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// BufferHandle: a buffer that is freed with the object that holds it.
+// BufferHandle: owns a buffer and frees it in its destructor.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +33,7 @@ absl::Status BufferHandle::Free() {
   if (connection_ == nullptr) return absl::OkStatus();
   const std::shared_ptr<Connection> connection = std::move(connection_);
   connection_ = nullptr;
-  // The daemon freed it with its session; the id may be somebody else's by now.
+  // The daemon freed it with its session, and may have reused the id for another client.
   if (!connection->IsCurrentSession(session_)) return absl::OkStatus();
   return connection->Free(info_.id());
 }

@@ -23,8 +23,8 @@ absl::Status Unreachable(std::string_view message) {
   return status;
 }
 
-// gRPC says UNAVAILABLE both for a refusal by the server and for a broken connection;
-// these are the texts of its transport.
+// gRPC returns UNAVAILABLE both for a refusal by the server and for a broken connection;
+// these are the messages of its transport.
 bool IsTransportMessage(const std::string& message) {
   for (const char* text : {"failed to connect", "Failed to connect", "Socket closed",
                            "Connection reset", "connections to all backends failing",
@@ -34,7 +34,7 @@ bool IsTransportMessage(const std::string& message) {
   return false;
 }
 
-// gRPC's text about a message over the limit says neither whose limit it is nor its name.
+// gRPC's message about a too large message contains neither the name nor the side of the limit.
 bool IsMessageTooLarge(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
          status.error_message().find("message larger than max") != std::string::npos;
@@ -68,15 +68,15 @@ Connection::Connection(std::string address, Options options)
       static_cast<int>(std::min<uint64_t>(uint64_t{options_.max_message_mib} << 20, 0x7fffffff));
   arguments.SetMaxReceiveMessageSize(max_bytes);
   arguments.SetMaxSendMessageSize(max_bytes);
-  // A daemon is an address in the same network; an HTTP proxy for the web is not its way.
+  // A daemon is in the same network, so an HTTP proxy for the web is not used.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A connection of one's own, so that clients of one process are served in turn.
+  // Each client has its own connection, so that clients of one process are served round-robin.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const Credentials& credentials = options_.credentials;
   if (credentials.tls && !credentials.tls_server_name.empty()) {
     arguments.SetSslTargetNameOverride(credentials.tls_server_name);
   }
-  channel_ = grpc::CreateCustomChannel(address_, ChannelCredentialsOf(credentials), arguments);
+  channel_ = grpc::CreateCustomChannel(address_, MakeChannelCredentials(credentials), arguments);
   executor = v1::Executor::NewStub(channel_);
   buffers = v1::Buffers::NewStub(channel_);
   operators = v1::Operators::NewStub(channel_);
@@ -92,9 +92,9 @@ absl::Status Connection::WaitForServer() {
   grpc_connectivity_state state;
   while ((state = channel_->GetState(/*try_to_connect=*/true)) != GRPC_CHANNEL_READY) {
     const bool failed = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
-    if (failed && !options_.wait_for_server) return WhyUnreachable();
+    if (failed && !options_.wait_for_server) return ProbeUnreachable();
     if (!channel_->WaitForStateChange(state, deadline)) {
-      if (failed) return WhyUnreachable();
+      if (failed) return ProbeUnreachable();
       return Unreachable(absl::StrCat("no connection to ", address_, " within ",
                                       absl::FormatDuration(options_.connect_timeout)));
     }
@@ -121,7 +121,7 @@ void Connection::AddToken(grpc::ClientContext& context) const {
 }
 
 absl::StatusOr<std::string> Connection::SessionId() {
-  absl::MutexLock opening(&opening_);  // One opens, the others wait for it.
+  absl::MutexLock opening(&opening_);  // One thread opens the session, the others wait for it.
   {
     absl::MutexLock lock(&mutex_);
     if (session_state_ == SessionState::kOpen) return session_id_;
@@ -144,7 +144,7 @@ absl::StatusOr<std::string> Connection::SessionId() {
                                                     absl::FormatDuration(options_.call_timeout)));
   }
   if (session_state_ == SessionState::kOpen) return session_id_;
-  if (session_status_.ok()) return absl::UnavailableError("the server ended the session at once");
+  if (session_status_.ok()) return absl::UnavailableError("the server ended the session immediately");
   return session_status_;
 }
 
@@ -182,7 +182,7 @@ absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* da
   do {
     const uint64_t piece = std::min(size - sent, kUploadChunkBytes);
     request.set_data(data + sent, piece);
-    if (!writer->Write(request)) break;  // Finish() says why.
+    if (!writer->Write(request)) break;  // Finish() returns the error.
     request.clear_buffer_id();
     request.clear_offset();
     sent += piece;
@@ -207,14 +207,14 @@ absl::Status Connection::Download(uint64_t buffer, uint64_t offset, uint64_t siz
   std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> reader =
       buffers->Download(&context, request);
   v1::DownloadResponse response;
-  bool wanted = true;
+  bool more = true;
   while (reader->Read(&response)) {
-    if (!wanted) continue;
-    wanted = sink(response.data());
-    if (!wanted) context.TryCancel();
+    if (!more) continue;
+    more = sink(response.data());
+    if (!more) context.TryCancel();
   }
   const grpc::Status status = reader->Finish();
-  if (!wanted) return absl::CancelledError("the download was stopped by its receiver");
+  if (!more) return absl::CancelledError("the receiver stopped the download");
   return FromGrpc(status);
 }
 
@@ -227,8 +227,7 @@ absl::Status Connection::Free(uint64_t buffer) {
   return FromGrpc(buffers->Free(&context, request, &response));
 }
 
-// A failed channel does not say why; a call on it does.
-absl::Status Connection::WhyUnreachable() {
+absl::Status Connection::ProbeUnreachable() {
   grpc::ClientContext context;
   AddToken(context);
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));

@@ -1,9 +1,9 @@
 // Connection: the channel to one daemon, the stubs, and the session.
 //
 // Shared by a Client, its Buffers and its Streams; the session ends with the last of
-// them. The client library's own: programs use residentd_client.h and operators.h.
+// them. Internal to the client library: programs use residentd_client.h and operators.h.
 //
-// The session is a stream that a thread of its own reads to the end: first the id, then
+// The session is a stream that a dedicated thread reads to the end: first the id, then
 // nothing until the stream ends. A session that ended is replaced by the next call that
 // needs one.
 //
@@ -39,7 +39,7 @@
 
 namespace resident::client {
 
-// A call's status; one for which no server answered is IsUnreachable().
+// Converts a call's status. IsUnreachable() is true of it if no server answered.
 absl::Status FromGrpc(const grpc::Status& status);
 
 class Connection {
@@ -57,12 +57,12 @@ class Connection {
 
   // Opens the session if there is none.
   absl::StatusOr<std::string> SessionId() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether `id` is the session that is open now.
+  // Whether `id` is the currently open session.
   bool IsCurrentSession(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Passes a descriptor of shared memory over the daemon's local socket; the token for the
-  // session's ImportShared. FAILED_PRECONDITION: the daemon has no such socket, or it is not on
-  // this machine. UNAVAILABLE: the socket does not answer. Otherwise the daemon's own error.
+  // Passes a descriptor of shared memory over the daemon's local socket, and returns the token for
+  // ImportShared. FAILED_PRECONDITION if the daemon has no such socket, or is on another machine.
+  // UNAVAILABLE if the socket does not answer. Otherwise the daemon's error.
   absl::StatusOr<std::string> PassDescriptor(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size);
@@ -81,7 +81,8 @@ class Connection {
  private:
   enum class SessionState { kNone, kOpening, kOpen, kEnded };
 
-  absl::Status WhyUnreachable();
+  // Makes a call and returns its error, because a failed channel does not report a reason.
+  absl::Status ProbeUnreachable();
   void AddToken(grpc::ClientContext& context) const;
   void ReadSession() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndSession() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,7 +97,7 @@ class Connection {
   absl::Mutex mutex_;
   SessionState session_state_ ABSL_GUARDED_BY(mutex_) = SessionState::kNone;
   std::string session_id_ ABSL_GUARDED_BY(mutex_);
-  std::string local_address_ ABSL_GUARDED_BY(mutex_);  // As the daemon says, with the session.
+  std::string local_address_ ABSL_GUARDED_BY(mutex_);  // Returned by the daemon with the session.
   absl::Status session_status_ ABSL_GUARDED_BY(mutex_);
   // Replaced only while no session thread runs, under opening_.
   std::unique_ptr<grpc::ClientContext> session_context_;

@@ -21,18 +21,18 @@ absl::Status Read(const std::string& path, std::string* contents) {
   *contents = text.str();
   if (file && !contents->empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("cannot read ", path, ", or it is empty. Fix: give a file that is there"));
+      absl::StrCat("cannot read ", path, ", or it is empty. Fix: give a file with contents"));
 }
 
-// Whether nobody but this machine sees what is sent to the address.
-bool StaysHere(const std::string& address) {
+// Whether data that is sent to the address does not leave this machine.
+bool IsLocal(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return true;
   std::string host = address.substr(0, address.rfind(':'));
   host = host.substr(host.rfind('/') + 1);  // "ipv4:", "dns:///".
   for (const char* scheme : {"ipv4:", "ipv6:", "dns:"}) {
     if (absl::StartsWith(host, scheme)) host = host.substr(std::char_traits<char>::length(scheme));
   }
-  // A name that begins with "127." is an address, or none at all.
+  // A host that begins with "127." must be an IPv4 address.
   const bool v4 =
       absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == std::string::npos;
   return v4 || host == "localhost" || host == "[::1]";
@@ -53,7 +53,7 @@ absl::StatusOr<Credentials> LoadCredentials(const CredentialFiles& files) {
   credentials.token = std::string(absl::StripAsciiWhitespace(token.substr(0, token.find('\n'))));
   if (!files.token_file.empty() && credentials.token.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        files.token_file, " has no token in its first line. Fix: put the token there, alone"));
+        files.token_file, " has no token in its first line. Fix: put only the token there"));
   }
   return credentials;
 }
@@ -61,23 +61,23 @@ absl::StatusOr<Credentials> LoadCredentials(const CredentialFiles& files) {
 absl::Status CheckCredentials(const Credentials& credentials, const std::string& address) {
   if (credentials.tls_cert.empty() != credentials.tls_key.empty()) {
     return absl::InvalidArgumentError(
-        "a certificate and its key go together, and one of them is missing. Fix: give both "
+        "a certificate needs its key, and one of them is missing. Fix: give both "
         "(residentctl --tls_cert and --tls_key), or neither");
   }
   const bool printable = std::all_of(credentials.token.begin(), credentials.token.end(),
                                      [](char c) { return c > ' ' && c < 0x7f; });
   if (!printable) {
     return absl::InvalidArgumentError(
-        "the token has bytes that no token has. Fix: give the one that residentctl token new "
-        "printed");
+        "the token contains invalid bytes. Fix: give the token that residentctl token new "
+        "wrote");
   }
-  if (credentials.token.empty() || credentials.tls || StaysHere(address)) return absl::OkStatus();
+  if (credentials.token.empty() || credentials.tls || IsLocal(address)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the token would go to ", address,
+      absl::StrCat("the token would be sent to ", address,
                    " in the clear. Fix: use TLS (residentctl --tls_ca or --tls)"));
 }
 
-std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials) {
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const Credentials& credentials) {
   if (!credentials.tls) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = credentials.tls_ca;

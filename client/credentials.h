@@ -1,4 +1,4 @@
-// Credentials: how a client proves who it is, and knows whom it talks to.
+// Credentials: how a client authenticates itself, and checks the server's identity.
 //
 //   auto credentials = resident::client::LoadCredentials({.tls_ca = "ca.pem",
 //                                                         .token_file = "token"});
@@ -23,12 +23,12 @@ namespace resident::client {
 struct Credentials {
   // Encrypts, and checks the server's certificate.
   bool tls = false;
-  // PEM: authorities that the server's certificate may be of; empty: the system's.
+  // PEM: authorities that may have issued the server's certificate; empty: the system's.
   std::string tls_ca;
-  // PEM: the client's own certificate, with what issued it, and its key; or neither.
+  // PEM: the client's certificate with those that issued it, and its key; or neither.
   std::string tls_cert;
   std::string tls_key;
-  // Name to look for in the server's certificate; empty: the host in the address.
+  // Name that the server's certificate must contain; empty: the host in the address.
   std::string tls_server_name;
   // Sent with every call; empty: none.
   std::string token;
@@ -48,11 +48,11 @@ struct CredentialFiles {
 // Errors name the file.
 absl::StatusOr<Credentials> LoadCredentials(const CredentialFiles& files);
 
-// INVALID_ARGUMENT: a certificate without a key. FAILED_PRECONDITION: a token that would
-// cross a network in the clear: without TLS, to an address that is not this machine's.
+// INVALID_ARGUMENT: a certificate without a key. FAILED_PRECONDITION: a token would be sent
+// in the clear, that is, without TLS to another machine.
 absl::Status CheckCredentials(const Credentials& credentials, const std::string& address);
 
-std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials);
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const Credentials& credentials);
 
 }  // namespace resident::client
 

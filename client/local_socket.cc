@@ -17,15 +17,15 @@ namespace resident::client {
 namespace {
 
 constexpr char kMagic[] = "residfd1";
-// An answer is a code, and a token or a message.
+// An answer consists of a code, and a token or a message.
 constexpr size_t kMaxAnswerBytes = 4096;
 
 absl::Status NoAnswer(const std::string& path, const std::string& why) {
   return absl::UnavailableError(absl::StrCat("the daemon's local socket ", path, ": ", why,
-                                             ". Fix: see whether the daemon runs, and try again"));
+                                             ". Fix: check that the daemon runs, and try again"));
 }
 
-// Both ways. An infinite timeout is none.
+// Sets the timeout of both directions. Infinite: none.
 void SetTimeout(int socket, absl::Duration timeout) {
   const timeval limit =
       absl::ToTimeval(timeout == absl::InfiniteDuration() ? absl::ZeroDuration() : timeout);
@@ -67,7 +67,7 @@ absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::s
     return absl::InvalidArgumentError(
         absl::StrCat("the local address ", path,
                      " is too long for a socket's path. Fix: give a "
-                     "shorter one, with a symbolic link for instance"));
+                     "shorter one, for instance a symbolic link"));
   }
   memcpy(address.sun_path, path.data(), path.size());
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -86,9 +86,9 @@ absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::s
   if (!Send(connection, session, fd)) {
     if (errno == EBADF) {
       return absl::InvalidArgumentError(
-          absl::StrCat(fd, " is not an open descriptor. Fix: pass one of shared memory"));
+          absl::StrCat(fd, " is not an open descriptor. Fix: pass a descriptor of shared memory"));
     }
-    // Where the daemon refuses the connection itself, its answer is there before the packet.
+    // If the daemon refuses the connection itself, its answer arrives before the packet is sent.
     if (errno != EPIPE && errno != ECONNRESET) return NoAnswer(path, strerror(errno));
   }
   char answer[kMaxAnswerBytes];
@@ -96,11 +96,11 @@ absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::s
   bool reset = false;
   do {
     bytes = recv(connection, answer, sizeof(answer), 0);
-    // Said once where the daemon did not read the packet; its answer follows.
+    // If the daemon did not read the packet, recv fails once, and then returns the answer.
     reset = bytes < 0 && errno == ECONNRESET && !reset;
   } while (bytes < 0 && (errno == EINTR || reset));
   if (bytes < 0) return NoAnswer(path, strerror(errno));
-  if (bytes < 4) return NoAnswer(path, "it ended the connection");
+  if (bytes < 4) return NoAnswer(path, "the daemon closed the connection");
   uint32_t code = 0;
   for (int byte = 3; byte >= 0; --byte) code = code << 8 | static_cast<uint8_t>(answer[byte]);
   std::string text(answer + 4, static_cast<size_t>(bytes) - 4);

@@ -1,6 +1,6 @@
 // The client's side of the daemon's local socket (--local_address), over which descriptors of
-// shared memory are passed. proto/resident/v1/buffers.proto has the protocol, at ImportShared.
-// The client library's own.
+// shared memory are passed. For the protocol see ImportShared in proto/resident/v1/buffers.proto.
+// Internal to the client library.
 //
 // Thread safety: a function without state.
 #ifndef RESIDENT_CLIENT_LOCAL_SOCKET_H_
@@ -13,9 +13,9 @@
 
 namespace resident::client {
 
-// Passes a descriptor for a session; the token that the daemon gives for it. `fd` stays the
-// caller's. FAILED_PRECONDITION: there is no socket at the path. UNAVAILABLE: it does not answer,
-// or not within the timeout. Otherwise the daemon's own error.
+// Passes a descriptor for a session, and returns the daemon's token for it. The caller keeps
+// ownership of `fd`. FAILED_PRECONDITION: there is no socket at the path. UNAVAILABLE: it does not
+// answer, or not within the timeout. Otherwise the daemon's error.
 absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::string& session,
                                            int fd, absl::Duration timeout);
 

@@ -7,7 +7,7 @@
 #include "client/commands/command.h"
 
 int main(int argc, char** argv) {
-  // `residentctl ... | head` ends quietly.
+  // `residentctl ... | head` ends without an error message.
   std::signal(SIGPIPE, SIG_DFL);
   if (argc == 2 && std::string(argv[1]) == resident::bench::kEchoServerCommand) {
     return resident::bench::RunEchoServer();

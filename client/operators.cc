@@ -10,7 +10,7 @@
 namespace resident::client {
 namespace {
 
-// Of a file that is sent in pieces, well below any limit on messages.
+// Size of the pieces of a file. It is well below any limit of message sizes.
 constexpr size_t kFilePieceBytes = 1u << 20;
 
 std::string String(std::string_view text) { return std::string(text); }
@@ -133,7 +133,7 @@ class Watcher::Impl {
     RETURN_IF_ERROR(
         connection_->Prepare(context_, /*needs_session=*/false, absl::InfiniteDuration()));
     reader_ = connection_->operators->Watch(&context_, request);
-    // From here on nothing is missed.
+    // The daemon sends every event from here on.
     reader_->WaitForInitialMetadata();
     return absl::OkStatus();
   }
@@ -180,7 +180,7 @@ absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& insta
   const auto stream = connection_->operators->Install(&context);
   v1::InstallRequest request;
   *request.mutable_header() = installation.header_;
-  bool open = stream->Write(request);  // Where it fails, Finish() says why.
+  bool open = stream->Write(request);  // If it fails, Finish() returns the error.
   for (auto file = installation.files_.begin(); open && file != installation.files_.end(); ++file) {
     size_t sent = 0;
     do {
@@ -198,10 +198,10 @@ absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& insta
   if (open) stream->WritesDone();
   v1::InstallResponse response;
   v1::InstallResponse last;
-  bool wanted = true;
+  bool more = true;
   while (stream->Read(&response)) {
-    if (wanted && progress && !progress(response)) {
-      wanted = false;
+    if (more && progress && !progress(response)) {
+      more = false;
       context.TryCancel();
     }
     last.Swap(&response);

@@ -1,22 +1,22 @@
-// Changing what a daemon runs: install, activate, roll back, remove, watch.
+// Changing a daemon's operators: install, activate, roll back, remove, watch.
 //
 //   resident::client::Operators operators(*client);
 //   auto swish = resident::client::Installation::Expression("swish", "x * sigmoid(x)");
 //   swish.Add(resident::client::Example().Value(std::vector<float>{0}).Value(
 //       std::vector<float>{0}));
-//   auto installed = operators.Install(swish);   // compiled, proven, staged
+//   auto installed = operators.Install(swish);   // compiled, validated, staged
 //   auto active = operators.Activate("swish");   // serves from now on
-//   auto back = operators.Rollback("swish");     // the version before serves again
+//   auto back = operators.Rollback("swish");     // the previous version serves again
 //
-// Operators of the daemon's own are never changed. Client::ListOperators and
-// Client::DescribeOperator show what there is.
+// Built-in operators cannot be changed. Client::ListOperators and Client::DescribeOperator
+// return the current operators.
 //
-// Errors: the status code and message of the daemon, word for word;
-// proto/resident/v1/operators.proto documents the codes. ABORTED: another change came
-// first (see ChangeOptions::expected_revision).
+// Errors: the status code and message of the daemon, unchanged;
+// proto/resident/v1/operators.proto documents the codes. ABORTED: another change happened
+// before (see ChangeOptions::expected_revision).
 //
 // Thread safety: Operators may be used from several threads. A Watcher belongs to one
-// thread at a time, but for Cancel. Installation and Example belong to one thread at a
+// thread at a time, except for Cancel. Installation and Example belong to one thread at a
 // time.
 #ifndef RESIDENT_CLIENT_OPERATORS_H_
 #define RESIDENT_CLIENT_OPERATORS_H_
@@ -40,12 +40,12 @@
 
 namespace resident::client {
 
-// Inputs, with the outputs that they must give; or with outputs of which only type and
-// shape are given: then the active version's are what is expected. One value for each
-// parameter of the signature, in its order.
+// Inputs with their expected outputs. If outputs have only a type and a shape, the outputs of
+// the active version are expected. There is one value for each parameter of the signature, in
+// its order.
 class Example {
  public:
-  // A tensor: of an input its value, of an output what is expected. No shape: a vector.
+  // A tensor: the value of an input, or the expected value of an output. No shape: a vector.
   template <std::ranges::contiguous_range Range>
   Example& Value(const Range& values, Shape shape = {}) {
     using T = std::ranges::range_value_t<Range>;
@@ -55,7 +55,7 @@ class Example {
                   std::ranges::size(values) * sizeof(T)},
                  std::move(shape));
   }
-  // A tensor that is read and written: what it holds at first, and what is expected of it.
+  // A tensor that is read and written: its initial value, and its expected value.
   template <std::ranges::contiguous_range Range>
   Example& InOut(const Range& first, const Range& expected, Shape shape = {}) {
     if (shape.empty()) shape = {std::ranges::size(first)};
@@ -65,14 +65,14 @@ class Example {
         std::ranges::size(expected) * sizeof(std::ranges::range_value_t<Range>));
     return *this;
   }
-  // The same as Value for any type: dense little-endian elements.
+  // Like Value, for any type: dense little-endian elements.
   Example& Bytes(v1::DType dtype, std::string_view data, Shape shape);
   // A scalar parameter's value.
   template <typename T>
   Example& Scalar(T value) {
     return Bytes(DTypeOf<T>(), {reinterpret_cast<const char*>(&value), sizeof value}, {});
   }
-  // An output of which nothing is expected but type and shape.
+  // An output without an expected value.
   Example& Output(v1::DType dtype, Shape shape) { return Bytes(dtype, {}, std::move(shape)); }
   // |out - expected| <= absolute + relative * |expected|. Without it: the type's default.
   Example& Tolerance(double relative, double absolute = 0);
@@ -87,11 +87,11 @@ class Example {
 // A version to install. Can be installed any number of times.
 class Installation {
  public:
-  // Source in the operator SDK. `files`: names, as they include one another, to texts;
+  // Source that uses the operator SDK. `files` maps names, as in #include, to contents;
   // `main_file` is the one that is compiled.
   static Installation Source(std::string_view name, std::string_view main_file,
                              std::map<std::string, std::string> files);
-  // Element-wise: "x * sigmoid(x)".
+  // An elementwise formula, for example "x * sigmoid(x)".
   static Installation Expression(std::string_view name, std::string_view expression);
   // A FLUX program.
   static Installation Bytecode(std::string_view name, std::string_view program);
@@ -102,7 +102,7 @@ class Installation {
   Installation& Split(std::string_view rule);
   Installation& Summary(std::string_view text);
   Installation& Add(Example example);
-  // A task that runs longer is a hang.
+  // A task that runs longer counts as hanging.
   Installation& TaskTimeLimit(absl::Duration limit);
   // The revision that the operator must have; 0: it must not exist yet.
   Installation& ExpectRevision(uint64_t revision);
@@ -126,22 +126,22 @@ struct ChangeOptions {
   uint32_t version = 0;
   // The revision that the operator must have.
   std::optional<uint64_t> expected_revision = std::nullopt;
-  // Activate: also a quarantined version.
+  // Activate: allows a quarantined version.
   bool force = false;
-  // When the version is taken back.
+  // When the version is rolled back.
   v1::BakeOptions bake = {};
 };
 
-// Operators' changes as they happen.
+// Receives changes of operators as they happen.
 class Watcher {
  public:
   Watcher(const Watcher&) = delete;
   // Cancels.
   ~Watcher();
 
-  // Waits for the next event. False: the stream has ended, see Finish().
+  // Waits for the next event. Returns false if the stream has ended; see Finish().
   bool Next(v1::OperatorEvent* event);
-  // How the stream ended; CANCELLED after Cancel. REQUIRES: Next has returned false.
+  // Returns the status of the stream; CANCELLED after Cancel. REQUIRES: Next has returned false.
   absl::Status Finish();
   // Ends the stream. Any thread.
   void Cancel();
@@ -155,16 +155,16 @@ class Watcher {
 
 class Operators {
  public:
-  // Gets each state that the version comes to, the last one included. False withdraws the
+  // Receives each state of the version, including the last one. Return false to withdraw the
   // installation, which then ends CANCELLED.
   using Progress = std::function<bool(const v1::InstallResponse&)>;
 
   // Shares the client's connection, and may outlive it.
   explicit Operators(const Client& client);
 
-  // Returns at the state that the installation waits for. A version that is refused is an
-  // error with the reason; the compilers' log was in the REJECTED state that `progress`
-  // got. Broken off before the version is staged, nothing is installed.
+  // Returns at the state that the installation waits for. If a version is refused, it returns
+  // the reason as an error; `progress` gets the compilers' log with the state REJECTED. If it
+  // is interrupted before the version is staged, nothing is installed.
   absl::StatusOr<v1::InstallResponse> Install(const Installation& installation,
                                               const Progress& progress = {});
 
@@ -180,11 +180,11 @@ class Operators {
                                               double traffic_percent,
                                               const ChangeOptions& options = {});
 
-  // Events after a revision (0: those after this returned), of one operator or (empty) of
-  // all.
+  // Watches events after a revision (0: after this call returns), of one operator or (empty)
+  // of all.
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(uint64_t after_revision = 0,
                                                  const std::string& name = "");
-  // Past events, newest first: at most `count` (0: 100) of those before a revision (0: all).
+  // Returns past events, newest first: at most `count` (0: 100) before a revision (0: all).
   absl::StatusOr<std::vector<v1::OperatorEvent>> Audit(const std::string& name = "",
                                                        uint32_t count = 0,
                                                        uint64_t before_revision = 0);

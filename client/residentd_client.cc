@@ -1,4 +1,4 @@
-// Client: one daemon's calls. Batches, buffers and streams: the files named for them.
+// Client: the calls to one daemon. Batches, buffers and streams are in separate files.
 #include "client/residentd_client.h"
 
 #include <grpcpp/grpcpp.h>
@@ -26,7 +26,7 @@ absl::StatusOr<Result> Client::Run(Batch& batch) {
   grpc::ClientContext context;
   RETURN_IF_ERROR(connection_->Prepare(context));
   v1::RunRequest request;
-  request.unsafe_arena_set_allocated_batch(&batch.message());  // Lent, as in Stream::Send.
+  request.unsafe_arena_set_allocated_batch(&batch.message());  // Not copied; see Stream::Send.
   v1::RunResponse response;
   const grpc::Status status = connection_->executor->Run(&context, request, &response);
   (void)request.unsafe_arena_release_batch();
@@ -160,9 +160,9 @@ absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   if (status.ok()) status = FromGrpc(connection_->health->Check(&context, request, &response));
   if (absl::IsNotFound(status)) {
     return absl::NotFoundError(absl::StrCat("the daemon has no service '", service,
-                                            "'. Fix: a full name, as in resident.v1.Executor, "
-                                            "resident.device/N for device N, or none for all of "
-                                            "them"));
+                                            "'. Fix: give a full name, such as "
+                                            "resident.v1.Executor, resident.device/N for device "
+                                            "N, or no name for all of them"));
   }
   if (!status.ok()) return status;
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
@@ -188,8 +188,8 @@ absl::Status Client::Resume(uint32_t device) {
 
 absl::StatusOr<uint64_t> Client::Drain(absl::Duration timeout) {
   grpc::ClientContext context;
-  // The daemon answers at its own deadline; the call's comes after it. With the daemon's
-  // default it is not known here, so the call waits as long as it takes.
+  // The daemon answers at its own deadline; the call's deadline is later. The client does not
+  // have the daemon's default deadline, so the call then has none.
   const absl::Duration call =
       timeout == absl::ZeroDuration() ? absl::InfiniteDuration() : timeout + absl::Seconds(5);
   RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false, call));

@@ -10,24 +10,24 @@
 //
 // A client has one connection and, from the first call that needs one, one session:
 // the daemon frees the client's buffers when the session ends. The session ends when
-// the Client and every Buffer made from it are gone, or when the daemon does. After
-// the daemon came back, calls go on in a new session; the old buffers do not exist
-// in it and calls that name them end NOT_FOUND.
+// the Client and all its Buffers are destroyed, or when the daemon ends. After a restart
+// of the daemon, calls use a new session; the old buffers do not exist in it, and calls
+// that name them end NOT_FOUND.
 //
 // Errors: every call returns absl::Status or absl::StatusOr with the status code and
-// the message of the server, word for word (proto/resident/v1 documents the codes).
+// the message of the server, unchanged (proto/resident/v1 documents the codes).
 // A call that did not reach a server is UNAVAILABLE, and IsUnreachable() is true of
 // it. A task that fails is not a failed call: see Result::status().
 //
-// Units: sizes are elements unless the name says bytes; offsets likewise; times are
+// Units: sizes and offsets are elements unless their name contains bytes; times are
 // absl::Duration on this side and have their unit in the name in messages.
 //
-// Thread safety: Client and Buffer may be used from several threads. Stream::Send too.
+// Thread safety: Client, Buffer and Stream::Send may be used from several threads.
 // Batches and results belong to one thread at a time.
 //
-// Installing operators and changing which version serves: client/operators.h.
+// To install operators and to change which version serves, see client/operators.h.
 //
-// Not for: anything without a daemon (the CPU engine is in the daemon as well).
+// The client needs a daemon: it contains no engine, not even for the CPU.
 #ifndef RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
 #define RESIDENT_CLIENT_RESIDENTD_CLIENT_H_
 
@@ -62,7 +62,7 @@ using Shape = std::vector<uint64_t>;
 // Product of the dimensions.
 uint64_t ElementsOf(const Shape& shape);
 
-// The element type of a C++ type. float16 and bfloat16 have none: use the byte calls.
+// The element type of a C++ type. float16 and bfloat16 have no C++ type: use the byte calls.
 template <typename T>
 constexpr v1::DType DTypeOf() {
   using U = std::remove_cv_t<T>;
@@ -92,7 +92,7 @@ bool IsUnreachable(const absl::Status& status);
 
 class Connection;  // The channel, the stubs and the session; connection.h.
 
-// Device memory. Freed when this goes away. Buffer<T> is the typed form.
+// Owns device memory, which the destructor frees. Buffer<T> is the typed form.
 class BufferHandle {
  public:
   BufferHandle() = default;
@@ -106,11 +106,11 @@ class BufferHandle {
   uint64_t size_bytes() const { return info_.size_bytes(); }
   Shape shape() const { return Shape(info_.shape().begin(), info_.shape().end()); }
 
-  // Frees it now, once the tasks that use it have ended. Nothing to free: OK.
+  // Frees it now; the daemon waits for the tasks that use it. OK if there is nothing to free.
   absl::Status Free();
 
-  // Gives up ownership: the buffer lives on until Client::Free, or its session's end
-  // (for ever, if it is durable).
+  // Releases ownership: the buffer remains until Client::Free, or until its session ends
+  // (without a limit if it is durable).
   void Release();
 
  protected:
@@ -122,7 +122,7 @@ class BufferHandle {
  private:
   // Null: owns nothing.
   std::shared_ptr<Connection> connection_;
-  // The session that the id belongs to. Ids of another session are never freed.
+  // The session of the id. Ids of another session are never freed.
   std::string session_;
   v1::BufferInfo info_;
 };
@@ -162,11 +162,11 @@ struct BufferOptions {
   std::optional<uint32_t> device = std::nullopt;
   // Outlives the session and engine restarts.
   bool durable = false;
-  // For people; at most 128 bytes.
+  // A label for people; at most 128 bytes.
   std::string name = "";
 };
 
-// What is common to batches. A batch can be sent any number of times.
+// The common part of batches. A batch can be sent any number of times.
 class Batch {
  public:
   // Returned with the result; need not be unique.
@@ -179,7 +179,7 @@ class Batch {
   }
   void set_device(uint32_t device) { options().set_device(device); }
 
-  // The message itself, for what has no setter here.
+  // The message itself, for fields that have no setter here.
   v1::Batch& message() { return message_; }
   const v1::Batch& message() const { return message_; }
 
@@ -197,8 +197,8 @@ struct View {
   Shape shape;
   // Task i's tensor starts at element i * stride. 0: all tasks use the same part.
   uint64_t stride = 0;
-  // Distance between neighbours in each dimension, in elements; empty: dense. For
-  // operators that take strided views.
+  // Distance between adjacent elements in each dimension, in elements; empty: dense. For
+  // operators that accept strided views.
   std::vector<int64_t> strides = {};
 };
 
@@ -211,9 +211,9 @@ class TaskBatch : public Batch {
   // The version to run, instead of the active one.
   TaskBatch& Version(uint32_t version);
 
-  // An input sent along: the tensors of all tasks, one after the other; or one tensor,
-  // which all tasks share. `shape` is that of one task's tensor; empty: the values are
-  // one vector for each task (for a single task, all of them).
+  // An input that is sent with the batch: the tensors of all tasks, one after the other; or
+  // one tensor, which all tasks share. `shape` is that of one task's tensor; empty: the values
+  // are one vector for each task (with one task, all values).
   template <std::ranges::contiguous_range Range>
   TaskBatch& Input(const Range& values, Shape shape = {}) {
     using T = std::ranges::range_value_t<Range>;
@@ -225,14 +225,14 @@ class TaskBatch : public Batch {
   // A tensor in device memory: input, output or both.
   TaskBatch& Use(const BufferHandle& buffer, const View& view = {});
 
-  // An output that comes back with the result. `shape` is that of one task's.
+  // An output that is returned with the result. `shape` is that of one task's tensor.
   template <typename T>
   TaskBatch& Return(Shape shape) {
     return ReturnAs(DTypeOf<T>(), std::move(shape));
   }
   TaskBatch& ReturnAs(v1::DType dtype, Shape shape);
 
-  // A scalar for all tasks, or one for each. The kind must be the parameter's own.
+  // A scalar for all tasks, or one for each. The kind must match the parameter's.
   TaskBatch& Scalar(double value) { return Scalars({&value, 1}); }
   TaskBatch& Integer(int64_t value) { return Integers({&value, 1}); }
   TaskBatch& Scalars(std::span<const double> values);
@@ -255,27 +255,27 @@ class FluxBatch : public Batch {
   // An installed program, in place of Program(); version 0: the active one.
   FluxBatch& Operator(std::string_view name, uint32_t version = 0);
   // Initial registers R0... of each run: `width` (0 to 16) values for each, run after
-  // run; or one run's worth, shared by all. With one program and no Runs(), there are as
-  // many runs as inputs.
+  // run; or the values of one run, which all runs share. With one program and no Runs(),
+  // there are as many runs as inputs.
   FluxBatch& Inputs(std::span<const int32_t> registers, uint32_t width);
   FluxBatch& Runs(uint32_t count);
   // The program that each run executes.
   FluxBatch& ProgramOfRun(std::span<const uint32_t> program);
-  // Registers that come back. Without it: R0.
+  // Registers to return. Without it: R0.
   FluxBatch& Wanted(std::span<const uint32_t> registers);
   FluxBatch& Wanted(std::initializer_list<uint32_t> registers) {
     return Wanted(std::span<const uint32_t>(registers.begin(), registers.size()));
   }
   // Instructions that one run may execute. Without it: the server's default, 1,000,000.
   FluxBatch& MaxCycles(uint64_t cycles);
-  // Opcodes outside the instruction set cost a cycle and do nothing.
+  // Opcodes outside the instruction set take a cycle and do nothing.
   FluxBatch& UnknownOpcodeIsNop();
 
  private:
   v1::FluxPrograms& programs() { return *message().mutable_programs(); }
 };
 
-// What became of a batch.
+// The result of a batch.
 class Result {
  public:
   Result() = default;
@@ -289,13 +289,13 @@ class Result {
   uint32_t device() const { return message_.device(); }
   // The operator's version that served the tasks.
   uint32_t version() const { return message_.version(); }
-  // Nanoseconds on the device, one for each task; one in all for FLUX.
+  // Nanoseconds on the device: one value for each task, or one in total for FLUX.
   std::span<const uint32_t> device_ns() const {
     return {message_.device_ns().data(), static_cast<size_t>(message_.device_ns_size())};
   }
 
   // Returned output `index` (in the order of Return calls) of all tasks, one after the
-  // other. Valid as long as this object. Empty when there is no such output.
+  // other. Valid as long as this object exists. Empty if there is no such output.
   template <typename T>
   std::span<const T> Output(int index = 0) const {
     if (index < 0 || index >= message_.outputs_size()) return {};
@@ -320,37 +320,37 @@ class Result {
 };
 
 struct StreamOptions {
-  // Batches sent and not yet answered; Send waits while there are as many. More than
-  // the server's --max_stream_batches (64) gains nothing.
+  // Maximum of batches that are sent and not yet answered; Send waits at the maximum. A value
+  // above the server's --max_stream_batches (64) has no further effect.
   uint32_t max_in_flight = 32;
 };
 
 // A stream of batches. Results arrive in completion order.
 //
 // Destroying a stream that was not finished cancels it: tasks not yet in the ring are
-// skipped, and what is unanswered is reported CANCELLED.
+// skipped, and unanswered batches end CANCELLED.
 class Stream {
  public:
-  // The batch's result, or the status with which it was refused, or with which the
+  // Receives the batch's result, or the status with which it was refused, or with which the
   // stream ended before it was answered.
   using Callback = std::function<void(absl::StatusOr<Result>)>;
 
   Stream(const Stream&) = delete;
   ~Stream();
 
-  // Sends a batch, which may be reused at once. Waits while max_in_flight batches are
-  // unanswered. After OK `done` is called exactly once, on the stream's own thread; it
+  // Sends a batch, which the caller may reuse immediately. Waits while max_in_flight batches
+  // are unanswered. If it returns OK, `done` is called exactly once, on the stream's thread; it
   // must not block and must not call Send or Finish. After an error it is not called:
   // the stream has ended, with that status.
   absl::Status Send(Batch& batch, Callback done);
-  // The same as a future, which is always fulfilled.
+  // Like Send, but returns a future, which always gets a value.
   std::future<absl::StatusOr<Result>> Send(Batch& batch);
 
-  // Says that nothing more comes, waits for what is unanswered, and returns how the
-  // stream ended.
+  // Half-closes the stream, waits for unanswered batches, and returns the status of the
+  // stream.
   absl::Status Finish();
 
-  // Ends the stream at once. Any thread.
+  // Ends the stream immediately. Any thread.
   void Cancel();
 
  private:
@@ -365,20 +365,20 @@ class Stream {
 struct Options {
   // Shown by `residentctl status`; at most 64 bytes.
   std::string client_name = "residentd client";
-  // For Connect.
+  // Timeout of Connect.
   absl::Duration connect_timeout = absl::Seconds(5);
-  // Keep trying for all of connect_timeout where nothing listens yet. Otherwise a refused
-  // connection fails at once.
+  // Retry for the whole connect_timeout if nothing listens yet. Otherwise a refused
+  // connection fails immediately.
   bool wait_for_server = false;
-  // Of each call; streams of batches have none.
+  // Timeout of each call; streams of batches have none.
   absl::Duration call_timeout = absl::Seconds(60);
-  // Largest message taken.
+  // Largest message that is accepted.
   uint32_t max_message_mib = 64;
-  // How the daemon is asked to let the client in. Connect refuses a token that would
-  // cross a network in the clear (FAILED_PRECONDITION).
+  // Authentication. Connect refuses a token that would be sent in the clear over a network
+  // (FAILED_PRECONDITION).
   Credentials credentials;
-  // Path of the daemon's local socket, for descriptors of shared memory. Empty: as the
-  // daemon says; to be given where the path is another one here, as in a container.
+  // Path of the daemon's local socket, for descriptors of shared memory. Empty: the path that
+  // the daemon reports. Set it if the client sees another path, as in a container.
   std::string local_address;
   // False: no session is ever opened. Such a client cannot have buffers.
   bool session = true;
@@ -386,7 +386,7 @@ struct Options {
 
 class Client {
  public:
-  // Connects, so that a wrong address is found out here. `address` is host:port or any
+  // Connects, so that a wrong address is detected here. `address` is host:port or any
   // other gRPC target (unix:/path).
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
                                                          Options options = {});
@@ -394,7 +394,7 @@ class Client {
 
   // --- Work --------------------------------------------------------------------
 
-  // Runs one batch. The status is the call's; look at Result::status() as well.
+  // Runs one batch. The status is that of the call; also check Result::status().
   absl::StatusOr<Result> Run(Batch& batch);
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(StreamOptions options = {});
 
@@ -422,11 +422,11 @@ class Client {
     return buffer;
   }
 
-  // Makes shared memory a buffer: tasks read and write it in place, and nothing is copied
-  // through gRPC. The daemon must be on this machine and have a local socket
+  // Creates a buffer from shared memory: tasks read and write it in place, and nothing is
+  // copied through gRPC. The daemon must be on this machine and have a local socket
   // (--local_address; FAILED_PRECONDITION otherwise). `fd` is a descriptor of the memory,
-  // open for reading and writing, which stays the caller's: client/shared_memory.h makes
-  // memory that every daemon accepts. docs/shared_memory.md says what else is accepted.
+  // open for reading and writing, which the caller keeps. client/shared_memory.h creates
+  // memory that every daemon accepts; for other memory see docs/shared_memory.md.
   template <typename T>
   absl::StatusOr<Buffer<T>> ImportShared(int fd, const Shape& shape,
                                          const BufferOptions& options = {}) {
@@ -437,7 +437,7 @@ class Client {
   absl::StatusOr<BufferHandle> ImportSharedAs(int fd, v1::DType dtype, const Shape& shape,
                                               const BufferOptions& options = {});
 
-  // The same for a POSIX shared-memory object, by its name as given to shm_open. Only a
+  // Imports a POSIX shared-memory object by the name that was passed to shm_open. Only a
   // daemon without identities on a loopback address accepts names.
   template <typename T>
   absl::StatusOr<Buffer<T>> ImportShared(const std::string& name, const Shape& shape,
@@ -450,7 +450,7 @@ class Client {
                                               const Shape& shape,
                                               const BufferOptions& options = {});
 
-  // By id: this session's buffers and all durable ones.
+  // These calls use ids. They can access this session's buffers and all durable ones.
   absl::StatusOr<std::vector<v1::BufferInfo>> ListBuffers();
   absl::Status UploadBytes(uint64_t buffer, uint64_t offset_bytes, std::string_view data);
   // `size_bytes` 0: to the end. `sink` gets the pieces in order; false ends the download
@@ -458,7 +458,7 @@ class Client {
   absl::Status DownloadBytes(uint64_t buffer, uint64_t offset_bytes, uint64_t size_bytes,
                              const std::function<bool(std::string_view)>& sink);
   absl::Status Free(uint64_t buffer);
-  // Saves a durable buffer's present contents for an engine restart.
+  // Saves a durable buffer's current contents for an engine restart.
   absl::Status Persist(uint64_t buffer);
 
   // --- Operators ---------------------------------------------------------------
@@ -469,14 +469,13 @@ class Client {
   // --- Administration ----------------------------------------------------------
 
   absl::StatusOr<v1::StatusResponse> Status();
-  // What the health service says: whether the daemon takes work and has a device to do it.
+  // Queries the health service: whether the daemon accepts work and has a device for it.
   // `service` is a gRPC service's full name, or "resident.device/N" for device N; empty: all
-  // of them. NOT_FOUND: there is none of that name. Needs no token, whatever the daemon's
-  // policy.
+  // of them. NOT_FOUND if there is no such service. Never needs a token.
   absl::StatusOr<bool> IsServing(const std::string& service = "");
   absl::Status Park(uint32_t device);
   absl::Status Resume(uint32_t device);
-  // Returns the tasks that are left (0 when OK). `timeout` zero: the daemon's own.
+  // Returns the number of remaining tasks (0 if OK). `timeout` zero: the daemon's default.
   absl::StatusOr<uint64_t> Drain(absl::Duration timeout);
 
   // Opens the session if there is none yet and returns its id.
@@ -486,7 +485,7 @@ class Client {
  private:
   friend class Operators;
   explicit Client(std::shared_ptr<Connection> connection);
-  // Fills in what is not about which memory it is, and calls.
+  // Sets the fields that do not depend on the kind of memory, and calls ImportShared.
   absl::StatusOr<BufferHandle> Import(v1::ImportSharedRequest request, v1::DType dtype,
                                       const Shape& shape, const BufferOptions& options);
   std::shared_ptr<Connection> connection_;

@@ -17,7 +17,8 @@ namespace resident::client {
 absl::StatusOr<SharedMemory> SharedMemory::Create(uint64_t size_bytes) {
   if (size_bytes == 0 || size_bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shared memory of ", size_bytes, " bytes. Fix: ask for at least 1"));
+        absl::StrCat("invalid size of shared memory: ", size_bytes,
+                     " bytes. Fix: request at least 1"));
   }
   const int fd = memfd_create("residentd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   void* data = MAP_FAILED;
@@ -28,9 +29,9 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(uint64_t size_bytes) {
   if (data != MAP_FAILED) return SharedMemory(fd, data, size_bytes);
   const int error = errno;
   if (fd >= 0) close(fd);
-  return absl::ResourceExhaustedError(absl::StrCat("cannot make shared memory of ", size_bytes,
+  return absl::ResourceExhaustedError(absl::StrCat("cannot create shared memory of ", size_bytes,
                                                    " bytes: ", strerror(error),
-                                                   ". Fix: ask for less"));
+                                                   ". Fix: request less"));
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept

@@ -4,14 +4,14 @@
 //   auto x = (*client)->ImportShared<float>(memory->fd(), {3});
 //   memory->As<float>()[0] = 1;       // Tasks that use *x read and write it here.
 //
-// It cannot be truncated (F_SEAL_SHRINK), which a daemon whose callers have identities requires.
-// The buffer does not keep it from being destroyed, nor does destroying it harm tasks that use it.
+// It cannot be truncated (F_SEAL_SHRINK), which a daemon requires if its callers have identities.
+// The object may be destroyed before the buffer; tasks that use the memory are not affected.
 //
-// Memory ordering: what was written before a batch was sent is seen by its tasks; what they wrote
-// is seen once the batch's result is here. In between both sides see each other's writes at any
-// time.
+// Memory ordering: data that was written before a batch was sent is visible to its tasks; data that
+// they wrote is visible once the batch's result has arrived. In between, writes of one side can
+// become visible to the other at any time.
 //
-// Thread safety: as a pointer.
+// Thread safety: that of a pointer.
 #ifndef RESIDENT_CLIENT_SHARED_MEMORY_H_
 #define RESIDENT_CLIENT_SHARED_MEMORY_H_
 
@@ -24,13 +24,13 @@ namespace resident::client {
 
 class SharedMemory {
  public:
-  // Zeroes. RESOURCE_EXHAUSTED, INVALID_ARGUMENT (0 bytes).
+  // The memory is initialised with zeros. Errors: RESOURCE_EXHAUSTED, INVALID_ARGUMENT (0 bytes).
   static absl::StatusOr<SharedMemory> Create(uint64_t size_bytes);
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // Stays this object's.
+  // This object keeps ownership.
   int fd() const { return fd_; }
   void* data() const { return data_; }
   uint64_t size_bytes() const { return size_bytes_; }

@@ -1,4 +1,4 @@
-// Stream: batches one after the other, their results as they come.
+// Stream: sends batches one after the other, and delivers results as they arrive.
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 
 namespace resident::client {
 
-// One thread reads results and calls back; any thread writes, one at a time.
+// One thread reads results and calls the callbacks; any thread writes, one at a time.
 //
-// Batches travel under ids of the stream's own, so that callers' need not be unique.
+// The stream sends batches with its own ids, so that the ids of callers need not be unique.
 class Stream::Impl {
  public:
   Impl(std::shared_ptr<Connection> connection, StreamOptions options)
@@ -53,13 +53,13 @@ class Stream::Impl {
     }
     const uint64_t caller_id = batch.message().id();
     batch.set_id(wire_id);
-    // Lent to the request for the write: nothing is copied.
+    // The request refers to the caller's batch during the write, so that it is not copied.
     request_.unsafe_arena_set_allocated_batch(&batch.message());
     const bool written = rpc_->Write(request_);
     (void)request_.unsafe_arena_release_batch();
     batch.set_id(caller_id);
     if (written) return absl::OkStatus();
-    // The stream has ended; the reader finds out why, and answers all that is pending.
+    // The stream has ended; the reader gets its status, and answers all pending batches.
     absl::MutexLock lock(&mutex_);
     if (!ended_ && pending_.erase(wire_id) == 1) {
       mutex_.Await(absl::Condition(&ended_));
@@ -105,7 +105,7 @@ class Stream::Impl {
       {
         absl::MutexLock lock(&mutex_);
         auto found = pending_.find(message.id());
-        if (found == pending_.end()) continue;  // Not ours: nothing to tell anybody.
+        if (found == pending_.end()) continue;  // Unknown id: there is no callback.
         pending = std::move(found->second);
         pending_.erase(found);
       }

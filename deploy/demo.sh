@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds residentd, starts a daemon, streams checked work to it, says how fast it was,
-# and stops it. `make demo` runs it after deploy/setup-debian.sh.
+# Builds residentd, starts a daemon, streams work to it, checks the results, prints the speed,
+# and stops the daemon. `make demo` runs it after deploy/setup-debian.sh.
 #
-#   deploy/demo.sh [FLAG]...     FLAGs go to `residentd serve`, e.g. --devices=cpu
+#   deploy/demo.sh [FLAG]...     FLAGs are passed to `residentd serve`, e.g. --devices=cpu
 #
 #   RESIDENTD, RESIDENTCTL   programs to use instead of building them
 #
-# Exit status: 0 only if the daemon started, every result was right and it stopped cleanly.
+# Exit status: 0 only if the daemon started, every result was correct and it stopped cleanly.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -19,7 +19,7 @@ die() {
 if [[ -z ${RESIDENTD:-} || -z ${RESIDENTCTL:-} ]]; then
   say "Building residentd and residentctl (the first time takes a few minutes) ..."
   bazel build --ui_event_filters=-info //server:residentd //client:residentctl || die "the build failed (output above)"
-  bin=$(bazel info bazel-bin 2>/dev/null) || die "bazel does not say where it built"
+  bin=$(bazel info bazel-bin 2>/dev/null) || die "bazel info bazel-bin failed"
   [[ bazel-bin -ef $bin ]] && bin=bazel-bin
   RESIDENTD=${RESIDENTD:-$bin/server/residentd}
   RESIDENTCTL=${RESIDENTCTL:-$bin/client/residentctl}
@@ -27,13 +27,13 @@ fi
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/residentd-demo.XXXXXX") || exit 1
 pid=
-# Ends the daemon that this script started, and no other; returns its exit status.
+# Ends the daemon that this script started, and returns its exit status.
 stop_daemon() {
   [[ -n $pid ]] || return 0
   local ending=$pid
   pid=
   kill -TERM "$ending" 2>/dev/null
-  # The daemon ends within its own --drain_timeout; this is for one that hangs.
+  # The daemon normally ends within its --drain_timeout; kill it if it hangs.
   for ((i = 0; i < 600; ++i)); do
     kill -0 "$ending" 2>/dev/null || break
     sleep 0.1
@@ -58,7 +58,7 @@ for ((i = 0; i < 600; ++i)); do
   [[ -s $folder/ports ]] && break
   kill -0 "$pid" 2>/dev/null || {
     cat "$folder/log" >&2
-    die "residentd ended at its start (its log is above)"
+    die "residentd failed to start (its log is above)"
   }
   sleep 0.1
 done
@@ -67,16 +67,16 @@ done
   die "residentd was not ready within a minute (its log is above)"
 }
 RESIDENTD_SERVER=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["address"])' \
-  <"$folder/ports") || die "the port file is not what it should be"
+  <"$folder/ports") || die "cannot read the address from the port file"
 export RESIDENTD_SERVER
 
 "$RESIDENTCTL" demo --out="$folder/demo.json"
 checked=$?
 [[ $checked -eq 0 ]] || tail -n 20 "$folder/log" >&2
 
-# The page's address, then what was counted there.
+# Prints the address of the metrics page, then some of its counters.
 say
-say "4. What Prometheus sees"
+say "4. The metrics page for Prometheus"
 say
 python3 - "$folder/ports" <<'END' || checked=1
 import json, re, sys, urllib.request
@@ -107,10 +107,10 @@ demo = json.load(open(sys.argv[1]))
 devices = ", ".join("the CPU" if d["engine"] == "cpu" else d["name"] for d in demo["devices"])
 print("""Summary
   A daemon kept one kernel resident on {}. Programs and tasks were streamed to it
-  over gRPC; nothing was launched or compiled for any of them. Every result was right.
+  over gRPC; none of them needed a launch or a compilation. Every result was correct.
 
     FLUX programs       {:>12,} runs     {:8.1f} M instructions/s
-    element-wise tasks  {:>12,} tasks    {:8.2f} M tasks/s
+    elementwise tasks   {:>12,} tasks    {:8.2f} M tasks/s
     one task at a time  {:>12.0f} µs median {:7.0f} µs 99th percentile
 """.format(devices, demo["flux"]["runs"], demo["flux"]["instructions_per_second"] / 1e6,
            demo["tasks"]["tasks"], demo["tasks"]["tasks_per_second"] / 1e6,
@@ -118,7 +118,7 @@ print("""Summary
 END
 cat <<END
 Next
-  $RESIDENTD serve                a daemon that stays, on 127.0.0.1:50051
+  $RESIDENTD serve                starts a daemon on 127.0.0.1:50051
   $RESIDENTCTL run add x=1,2,3 y=10,20,30
   $RESIDENTCTL help
 END

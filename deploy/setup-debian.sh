@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what residentd needs to build and test on Debian 12, from the
-# distribution's own packages. Idempotent; prints nothing when there is nothing
-# to do. Run as root, or with sudo available.
+# distribution's packages. Idempotent; prints nothing if nothing is missing.
+# Run as root, or with sudo available.
 #
 #   deploy/setup-debian.sh            build and test dependencies
-#   deploy/setup-debian.sh --check    only say what is missing; exit 1 if anything is
+#   deploy/setup-debian.sh --check    only print what is missing; exit 1 if anything is
 set -euo pipefail
 
 packages=(
@@ -18,7 +18,7 @@ packages=(
   prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
-  # The real Prometheus server and promtool, for the metrics tests; nginx, for the test of the
+  # The Prometheus server and promtool, for the metrics tests; nginx, for the test of the
   # reverse proxy; openssl, for certificates.
   nginx-light openssl prometheus
 )
@@ -42,8 +42,8 @@ if [[ $(id -u) -ne 0 ]]; then
   as_root=(sudo)
 fi
 
-# A build machine should not gain running services (the packages of
-# nginx and prometheus would start one): deny service starts while the packages are installed.
+# The packages of nginx and prometheus would start services on the build machine: deny service
+# starts while the packages are installed.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null

@@ -1,6 +1,6 @@
-// Throws random inputs at a fuzz target for $FUZZ_SECONDS (default 3): a bounded stand-in
-// for libFuzzer in ordinary test runs. The inputs are others in every run; with the seed that
-// one printed as $FUZZ_SEED they come in the same order again:
+// Runs a fuzz target with random inputs for $FUZZ_SECONDS (default 3): a bounded replacement
+// of libFuzzer in ordinary test runs. The inputs differ in every run. To repeat them, set
+// $FUZZ_SEED to the seed that the run printed:
 //
 //   bazel test --test_env=FUZZ_SEED=1234 //tests/fuzz:fuzz_batch
 //
@@ -23,13 +23,13 @@ using Input = std::vector<uint8_t>;
 constexpr size_t kMaxBytes = 4096;
 constexpr size_t kPool = 64;
 
-// Makes inputs: bytes, text, and changes of earlier ones.
+// Generates inputs: bytes, text, and mutations of earlier inputs.
 class Inputs {
  public:
   explicit Inputs(uint32_t seed) : random_(seed) {}
 
   Input Next() {
-    Input input = Below(3) == 0 || pool_.empty() ? Fresh() : Changed(pool_[Below(pool_.size())]);
+    Input input = Below(3) == 0 || pool_.empty() ? Generate() : Mutate(pool_[Below(pool_.size())]);
     if (pool_.size() < kPool) {
       pool_.push_back(input);
     } else {
@@ -41,8 +41,8 @@ class Inputs {
  private:
   size_t Below(size_t n) { return random_() % n; }
 
-  Input Fresh() {
-    // Short ones more often: most limits are near.
+  Input Generate() {
+    // Short inputs are more frequent, because most limits are small.
     Input input(Below(size_t{1} << Below(13)));
     const bool text = Below(2) == 0;
     for (uint8_t& byte : input) {
@@ -51,18 +51,18 @@ class Inputs {
     return input;
   }
 
-  Input Changed(Input input) {
+  Input Mutate(Input input) {
     for (size_t changes = 1 + Below(4); changes > 0; --changes) {
       const size_t at = Below(input.size() + 1);
       switch (Below(4)) {
-        case 0:  // Cut off.
+        case 0:  // Truncate.
           input.resize(at);
           break;
         case 1:  // Repeat a part.
           input.insert(input.end(), input.begin(), input.begin() + static_cast<ptrdiff_t>(at));
           if (input.size() > kMaxBytes) input.resize(kMaxBytes);
           break;
-        case 2:  // One byte in between.
+        case 2:  // Insert one byte.
           input.insert(input.begin() + static_cast<ptrdiff_t>(at), Interesting());
           break;
         default:
@@ -94,7 +94,7 @@ int main() {
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 3);
   const uint32_t seed = Seed();
-  // Before an input ends the program.
+  // Print the seed first, because an input may end the program.
   std::printf("FUZZ_SEED=%u\n", seed);
   std::fflush(stdout);
   Inputs inputs(seed);

@@ -1,17 +1,17 @@
-"""fuzz_target: a libFuzzer target that is a test as well.
+"""fuzz_target: a libFuzzer target that is also a test.
 
-In an ordinary build it runs with //bazel/fuzz:driver, which throws random inputs at it
+In an ordinary build it runs with //bazel/fuzz:driver, which calls it with random inputs
 for a few seconds. With --config=fuzz (make fuzz) it is a libFuzzer program under clang's
 AddressSanitizer and UBSan, guided by coverage.
 """
 
 def fuzz_target(name, srcs, deps = []):
-    """Makes a test of a file that defines LLVMFuzzerTestOneInput.
+    """Defines a test of a file that defines LLVMFuzzerTestOneInput.
 
     Args:
       name: the test's name.
-      srcs: sources, one of them with LLVMFuzzerTestOneInput.
-      deps: what they use.
+      srcs: sources; one of them defines LLVMFuzzerTestOneInput.
+      deps: their dependencies.
     """
     native.cc_test(
         name = name,

@@ -1,13 +1,13 @@
-// absl::Mutex as ThreadSanitizer must see it, over the system's Abseil.
+// Annotates the system's absl::Mutex for ThreadSanitizer.
 //
 // The system's libabsl_synchronization.so is not instrumented, so ThreadSanitizer does
-// not see that its locks order anything, and would report everything that they guard.
-// The definitions here come before the library's: each calls the library's own and
-// tells ThreadSanitizer what that orders. Conditions (absl::Condition) run under the
-// lock, but in whichever thread holds it at the moment, inside the library; their reads
-// are not looked at.
+// not see the ordering by its locks, and would report all data that they guard.
+// The linker prefers the definitions in this file to the library's: each calls the library's
+// function and annotates the ordering for ThreadSanitizer. Conditions (absl::Condition) run
+// under the lock inside the library, in any thread that currently holds it; their reads are
+// ignored.
 //
-// Linked into every target that uses Abseil, with `--config=tsan` alone.
+// Linked into every target that uses Abseil, only with `--config=tsan`.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -23,13 +23,13 @@ void AnnotateIgnoreReadsEnd(const char* file, int line);
 
 namespace {
 
-// The library's definition of a function that this file defines too. `name` is its name
-// to the linker.
+// Returns the library's definition of a function that this file also defines. `name` is its
+// linker name.
 template <typename Function>
 Function* Next(const char* name) {
   void* next = dlsym(RTLD_NEXT, name);
   if (next == nullptr) {
-    std::fprintf(stderr, "absl_mutex.cc: no %s. Fix: name the functions of this Abseil\n", name);
+    std::fprintf(stderr, "absl_mutex.cc: no %s. Fix: use the linker names of this Abseil\n", name);
     std::abort();
   }
   return reinterpret_cast<Function*>(next);
@@ -92,7 +92,7 @@ bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
   LIBRARY("5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE", bool, Mutex*,
           const Condition&, Duration);
   const bool held = library(this, condition, timeout);
-  __tsan_acquire(this);  // Locked either way.
+  __tsan_acquire(this);  // The lock is held in both cases.
   return held;
 }
 

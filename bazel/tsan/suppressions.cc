@@ -1,15 +1,15 @@
-// What ThreadSanitizer is not to report: the system's gRPC, protobuf and Abseil are not
-// instrumented, so it does not see what orders their own accesses, and reports their
-// insides, inlined parts of them in our binaries included.
+// Suppressed reports of ThreadSanitizer. The system's gRPC, protobuf and Abseil are not
+// instrumented, so it does not see the ordering of their accesses, and reports their
+// internals, including parts of them that are inlined into our binaries.
 //
 // A suppression matches any frame of a report, so races in code that runs inside an RPC handler are
 // not reported either. There are no such handlers in the runtime.
 //
-// absl::Status: where the library drops a reference to what two threads share, it orders that
-// before the delete by whoever drops the last one.
+// absl::Status: the library orders the release of a shared reference before the delete by the
+// thread that releases the last reference.
 //
-// resident_operator_test_spin: tests give many tasks of it one output buffer, which nobody
-// reads; they want the time that it takes.
+// resident_operator_test_spin: tests use one output buffer for many of its tasks, and do not
+// read it; they use only its duration.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {

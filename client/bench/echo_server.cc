@@ -23,7 +23,7 @@ class Echo final : public v1::Executor::Service {
     result.set_id(request->batch().id());
     result.set_version(1);
     result.add_device_ns(1000);
-    // A returned output is as large as the input that it stands for.
+    // A returned output has the size of the inline input before it.
     const std::string* input = nullptr;
     for (const v1::Column& column : request->batch().tasks().arguments()) {
       if (column.has_inline_()) input = &column.inline_().data();
@@ -68,10 +68,10 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start() {
   posix_spawn_file_actions_destroy(&actions);
   close(to_child[0]);
   close(from_child[1]);
-  std::FILE* said = fdopen(from_child[0], "r");
+  std::FILE* output = fdopen(from_child[0], "r");
   int port = 0;
-  const bool serves = failed == 0 && std::fscanf(said, "%d", &port) == 1;
-  std::fclose(said);
+  const bool serves = failed == 0 && std::fscanf(output, "%d", &port) == 1;
+  std::fclose(output);
   if (!serves) {
     close(to_child[1]);
     if (failed == 0) waitpid(pid, nullptr, 0);
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start() {
 }
 
 EchoServer::~EchoServer() {
-  close(stdin_fd_);  // It ends with its standard input.
+  close(stdin_fd_);  // The server ends at the end of its standard input.
   waitpid(pid_, nullptr, 0);
 }
 

@@ -1,10 +1,10 @@
-// A bare gRPC server: the floor under the daemon's latency.
+// A bare gRPC server: the lower bound of the daemon's latency.
 //
-// It takes the daemon's own Run messages and answers each at once with a result of
-// the size that the daemon's has, so what differs between the two is what residentd
-// does, not what gRPC costs. It listens on a free port of the loopback interface, in a
-// process of its own, as the daemon does: in the client's process, gRPC serves the call
-// on the thread that makes it, and no thread has to wake up.
+// It accepts the daemon's Run messages and answers each immediately with a result of the
+// same size as the daemon's. Therefore the difference between the two is the cost of
+// residentd, without the cost of gRPC. It listens on a free port of the loopback interface,
+// in a separate process like the daemon: in the client's process, gRPC would serve the call
+// on the calling thread, and no thread would have to wake up.
 #ifndef RESIDENT_CLIENT_BENCH_ECHO_SERVER_H_
 #define RESIDENT_CLIENT_BENCH_ECHO_SERVER_H_
 
@@ -16,14 +16,14 @@
 
 namespace resident::bench {
 
-// The hidden command of residentctl whose process is the echo server.
+// The hidden command of residentctl that runs the echo server.
 inline constexpr char kEchoServerCommand[] = "__echo_server";
-// Serves until standard input ends; says its port on standard output.
+// Serves until standard input ends; prints its port on standard output.
 int RunEchoServer();
 
 class EchoServer {
  public:
-  // Starts this program again, as an echo server.
+  // Starts this program as an echo server in a new process.
   static absl::StatusOr<std::unique_ptr<EchoServer>> Start();
   ~EchoServer();
 

@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Before the loop two, in it three, HALT.
+// Two instructions before the loop, three in each iteration, and HALT.
 uint32_t ExpectedCycles(uint32_t n) { return 2 + 3 * n + 1; }
 
 int32_t ExpectedSum(uint32_t n) {
@@ -31,7 +31,7 @@ int32_t ExpectedSum(uint32_t n) {
   return static_cast<int32_t>(static_cast<uint32_t>(m * (m + 1) * (2 * m + 1) / 6));
 }
 
-uint32_t InputOf(uint32_t run, const FluxStreamOptions& options) {
+uint32_t RunInput(uint32_t run, const FluxStreamOptions& options) {
   return 1 + run % options.largest;
 }
 
@@ -42,13 +42,13 @@ void Check(const client::Result& result, const FluxStreamOptions& options,
   if (!complete) {
     if (report.wrong == 0) {
       report.first_difference = absl::StrCat("results of ", result.registers().size(), " of ",
-                                             options.runs, " runs came back");
+                                             options.runs, " runs were returned");
     }
     report.wrong += options.runs;
     return;
   }
   for (uint32_t i = 0; i < options.runs; ++i) {
-    const uint32_t n = InputOf(i, options);
+    const uint32_t n = RunInput(i, options);
     const int32_t sum = result.registers()[i];
     const uint32_t cycles = result.cycles()[i];
     const int error = result.flux_errors().empty() ? 0 : result.flux_errors()[i];
@@ -70,7 +70,7 @@ absl::StatusOr<FluxStreamReport> StreamFlux(client::Client& client,
   ASSIGN_OR_RETURN(flux::Bytecode code, flux::Assemble(kSumOfSquaresSource));
   std::vector<int32_t> inputs(options.runs);
   for (uint32_t i = 0; i < options.runs; ++i) {
-    inputs[i] = static_cast<int32_t>(InputOf(i, options));
+    inputs[i] = static_cast<int32_t>(RunInput(i, options));
   }
   client::FluxBatch batch;
   batch.Program(code).Inputs(inputs, 1).MaxCycles(ExpectedCycles(options.largest));

@@ -1,5 +1,5 @@
 // Throughput of streamed FLUX batches with a known answer: one program, which sums the
-// squares from 1 to n, over many n. Registers and cycle counts are checked against
+// squares from 1 to n, for many values of n. Registers and cycle counts are checked against
 // n (n + 1) (2n + 1) / 6 and 3n + 3.
 #ifndef RESIDENT_CLIENT_BENCH_FLUX_STREAM_H_
 #define RESIDENT_CLIENT_BENCH_FLUX_STREAM_H_
@@ -35,12 +35,12 @@ struct FluxStreamReport {
   uint64_t runs = 0;
   uint64_t instructions = 0;
   double seconds = 0;
-  // Runs with another register, error or cycle count than expected; the first in words.
+  // Runs with an unexpected register, error or cycle count; a description of the first.
   uint64_t wrong = 0;
   std::string first_difference;
 };
 
-// Fails where a batch is refused or fails as a whole. `progress` is told the part done.
+// Fails if a batch is refused or fails as a whole. `progress` receives the completed fraction.
 absl::StatusOr<FluxStreamReport> StreamFlux(client::Client& client,
                                             const FluxStreamOptions& options,
                                             const std::function<void(double)>& progress);

@@ -1,4 +1,4 @@
-// Latency of a lone Run, beside the same call to a bare gRPC echo server.
+// Latency of a lone Run, compared with the same call to a bare gRPC echo server.
 #ifndef RESIDENT_CLIENT_BENCH_LONE_RUN_H_
 #define RESIDENT_CLIENT_BENCH_LONE_RUN_H_
 
@@ -17,23 +17,23 @@ namespace resident::bench {
 struct LoneRunOptions {
   // Elements of the add.
   uint32_t elements = 1024;
-  // Tensors travel with the call, both ways, instead of staying in device buffers.
+  // Send and return the tensors with the call, instead of keeping them in device buffers.
   bool send_data = false;
   absl::Duration duration = absl::Seconds(2);
   std::optional<uint32_t> device;
 };
 
 struct LoneRunReport {
-  // One value for each call, microseconds; the i-th of both were made one after the other.
+  // One value for each call, microseconds; the i-th calls of both were made consecutively.
   std::vector<double> residentd_us;
   std::vector<double> echo_us;
   // Device time of each task, nanoseconds.
   std::vector<double> device_ns;
-  // Elements that are not what the CPU computes.
+  // Elements that differ from the CPU's results.
   uint64_t wrong = 0;
 };
 
-// `progress` is told the part done, 0 to 1.
+// `progress` receives the completed fraction, 0 to 1.
 absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Client& echo,
                                              const LoneRunOptions& options,
                                              const std::function<void(double)>& progress);

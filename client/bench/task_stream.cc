@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A batch that is sent again and again, and the buffer that its tasks write.
+// A batch that is sent repeatedly, and the buffer that its tasks write.
 struct Slot {
   client::Buffer<float> out;
   std::unique_ptr<client::TaskBatch> batch;
@@ -23,14 +23,14 @@ struct Slot {
   Clock::time_point sent;
 };
 
-// What the stream's thread reports: free slots, latencies, the first failure.
+// The reports of the stream's thread: free slots, latencies, the first failure.
 class Answers {
  public:
   explicit Answers(size_t slots) {
     for (size_t i = 0; i < slots; ++i) free_.push_back(i);
   }
 
-  // A slot that may be sent, or the failure that ends it all.
+  // Waits for a slot that can be sent. Returns the first failure if there is one.
   absl::StatusOr<size_t> Take() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &Answers::Ready));
@@ -68,7 +68,7 @@ class Answers {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Downloads what a slot's tasks wrote and compares it with the CPU's own sums.
+// Downloads the results of a slot's tasks and compares them with sums of the CPU.
 absl::Status Check(const Slot& slot, size_t index, const std::vector<float>& x,
                    const std::vector<float>& y, TaskStreamReport& report) {
   ASSIGN_OR_RETURN(std::vector<float> sums, slot.out.Download());

@@ -1,8 +1,8 @@
 // Throughput of streamed batches of small tasks, checked against the CPU.
 //
-// Each task adds two rows of buffers on the device into a row of its own. As many
-// batches are in flight as the options say, each with an output buffer of its own; a
-// buffer is used again when its batch has been answered.
+// Each task adds two rows of buffers on the device into its own output row. The options
+// set the number of batches in flight. Each batch has its own output buffer; a buffer is
+// reused when its batch has been answered.
 #ifndef RESIDENT_CLIENT_BENCH_TASK_STREAM_H_
 #define RESIDENT_CLIENT_BENCH_TASK_STREAM_H_
 
@@ -35,12 +35,12 @@ struct TaskStreamReport {
   double seconds = 0;
   // From Send to the result, for each batch.
   std::vector<double> batch_us;
-  // Elements that are not what the CPU computes, and the first of them in words.
+  // Elements that differ from the CPU's results; a description of the first.
   uint64_t wrong = 0;
   std::string first_difference;
 };
 
-// Fails where a batch is refused or a task fails. `progress` is told the part done.
+// Fails if a batch is refused or a task fails. `progress` receives the completed fraction.
 absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
                                              const TaskStreamOptions& options,
                                              const std::function<void(double)>& progress);

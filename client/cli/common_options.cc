@@ -24,9 +24,9 @@ void AddCommonFlags(Command& program) {
   program.Flag("tls_key", &files.tls_key, "PEM file with the certificate's private key",
                {.environment = "RESIDENTD_TLS_KEY"});
   program.Flag("tls_server_name", &files.tls_server_name,
-               "name in the daemon's certificate, where it is not the host in --server",
+               "name in the daemon's certificate, if it is not the host in --server",
                {.environment = "RESIDENTD_TLS_SERVER_NAME"});
-  program.Flag("token_file", &files.token_file, "file with the token that says who calls",
+  program.Flag("token_file", &files.token_file, "file with the token of the caller's identity",
                {.environment = "RESIDENTD_TOKEN_FILE"});
   program.Flag("json", &common.json, "print JSON, also for errors");
   program.Flag("timeout", &common.timeout, "longest wait for each call, e.g. 5s or 2m",

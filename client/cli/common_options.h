@@ -1,4 +1,4 @@
-// The flags that every command of residentctl takes.
+// The flags of every command of residentctl.
 //
 // Thread safety: set once, while the command line is parsed; read afterwards.
 #ifndef RESIDENT_CLIENT_CLI_COMMON_OPTIONS_H_
@@ -19,7 +19,7 @@ struct CommonOptions {
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// Those of this process: how errors are printed depends on them, wherever one is found.
+// The options of this process. They are global because they determine how errors are printed.
 CommonOptions& Common();
 
 void AddCommonFlags(Command& program);

@@ -11,22 +11,22 @@
 namespace resident::cli {
 namespace {
 
-absl::Status Wrong(const std::string& where, const std::string& what, const std::string& fix) {
+absl::Status Invalid(const std::string& where, const std::string& what, const std::string& fix) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what, ". Fix: ", fix));
 }
 
-// One value as its parameter takes it.
+// One value in the form that its parameter needs.
 struct Value {
   v1::DType dtype;
   client::Shape shape;
   std::string data;
 };
 
-// Appends the numbers of nested lists to `words`, and checks that they make a shape.
+// Appends the numbers of nested lists to `words`, and checks that the lists form a shape.
 bool Flatten(const Json& json, size_t depth, client::Shape& shape, std::string& words) {
   if (json.is_array()) {
     if (depth == shape.size()) {
-      // The first of its depth says how long the others are.
+      // The first list of each depth determines the length of the others.
       if (!words.empty()) return false;
       shape.push_back(json.size());
     }
@@ -58,7 +58,8 @@ class ExampleReader {
 
   absl::StatusOr<client::Example> Read() {
     if (!json_.is_object()) {
-      return Wrong(where_, "it is no object", "{\"inputs\": {...}, \"outputs\": {...}}");
+      return Invalid(where_, "it is not an object",
+                     "write {\"inputs\": {...}, \"outputs\": {...}}");
     }
     RETURN_IF_ERROR(CheckKeys());
     client::Example example;
@@ -81,7 +82,7 @@ class ExampleReader {
     return value == values->end() ? nullptr : &*value;
   }
 
-  std::string Place(const Parameter& parameter) const {
+  std::string NameParameter(const Parameter& parameter) const {
     return absl::StrCat(where_, ", '", parameter.name, "'");
   }
 
@@ -89,12 +90,12 @@ class ExampleReader {
     for (const auto& [key, group] : json_.items()) {
       if (key == "relative_tolerance" || key == "absolute_tolerance") continue;
       if (key != "inputs" && key != "outputs") {
-        return Wrong(where_, absl::StrCat("'", key, "' is no part of an example"),
-                     "inputs, outputs, relative_tolerance and absolute_tolerance are");
+        return Invalid(where_, absl::StrCat("unknown key '", key, "'"),
+                       "use inputs, outputs, relative_tolerance and absolute_tolerance");
       }
       if (!group.is_object()) {
-        return Wrong(where_, absl::StrCat("'", key, "' is no object"),
-                     "values by parameter name, as in {\"x\": [1, 2]}");
+        return Invalid(where_, absl::StrCat("'", key, "' is not an object"),
+                       "give values by parameter name, for example {\"x\": [1, 2]}");
       }
       for (const auto& [name, value] : group.items()) {
         bool known = false;
@@ -105,12 +106,12 @@ class ExampleReader {
                                          (kind == ParameterKind::kOutput) == (key == "outputs"));
         }
         if (!known) {
-          return Wrong(where_, absl::StrCat("'", name, "' is none of the ", key),
-                       absl::StrCat("the parameters are ",
-                                    absl::StrJoin(signature_.parameters(), ", ",
-                                                  [](std::string* out, const Parameter& p) {
-                                                    out->append(p.name);
-                                                  })));
+          return Invalid(where_, absl::StrCat("'", name, "' is not one of the ", key),
+                         absl::StrCat("use the parameters ",
+                                      absl::StrJoin(signature_.parameters(), ", ",
+                                                    [](std::string* out, const Parameter& p) {
+                                                      out->append(p.name);
+                                                    })));
         }
       }
     }
@@ -124,7 +125,8 @@ class ExampleReader {
       const auto found = json_.find(names[i]);
       if (found == json_.end()) continue;
       if (!found->is_number())
-        return Wrong(where_, absl::StrCat(names[i], " is no number"), "1e-5");
+        return Invalid(where_, absl::StrCat(names[i], " is not a number"),
+                       "give a number, for example 1e-5");
       tolerances[i] = found->get<double>();
     }
     example.Tolerance(tolerances[0], tolerances[1]);
@@ -136,8 +138,8 @@ class ExampleReader {
     if (json != nullptr)
       return Parse(parameter, *json, DefaultType(parameter), /*needs_data=*/true);
     if (!parameter.default_bits.has_value()) {
-      return Wrong(Place(parameter), "the example has no value for it",
-                   absl::StrCat("\"inputs\": {\"", parameter.name, "\": ...}"));
+      return Invalid(NameParameter(parameter), "the example has no value for it",
+                     absl::StrCat("add \"inputs\": {\"", parameter.name, "\": ...}"));
     }
     Value value{DefaultType(parameter), {}, ""};
     value.data.assign(reinterpret_cast<const char*>(&*parameter.default_bits),
@@ -154,7 +156,7 @@ class ExampleReader {
     return value;
   }
 
-  // What it holds at first, followed by what is expected.
+  // The initial value, followed by the expected value.
   absl::StatusOr<Value> InOut(const Parameter& parameter) const {
     absl::StatusOr<Value> value = Input(parameter);
     const Json* json = Find("outputs", parameter.name);
@@ -162,14 +164,15 @@ class ExampleReader {
     absl::StatusOr<Value> expected = Parse(parameter, *json, value->dtype, /*needs_data=*/false);
     if (!expected.ok()) return expected;
     if (expected->dtype != value->dtype || expected->shape != value->shape) {
-      return Wrong(Place(parameter), "its output is not of the type and shape of its input",
-                   "the operator writes it in place: give as many elements");
+      return Invalid(NameParameter(parameter),
+                     "its output does not have the type and shape of its input",
+                     "the operator writes it in place: give the same number of elements");
     }
     value->data += expected->data;
     return value;
   }
 
-  // The first that the signature takes.
+  // The first type that the signature accepts.
   static v1::DType DefaultType(const Parameter& parameter) {
     return static_cast<v1::DType>(parameter.dtypes[0]);
   }
@@ -184,8 +187,9 @@ class ExampleReader {
         const auto named =
             dtype->is_string() ? ParseDType(dtype->get<std::string>()) : std::nullopt;
         if (!named.has_value()) {
-          return Wrong(Place(parameter), absl::StrCat(dtype->dump(), " is no element type"),
-                       "one of f32, f16, bf16, f64, i32, i64, u8, i8, u32");
+          return Invalid(NameParameter(parameter),
+                         absl::StrCat("unknown element type ", dtype->dump()),
+                         "give f32, f16, bf16, f64, i32, i64, u8, i8 or u32");
         }
         value.dtype = *named;
       }
@@ -195,41 +199,47 @@ class ExampleReader {
           has_shape = has_shape && dim.is_number_unsigned();
           if (has_shape) value.shape.push_back(dim.get<uint64_t>());
         }
-        if (!has_shape) return Wrong(Place(parameter), "its shape is no list of sizes", "[2, 3]");
+        if (!has_shape) {
+          return Invalid(NameParameter(parameter), "its shape is not a list of sizes",
+                         "give a list, for example [2, 3]");
+        }
       }
       const auto data = json.find("data");
       numbers = data == json.end() ? nullptr : &*data;
       if (numbers == nullptr && (needs_data || !has_shape)) {
-        return Wrong(Place(parameter), "it has no data", "{\"shape\": [2], \"data\": [1, 2]}");
+        return Invalid(NameParameter(parameter), "it has no data",
+                       "write {\"shape\": [2], \"data\": [1, 2]}");
       }
     }
     if (numbers == nullptr) return value;
     client::Shape nested;
     std::string words;
     if (!Flatten(*numbers, 0, nested, words)) {
-      return Wrong(Place(parameter), "its lists are not of one length, or hold what is no number",
-                   "as in [[1, 2], [3, 4]]");
+      return Invalid(NameParameter(parameter),
+                     "its lists differ in length, or contain an element that is not a number",
+                     "write lists of equal length, for example [[1, 2], [3, 4]]");
     }
     if (has_shape && nested.size() == 1) {
       if (client::ElementsOf(value.shape) != nested[0]) {
-        return Wrong(Place(parameter),
-                     absl::StrCat("its shape has ", client::ElementsOf(value.shape),
-                                  " elements, and data ", nested[0]),
-                     "give as many");
+        return Invalid(NameParameter(parameter),
+                       absl::StrCat("its shape has ", client::ElementsOf(value.shape),
+                                    " elements, and data ", nested[0]),
+                       "give the same number");
       }
     } else {
       if (has_shape && nested != value.shape) {
-        return Wrong(Place(parameter), "its shape is not that of its data", "leave out shape");
+        return Invalid(NameParameter(parameter), "its shape differs from that of its data",
+                       "omit shape");
       }
       value.shape = nested;
     }
     if (parameter.scalar() && !value.shape.empty()) {
-      return Wrong(Place(parameter), "it is a scalar and got a list", "a number");
+      return Invalid(NameParameter(parameter), "it is a scalar and got a list", "give a number");
     }
     absl::StatusOr<std::string> bytes = EncodeValues(value.dtype, words);
     if (!bytes.ok()) {
       return absl::Status(bytes.status().code(),
-                          absl::StrCat(Place(parameter), ": ", bytes.status().message()));
+                          absl::StrCat(NameParameter(parameter), ": ", bytes.status().message()));
     }
     value.data = *std::move(bytes);
     return value;
@@ -246,7 +256,9 @@ class ExampleReader {
 absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text,
                                                            const Signature& signature) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Wrong("examples", "they are no JSON", "see residentctl help ops");
+  if (json.is_discarded()) {
+    return Invalid("examples", "they are not valid JSON", "see residentctl help ops");
+  }
   const Json list = json.is_array() ? json : Json::array({json});
   std::vector<client::Example> examples;
   for (size_t i = 0; i < list.size(); ++i) {

@@ -1,23 +1,24 @@
-// Examples of an operator, as a JSON file has them: one object, or a list of them.
+// Examples of an operator in a JSON file: one object, or a list of objects.
 //
 //   {"inputs": {"x": [0, 1], "alpha": 2},
 //    "outputs": {"out": [0, 0.880797]},
 //    "relative_tolerance": 1e-5}
 //
-//   inputs    by parameter name. Of a tensor: lists of numbers, nested as deep as it has
+//   inputs    values by parameter name. A tensor: lists of numbers, nested to the number of its
 //             dimensions ([[1, 2], [3, 4]]), or {"shape": [2, 2], "data": [1, 2, 3, 4],
-//             "dtype": "f16"}, where dtype may be left out: the first that the signature
-//             takes. Of a scalar: a number. Trailing scalars with a default may be left
-//             out. "NaN", "Infinity" and "-Infinity" are numbers too.
-//   outputs   what is expected, likewise. Without "data" ({"shape": [2]}), or left out:
-//             what the active version gives, or nothing; the shape is then that of the
-//             first input, or as many of its first dimensions as the output takes.
+//             "dtype": "f16"}. The default of dtype is the first type that the signature
+//             accepts. A scalar: a number. Trailing scalars with a default may be
+//             omitted. "NaN", "Infinity" and "-Infinity" are also numbers.
+//   outputs   the expected values, in the same form. If "data" ({"shape": [2]}) or the output
+//             is omitted, the result is compared with that of the active version, if there is
+//             one. The default shape is that of the first input, without the last dimensions if
+//             the output has fewer.
 //   relative_tolerance, absolute_tolerance
 //             |out - expected| <= absolute + relative * |expected|; without them, the
 //             type's default.
 //
-// Parameters that are read and written ("inout") stand under inputs, with what they hold at
-// first, and under outputs, with what is expected; the type and shape are those of the input.
+// Parameters that are read and written ("inout") have their initial value in inputs, and their
+// expected value in outputs; the type and shape are those of the input.
 #ifndef RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
 #define RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
 
@@ -30,7 +31,7 @@
 
 namespace resident::cli {
 
-// INVALID_ARGUMENT says which example, which parameter and what is wrong with it.
+// An INVALID_ARGUMENT error contains the example, the parameter and the problem.
 absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view json,
                                                            const Signature& signature);
 

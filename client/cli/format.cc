@@ -10,7 +10,7 @@
 namespace resident::cli {
 namespace {
 
-// 1.23, 12.3, 123.
+// Examples: 1.23, 12.3, 123.
 std::string ThreeDigits(double value) {
   const double size = std::fabs(value);
   const int decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;

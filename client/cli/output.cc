@@ -71,8 +71,7 @@ int TaskError(const absl::Status& status) {
 }
 
 int WriteError(const absl::Status& status) {
-  PrintError(status.code(), Message(status),
-             "the work itself was done; only writing its result failed");
+  PrintError(status.code(), Message(status), "the work was done; only writing its result failed");
   return kExitNotWritten;
 }
 
@@ -95,22 +94,22 @@ std::string HintFor(const absl::Status& status, std::string_view address) {
       return absl::StrCat("'", where, "' cannot be resolved; give --server=HOST:PORT");
     }
     return absl::StrCat("is residentd serving on ", where,
-                        "? Start it with: residentd serve; or name another with --server=HOST:PORT "
-                        "or $RESIDENTD_SERVER");
+                        "? Start it with: residentd serve; or give another address with "
+                        "--server=HOST:PORT or $RESIDENTD_SERVER");
   }
-  // Messages of the daemon say how to fix what they refuse.
+  // Such a message of the daemon already contains advice.
   if (absl::StrContains(status.message(), "Fix: ")) return "";
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
       return absl::StrCat("no answer within --timeout=", absl::FormatDuration(Common().timeout),
-                          "; raise it, or see what the daemon does: residentctl status");
+                          "; raise it, or check the daemon: residentctl status");
     case absl::StatusCode::kUnimplemented:
-      return absl::StrCat("is it a residentd that listens on ", where,
-                          ", and of the same version? residentctl version");
+      return absl::StrCat("check that the program at ", where,
+                          " is a residentd of the same version: residentctl version");
     case absl::StatusCode::kUnavailable:
-      return "the daemon is up but cannot serve this now; see: residentctl status";
+      return "the daemon runs but cannot serve this request now; see: residentctl status";
     case absl::StatusCode::kResourceExhausted:
-      return "see what is in use: residentctl status";
+      return "check the current usage: residentctl status";
     default:
       return "";
   }
@@ -121,14 +120,14 @@ absl::Status CheckWritable(const std::string& path) {
   const auto refuse = [&](std::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write ", path, ": ", absl::string_view(why.data(), why.size()),
-                     ". Fix: name a file in a folder that is there and may be written to"));
+                     ". Fix: give a file in a folder that exists and is writable"));
   };
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     if (S_ISDIR(info.st_mode)) return refuse("it is a folder");
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : refuse(std::strerror(errno));
   }
-  // A file is made beside it and renamed into place.
+  // WriteFile creates a file in the same folder and renames it.
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : refuse(std::strerror(errno));
@@ -146,7 +145,7 @@ absl::Status WriteFile(const std::string& path, std::string_view contents) {
     const absl::Status written = WriteFileAtomically(path, {bytes}, {.mode = 0666 & ~mask});
     return written.ok() ? written : failed(written.message());
   }
-  // Devices and pipes (/dev/stdout) are written as they are.
+  // Devices and pipes (/dev/stdout) are written directly.
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return failed(std::strerror(errno));
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();

@@ -1,4 +1,4 @@
-// How residentctl says things: results on stdout, errors with a hint on stderr.
+// The output of residentctl: results on stdout, errors with a hint on stderr.
 //
 // With --json an error is one line on stderr:
 //   {"error":{"code":"NOT_FOUND","message":"...","hint":"..."}}
@@ -14,37 +14,37 @@
 
 namespace resident::cli {
 
-// One JSON document on stdout.
+// Prints one JSON document on stdout.
 void PrintJson(const Json& json);
-// The same on one line, flushed; for streams of documents.
+// Prints it on one line, and flushes; for streams of documents.
 void PrintJsonLine(const Json& json);
 void Print(std::string_view text);
 
-// Each prints an error and returns the exit code for it.
+// Each of these functions prints an error and returns the exit code for it.
 int UsageError(std::string_view message, std::string_view hint = "");
-// The command line or a file was wrong: the status' message, kExitUsage.
+// The command line or a file is invalid: prints the status' message, returns kExitUsage.
 int UsageError(const absl::Status& status);
-// A call failed: kExitUnreachable or kExitRefused, with a hint for what is common.
+// A call failed: kExitUnreachable or kExitRefused, with a hint for common errors.
 int CallError(const absl::Status& status);
 // A task or program failed: kExitFailed.
 int TaskError(const absl::Status& status);
-// What the work gave could not be written here: kExitNotWritten.
+// The result could not be written on this machine: kExitNotWritten.
 int WriteError(const absl::Status& status);
 
-// How a command ends that checked results and saved them: wrong ones count for more than what
-// could not be written, which is an error all the same.
+// Returns the exit code of a command that checked results and saved them, and prints a write
+// error. The code of wrong results takes precedence over that of a write error.
 int CheckedExit(uint64_t wrong, const absl::Status& written);
 
-// Writes out what was printed. `code`, or kExitNotWritten if stdout did not take it all.
+// Flushes stdout. Returns `code`, or kExitNotWritten if a write to stdout failed.
 int FinishOutput(int code);
 
-// What to do about a failed call; empty when the message says it all.
+// Returns what to do about a failed call; empty if the message already contains it.
 std::string HintFor(const absl::Status& status, std::string_view address);
 
-// Whether WriteFile can be expected to work: asked before work whose result goes there. An
-// empty path is: nothing will be written.
+// Checks before the work whether WriteFile is likely to succeed afterwards. OK for an empty path:
+// nothing will be written.
 absl::Status CheckWritable(const std::string& path);
-// Writes --out: a file, never half of one (it is renamed into place).
+// Writes --out. A file is replaced atomically (written under another name and renamed).
 absl::Status WriteFile(const std::string& path, std::string_view contents);
 // "-" is stdin.
 absl::Status ReadFile(const std::string& path, std::string* contents);

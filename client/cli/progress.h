@@ -1,5 +1,5 @@
-// A progress bar on stderr, for work that lasts: shown after half a second, on a
-// terminal only, and erased when done. Costs nothing otherwise.
+// A progress bar on stderr for long work. It is shown after half a second, only on a
+// terminal, and erased when the work is done.
 //
 //   Progress progress("checking", vectors.size());
 //   for (...) { ...; progress.Advance(1); }
@@ -15,7 +15,7 @@ namespace resident::cli {
 
 class Progress {
  public:
-  // `total` in whatever unit Advance counts.
+  // `total` has the same unit as the argument of Advance.
   Progress(std::string label, uint64_t total);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -71,7 +71,7 @@ Json ToJson(const Message& message) {
 std::string EnumName(const google::protobuf::EnumDescriptor& type, int value) {
   const google::protobuf::EnumValueDescriptor* known = type.FindValueByNumber(value);
   if (known == nullptr) return absl::StrCat(value);
-  // The prefix that all values share, up to an underscore.
+  // The common prefix of all values, up to an underscore.
   std::string prefix = type.value(0)->name();
   for (int i = 1; i < type.value_count(); ++i) {
     const std::string& other = type.value(i)->name();

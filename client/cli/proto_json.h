@@ -1,7 +1,7 @@
 // Messages as JSON for scripts: field names as in the protos, 64-bit integers as
-// numbers (Protobuf's own mapping makes them strings), enum values without their
-// prefix and in lower case (STATE_RESIDENT: "resident"), bytes as hex. Every field is
-// there, also when it has its default, except absent sub-messages and optionals.
+// numbers (Protobuf's own mapping uses strings), enum values without their
+// prefix and in lower case (STATE_RESIDENT: "resident"), bytes as hex. Fields with
+// default values are included; absent sub-messages and optionals are not.
 #ifndef RESIDENT_CLIENT_CLI_PROTO_JSON_H_
 #define RESIDENT_CLIENT_CLI_PROTO_JSON_H_
 
@@ -25,7 +25,7 @@ std::string EnumName(Enum value) {
   return EnumName(*google::protobuf::GetEnumDescriptor<Enum>(), static_cast<int>(value));
 }
 
-// A number; "NaN", "Infinity" or "-Infinity" where JSON has none.
+// A number, or the text "NaN", "Infinity" or "-Infinity", which JSON numbers cannot express.
 Json NumberToJson(double value);
 
 }  // namespace resident::cli

@@ -18,8 +18,8 @@ absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word) {
   RunArgument argument;
   const size_t equals = word.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", View(word), "' is no argument. Fix: NAME=VALUE, as in x=1,2,3 or out="));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "invalid argument '", View(word), "'. Fix: give NAME=VALUE, for example x=1,2,3 or out="));
   }
   const std::string_view value = word.substr(equals + 1);
   const std::vector<std::string> parts = absl::StrSplit(View(word.substr(0, equals)), ':');
@@ -31,9 +31,10 @@ absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word) {
     }
     absl::StatusOr<std::vector<uint64_t>> shape = ParseShape(parts[i]);
     if (!shape.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", parts[i], "' in '", View(word),
-          "' is neither an element type nor a shape. Fix: as in ", argument.name, ":f32:2x3="));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", parts[i], "' in '", View(word),
+                       "' is neither an element type nor a shape. Fix: give them as in ",
+                       argument.name, ":f32:2x3="));
     }
     argument.shape = *std::move(shape);
   }
@@ -43,15 +44,15 @@ absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word) {
     argument.text = std::string(value.substr(1));
     if (argument.text.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", View(word), "' names no file. Fix: ", argument.name, "=@FILE"));
+          absl::StrCat("'", View(word), "' has no file name. Fix: give ", argument.name, "=@FILE"));
     }
     return argument;
   }
   if (value.substr(0, kBufferPrefix.size()) == kBufferPrefix) {
     argument.kind = RunArgument::kBuffer;
     if (!absl::SimpleAtoi(View(value.substr(kBufferPrefix.size())), &argument.buffer)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", View(word), "' names no buffer. Fix: ", argument.name, "=buffer:ID"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", View(word), "' has no valid buffer id. Fix: give ", argument.name, "=buffer:ID"));
     }
     return argument;
   }

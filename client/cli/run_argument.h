@@ -1,7 +1,7 @@
 // One argument of `residentctl run`: NAME[:DTYPE][:SHAPE]=VALUE.
 //
 //   x=1,2,3          values                 out=            returned and printed
-//   x:2x3=0.5*6      six times 0.5, 2 x 3   out:1024=       of this shape
+//   x:2x3=0.5*6      six times 0.5, 2 x 3   out:1024=       with this shape
 //   x:f16=@in.f16    raw elements of a file out=@sum.f32    written to a file
 //   x=buffer:7       a buffer on the device
 #ifndef RESIDENT_CLIENT_CLI_RUN_ARGUMENT_H_
@@ -23,12 +23,12 @@ struct RunArgument {
   std::optional<v1::DType> dtype;
   std::optional<std::vector<uint64_t>> shape;
   Kind kind = kNothing;
-  // The values as written, or the file's path.
+  // The values as text, or the file's path.
   std::string text;
   uint64_t buffer = 0;
 };
 
-// INVALID_ARGUMENT says what is malformed.
+// An INVALID_ARGUMENT error contains the malformed part.
 absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word);
 
 }  // namespace resident::cli

@@ -11,7 +11,7 @@ std::string_view Stripped(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// What follows "//" in a line that is a comment and nothing else.
+// Sets `text` to what follows "//" if the line contains only a comment.
 bool IsComment(std::string_view line, std::string_view* text) {
   const size_t first = line.find_first_not_of(" \t");
   if (first == std::string_view::npos || line.substr(first, 2) != "//") return false;
@@ -27,9 +27,9 @@ size_t Indent(std::string_view text) {
 
 SourceNotes ReadSourceNotes(std::string_view source) {
   SourceNotes notes;
-  // What the line before began or continued; null: nothing.
+  // The note that the previous line began or continued; null: none.
   std::string* open = nullptr;
-  std::string skipped;  // A key that stands twice.
+  std::string skipped;  // The value of a repeated key.
   size_t indent = 0;
   while (!source.empty()) {
     const size_t end = std::min(source.find('\n'), source.size());

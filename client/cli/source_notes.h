@@ -1,13 +1,13 @@
-// What an operator's source says of itself in comments, so that `ops install NAME FILE`
-// needs no flags:
+// Notes in the comments of an operator's source, so that `ops install NAME FILE` needs no
+// flags:
 //
 //   // signature: x: in f32[*S], out: out f32[*S],
 //   //            alpha: scalar f32 = 1
 //   // split: out 4096
 //   // summary: out = x * sigmoid(alpha * x)
 //
-// A note is a comment line of its own; comment lines below it that are indented further
-// than its key continue it. Of a key that stands twice, the first counts.
+// A note is a separate comment line; comment lines below it that are indented further
+// than its key continue it. If a key is repeated, its first value is used.
 #ifndef RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
 #define RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
 
@@ -16,7 +16,7 @@
 
 namespace resident::cli {
 
-// Empty: the source does not say.
+// Empty: the source has no such note.
 struct SourceNotes {
   std::string signature;
   std::string split;

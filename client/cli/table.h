@@ -32,7 +32,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Columns that UTF-8 text takes on a terminal: its code points.
+// Number of terminal columns of UTF-8 text, counted as its code points.
 size_t DisplayWidth(std::string_view text);
 
 }  // namespace resident::cli

@@ -15,7 +15,7 @@
 namespace resident::cli {
 namespace {
 
-// Repetitions are memory on this side; a typing error should not take all of it.
+// Repetitions use memory of this process; the limit protects it from typing errors.
 constexpr uint64_t kMaxElements = 1ull << 28;
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
@@ -101,8 +101,9 @@ absl::StatusOr<std::vector<uint64_t>> ParseShape(std::string_view text) {
   for (absl::string_view word : absl::StrSplit(View(text), 'x')) {
     uint64_t dimension;
     if (!absl::SimpleAtoi(word, &dimension)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", View(text), "' is no shape. Fix: dimensions with x between them, as in 2x3"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("invalid shape '", View(text),
+                       "'. Fix: give dimensions separated by x, for example 2x3"));
     }
     shape.push_back(dimension);
   }
@@ -123,13 +124,13 @@ absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text)
       word = word.substr(0, star);
     }
     if (ok && times > kMaxElements - bytes.size() / size) {
-      return absl::InvalidArgumentError(absl::StrCat("'", item, "' makes more than ", kMaxElements,
+      return absl::InvalidArgumentError(absl::StrCat("'", item, "' has more than ", kMaxElements,
                                                      " elements. Fix: give fewer, or a file"));
     }
     if (!ok || !StoreWord(dtype, word, bytes)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", item, "' is no ", EnumName(dtype),
-          ". Fix: numbers separated by commas, or NUMBER*TIMES, or @FILE for raw elements"));
+          "'", item, "' is not a valid ", EnumName(dtype),
+          ". Fix: give numbers separated by commas, or NUMBER*TIMES, or @FILE for raw elements"));
     }
     if (times == 0) bytes.resize(bytes.size() - size);
     const std::string element = bytes.substr(bytes.size() - (times == 0 ? 0 : size));
@@ -184,11 +185,13 @@ Json ValueToJson(v1::DType dtype, std::string_view bytes, size_t index) {
   }
 }
 
-std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t most) {
+std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t max_elements) {
   const size_t count = bytes.size() / client::SizeOf(dtype);
   std::vector<std::string> words;
-  for (size_t i = 0; i < std::min(count, most); ++i) words.push_back(FormatValue(dtype, bytes, i));
-  if (count > most) words.push_back(absl::StrCat("... ", count - most, " more"));
+  for (size_t i = 0; i < std::min(count, max_elements); ++i) {
+    words.push_back(FormatValue(dtype, bytes, i));
+  }
+  if (count > max_elements) words.push_back(absl::StrCat("... ", count - max_elements, " more"));
   return absl::StrJoin(words, " ");
 }
 
@@ -204,8 +207,8 @@ uint16_t FloatToHalf(float value) {
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN.
-  if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65,536 and more: infinity.
-  // Subnormal halves are multiples of 2^-24: the addition rounds to one.
+  if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65,536 or more: infinity.
+  // Subnormal halves are multiples of 2^-24: the addition rounds to such a multiple.
   if (magnitude < 0x38800000) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000);

@@ -1,6 +1,6 @@
 // Tensors as text: "1,2,3", "0.5*1024" (1,024 times 0.5), nan, inf, -inf.
 //
-// Bytes are little-endian elements of one type, as they travel. float16 and bfloat16
+// Bytes are little-endian elements of one type, as in messages. float16 and bfloat16
 // are rounded to nearest, ties to even.
 #ifndef RESIDENT_CLIENT_CLI_VALUES_H_
 #define RESIDENT_CLIENT_CLI_VALUES_H_
@@ -17,22 +17,22 @@
 
 namespace resident::cli {
 
-// "f32" and so on; absent for any other word.
+// Parses "f32" and so on; absent for any other word.
 std::optional<v1::DType> ParseDType(std::string_view word);
 
-// "2x3", "1024", "scalar" (no dimensions).
+// Parses "2x3", "1024", "scalar" (no dimensions).
 absl::StatusOr<std::vector<uint64_t>> ParseShape(std::string_view text);
 
-// Elements separated by commas or white space. INVALID_ARGUMENT names the element that
-// is no number, or does not fit the type.
+// Encodes elements separated by commas or white space. An INVALID_ARGUMENT error contains the
+// element that is not a number, or is out of range for the type.
 absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text);
 
-// Element `index` of `bytes`, the shortest text that reads back as the same value.
+// Formats element `index` of `bytes` as the shortest text that parses to the same value.
 std::string FormatValue(v1::DType dtype, std::string_view bytes, size_t index);
 Json ValueToJson(v1::DType dtype, std::string_view bytes, size_t index);
 
-// At most `most` elements, then "... N more".
-std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t most);
+// Formats at most `max_elements` elements, then "... N more".
+std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t max_elements);
 Json ValuesToJson(v1::DType dtype, std::string_view bytes);
 
 uint16_t FloatToHalf(float value);

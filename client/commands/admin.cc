@@ -24,15 +24,15 @@ int Drain(absl::Duration timeout) {
   absl::StatusOr<uint64_t> remaining = (*client)->Drain(timeout);
   if (!remaining.ok()) return CallError(remaining.status());
   return Report({{"drained", true}, {"remaining_tasks", *remaining}},
-                "drained: the daemon takes no more work\n");
+                "drained: the daemon accepts no more work\n");
 }
 
 int Switch(const std::string& word, bool park) {
   uint32_t device;
   if (!absl::SimpleAtoi(word, &device)) {
-    return UsageError(absl::StrCat("'", word,
-                                   "' is no device. Fix: give an index as in the "
-                                   "DEVICE column of residentctl status"));
+    return UsageError(absl::StrCat("invalid device '", word,
+                                   "'. Fix: give an index from the DEVICE column of residentctl "
+                                   "status"));
   }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
@@ -45,19 +45,20 @@ int Switch(const std::string& word, bool park) {
 }  // namespace
 
 void AddAdmin(Command& program) {
-  Command& admin = program.Add(
-      "admin", "take the kernel off a device, put it back, stop taking work",
-      "drain finishes what is queued and refuses new work until the daemon is restarted.\n");
-  admin.Add("park", "take the kernel off a device").Run("DEVICE", [](const Words& words) {
+  Command& admin = program.Add("admin", "park a device, resume it, drain the daemon",
+                               "park removes the kernel from a device, resume launches it again. "
+                               "drain finishes queued work\n"
+                               "and refuses new work until the daemon is restarted.\n");
+  admin.Add("park", "remove the kernel from a device").Run("DEVICE", [](const Words& words) {
     return Switch(words[0], /*park=*/true);
   });
-  admin.Add("resume", "put the kernel back").Run("DEVICE", [](const Words& words) {
+  admin.Add("resume", "launch the kernel again").Run("DEVICE", [](const Words& words) {
     return Switch(words[0], /*park=*/false);
   });
-  Command& drain = admin.Add("drain", "finish what is queued and refuse new work");
+  Command& drain = admin.Add("drain", "finish queued work and refuse new work");
   auto timeout = std::make_shared<absl::Duration>(absl::ZeroDuration());
   drain.Flag("drain_timeout", timeout.get(),
-             "how long drain may take; 0 is the daemon's own --drain_timeout",
+             "how long drain may take; 0: the daemon's --drain_timeout",
              {.low = absl::ZeroDuration(), .high = absl::Hours(24), .fix = "give 0s to 24h"});
   drain.Run("", [timeout](const Words&) { return Drain(*timeout); });
 }

@@ -1,4 +1,4 @@
-// bench: latency and throughput through gRPC, with the baseline beside the figure.
+// bench: latency and throughput through gRPC, each with its baseline.
 //
 //   residentctl bench --out=bench.json
 #include <thread>
@@ -25,9 +25,9 @@ namespace {
 
 constexpr uint32_t kLoneElements = 1024;
 constexpr uint64_t kProgressSteps = 1000;
-constexpr double kLongestPartSeconds = 86400;
+constexpr double kMaxPartSeconds = 86400;
 
-// Told the part done of one measurement, draws it.
+// Draws the progress of one part of the measurement.
 class Part {
  public:
   explicit Part(std::string label) : progress_(std::move(label), kProgressSteps) {}
@@ -51,7 +51,7 @@ struct Settings {
   uint32_t streams = 1;
   std::string out;
 
-  // Of each part.
+  // Duration of each part.
   absl::Duration duration() const {
     return quick ? absl::Milliseconds(200) : absl::Seconds(seconds);
   }
@@ -68,7 +68,7 @@ std::string Us(double us) { return HumanDuration(absl::Nanoseconds(us * 1e3)); }
 
 std::string SignedUs(double us) { return absl::StrCat(us < 0 ? "-" : "+", Us(std::abs(us))); }
 
-// What is printed, what --json prints, and what --out keeps beyond that.
+// The output as text, the output of --json, and the additional contents of --out.
 struct Outcome {
   std::string text;
   Json json;
@@ -111,7 +111,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
   table.Add({"  ratio", absl::StrFormat("%.2f", run.p50_us / floor.p50_us),
              absl::StrFormat("%.2f", run.p90_us / floor.p90_us),
              absl::StrFormat("%.2f", run.p99_us / floor.p99_us), ""});
-  if (device.samples > 0) row("  of it on the device", device);
+  if (device.samples > 0) row("  part on the device", device);
   outcome.text =
       absl::StrCat("Lone Run: one add of ", FormatExact(kLoneElements), " float32, ",
                    send_data ? "sent and returned with the call" : "in buffers on the device", "\n",
@@ -130,7 +130,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
   return outcome;
 }
 
-// Each stream has a client, so a connection and a session, of its own.
+// Each stream has its own client, and therefore its own connection and session.
 absl::StatusOr<Outcome> Tasks(const Settings& settings) {
   std::vector<absl::StatusOr<bench::TaskStreamReport>> reports(settings.streams,
                                                                absl::UnknownError("not run"));
@@ -218,7 +218,7 @@ absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
   return outcome;
 }
 
-// What the figures were measured on.
+// Describes the setup of the measurement.
 Json Setup(const v1::StatusResponse& status, const std::string& address) {
   Json devices = Json::array();
   for (const v1::DeviceStatus& device : status.devices()) {
@@ -267,10 +267,10 @@ int Measure(client::Client& daemon, const Settings& settings) {
   if (json) {
     PrintJson(summary);
   } else {
-    Print(wrong == 0 ? "every result was checked and right\n"
+    Print(wrong == 0 ? "every result was checked and is correct\n"
                      : absl::StrCat(FormatExact(wrong), " results are wrong\n"));
   }
-  // Last: what was measured is printed, whatever becomes of the file.
+  // The file is written last, so that the figures are printed even if writing fails.
   absl::Status written;
   if (!settings.out.empty()) {
     Json file = summary;
@@ -285,19 +285,20 @@ int Measure(client::Client& daemon, const Settings& settings) {
 void AddBench(Command& program) {
   Command& bench = program.Add(
       "bench", "latency and throughput through gRPC, against a bare gRPC echo",
-      "Measures, in one run: a lone Run beside the same call to a bare gRPC echo server in a\n"
-      "process of its own (alternating, so that both see the same machine); a stream of batches\n"
-      "of small tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
+      "Measures, in one run: a lone Run and the same call to a bare gRPC echo server in a "
+      "separate\n"
+      "process (alternating, so that the conditions are equal); a stream of batches of small\n"
+      "tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
   auto settings = std::make_shared<Settings>();
   bench.Flag("quick", &settings->quick, "a fifth of a second for each part: a smoke test");
   bench.Flag("seconds", &settings->seconds, "duration of each part",
-             {.high = kLongestPartSeconds,
+             {.high = kMaxPartSeconds,
               .holds = [](double seconds) { return seconds > 0; },
               .fix = "give more than 0 and at most 86400"});
   bench.Flag("batch", &settings->batch, "tasks in a streamed batch", {.low = 1});
   bench.Flag("elements", &settings->elements, "elements of a streamed task", {.low = 1});
-  bench.Flag("in_flight", &settings->in_flight, "streamed batches that are in flight", {.low = 1});
-  bench.Flag("streams", &settings->streams, "clients that stream at the same time",
+  bench.Flag("in_flight", &settings->in_flight, "streamed batches in flight", {.low = 1});
+  bench.Flag("streams", &settings->streams, "number of concurrent clients",
              {.low = 1, .high = 256});
   AddOutFlag(bench, &settings->out);
   AddDeviceFlag(bench, &settings->device);

@@ -21,8 +21,9 @@ constexpr std::string_view kStdout = "-";
 absl::StatusOr<uint64_t> ParseId(const std::string& word) {
   uint64_t id;
   if (absl::SimpleAtoi(word, &id)) return id;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", word, "' is no buffer. Fix: an id as in the BUFFER column of residentctl buffers"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("invalid buffer id '", word,
+                   "'. Fix: give an id from the BUFFER column of residentctl buffers"));
 }
 
 std::string Properties(const v1::BufferInfo& buffer) {
@@ -44,7 +45,7 @@ int List(const Words&) {
     return kExitOk;
   }
   if (buffers->empty()) {
-    Print("no durable buffers; residentctl status counts the sessions' own\n");
+    Print("no durable buffers; for the buffers of sessions see residentctl status\n");
     return kExitOk;
   }
   Table table({"BUFFER", "DEVICE", "ELEMENTS", "SHAPE", "SIZE", "PROPERTIES", "NAME"},
@@ -69,7 +70,7 @@ int Allocate(const std::string& shape_text, const NewBuffer& wanted) {
   if (!shape.ok()) return UsageError(shape.status());
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
-  // Anything else would be freed when residentctl ends.
+  // A buffer that is not durable would be freed when residentctl ends.
   client::BufferOptions options;
   options.durable = true;
   options.name = wanted.name;
@@ -95,7 +96,7 @@ int Upload(client::Client& client, uint64_t id, const std::string& path) {
   std::string data;
   if (absl::Status status = ReadFile(path, &data); !status.ok()) return UsageError(status);
   Progress progress("uploading", data.size());
-  // At least one piece: that the buffer is there is for the daemon to say.
+  // At least one piece is sent, so that the daemon checks whether the buffer exists.
   uint64_t done = 0;
   do {
     const std::string_view piece = std::string_view(data).substr(done, kUploadPieceBytes);
@@ -112,8 +113,8 @@ int Upload(client::Client& client, uint64_t id, const std::string& path) {
   return kExitOk;
 }
 
-// For the progress bar; 0: not known.
-uint64_t SizeOf(client::Client& client, uint64_t id) {
+// Returns the buffer's size for the progress bar; 0: unknown.
+uint64_t FindBufferSize(client::Client& client, uint64_t id) {
   const absl::StatusOr<std::vector<v1::BufferInfo>> buffers = client.ListBuffers();
   if (!buffers.ok()) return 0;
   for (const v1::BufferInfo& buffer : *buffers) {
@@ -128,7 +129,7 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
   bool printed = true;
   absl::Status status;
   {
-    Progress progress("downloading", SizeOf(client, id));
+    Progress progress("downloading", FindBufferSize(client, id));
     status = client.DownloadBytes(id, 0, 0, [&](std::string_view piece) {
       progress.Advance(piece.size());
       if (!to_stdout) {
@@ -139,7 +140,7 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
       return printed;
     });
   }
-  if (!printed) return kExitNotWritten;  // FinishOutput says why.
+  if (!printed) return kExitNotWritten;  // FinishOutput prints the error.
   if (!status.ok()) return CallError(status);
   if (to_stdout) return kExitOk;
   if (status = WriteFile(path, data); !status.ok()) return WriteError(status);
@@ -151,7 +152,7 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
   return kExitOk;
 }
 
-// What copies between the buffer words[0] and the file words[1].
+// Calls `copy` for the buffer words[0] and the file words[1].
 int Copy(const Words& words, int (*copy)(client::Client&, uint64_t id, const std::string& path)) {
   const absl::StatusOr<uint64_t> id = ParseId(words[0]);
   if (!id.ok()) return UsageError(id.status());
@@ -182,8 +183,8 @@ int ForEach(const Words& words, const std::string& verb,
 
 int CheckAndDownload(const Words& words) {
   if (words[1] == kStdout && Common().json) {
-    return UsageError("--json and the buffer's elements cannot both go to stdout",
-                      "name a file in place of -, or leave --json out");
+    return UsageError("--json and the buffer's elements cannot both be written to stdout",
+                      "give a file in place of -, or omit --json");
   }
   if (words[1] != kStdout) {
     if (absl::Status status = CheckWritable(words[1]); !status.ok()) return UsageError(status);
@@ -196,17 +197,17 @@ int CheckAndDownload(const Words& words) {
 void AddBuffers(Command& program) {
   Command& buffers = program.Add(
       "buffers", "device memory",
-      "Without a command it lists the durable buffers (a session's own end with it, so\n"
-      "residentctl has none of its own afterwards). alloc makes a durable buffer and prints its\n"
-      "id; SHAPE is as in 2x3. upload and download copy raw elements; FILE may be - for stdin or\n"
-      "(without --json) stdout.\n");
+      "Without a command it lists the durable buffers (other buffers are freed when their session\n"
+      "ends). alloc creates a durable buffer and prints its id; SHAPE is for example 2x3. upload "
+      "and\n"
+      "download copy raw elements; FILE may be - for stdin or (without --json) stdout.\n");
   buffers.Run("", List);
-  buffers.Add("list", "the durable buffers").Run("", List);
-  Command& alloc = buffers.Add("alloc", "make a durable buffer");
+  buffers.Add("list", "list the durable buffers").Run("", List);
+  Command& alloc = buffers.Add("alloc", "create a durable buffer");
   auto wanted = std::make_shared<NewBuffer>();
   alloc.Flag("dtype", &wanted->dtype, "element type: f32, f16, bf16, f64, i32, i64, u8, i8 or u32",
              {.one_of = {"f32", "f16", "bf16", "f64", "i32", "i64", "u8", "i8", "u32"}});
-  alloc.Flag("name", &wanted->name, "name, for people");
+  alloc.Flag("name", &wanted->name, "a label for people");
   AddDeviceFlag(alloc, &wanted->device);
   alloc.Run("SHAPE", [wanted](const Words& words) { return Allocate(words[0], *wanted); });
   buffers.Add("upload", "write a file's elements to a buffer")
@@ -215,7 +216,7 @@ void AddBuffers(Command& program) {
   buffers.Add("free", "free buffers").Run("ID...", [](const Words& words) {
     return ForEach(words, "freed", &client::Client::Free);
   });
-  buffers.Add("persist", "make a buffer durable").Run("ID", [](const Words& words) {
+  buffers.Add("persist", "save a durable buffer's contents").Run("ID", [](const Words& words) {
     return ForEach(words, "persisted", &client::Client::Persist);
   });
 }

@@ -11,10 +11,10 @@
 namespace resident::cli {
 namespace {
 
-// The most that gRPC can be told.
-constexpr uint32_t kMostMessageMib = 2047;
+// The largest limit that gRPC accepts.
+constexpr uint32_t kMaxMessageMib = 2047;
 
-// In the order in which help lists them.
+// The commands, in the order of the help text.
 constexpr void (*kCommands[])(Command&) = {
     AddStatus, AddHealth, AddOps,     AddBuffers, AddRun,
     AddFlux,   AddBench,  AddDemo,    AddTop,     AddAdmin,
@@ -24,12 +24,12 @@ constexpr void (*kCommands[])(Command&) = {
 
 void AddDeviceFlag(Command& command, std::optional<uint32_t>* device) {
   command.Flag("device", device,
-               "device to use, an index as in residentctl status; without it the daemon chooses",
+               "index of the device, as in residentctl status; without it the daemon chooses",
                {.fix = "give an index as in the DEVICE column of residentctl status"});
 }
 
 void AddOpVersionFlag(Command& command, uint32_t* version) {
-  command.Flag("op_version", version, "version of the operator; 0 is the active one");
+  command.Flag("op_version", version, "version of the operator; 0: the active one");
 }
 
 void AddOutFlag(Command& command, std::string* path) {
@@ -48,8 +48,8 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   options.call_timeout = common.timeout;
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
-  // The daemon's --max_message_mib is the limit, and no other.
-  options.max_message_mib = kMostMessageMib;
+  // Only the daemon's --max_message_mib limits messages.
+  options.max_message_mib = kMaxMessageMib;
   ASSIGN_OR_RETURN(client::Credentials credentials, client::LoadCredentials(common.credentials));
   options.credentials = std::move(credentials);
   return client::Client::Connect(common.server, std::move(options));
@@ -57,12 +57,12 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
 
 int Main(std::span<const std::string> arguments) {
   Command program("residentctl",
-                  "talks to residentd, the daemon that keeps a kernel resident on a GPU");
+                  "controls residentd, the daemon that keeps a kernel resident on a GPU");
   AddCommonFlags(program);
   for (const auto add : kCommands) add(program);
   const absl::StatusOr<Command::Call> call = program.Parse(arguments);
   if (!call.ok()) {
-    // The flags may not have been set.
+    // The parser may have failed before it set this flag.
     if (std::ranges::count(arguments, "--json") > 0) Common().json = true;
     return UsageError(call.status());
   }

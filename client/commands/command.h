@@ -1,7 +1,7 @@
 // The commands of residentctl.
 //
-// A command is a file here with an AddXxx(), which declares the command, its flags and what it
-// runs; AddXxx() is declared below and called in command.cc.
+// Each command has a file in this folder with a function AddXxx(), which declares the command, its
+// flags and its action. AddXxx() is declared below and called in command.cc.
 #ifndef RESIDENT_CLIENT_COMMANDS_COMMAND_H_
 #define RESIDENT_CLIENT_COMMANDS_COMMAND_H_
 
@@ -39,7 +39,7 @@ void AddOpsWatch(Command& ops);
 // `residentctl flux check`.
 void AddFluxCheck(Command& flux);
 
-// Flags that several commands take.
+// Flags of several commands.
 void AddDeviceFlag(Command& command, std::optional<uint32_t>* device);
 void AddOpVersionFlag(Command& command, uint32_t* version);
 void AddOutFlag(Command& command, std::string* path);
@@ -48,10 +48,10 @@ void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision);
 // Prints the command's help, or with --json its description. Returns the exit code.
 int PrintHelp(const Command& command);
 
-// Connects as the common flags say.
+// Connects with the options of the common flags.
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session = true);
 
-// Parses the command line and runs what it says.
+// Parses the command line and runs the command.
 int Main(std::span<const std::string> arguments);
 
 }  // namespace resident::cli

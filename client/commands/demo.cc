@@ -1,5 +1,5 @@
-// demo: a little checked work, with words for somebody who sees residentd for the
-// first time. `make demo` runs it against a daemon of its own (deploy/demo.sh).
+// demo: a short run of checked work, with explanations for new users. `make demo` runs it
+// with a new daemon (deploy/demo.sh).
 #include "absl/strings/str_cat.h"
 #include "client/bench/flux_stream.h"
 #include "client/bench/task_stream.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kProgressSteps = 1000;
 
-// Runs of the FLUX program: few enough for one core, enough to measure.
+// Runs of the FLUX program: few enough for one core, and enough for a measurement.
 constexpr uint32_t kFluxRuns = 16384;
 constexpr uint64_t kFluxBatches = 8;
 constexpr uint32_t kTasksInBatch = 1024;
@@ -26,14 +26,14 @@ std::function<void(double)> Show(Progress& progress) {
   return [&progress](double part) { progress.Set(static_cast<uint64_t>(part * kProgressSteps)); };
 }
 
-void Say(std::string_view text) {
+void Explain(std::string_view text) {
   if (Common().json) return;
   Print(text);
   std::fflush(stdout);
 }
 
 std::string Verdict(uint64_t wrong, const std::string& difference) {
-  if (wrong == 0) return "all right";
+  if (wrong == 0) return "all correct";
   return absl::StrCat(FormatExact(wrong), " WRONG, the first: ", difference);
 }
 
@@ -64,7 +64,7 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
   if (!status.ok()) return CallError(status.status());
   Json devices = Json::array();
   for (const v1::DeviceStatus& device : status->devices()) {
-    Say(absl::StrCat(
+    Explain(absl::StrCat(
         "device ", device.device(), ": ", device.name(), ", ", device.engine(), " engine, ",
         device.blocks(), device.engine() == "cpu" ? " workers" : " blocks",
         device.engine() == "cpu" ? std::string()
@@ -74,11 +74,11 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
         {{"device", device.device()}, {"name", device.name()}, {"engine", device.engine()}});
   }
   if (!status->gpu_unavailable_reason().empty()) {
-    Say(absl::StrCat("no GPU: ", status->gpu_unavailable_reason(), "\n"));
+    Explain(absl::StrCat("no GPU: ", status->gpu_unavailable_reason(), "\n"));
   }
 
-  Say("\n1. FLUX: one bytecode program, many inputs (the sum of the squares from 1 to n)\n\n");
-  Say(bench::kSumOfSquaresSource);
+  Explain("\n1. FLUX: one bytecode program, many inputs (the sum of the squares from 1 to n)\n\n");
+  Explain(bench::kSumOfSquaresSource);
   bench::FluxStreamOptions flux_options;
   flux_options.runs = kFluxRuns;
   flux_options.batches = kFluxBatches;
@@ -90,11 +90,11 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
   }
   if (!flux.ok()) return CallError(flux.status());
   const double instructions = static_cast<double>(flux->instructions) / flux->seconds;
-  Say(absl::StrCat("\n   ", FormatExact(flux->runs), " runs, ", FormatCount(instructions),
-                   " instructions/s; checked against n(n+1)(2n+1)/6: ",
-                   Verdict(flux->wrong, flux->first_difference), "\n"));
+  Explain(absl::StrCat("\n   ", FormatExact(flux->runs), " runs, ", FormatCount(instructions),
+                       " instructions/s; checked against n(n+1)(2n+1)/6: ",
+                       Verdict(flux->wrong, flux->first_difference), "\n"));
 
-  Say("\n2. Element-wise tasks: out = x + alpha * y, 64 numbers each, in batches of 1,024\n\n");
+  Explain("\n2. Elementwise tasks: out = x + alpha * y, 64 numbers each, in batches of 1,024\n\n");
   bench::TaskStreamOptions task_options;
   task_options.batch = kTasksInBatch;
   task_options.batches = kTaskBatches;
@@ -107,18 +107,19 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
   if (!tasks.ok()) return CallError(tasks.status());
   const double tasks_per_second = static_cast<double>(tasks->tasks) / tasks->seconds;
   const LatencySummary batch = Summarize(tasks->batch_us);
-  Say(absl::StrCat(
-      "   ", FormatExact(tasks->tasks), " tasks, ", FormatCount(tasks_per_second),
-      " tasks/s; a batch is answered after ", HumanDuration(absl::Nanoseconds(batch.p50_us * 1e3)),
-      " (median); checked against this CPU: ", Verdict(tasks->wrong, tasks->first_difference),
-      "\n"));
+  Explain(absl::StrCat("   ", FormatExact(tasks->tasks), " tasks, ", FormatCount(tasks_per_second),
+                       " tasks/s; a batch is answered after ",
+                       HumanDuration(absl::Nanoseconds(batch.p50_us * 1e3)),
+                       " (median); checked against the CPU's results: ",
+                       Verdict(tasks->wrong, tasks->first_difference), "\n"));
 
-  Say("\n3. One task at a time, each a gRPC call\n\n");
+  Explain("\n3. One task at a time, each a gRPC call\n\n");
   absl::StatusOr<LatencySummary> lone = LoneRuns(client, options.device);
   if (!lone.ok()) return CallError(lone.status());
-  Say(absl::StrCat("   ", FormatExact(lone->samples), " calls, ",
-                   HumanDuration(absl::Nanoseconds(lone->p50_us * 1e3)), " (median), ",
-                   HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)), " (99th percentile)\n"));
+  Explain(absl::StrCat("   ", FormatExact(lone->samples), " calls, ",
+                       HumanDuration(absl::Nanoseconds(lone->p50_us * 1e3)), " (median), ",
+                       HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)),
+                       " (99th percentile)\n"));
 
   const uint64_t wrong = flux->wrong + tasks->wrong;
   const Json summary = {
@@ -142,7 +143,7 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
 
 void AddDemo(Command& program) {
   Command& demo =
-      program.Add("demo", "stream checked work through the daemon and explain what happened");
+      program.Add("demo", "stream work through the daemon, check the results and explain them");
   auto options = std::make_shared<DemoOptions>();
   AddOutFlag(demo, &options->out);
   AddDeviceFlag(demo, &options->device);

@@ -77,7 +77,8 @@ absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::strin
         value > high) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", absl::string_view(flag.data(), flag.size()), ": '", word,
-                       "' is no integer from ", low, " to ", high, ". Fix: as in --",
+                       "' is not an integer from ", low, " to ", high,
+                       ". Fix: give integers separated by commas, for example --",
                        absl::string_view(flag.data(), flag.size()), "=1,2"));
     }
     values.push_back(value);
@@ -85,12 +86,14 @@ absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::strin
   return values;
 }
 
-// One run of the program, or (null) of --operator.
+// Runs the program once, or (null) the program of --operator.
 int Execute(const flux::Bytecode* program, const RunOptions& options) {
   absl::StatusOr<std::vector<int32_t>> initial =
       ParseList<int32_t>("initial", options.initial, INT32_MIN, INT32_MAX);
   if (!initial.ok()) return UsageError(initial.status());
-  if (initial->size() > 16) return UsageError("--initial has more than 16 registers");
+  if (initial->size() > 16) {
+    return UsageError("--initial has more than 16 registers. Fix: give at most 16");
+  }
   absl::StatusOr<std::vector<uint32_t>> wanted =
       ParseList<uint32_t>("registers", options.registers, 0, 15);
   if (!wanted.ok()) return UsageError(wanted.status());
@@ -164,16 +167,16 @@ void AddFlux(Command& program) {
   Command& flux = program.Add(
       "flux", "assemble, disassemble, run and check FLUX programs",
       "FILE may be - for stdin. asm prints bytecode as hex, or writes it raw to --out. disasm\n"
-      "takes hex or raw bytecode. run takes assembly or hex and prints registers, error and\n"
+      "accepts hex or raw bytecode. run accepts assembly or hex and prints registers, error and\n"
       "cycles; exit status 1 if the program ended with an error. check runs test vectors (one\n"
-      "JSON object to a line: name, bytecode in hex, optional initial, max_cycles,\n"
+      "JSON object per line: name, bytecode in hex, optional initial, max_cycles,\n"
       "unknown_opcode; expected registers, error, cycles) through the daemon, prints each\n"
       "difference and `N passed, N failed`; exit status 1 if any failed.\n");
   auto out = std::make_shared<std::string>();
-  Command& assemble = flux.Add("asm", "assembly to bytecode");
+  Command& assemble = flux.Add("asm", "convert assembly to bytecode");
   AddOutFlag(assemble, out.get());
   assemble.Run("FILE", [out](const Words& words) { return Assemble(words[0], *out); });
-  Command& disassemble = flux.Add("disasm", "bytecode to assembly");
+  Command& disassemble = flux.Add("disasm", "convert bytecode to assembly");
   AddOutFlag(disassemble, out.get());
   disassemble.Run("FILE", [out](const Words& words) { return Disassemble(words[0], *out); });
 
@@ -181,12 +184,13 @@ void AddFlux(Command& program) {
   Command& run = flux.Add("run", "run a program once");
   run.Flag("operator", &options->op, "an installed program, in place of FILE");
   AddOpVersionFlag(run, &options->op_version);
-  run.Flag("initial", &options->initial, "initial registers from R0 on, as in 5,-3");
-  run.Flag("registers", &options->registers, "registers to print, as in 0,1; without it all 16");
+  run.Flag("initial", &options->initial, "initial registers from R0 on, for example 5,-3");
+  run.Flag("registers", &options->registers,
+           "registers to print, for example 0,1; default: all 16");
   run.Flag("max_cycles", &options->max_cycles,
            "instructions that may execute; the server's default is 1,000,000");
   run.Flag("unknown_opcode", &options->unknown_opcode,
-           "what an opcode outside the instruction set does: error or nop",
+           "effect of an opcode outside the instruction set: error or nop",
            {.one_of = {"error", "nop"}});
   AddDeviceFlag(run, &options->device);
   run.Run("[FILE]", [options](const Words& words) { return RunProgram(words, *options); });

@@ -1,4 +1,4 @@
-// flux check: test vectors through a running daemon (runtime/flux/vectors.h has their format).
+// flux check: runs test vectors in a daemon (for their format see runtime/flux/vectors.h).
 #include <algorithm>
 #include <map>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxBatchVectors = 16384;
 constexpr size_t kMaxBatchBytes = 16u << 20;
 
-// Vectors of equal cycle limit and treatment of unknown opcodes can share a batch.
+// Vectors with equal cycle limit and equal handling of unknown opcodes can share a batch.
 using GroupKey = std::pair<uint64_t, bool>;
 using Group = std::vector<const flux::Vector*>;
 
@@ -59,7 +59,7 @@ absl::Status CheckBatch(client::Client& client, const GroupKey& key,
   return absl::OkStatus();
 }
 
-// Prints each difference, and the count last.
+// Prints each difference, and finally the counts.
 int CheckVectors(const std::string& path, std::optional<uint32_t> device) {
   std::string text;
   if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
@@ -114,7 +114,7 @@ int CheckVectors(const std::string& path, std::optional<uint32_t> device) {
 }  // namespace
 
 void AddFluxCheck(Command& flux) {
-  Command& check = flux.Add("check", "run test vectors through the daemon");
+  Command& check = flux.Add("check", "run test vectors in the daemon");
   auto device = std::make_shared<std::optional<uint32_t>>();
   AddDeviceFlag(check, device.get());
   check.Run("FILE", [device](const Words& words) { return CheckVectors(words[0], *device); });

@@ -30,12 +30,12 @@ flux::Bytecode FromHex(std::string_view text) {
 absl::StatusOr<flux::Bytecode> AssembleFile(const std::string& path, const std::string& text) {
   absl::StatusOr<flux::Bytecode> code = flux::Assemble(text);
   if (code.ok()) return code;
-  // The assembler does not know the file's name.
+  // The assembler's error does not contain the file name.
   return absl::Status(code.status().code(), absl::StrCat(path, ": ", code.status().message()));
 }
 
 absl::StatusOr<flux::Bytecode> ReadFluxProgram(const std::string& path, const std::string& text) {
-  // Assembly without an operand could pass for hex ("ADD" cannot: it takes three).
+  // No valid assembly consists only of hex digits: "ADD", for example, needs operands.
   if (IsHex(text)) return FromHex(text);
   return AssembleFile(path, text);
 }

@@ -1,4 +1,4 @@
-// FLUX programs as files have them: assembly, or bytecode in hex.
+// FLUX programs in files: assembly, or bytecode in hex.
 #ifndef RESIDENT_CLIENT_COMMANDS_FLUX_TEXT_H_
 #define RESIDENT_CLIENT_COMMANDS_FLUX_TEXT_H_
 
@@ -10,14 +10,14 @@
 
 namespace resident::cli {
 
-// Whether it is nothing but whole bytes in hex and white space.
+// Whether the text contains only whole bytes in hex and white space.
 bool IsHex(std::string_view text);
 // REQUIRES: IsHex(text).
 flux::Bytecode FromHex(std::string_view text);
 
-// INVALID_ARGUMENT: what the assembler says, with the file's name.
+// Errors: INVALID_ARGUMENT with the assembler's message and the file name.
 absl::StatusOr<flux::Bytecode> AssembleFile(const std::string& path, const std::string& text);
-// Assembly or hex. Errors: likewise.
+// Accepts assembly or hex. Errors: see AssembleFile.
 absl::StatusOr<flux::Bytecode> ReadFluxProgram(const std::string& path, const std::string& text);
 
 }  // namespace resident::cli

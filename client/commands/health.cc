@@ -1,4 +1,4 @@
-// health: whether the daemon takes work, for health checks of containers and balancers.
+// health: whether the daemon accepts work, for health checks of containers and load balancers.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
@@ -9,12 +9,11 @@ namespace resident::cli {
 
 void AddHealth(Command& program) {
   Command& health = program.Add(
-      "health", "whether the daemon takes work, as gRPC's health service says",
-      "Prints SERVING, or NOT_SERVING while the daemon drains or has given up every device. Exit\n"
-      "status 0 only if it is SERVING, so that a container's health check can be this command.\n"
+      "health", "query gRPC's health service: whether the daemon accepts work",
+      "Prints SERVING, or NOT_SERVING while the daemon drains or every device is unhealthy. Exit\n"
+      "status 0 only if it is SERVING, so that a container's health check can use this command.\n"
       "SERVICE is a gRPC service's full name, or resident.device/N for device N; without it, all\n"
-      "of them. Where the daemon has TLS the connection needs what others need; a token it does\n"
-      "not need.\n"
+      "of them. With TLS it needs the same certificates as other commands, but never a token.\n"
       "  residentctl health --timeout=2s\n"
       "  residentctl health resident.v1.Executor\n"
       "  residentctl health resident.device/0\n");

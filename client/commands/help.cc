@@ -1,4 +1,4 @@
-// help: what there is.
+// help: describes the commands.
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
@@ -12,11 +12,11 @@ constexpr std::string_view kExitCodes =
     "  0  done\n"
     "  1  a check found a difference, a task or program ended with an error, or the daemon\n"
     "     does not serve (health)\n"
-    "  2  the command line, or a file it names, is wrong; nothing was sent\n"
+    "  2  the command line, or a file that it names, is invalid; nothing was sent\n"
     "  3  no server answered\n"
     "  4  the server refused the request, or did not answer within --timeout\n"
-    "  5  the work was done, but what it gave could not be written on this machine\n"
-    "\nresidentctl help COMMAND says more.\n";
+    "  5  the work was done, but its result could not be written on this machine\n"
+    "\nFor details run: residentctl help COMMAND\n";
 
 Json Describe(const Command& command) {
   Json flags = Json::array();
@@ -39,12 +39,12 @@ int PrintHelp(const Command& command) {
     return kExitOk;
   }
   Print(command.HelpText());
-  if (command.name() == command.path()) Print(kExitCodes);  // Of the program.
+  if (command.name() == command.path()) Print(kExitCodes);  // Only for the program itself.
   return kExitOk;
 }
 
 void AddHelp(Command& program) {
-  program.Add("help", "this, or more about one command")
+  program.Add("help", "print this text, or details of one command")
       .Run("[COMMAND]...", [&program](const Words& words) {
         const absl::StatusOr<const Command*> command = program.Find(words);
         return command.ok() ? PrintHelp(**command) : UsageError(command.status());

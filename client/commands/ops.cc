@@ -1,5 +1,5 @@
-// ops: what the daemon can run, and changing it. One function for each action; installing
-// is ops_install.cc, looking at changes ops_watch.cc.
+// ops: lists and changes the daemon's operators. There is one function for each action; install
+// is in ops_install.cc, watch and audit are in ops_watch.cc.
 #include <cmath>
 
 #include "absl/strings/numbers.h"
@@ -16,7 +16,7 @@
 
 namespace resident::cli {
 
-// "5%", "5" or "0.5%".
+// A percentage such as "5%", "5" or "0.5%".
 struct PercentFlag {
   double percent = 0;
 };
@@ -38,7 +38,7 @@ std::string AbslUnparseFlag(const PercentFlag& flag) { return absl::StrCat(flag.
 namespace resident::cli {
 namespace {
 
-// The flags of all changes; each action takes some of them.
+// The flags of all changes; each action uses some of them.
 struct ChangeFlags {
   std::optional<uint64_t> revision;
   bool force = false;
@@ -65,7 +65,7 @@ int Show(const std::string& name) {
   return kExitOk;
 }
 
-// All, or the one that is named.
+// Lists all operators, or shows the named one.
 int List(const Words& words) {
   if (!words.empty()) return Show(words[0]);
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
@@ -82,7 +82,7 @@ int List(const Words& words) {
   return kExitOk;
 }
 
-// Version of a word like "3" or "v3".
+// Parses a version such as "3" or "v3".
 bool ParseVersion(absl::string_view word, uint32_t* version) {
   absl::ConsumePrefix(&word, "v");
   return absl::SimpleAtoi(word, version) && *version > 0;
@@ -125,7 +125,7 @@ int Activate(client::Operators& operators, const std::string& name,
                      "; switched in ", SwitchTime(done->switch_ns()), ", revision ",
                      done->revision(), "\n"));
   if (done->previous_version() != 0) {
-    Print(absl::StrCat("back: residentctl ops rollback ", name, "\n"));
+    Print(absl::StrCat("to undo: residentctl ops rollback ", name, "\n"));
   }
   return kExitOk;
 }
@@ -166,22 +166,22 @@ int Promote(client::Operators& operators, const std::string& name,
     Print(absl::StrCat("the trial of ", name, " has ended, revision ", done->revision(), "\n"));
   } else {
     Print(absl::StrCat("the standby version of ", name, " serves ", traffic,
-                       " % of the batches and runs beside ", shadow, " %, revision ",
-                       done->revision(), "\nhow it does: residentctl ops show ", name, "\n"));
+                       " % of the batches and shadows ", shadow, " %, revision ", done->revision(),
+                       "\nto see the results: residentctl ops show ", name, "\n"));
   }
   return kExitOk;
 }
 
-// What is done to the operator words[0], and perhaps to its version words[1].
+// Changes an operator. words[0] is its name, the optional words[1] its version.
 using Action = std::function<int(client::Operators&, const std::string& name,
                                  const client::ChangeOptions& options)>;
 
 int Change(const Words& words, const ChangeFlags& flags, const Action& action) {
   client::ChangeOptions options = ToOptions(flags);
   if (words.size() > 1 && !ParseVersion(words[1], &options.version)) {
-    return UsageError(absl::StrCat("'", words[1],
-                                   "' is no version. Fix: give a number as in the "
-                                   "VERSION column of residentctl ops show"));
+    return UsageError(absl::StrCat("invalid version '", words[1],
+                                   "'. Fix: give a number from the VERSION column of residentctl "
+                                   "ops show"));
   }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
@@ -190,46 +190,52 @@ int Change(const Words& words, const ChangeFlags& flags, const Action& action) {
 }
 
 void AddBakeFlags(Command& command, ChangeFlags& flags) {
-  command.Flag("bake", &flags.bake, "how long the version is watched; 0s: the daemon's --bake_time",
+  command.Flag("bake", &flags.bake,
+               "how long the version is monitored; 0s: the daemon's --bake_time",
                {.low = absl::ZeroDuration(), .fix = "give 0s or more, e.g. 10m"});
   command.Flag(
       "on_regression", &flags.on_regression,
-      "if the version is worse: off, warn or roll_back; without it the daemon's --bake_action",
+      "action if the version is worse: off, warn or roll_back; default: the daemon's --bake_action",
       {.one_of = {"off", "warn", "roll_back"}});
   command.Flag("max_error_rate", &flags.max_error_rate,
-               "share of failed tasks that is a regression, 1% or 0.01; 0: the daemon's");
+               "largest accepted share of failed tasks, 1% or 0.01; 0: the daemon's");
   command.Flag("max_latency_ratio", &flags.max_latency_ratio,
-               "p99 over the version's before; 0: the daemon's",
+               "largest accepted p99, as a multiple of the previous version's; 0: the daemon's",
                {.low = 0,
                 .holds = [](double ratio) { return std::isfinite(ratio); },
                 .fix = "give a number of 0 or more, e.g. 2"});
   command.Flag("max_mismatch_rate", &flags.max_mismatch_rate,
-               "share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
+               "largest accepted share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
   command.Flag("min_tasks", &flags.min_tasks,
-               "tasks before anything is judged; 0: the daemon's --bake_min_tasks");
+               "number of tasks before the version is evaluated; 0: the daemon's --bake_min_tasks");
 }
 
 }  // namespace
 
 void AddOps(Command& program) {
   Command& ops = program.Add(
-      "ops", "operators: what there is, and changing it",
-      "Without a command it lists the operators, or shows the one that is named.\n"
-      "install compiles a version, proves it on examples and stages it, while everything else\n"
-      "goes on; activate makes it serve, rollback the one before again. FILE is source in the\n"
-      "operator SDK, with what it includes after it; its comments may say the signature:\n"
+      "ops", "list and change operators",
+      "Without a command it lists the operators, or shows the named one.\n"
+      "install compiles a version, validates it on examples and stages it; the daemon continues "
+      "to\n"
+      "serve. activate makes it serve, rollback makes the previous version serve again. FILE is\n"
+      "source that uses the operator SDK, followed by the files that it includes; its comments "
+      "may\n"
+      "contain the signature:\n"
       "  // signature: x: in f32[*S], out: out f32[*S]\n"
       "  // split: out 4096\n"
       "  // summary: x squared\n"
-      "Or --expr, --flux or --object in place of FILE. --example names a JSON file, one object\n"
-      "or a list of them, with values by parameter name:\n"
+      "Use --expr, --flux or --object in place of FILE. --example gives a JSON file with one "
+      "object\n"
+      "or a list of objects, with values by parameter name:\n"
       "  {\"inputs\": {\"x\": [1, 2]}, \"outputs\": {\"out\": [1, 4]}, \"relative_tolerance\": "
       "1e-5}\n"
       "A value is a number, nested lists, or {\"shape\": [2, 2], \"data\": [...], \"dtype\": "
       "\"f16\"};\n"
-      "an output that is left out is compared with the active version's.\n"
-      "promote tries the standby version on live traffic: --shadow=5% runs it beside the active\n"
-      "one and compares, --traffic=10% lets it serve; 0% of both ends the trial.\n"
+      "an output that is omitted is compared with the active version's.\n"
+      "promote tries the standby version on live traffic: with --shadow=5% it also runs 5% of the\n"
+      "batches and its outputs are compared, with --traffic=10% it serves 10% of them; 0% of both\n"
+      "ends the trial.\n"
       "watch follows changes until interrupted; audit lists past ones, newest first.\n"
       "  residentctl ops install swish --expr 'x * sigmoid(x)' --wait=active\n"
       "  residentctl ops install swish swish.cc --example=swish.json\n"
@@ -246,13 +252,13 @@ void AddOps(Command& program) {
     return command;
   };
   ops.Run("[NAME]", List);
-  ops.Add("list", "the operators").Run("", List);
-  ops.Add("show", "one operator and its versions").Run("NAME", List);
+  ops.Add("list", "list the operators").Run("", List);
+  ops.Add("show", "show one operator and its versions").Run("NAME", List);
   AddOpsInstall(ops);
   Command& activate = add("activate", "make a version serve", "NAME [VERSION]", Activate);
-  activate.Flag("force", &flags->force, "also a quarantined version");
+  activate.Flag("force", &flags->force, "allow a quarantined version");
   AddBakeFlags(activate, *flags);
-  add("rollback", "make the version before serve again", "NAME", Rollback);
+  add("rollback", "make the previous version serve again", "NAME", Rollback);
   add("remove", "remove an operator", "NAME", Remove);
   Command& promote =
       add("promote", "try the standby version on live traffic", "NAME [VERSION]",
@@ -261,7 +267,7 @@ void AddOps(Command& program) {
             return Promote(operators, name, options, flags->shadow.percent, flags->traffic.percent);
           });
   promote.Flag("shadow", &flags->shadow,
-               "share of the batches that the standby version runs beside the active one");
+               "share of the batches that the standby version also runs, for comparison");
   promote.Flag("traffic", &flags->traffic, "share of the batches that the standby version serves");
   AddBakeFlags(promote, *flags);
   AddOpsWatch(ops);

@@ -1,4 +1,4 @@
-// ops install: a version from source, an expression, a FLUX program or an object.
+// ops install: installs a version from source, an expression, a FLUX program or an object.
 #include <filesystem>
 #include <map>
 
@@ -54,8 +54,8 @@ absl::StatusOr<client::Installation> FromFiles(const std::string& name,
     RETURN_IF_ERROR(ReadFile(path, &text));
     if (!files.emplace(file, std::move(text)).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("two files would be called ", file,
-                       ". Fix: keep what a source includes in or below its own folder"));
+          absl::StrCat("two files have the name ", file,
+                       ". Fix: keep included files in the folder of the source or below it"));
     }
   }
   const SourceNotes notes = ReadSourceNotes(files[main_file]);
@@ -90,8 +90,8 @@ absl::StatusOr<client::Installation> ReadInstallation(const Words& words,
       name, {reinterpret_cast<const char*>(program.data()), program.size()});
 }
 
-// The signature by which examples are read.
-absl::StatusOr<Signature> SignatureOf(const v1::InstallHeader& header) {
+// Returns the signature that is needed to parse examples.
+absl::StatusOr<Signature> FindSignature(const v1::InstallHeader& header) {
   if (!header.signature().empty()) return Signature::Parse(header.signature());
   if (header.kind_case() == v1::InstallHeader::kExpression) {
     ASSIGN_OR_RETURN(const auto generated,
@@ -99,7 +99,7 @@ absl::StatusOr<Signature> SignatureOf(const v1::InstallHeader& header) {
     return Signature::Parse(generated.signature);
   }
   return absl::InvalidArgumentError(
-      "--example needs to know the parameters. Fix: give --signature, or begin the source with "
+      "--example needs the signature. Fix: give --signature, or begin the source with "
       "'// signature: x: in f32[*S], out: out f32[*S]'");
 }
 
@@ -115,7 +115,7 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   installation.header().set_allow_spills(flags.allow_spills);
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
   if (flags.example.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Signature signature, SignatureOf(installation.header()));
+  ASSIGN_OR_RETURN(const Signature signature, FindSignature(installation.header()));
   for (const absl::string_view path : absl::StrSplit(flags.example, ',', absl::SkipEmpty())) {
     std::string text;
     RETURN_IF_ERROR(ReadFile(std::string(path), &text));
@@ -129,14 +129,14 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   return absl::OkStatus();
 }
 
-// What became of it, and what comes next.
+// Returns the result of the install, and the next step.
 std::string ConclusionText(const std::string& name, const v1::InstallResponse& last) {
   switch (last.state()) {
     case v1::VERSION_STATE_VALIDATED:
-      return absl::StrCat(name, " would do; nothing was kept\n");
+      return absl::StrCat(name, " is valid; nothing was kept\n");
     case v1::VERSION_STATE_ACTIVE:
       return absl::StrCat(name, " version ", last.version(), " serves, revision ", last.revision(),
-                          "\nback: residentctl ops rollback ", name, "\n");
+                          "\nto undo: residentctl ops rollback ", name, "\n");
     default:
       return absl::StrCat(name, " version ", last.version(), " is staged, revision ",
                           last.revision(), "\nnext: residentctl ops activate ", name, "\n");
@@ -160,7 +160,7 @@ int Install(const Words& words, const InstallFlags& flags) {
     }
     Print(ProgressText(progress));
     std::fflush(stdout);
-    // What the compilers said, with the lines of the files sent.
+    // The compilers' output, with line numbers of the files.
     if (progress.state() == v1::VERSION_STATE_REJECTED && !progress.log().empty()) {
       std::fprintf(stderr, "%s%s", progress.log().c_str(),
                    absl::EndsWith(progress.log(), "\n") ? "" : "\n");
@@ -175,27 +175,27 @@ int Install(const Words& words, const InstallFlags& flags) {
 }  // namespace
 
 void AddOpsInstall(Command& ops) {
-  Command& install = ops.Add("install", "compile a version, prove it on examples and stage it");
+  Command& install = ops.Add("install", "compile a version, validate it on examples and stage it");
   auto flags = std::make_shared<InstallFlags>();
-  install.Flag("expr", &flags->expr, "an element-wise expression, as in 'x * sigmoid(x)'");
+  install.Flag("expr", &flags->expr, "an elementwise expression, for example 'x * sigmoid(x)'");
   install.Flag("flux", &flags->flux, "a file with a FLUX program, assembly or hex");
   install.Flag("object", &flags->object, "a file with PTX or a relocatable cubin");
   install.Flag("signature", &flags->signature,
-               "the parameters; without it, what the source says after '// signature:'");
+               "the parameters; default: the text after '// signature:' in the source");
   install.Flag("split", &flags->split,
-               "how a task is split, as in 'out 4096'; without it, '// split:'");
-  install.Flag("summary", &flags->summary, "a line about it; without it, '// summary:'");
+               "how a task is split, for example 'out 4096'; default: the text after '// split:'");
+  install.Flag("summary", &flags->summary,
+               "a one-line description; default: the text after '// summary:'");
   install.Flag("example", &flags->example, "files with examples (JSON), separated by commas");
   install.Flag("wait", &flags->wait,
-               "validated (nothing is kept), staged, or active (it serves at once)",
+               "state to wait for: validated (nothing is kept), staged, or active (it serves)",
                {.one_of = {"validated", "staged", "active"}});
   install.Flag(
-      "task_time", &flags->task_time,
-      "a task that runs longer is a hang; 0s: the daemon's --task_time_limit",
+      "task_time", &flags->task_time, "time limit of a task; 0s: the daemon's --task_time_limit",
       {.low = absl::ZeroDuration(), .high = absl::Hours(24), .fix = "give 0s to 24h, e.g. 100ms"});
-  install.Flag("scratch", &flags->scratch,
-               "bytes of scratch memory that it uses; 0: all there are");
-  install.Flag("allow_spills", &flags->allow_spills, "registers beyond the kernel's go to memory");
+  install.Flag("scratch", &flags->scratch, "bytes of scratch memory that it uses; 0: the maximum");
+  install.Flag("allow_spills", &flags->allow_spills,
+               "move registers to memory if it needs more than the kernel has");
   AddRevisionFlag(install, &flags->revision);
   install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });
 }

@@ -25,12 +25,12 @@ std::string DTypes(const v1::Parameter& parameter) {
   });
 }
 
-// "(x, y, out)"; of more than `most` parameters the first.
-std::string Parameters(const v1::Operator& op, int most) {
+// Formats "(x, y, out)", with at most `max_names` parameters.
+std::string Parameters(const v1::Operator& op, int max_names) {
   std::vector<std::string> names;
   for (const v1::Parameter& parameter : op.parameters()) {
-    if (static_cast<int>(names.size()) == most) {
-      names.push_back(absl::StrCat("... ", op.parameters_size() - most, " more"));
+    if (static_cast<int>(names.size()) == max_names) {
+      names.push_back(absl::StrCat("... ", op.parameters_size() - max_names, " more"));
       break;
     }
     names.push_back(parameter.name());
@@ -44,7 +44,7 @@ bool Bytecode(const v1::Operator& op) {
   return op.versions_size() > 0 && op.versions(0).kind() == "bytecode";
 }
 
-// What a Rollback or an Activate would bring: "2 staged"; "-" if there is none.
+// The version that a Rollback or an Activate would select, e.g. "2 staged"; "-" if there is none.
 std::string Standby(const v1::Operator& op) {
   std::string standby;
   for (const v1::OperatorVersion& version : op.versions()) {
@@ -61,7 +61,7 @@ std::string Split(const v1::Operator& op) {
   return op.wide() ? "wide" : "block";
 }
 
-// UTC, to the second.
+// Formats a UTC time with seconds.
 std::string When(int64_t milliseconds) {
   if (milliseconds == 0) return "-";
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(milliseconds),
@@ -73,7 +73,7 @@ std::string Duration(uint64_t microseconds) {
 }
 
 std::string ResourcesText(const v1::ResourceUse& use) {
-  // A CPU has neither to tell.
+  // A CPU unit has neither registers nor shared memory.
   const std::string gpu = use.registers() == 0 ? ""
                                                : absl::StrCat(use.registers(), " registers, ",
                                                               use.shared_bytes(), " B shared, ");
@@ -111,10 +111,10 @@ std::string VersionsText(const v1::Operator& op) {
 std::string TrialText(const v1::Trial& trial) {
   std::string text =
       absl::StrCat("\non trial: version ", trial.version(), " serves ", trial.traffic_percent(),
-                   " % of the batches and runs beside ", trial.shadow_percent(), " %\n");
+                   " % of the batches and shadows ", trial.shadow_percent(), " %\n");
   if (trial.shadow_tasks() > 0) {
     absl::StrAppend(&text, "  ", FormatExact(trial.shadow_tasks()), " shadowed tasks, ",
-                    FormatExact(trial.shadow_mismatches()), " with other outputs\n");
+                    FormatExact(trial.shadow_mismatches()), " with different outputs\n");
   }
   if (trial.latency_ratio() > 0) {
     absl::StrAppend(&text, "  device time ", absl::StrFormat("%.2f", trial.latency_ratio()),
@@ -129,7 +129,7 @@ std::string OperatorsText(const std::vector<v1::Operator>& operators) {
   Table table({"OPERATOR", "PARAMETERS", "ACTIVE", "STANDBY", "SPLIT", "SUMMARY"},
               {Table::kLeft, Table::kLeft, Table::kRight});
   for (const v1::Operator& op : operators) {
-    table.Add({op.name(), Parameters(op, /*most=*/5),
+    table.Add({op.name(), Parameters(op, /*max_names=*/5),
                op.active_version() == 0 ? "-" : absl::StrCat(op.active_version()), Standby(op),
                Split(op), op.summary()});
   }

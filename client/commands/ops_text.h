@@ -1,4 +1,4 @@
-// What `residentctl ops` prints for people.
+// The text output of `residentctl ops`.
 #ifndef RESIDENT_CLIENT_COMMANDS_OPS_TEXT_H_
 #define RESIDENT_CLIENT_COMMANDS_OPS_TEXT_H_
 
@@ -11,13 +11,13 @@ namespace resident::cli {
 
 // A table of all operators.
 std::string OperatorsText(const std::vector<v1::Operator>& operators);
-// Everything about one.
+// All information about one operator.
 std::string OperatorText(const v1::Operator& op);
 
-// One state of an installation, as a line: "compiled    412 ms  compile sm_90 398 ms".
+// One line for a state of an installation: "compiled    412 ms  compile sm_90 398 ms".
 std::string ProgressText(const v1::InstallResponse& progress);
 
-// A table of events; with `header` its first line, for streams of them without.
+// A table of events. `header` is false for the later parts of a stream.
 std::string EventsText(const std::vector<v1::OperatorEvent>& events, bool header);
 
 }  // namespace resident::cli

@@ -1,4 +1,4 @@
-// ops watch, ops audit: changes of operators, as they happen and as they were.
+// ops watch, ops audit: new and past changes of operators.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
@@ -59,14 +59,14 @@ void AddOpsWatch(Command& ops) {
   Command& watch = ops.Add("watch", "follow changes");
   auto watched = std::make_shared<Range>();
   watch.Flag("after", &watched->revision, "begin after this revision; 0: from now on");
-  watch.Flag("count", &watched->count, "end after so many events; 0: when interrupted");
+  watch.Flag("count", &watched->count, "end after this number of events; 0: when interrupted");
   watch.Run("[NAME]", [=](const Words& words) {
     return Watch(name(words), watched->revision, watched->count);
   });
   Command& audit = ops.Add("audit", "list past changes, newest first");
   auto listed = std::make_shared<Range>();
   audit.Flag("before", &listed->revision, "only events before this revision; 0: from the newest");
-  audit.Flag("count", &listed->count, "at most so many events; 0: 100");
+  audit.Flag("count", &listed->count, "maximum number of events; 0: 100");
   audit.Run("[NAME]", [=](const Words& words) {
     return Audit(name(words), listed->revision, listed->count);
   });

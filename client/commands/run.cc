@@ -1,7 +1,7 @@
 // run: one task of any operator, from the command line.
 //
-// The operator is described first, so that arguments can be given by name, in any
-// order, with their types filled in.
+// It first requests the operator's description, so that arguments can be given by name, in any
+// order, and without their types.
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,7 +26,7 @@ struct RunOptions {
   bool all = false;
 };
 
-// An output of the task: what it is and, in the end, its elements.
+// An output of the task, and finally its elements.
 struct Output {
   std::string name;
   v1::DType dtype;
@@ -48,8 +48,8 @@ class TaskBuilder {
     if (device_.has_value()) batch_.set_device(*device_);
   }
 
-  // Checks the words and builds what can be built without a call. INVALID_ARGUMENT: they do
-  // not fit the signature, or a file that they name is not there.
+  // Checks the words and builds the parts that need no call. INVALID_ARGUMENT: the words do
+  // not match the signature, or a file cannot be read.
   absl::Status Build(const std::vector<RunArgument>& arguments) {
     RETURN_IF_ERROR(CheckNames(arguments));
     for (int i = 0; i < op_.parameters_size(); ++i) {
@@ -62,7 +62,8 @@ class TaskBuilder {
           break;
         case v1::Parameter::KIND_SCALAR:
           if (argument == nullptr) {
-            if (NoneGivenFrom(arguments, i)) return absl::OkStatus();  // Defaults, or refused.
+            // The daemon uses the defaults, or refuses the task.
+            if (NoneGivenFrom(arguments, i)) return absl::OkStatus();
             return Missing(parameter);
           }
           status = AddScalar(parameter, *argument);
@@ -78,9 +79,9 @@ class TaskBuilder {
     return absl::OkStatus();
   }
 
-  // Places on the device what is read and written in place; REQUIRES: Build() was OK. Any
-  // error is a call's.
-  absl::Status Place() {
+  // Uploads the tensors that are read and written in place. Errors are those of calls.
+  // REQUIRES: Build() was OK.
+  absl::Status UploadInPlace() {
     client::BufferOptions options;
     options.device = device_;
     for (const InPlace& in_place : in_place_) {
@@ -102,7 +103,7 @@ class TaskBuilder {
   std::vector<Output>& outputs() { return outputs_; }
 
  private:
-  // Elements to be on the device before the task, as an argument and an output of it.
+  // Elements that must be on the device before the task; both an argument and an output.
   struct InPlace {
     int argument;
     size_t output;
@@ -138,7 +139,7 @@ class TaskBuilder {
       }
       if (matches == 0) {
         return absl::InvalidArgumentError(absl::StrCat(op_.name(), " has no parameter '",
-                                                       argument.name, "'. Fix: its parameters are ",
+                                                       argument.name, "'. Fix: use its parameters ",
                                                        ParameterNames()));
       }
       if (Find(arguments, argument.name) != &argument) {
@@ -151,7 +152,7 @@ class TaskBuilder {
 
   absl::Status Missing(const v1::Parameter& parameter) const {
     return absl::InvalidArgumentError(
-        absl::StrCat(op_.name(), " needs ", parameter.name(), ". Fix: ", parameter.name(),
+        absl::StrCat(op_.name(), " needs ", parameter.name(), ". Fix: give ", parameter.name(),
                      "=VALUE; its parameters are ", ParameterNames()));
   }
 
@@ -185,16 +186,17 @@ class TaskBuilder {
     }
     const uint64_t size = client::SizeOf(dtype);
     if (bytes.size() % size != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          argument.text, " has ", bytes.size(), " bytes, which are no whole ", EnumName(dtype),
-          " elements. Fix: give its element type, as in ", argument.name, ":u8=@FILE"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(argument.text, " has ", bytes.size(),
+                       " bytes, which is not a multiple of the size of ", EnumName(dtype),
+                       ". Fix: give its element type, for example ", argument.name, ":u8=@FILE"));
     }
     const std::vector<uint64_t> shape =
         argument.shape.value_or(std::vector<uint64_t>{bytes.size() / size});
     if (client::ElementsOf(shape) * size != bytes.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           argument.name, " has ", bytes.size() / size, " elements, but its shape ",
-          FormatShape(shape), " is ", client::ElementsOf(shape), ". Fix: give as many"));
+          FormatShape(shape), " has ", client::ElementsOf(shape), ". Fix: give the same number"));
     }
     if (!first_shape_.has_value()) first_shape_ = shape;
     if (parameter.kind() == v1::Parameter::KIND_IN_OUT) {
@@ -215,7 +217,7 @@ class TaskBuilder {
     }
     if (argument != nullptr && argument->kind == RunArgument::kValues) {
       return absl::InvalidArgumentError(absl::StrCat(
-          parameter.name(), " is an output and takes no values. Fix: ", parameter.name(),
+          parameter.name(), " is an output and takes no values. Fix: give ", parameter.name(),
           "= to print it, ", parameter.name(), "=@FILE, or ", parameter.name(), "=buffer:ID"));
     }
     Output output{parameter.name(), DTypeFor(parameter, argument), {}, returned_++, {}, "", ""};
@@ -227,7 +229,7 @@ class TaskBuilder {
       if (output.shape.size() > parameter.max_rank()) output.shape.resize(parameter.max_rank());
     } else {
       return absl::InvalidArgumentError(absl::StrCat("the shape of ", parameter.name(),
-                                                     " is not known. Fix: give it, as in ",
+                                                     " is not known. Fix: give it, for example ",
                                                      parameter.name(), ":1024="));
     }
     batch_.ReturnAs(output.dtype, output.shape);
@@ -245,8 +247,8 @@ class TaskBuilder {
         argument.kind == RunArgument::kValues &&
         (real ? absl::SimpleAtod(argument.text, &f64) : absl::SimpleAtoi(argument.text, &i64));
     if (!parsed) {
-      return absl::InvalidArgumentError(absl::StrCat("'", argument.text, "' is no value for ",
-                                                     parameter.name(), ". Fix: one ",
+      return absl::InvalidArgumentError(absl::StrCat("invalid value '", argument.text, "' for ",
+                                                     parameter.name(), ". Fix: give one ",
                                                      real ? "number" : "integer"));
     }
     if (real) {
@@ -264,7 +266,7 @@ class TaskBuilder {
   std::vector<Output> outputs_;
   std::vector<InPlace> in_place_;
   int returned_ = 0;
-  // Of the first input with a shape that is known here.
+  // Shape of the first input whose shape is known here.
   std::optional<std::vector<uint64_t>> first_shape_;
 };
 
@@ -303,11 +305,11 @@ void PrintResult(const v1::Operator& op, const client::Result& result,
     PrintJson(json);
     return;
   }
-  const size_t most = all ? SIZE_MAX : kShownElements;
+  const size_t max_elements = all ? SIZE_MAX : kShownElements;
   Table table({});
   for (const Output& output : outputs) {
     table.Add({output.name, EnumName(output.dtype), FormatShape(output.shape),
-               output.file.empty() ? FormatValues(output.dtype, output.bytes, most)
+               output.file.empty() ? FormatValues(output.dtype, output.bytes, max_elements)
                                    : absl::StrCat("written to ", output.file)});
   }
   Print(table.ToString());
@@ -339,7 +341,7 @@ int RunTask(const Words& words, const RunOptions& options) {
     if (usable.ok()) usable = CheckWritable(output.file);
   }
   if (!usable.ok()) return UsageError(usable);
-  if (absl::Status status = builder.Place(); !status.ok()) return CallError(status);
+  if (absl::Status status = builder.UploadInPlace(); !status.ok()) return CallError(status);
   absl::StatusOr<client::Result> result = (*client)->Run(builder.batch());
   if (!result.ok()) return CallError(result.status());
   if (!result->ok()) return TaskError(result->status());
@@ -351,7 +353,7 @@ int RunTask(const Words& words, const RunOptions& options) {
     if (output.file.empty()) continue;
     absl::Status status = WriteFile(output.file, output.bytes);
     if (status.ok()) continue;
-    output.file.clear();  // Printed instead: the task is not to have been in vain.
+    output.file.clear();  // Print the result instead, so that it is not lost.
     written.Update(status);
   }
   PrintResult(*op, *result, builder.outputs(), options.all);
@@ -362,15 +364,15 @@ int RunTask(const Words& words, const RunOptions& options) {
 
 void AddRun(Command& program) {
   Command& run = program.Add(
-      "run", "run one task and print what it returns",
+      "run", "run one task and print its result",
       "VALUE is\n"
       "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
       "  @FILE      raw little-endian elements (for an output: the file to write)\n"
       "  buffer:ID  a buffer on the device\n"
       "  nothing    for an output: print it\n"
-      "Outputs that are not named are returned, in the shape of the first input (or its first\n"
-      "dimensions, when the output has fewer); give another as in out:1024=. Scalars that\n"
-      "have a default may be left out.\n"
+      "Outputs that are not named are returned, with the shape of the first input (or its first\n"
+      "dimensions, if the output has fewer). out:1024= sets another shape. Scalars that have a\n"
+      "default may be omitted.\n"
       "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
       "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
       "  residentctl run fill out:4= value=7\n");

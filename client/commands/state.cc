@@ -1,5 +1,5 @@
-// state: what is in a daemon's state folder, and repairing it. Works on the folder itself,
-// while no daemon does.
+// state: checks and repairs a daemon's state folder. It accesses the folder directly, while no
+// daemon uses it.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
@@ -19,7 +19,7 @@ void PrintLines(std::string_view title, const std::vector<std::string>& lines) {
 int Examine(const std::string& folder, bool repair) {
   const absl::StatusOr<StateReport> report = repair ? RepairState(folder) : CheckState(folder);
   if (!report.ok()) return CallError(report.status());
-  // A repair's problems are those that there were.
+  // The problems in the report of a repair have been corrected.
   const bool good = repair || report->problems.empty();
   if (Common().json) {
     PrintJson({{"contents", report->contents},
@@ -32,7 +32,7 @@ int Examine(const std::string& folder, bool repair) {
   PrintLines(repair ? "problems found" : "problems", report->problems);
   PrintLines("repaired", report->repairs);
   if (report->problems.empty()) {
-    Print("nothing is wrong\n");
+    Print("no problems found\n");
   } else if (!repair) {
     Print(report->starts ? "a daemon starts with this folder as it is\n"
                          : absl::StrCat("a daemon does not start with this folder. Fix: "
@@ -47,14 +47,14 @@ int Examine(const std::string& folder, bool repair) {
 void AddState(Command& program) {
   Command& state = program.Add(
       "state", "check or repair a daemon's state folder (--state_dir)",
-      "Works on the folder itself, while no daemon uses it. check lists what is there and what\n"
-      "is wrong with it; exit status 1 if anything is. repair writes the database anew with what\n"
-      "can be read of it (and keeps a copy), drops files that are damaged, and says what was lost\n"
-      "by that.\n");
-  state.Add("check", "list what is there and what is wrong").Run("DIR", [](const Words& words) {
+      "Accesses the folder directly, while no daemon uses it. check lists the contents and the\n"
+      "problems; exit status 1 if there are problems. repair writes a new database with all\n"
+      "readable rows (and keeps a copy of the old one), removes damaged files, and lists what was\n"
+      "lost.\n");
+  state.Add("check", "list contents and problems").Run("DIR", [](const Words& words) {
     return Examine(words[0], /*repair=*/false);
   });
-  state.Add("repair", "drop what is damaged").Run("DIR", [](const Words& words) {
+  state.Add("repair", "remove damaged contents").Run("DIR", [](const Words& words) {
     return Examine(words[0], /*repair=*/true);
   });
 }

@@ -1,4 +1,4 @@
-// status: one look at the daemon.
+// status: the current state of the daemon.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"

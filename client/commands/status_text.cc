@@ -40,7 +40,7 @@ std::string Memory(const v1::DeviceStatus& device) {
                       FormatBytes(device.memory_total_bytes()));
 }
 
-// Why a device is not serving, below its table.
+// The reasons why devices do not serve.
 std::string Details(const v1::StatusResponse& status) {
   std::string text;
   for (const v1::DeviceStatus& device : status.devices()) {

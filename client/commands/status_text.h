@@ -1,4 +1,4 @@
-// A daemon's status for people; shared by status and top.
+// The text form of a daemon's status, for the commands status and top.
 #ifndef RESIDENT_CLIENT_COMMANDS_STATUS_TEXT_H_
 #define RESIDENT_CLIENT_COMMANDS_STATUS_TEXT_H_
 
@@ -11,7 +11,7 @@ namespace resident::cli {
 // One paragraph about the daemon, a table of devices, one of clients.
 std::string StatusText(const v1::StatusResponse& status, const std::string& address);
 
-// The same with rates since `before`, which was taken `seconds` earlier.
+// Like StatusText, with rates since `before`, which is `seconds` older.
 std::string TopText(const v1::StatusResponse& before, const v1::StatusResponse& now, double seconds,
                     const std::string& address);
 

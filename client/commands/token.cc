@@ -1,4 +1,4 @@
-// token: makes tokens for the daemon's token file.
+// token: creates tokens for the daemon's token file.
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -14,7 +14,7 @@ namespace resident::cli {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
-// So that a token is known for what it is where it should not be: in a log, in a commit.
+// Makes tokens recognizable in places where they must not be, such as logs and commits.
 constexpr std::string_view kTokenPrefix = "residentd_";
 constexpr size_t kMaxNameBytes = 256;
 
@@ -29,7 +29,7 @@ std::string NewToken() {
                       absl::WebSafeBase64Escape(absl::string_view(bits, sizeof(bits))));
 }
 
-bool IsName(const std::string& name) {
+bool IsValidName(const std::string& name) {
   for (const char c : name) {
     if (c <= ' ' || c >= 0x7f || c == '#') return false;
   }
@@ -37,14 +37,15 @@ bool IsName(const std::string& name) {
 }
 
 int MakeToken(const std::string& name, const std::string& out) {
-  if (!IsName(name)) {
+  if (!IsValidName(name)) {
     return UsageError(absl::StrCat("'", absl::CHexEscape(name), "' is not an identity's name"),
-                      "1 to 256 printable ASCII characters without spaces and '#', not residentd");
+                      "give 1 to 256 printable ASCII characters without spaces and '#', not "
+                      "residentd");
   }
   const std::string token = NewToken();
   const std::string line = absl::StrCat(name, " ", Sha256Hex(token));
   if (!out.empty()) {
-    umask(077);  // A token is its owner's alone.
+    umask(077);  // Only its owner may read a token.
     if (absl::Status written = WriteFile(out, token + "\n"); !written.ok()) {
       return UsageError(written);
     }
@@ -64,11 +65,11 @@ int MakeToken(const std::string& name, const std::string& out) {
 
 void AddToken(Command& program) {
   Command& token = program.Add(
-      "token", "make a token for an identity",
-      "Prints a new token, for the client, and the line that makes the daemon know it (the\n"
-      "token's hash; the daemon stores no more). With --out the token goes to that file,\n"
-      "readable by its owner alone, and is not printed.\n");
-  Command& make = token.Add("new", "make a token");
+      "token", "create a token for an identity",
+      "Prints a new token for the client, and the line for the daemon's token file (it contains\n"
+      "only the token's hash). With --out the token is written to that file, readable only by its\n"
+      "owner, and is not printed.\n");
+  Command& make = token.Add("new", "create a token");
   auto out = std::make_shared<std::string>();
   AddOutFlag(make, out.get());
   make.Run("NAME", [out](const Words& words) { return MakeToken(words[0], *out); });

@@ -1,4 +1,4 @@
-// top: the daemon's status again and again, with rates.
+// top: prints the daemon's status repeatedly, with rates.
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -70,11 +70,12 @@ int Watch(absl::Duration interval, bool once) {
 void AddTop(Command& program) {
   Command& top =
       program.Add("top", "live view of devices and clients",
-                  "Redraws on a terminal until interrupted; elsewhere, or with --json, prints one\n"
-                  "snapshot after the other. --once prints one, with rates over one interval.\n");
+                  "Redraws on a terminal until interrupted; without a terminal, or with --json,\n"
+                  "prints one snapshot after the other. --once prints one, with rates over one\n"
+                  "interval.\n");
   auto once = std::make_shared<bool>(false);
   auto interval = std::make_shared<absl::Duration>(absl::Seconds(1));
-  top.Flag("once", once.get(), "print one snapshot and end");
+  top.Flag("once", once.get(), "print one snapshot and exit");
   top.Flag("interval", interval.get(), "time between snapshots",
            {.low = absl::Milliseconds(10), .high = absl::Hours(24), .fix = "give 10ms to 24h"});
   top.Run("", [=](const Words&) { return Watch(*interval, *once); });

@@ -1,4 +1,4 @@
-// version: of residentctl, and of the daemon if one answers.
+// version: the versions of residentctl, and of the daemon if one answers.
 #include "client/version.h"
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +11,7 @@ namespace resident::cli {
 namespace {
 
 int Version(const Words&) {
-  // A daemon that is not there is no error here: the question was about versions.
+  // It is not an error if no daemon answers.
   std::string server;
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (client.ok()) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Puts the figures of the JSON files beside this one into the tables of the documents.
+"""Writes the figures of the JSON files in this folder into the tables of the documents.
 
-  docs/benchmarks/update.py [FOLDER]     FOLDER: where tests/gpu/run has saved its JSON files;
-                                         those that are there are copied here first
+  docs/benchmarks/update.py [FOLDER]     FOLDER contains the JSON files of tests/gpu/run;
+                                         they are copied into this folder first
   docs/benchmarks/update.py --check      changes nothing; exit status 1 if a table is out of date
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+A table is between `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 import json
@@ -24,7 +24,7 @@ SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
 
 def without_raw(value):
-    """Single samples are many and say little: they are not kept."""
+    """Removes single samples: they are many and contain little information."""
     if isinstance(value, dict):
         return {k: without_raw(v) for k, v in value.items() if k != "raw"}
     return [without_raw(v) for v in value] if isinstance(value, list) else value
@@ -35,7 +35,7 @@ def load(name):
 
 
 def number(value):
-    """Three digits."""
+    """Formats a value with three digits."""
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return "{:,.{}f}".format(value, digits)
 
@@ -60,7 +60,7 @@ def table(head, rows):
 
 
 def figure(what):
-    """The kernel's figure of that name, and its baselines by name."""
+    """Returns the kernel's figure of that name, and its baselines by name."""
     found = [f for f in load(KERNEL)["figures"] if f["what"] == what]
     if not found:
         sys.exit("update: {} has no figure '{}'".format(KERNEL, what))
@@ -68,7 +68,7 @@ def figure(what):
 
 
 def comparison(what, baseline=None):
-    """value, baseline's value, ratio: as text."""
+    """Returns value, baseline's value and ratio as text."""
     ours, baselines = figure(what)
     if baseline is None:
         return quantity(ours["value"], ours["unit"]), "", ""
@@ -140,7 +140,7 @@ def flux_cpu():
 
 
 def copy(folder, name):
-    """Takes a benchmark's JSON in, without what says little or is about the machine's folders."""
+    """Copies a benchmark's JSON, without single samples and without the machine's folders."""
     data = json.loads((folder / name).read_text())
     if name in (DAEMON, DAEMON_CPU):
         data = without_raw(data)
@@ -150,7 +150,7 @@ def copy(folder, name):
     (HERE / name).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-def named(name, what):
+def find_figure(name, what):
     found = [f for f in load(name)["figures"] if f["what"] == what]
     if not found:
         sys.exit("update: {} has no figure '{}'".format(name, what))
@@ -184,7 +184,7 @@ def daemon_rows(name):
         run = data["bench_pinned"]["lone_run_device"]
         for side, what in (("residentd", "`Run` as above, data in device buffers, the daemon and "
                             "the client on 4 processors each: p50, p99"),
-                           ("echo", "the bare gRPC echo then: p50, p99")):
+                           ("echo", "the same call to a bare gRPC echo: p50, p99")):
             rows.append([what, us(run[side], "p50_us") + ", " + us(run[side], "p99_us")])
     submit, flux = bench["submit"], bench["flux"]
     rows += [
@@ -229,24 +229,24 @@ def short():
         ["`serve` to ready", "{:.2f} s".format(load(DAEMON)["serve_to_ready_s"]["median"]), "", ""],
     ]
     gap = "longest gap between answers, a client of lone tasks, p99"
-    quiet = "the same client, 5 ms without a change, p99"
-    paused, idle = (named(GENERATION, what)["value"] for what in (gap, quiet))
-    rate = named(OPERATORS, "tasks of 64 elements, one change of generation a second")
-    killed = named(RECOVERY, "gap between answers around a kill, p50")
+    baseline = "the same client, 5 ms without a change, p99"
+    paused, idle = (find_figure(GENERATION, what)["value"] for what in (gap, baseline))
+    rate = find_figure(OPERATORS, "tasks of 64 elements, one change of generation a second")
+    killed = find_figure(RECOVERY, "gap between answers around a kill, p50")
     rows += [
         ["the engine is killed: gap between a client's answers, p50",
          quantity(killed["value"], "ms"),
          "without a spare engine: " + quantity(killed["baseline_value"], "ms"),
          "{:.2f}".format(killed["ratio"])],
-        ["a new operator beside 64: longest gap between answers, p99", quantity(paused, "us"),
+        ["install beside 64 operators: longest gap between answers, p99", quantity(paused, "us"),
          "the same client without: " + quantity(idle, "us"), "{:.2f}".format(paused / idle)],
         ["gRPC `Submit` with a new operator each second", quantity(rate["value"] * 1e6, "tasks/s"),
          "without: " + quantity(rate["baseline_value"] * 1e6, "tasks/s"),
          "{:.2f}".format(rate["ratio"])],
         ["install of a small operator until it is staged, p50",
-         quantity(named(OPERATORS, "install to STAGED, not cached, p50")["value"], "ms"),
+         quantity(find_figure(OPERATORS, "install to STAGED, not cached, p50")["value"], "ms"),
          "from the cache: " +
-         quantity(named(OPERATORS, "install to STAGED, cached, p50")["value"], "ms"), ""],
+         quantity(find_figure(OPERATORS, "install to STAGED, cached, p50")["value"], "ms"), ""],
     ]
     return table(["what", "residentd", "baseline in the same run", "ratio"], rows)
 
@@ -255,13 +255,13 @@ def life():
     sustained = figure(SUSTAINED)[0]["value"]
     submitted = load(DAEMON)["bench"]["submit"]["tasks_per_second"]
     rows = [
-        ["the ring's round trip, seen from the host: lone `add` of 1,024, p50", "6 to 11",
+        ["the ring's round trip, measured on the host: lone `add` of 1,024, p50", "6 to 11",
          comparison(LONE)[0]],
-        ["of it, on the device, from taking the task to its completion", "8 to 10",
+        ["the part on the device, from taking the task to its completion", "8 to 10",
          comparison("lone add of 1,024, on the device, p50")[0]],
         ["publishing a task, host side", "6", comparison("host: publish a task")[0]],
         ["consuming a completion, host side", "11", comparison("host: consume a completion")[0]],
-        ["a task among many: the ring at its best", "6 to 11",
+        ["a task among many: the ring at its highest rate", "6 to 11",
          "{} ({})".format(quantity(1e9 / sustained, "ns"), quantity(sustained, "tasks/s"))],
         ["a task among many: through gRPC, batches of 1,024 of 64 elements", "1 to 13",
          "{} ({})".format(quantity(1e9 / submitted, "ns"), quantity(submitted, "tasks/s"))],
@@ -280,11 +280,11 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        there = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY,
+        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY,
                                    GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
-        if not there:
+        if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
-        for name in there:
+        for name in found:
             copy(folder, name)
     stale = []
     for document in DOCUMENTS:

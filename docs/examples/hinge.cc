@@ -1,4 +1,4 @@
-// Element by element.
+// An elementwise operator.
 //
 // signature: x: in f32[*S], y: in f32[*S], out: out f32[*S],
 //   margin: scalar f32 = 1

@@ -1,4 +1,4 @@
-// An optional tensor: it is sent with no elements where there is none.
+// An optional tensor: it is sent without elements if it is absent.
 //
 // signature: x: in f32[R, C], w: in f32[C], b: in f32[B], out: out f32[R, C],
 //   eps: scalar f32 = 1e-5

@@ -22,13 +22,13 @@ struct Matrices {
 
 #if RESIDENT_GPU
 
-// Two elements that are `step` apart, of which `left` are there; the others are 0.
+// Two elements that are `step` apart. `left` of them exist; the others are 0.
 RESIDENT_DEVICE u32 Pair(const BFloat16* at, i64 step, i64 left) {
   const u32 low = left > 0 ? at[0].bits : 0;
   return low | (left > 1 ? at[step].bits : 0) << 16;
 }
 
-// Fragments as in the PTX ISA, mma.m16n8k16: a lane has pairs of neighbours in k.
+// Fragments as in the PTX ISA, mma.m16n8k16: a lane holds pairs of elements adjacent in k.
 RESIDENT_DEVICE void Tile(const Matrices& m, i64 row, i64 column, u32 lane) {
   const i64 r = row + lane / 4, c = column + lane / 4;
   const i64 first = lane % 4 * 2;
@@ -38,10 +38,10 @@ RESIDENT_DEVICE void Tile(const Matrices& m, i64 row, i64 column, u32 lane) {
   RESIDENT_UNROLL(1)
   for (i64 left = m.depth - first; left > -first; left -= 16) {
     const i64 top = r < m.rows ? left : 0, low = r + 8 < m.rows ? left : 0;
-    const i64 there = c < m.columns ? left : 0;
+    const i64 right = c < m.columns ? left : 0;
     const u32 a0 = Pair(a, 1, top), a1 = Pair(a + 8 * m.depth, 1, low);
     const u32 a2 = Pair(a + 8, 1, top - 8), a3 = Pair(a + 8 * m.depth + 8, 1, low - 8);
-    const u32 b0 = Pair(b, m.columns, there), b1 = Pair(b + 8 * m.columns, m.columns, there - 8);
+    const u32 b0 = Pair(b, m.columns, right), b1 = Pair(b + 8 * m.columns, m.columns, right - 8);
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -10,7 +10,7 @@ RESIDENT_OPERATOR(outer)(resident::Block& block, const resident::Args& args) {
   auto x = args.tensor<const float>(0);
   auto y = args.tensor<const float>(1);
   auto out = args.tensor<float>(2);
-  // This chunk's rows: other chunks have the others, at the same time or at another.
+  // The rows of this chunk; other chunks process the other rows, possibly at the same time.
   const resident::Range rows = block.share(out.shape(0));
   for (i64 row = rows.begin; row < rows.end; ++row) {
     block.for_each({0, out.shape(1)}, [&](i64 c) { out.at(row, c) = x[row] * y[c]; });

@@ -17,8 +17,8 @@ RESIDENT_OPERATOR(reverse_rows)(resident::Block& block, const resident::Args& ar
   const resident::Range rows = block.share(x.shape(0));
   for (i64 row = rows.begin; row < rows.end; ++row) {
     block.for_each({0, columns}, [&](i64 c) { copy[c] = x.at(row, c); });
-    block.barrier();  // All of the row is copied.
+    block.barrier();  // The whole row has been copied.
     block.for_each({0, columns}, [&](i64 c) { x.at(row, c) = copy[columns - 1 - c]; });
-    block.barrier();  // The copy has been read, and may hold the next row.
+    block.barrier();  // The copy has been read and may be overwritten with the next row.
   }
 }

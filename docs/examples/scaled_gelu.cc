@@ -1,4 +1,4 @@
-// Element by element, of every type and layout: f32, f16 and bf16 mixed, strided, inputs
+// An elementwise operator for every type and layout: f32, f16 and bf16 mixed, strided, inputs
 // broadcast to the output.
 //
 // signature: x: in strided f32|f16|bf16[*S~], y: in strided f32|f16|bf16[*S~],

@@ -1,4 +1,4 @@
-// Atomics: rows that several chunks may add to at once.
+// Atomics: several chunks may add to the same row concurrently.
 //
 // signature: dst: inout f32[V, D], index: in i64[N], src: in f32[N, D]
 // split: index 64

@@ -12,7 +12,7 @@ RESIDENT_OPERATOR(softmax_rows)(resident::Block& block, const resident::Args& ar
   const i64 columns = x.shape(1);
   const resident::Range rows = block.share(x.shape(0));
   for (i64 row = rows.begin; row < rows.end; ++row) {
-    // Each thread looks at some elements, then all threads agree on one value.
+    // Each thread reads some elements, then reduce_max returns the same value to all threads.
     float largest = -resident::math::infinity();
     RESIDENT_UNROLL(1)
     for (i64 c = block.thread(); c < columns; c += block.threads()) {

@@ -55,12 +55,12 @@ class Bench(daemons.DaemonTest):
     def test_bench_for_people(self):
         out = self.ctl("bench", "--quick", "--streams=2").out
         for words in ("bare gRPC echo", "difference", "ratio", "tasks/s", "instructions/s",
-                      "every result was checked and right"):
+                      "every result was checked and is correct"):
             self.assertIn(words, out)
 
     def test_demo(self):
         out = self.ctl("demo").out
-        self.assertEqual(len(re.findall("all right", out)), 2)
+        self.assertEqual(len(re.findall("all correct", out)), 2)
         self.assertEqual(self.ctl("demo", "--json").json["wrong"], 0)
 
     def test_demo_prints_what_it_could_not_save(self):
@@ -100,7 +100,7 @@ class Shown(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = self.demo(folder)
         self.assertEqual(done.returncode, 0, done)
-        for words in ("all right", "/metrics", "resident_tasks_total", "Summary", "Next"):
+        for words in ("all correct", "/metrics", "resident_tasks_total", "Summary", "Next"):
             self.assertIn(words, done.stdout)
         # The daemon is gone.
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", done.stdout)[1])

@@ -96,7 +96,7 @@ TEST(ExampleFileTest, AnInoutHasWhatItHoldsAtFirstAndWhatIsExpected) {
       ParseExamples(R"({"inputs": {"x": [1, 2]}, "outputs": {"x": [2], "sum": 6}})", *signature);
   EXPECT_EQ(shorter.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shorter.status().message()),
-              HasSubstr("'x': its output is not of the type and shape of its input. Fix: "));
+              HasSubstr("'x': its output does not have the type and shape of its input. Fix: "));
   EXPECT_THAT(
       std::string(
           ParseExamples(R"({"outputs": {"x": [2], "sum": 6}})", *signature).status().message()),
@@ -108,23 +108,23 @@ TEST(ExampleFileTest, SaysWhatIsWrongWhere) {
     const char* json;
     const char* part;
   } kCases[] = {
-      {"{", "no JSON"},
-      {"[1]", "example 1: it is no object"},
-      {R"({"input": {}})", "'input' is no part of an example"},
-      {R"({"inputs": []})", "'inputs' is no object"},
-      {R"({"inputs": {"y": 1}})", "'y' is none of the inputs"},
-      {R"({"outputs": {"x": 1}})", "'x' is none of the outputs"},
+      {"{", "not valid JSON"},
+      {"[1]", "example 1: it is not an object"},
+      {R"({"input": {}})", "unknown key 'input'"},
+      {R"({"inputs": []})", "'inputs' is not an object"},
+      {R"({"inputs": {"y": 1}})", "'y' is not one of the inputs"},
+      {R"({"outputs": {"x": 1}})", "'x' is not one of the outputs"},
       {R"({"inputs": {"x": [1]}})", "example 1, 'n': the example has no value"},
-      {R"({"inputs": {"x": [1, [2]], "n": 1}})", "'x': its lists are not of one length"},
-      {R"({"inputs": {"x": [[1], [2, 3]], "n": 1}})", "not of one length"},
-      {R"({"inputs": {"x": ["one"], "n": 1}})", "no number"},
-      {R"({"inputs": {"x": [1], "n": 1.5}})", "'1.5' is no i32"},
+      {R"({"inputs": {"x": [1, [2]], "n": 1}})", "'x': its lists differ in length"},
+      {R"({"inputs": {"x": [[1], [2, 3]], "n": 1}})", "differ in length"},
+      {R"({"inputs": {"x": ["one"], "n": 1}})", "not a number"},
+      {R"({"inputs": {"x": [1], "n": 1.5}})", "'1.5' is not a valid i32"},
       {R"({"inputs": {"x": [1], "n": [1]}})", "it is a scalar and got a list"},
-      {R"({"inputs": {"x": {"dtype": "f3", "data": [1]}, "n": 1}})", "no element type"},
+      {R"({"inputs": {"x": {"dtype": "f3", "data": [1]}, "n": 1}})", "unknown element type"},
       {R"({"inputs": {"x": {"shape": [2], "data": [1]}, "n": 1}})", "2 elements, and data 1"},
-      {R"({"inputs": {"x": {"shape": [-2], "data": [1]}, "n": 1}})", "no list of sizes"},
+      {R"({"inputs": {"x": {"shape": [-2], "data": [1]}, "n": 1}})", "not a list of sizes"},
       {R"({"inputs": {"x": {"shape": [2]}, "n": 1}})", "'x': it has no data"},
-      {R"({"inputs": {"x": [1], "n": 1}, "relative_tolerance": "1"})", "is no number"},
+      {R"({"inputs": {"x": [1], "n": 1}, "relative_tolerance": "1"})", "is not a number"},
   };
   for (const auto& test : kCases) {
     SCOPED_TRACE(test.json);

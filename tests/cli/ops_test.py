@@ -147,7 +147,7 @@ class OpsTest(daemons.DaemonTest):
         out = self.ctl("ops", "promote", "tested", "--shadow=5%", "--traffic=10%", "--bake=10m",
                        "--on_regression=roll_back", "--max_error_rate=0.02",
                        "--max_mismatch_rate=1%").out
-        self.assertIn("serves 10 % of the batches and runs beside 5 %", out)
+        self.assertIn("serves 10 % of the batches and shadows 5 %", out)
         self.assertIn("on trial: version 2", self.ctl("ops", "show", "tested").out)
         served = [self.ctl("run", "tested", "x=1", "--json").json["version"] for _ in range(20)]
         self.assertEqual(served.count(2), 2)

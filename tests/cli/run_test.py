@@ -62,10 +62,10 @@ class Run(daemons.DaemonTest):
             (("add", "x=1,2"), "add needs y"),
             (("add", "x=1", "y=1", "z=1"), "no parameter 'z'"),
             (("add", "x=1", "x=2", "y=1"), "given twice"),
-            (("add", "x=1,b", "y=1,2"), "'b' is no f32"),
+            (("add", "x=1,b", "y=1,2"), "'b' is not a valid f32"),
             (("add", "x:3=1,2", "y=1,2"), "x has 2 elements"),
             (("add", "x=1", "y=1", "out=5"), "is an output"),
-            (("add", "x=1", "y=1", "alpha=two"), "'two' is no value for alpha"),
+            (("add", "x=1", "y=1", "alpha=two"), "invalid value 'two' for alpha"),
             (("fill", "value=1"), "the shape of out is not known"),
             (("relu", "x=@/nonexistent"), "cannot read /nonexistent"),
         ):

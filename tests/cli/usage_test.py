@@ -56,7 +56,7 @@ class WithoutDaemon(daemons.CommandTest):
             self.assertTrue(path.read_bytes().startswith(b"SQLite format 3"))
             out = self.check(daemons.ctl("state", "check", folder), OK).out
             self.assertIn("database: 0 operators, 0 events, 0 durable buffers", out)
-            self.assertIn("nothing is wrong", out)
+            self.assertIn("no problems found", out)
             self.check(daemons.ctl("state", "check", folder), OK)
         self.check(daemons.ctl("state"), USAGE)
         self.check(daemons.ctl("state", "shake", "x"), USAGE)
@@ -90,7 +90,7 @@ class WithoutDaemon(daemons.CommandTest):
             (("status", "--timeout=0s"), "--timeout"),
             (("health", "a", "b"), "takes [SERVICE], and was given 2 words"),
             (("run",), "residentctl run takes OPERATOR"),
-            (("run", "add", "x"), "is no argument"),
+            (("run", "add", "x"), "invalid argument 'x'"),
             (("run", "add", "x:2y=1"), "neither an element type nor a shape"),
             (("flux",), "residentctl flux needs a command"),
             (("flux", "fly", "x"), "residentctl flux has no command 'fly'"),
@@ -101,8 +101,8 @@ class WithoutDaemon(daemons.CommandTest):
             (("buffers", "eat"), "residentctl buffers has no command 'eat'"),
             (("buffers", "5", "free"), "residentctl buffers has no command '5'"),
             (("buffers", "free"), "takes ID..., and was given 0 words"),
-            (("buffers", "free", "one"), "'one' is no buffer"),
-            (("buffers", "alloc", "2by3"), "is no shape"),
+            (("buffers", "free", "one"), "invalid buffer id 'one'"),
+            (("buffers", "alloc", "2by3"), "invalid shape '2by3'"),
             (("buffers", "alloc", "2x3", "--dtype=f8"), "--dtype cannot be 'f8'. Fix: give f32"),
             (("buffers", "download", "1", "/nonexistent/x"), "cannot write /nonexistent/x"),
             (("buffers", "download", "1", "/"), "it is a folder"),
@@ -114,7 +114,7 @@ class WithoutDaemon(daemons.CommandTest):
             (("ops", "install", "swish", "/nonexistent.cc"), "cannot read /nonexistent.cc"),
             (("ops", "install", "swish", "--expr=x", "--wait=never"), "--wait cannot be 'never'"),
             (("ops", "activate"), "takes NAME [VERSION]"),
-            (("ops", "activate", "swish", "newest"), "'newest' is no version"),
+            (("ops", "activate", "swish", "newest"), "invalid version 'newest'"),
             (("ops", "activate", "swish", "--on_regression=cry"), "--on_regression"),
             (("ops", "activate", "swish", "--on_regression=rollback"), "off, warn or roll_back"),
             (("ops", "activate", "swish", "--max_error_rate=5"), "0% to 100%, or 0 to 1"),
@@ -128,7 +128,7 @@ class WithoutDaemon(daemons.CommandTest):
             (("ops", "watch", "a", "b"), "takes [NAME], and was given 2 words"),
             (("flux", "run", "x", "--operator=y"), "in place of a FILE"),
             (("admin",), "residentctl admin needs a command"),
-            (("admin", "park", "gpu"), "'gpu' is no device"),
+            (("admin", "park", "gpu"), "invalid device 'gpu'"),
             (("admin", "drain", "now"), "takes no words"),
             (("admin", "drain", "--drain_timeout=-1s"), "--drain_timeout"),
             (("admin", "drain", "--drain_timeout=inf"), "--drain_timeout"),
