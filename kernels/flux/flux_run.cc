@@ -1,22 +1,23 @@
-// Operator flux_run: runs FLUX programs, one to a thread. Its arguments are
-// described in run_arguments.h, the machine in docs/flux.md.
+// Operator flux_run: runs FLUX programs, one on each thread. run_arguments.h describes
+// its arguments, docs/flux.md the machine.
 //
 // Work is done by *lane groups*: a warp on a GPU, the one thread of a block on the
 // CPU. A group takes as many runs as it has lanes, loads their initial registers and
-// stores their results together, so that neighbouring lanes touch neighbouring words.
+// stores their results together, so that adjacent lanes access adjacent words.
 //
-// Where things stand (T = Block::kMaxThreads; a block of fewer leaves places empty):
+// Memory layout (T = Block::kMaxThreads; with fewer threads some entries are unused):
 //
 //   block.memory()   registers [16][T], then decoded words, as many as fit (2,048)
-//   block.scratch()  stacks [256][T], then one part of staged bytes and four of
-//                    decoded words
+//   block.scratch()  stacks [256][T]; of the rest, one fifth is for staged bytes and four
+//                    fifths are for decoded words
 //
-// Programs reach the interpreter in one of these ways (Placement):
-//   kChunk*  All programs of the chunk are staged and decoded once. One program over
-//            many inputs, and small programs.
-//   kRound   A run for each thread at a time: the programs of a round are staged, each in a slot as
-//            wide as the largest.
-//   kRaw     Read where they are, decoded as they run: programs too large to stage.
+// Programs are passed to the interpreter in one of these ways (Placement):
+//   kChunk*  All programs of the chunk are staged and decoded once. Used for one program
+//            with many inputs, and for small programs.
+//   kRound   In each round, each thread has one run. The programs of the round are staged, each in
+//            a slot with the size of the largest one.
+//   kRaw     Programs are not staged, and are decoded while they run. Used for programs that are
+//            too large to stage.
 #include "kernels/flux/interpreter.h"
 #include "kernels/flux/run_arguments.h"
 #include "kernels/sdk/operator.h"
@@ -29,7 +30,7 @@ constexpr u32 kLanes = kThreads < 32 ? kThreads : 32;
 
 constexpr u32 kRegisterBytes = kRegisters * kThreads * 4;
 constexpr u32 kFastWords = (kBlockMemoryBytes - kRegisterBytes) / 4;
-// Tables of kRound, in the place of the decoded words that are then in scratch.
+// The tables of kRound use this memory, because its decoded words are in scratch memory.
 static_assert(2 * kThreads <= kFastWords, "the slot table does not fit");
 
 constexpr u64 kStackBytes = u64{kStackDepth} * kThreads * 4;
@@ -39,13 +40,13 @@ constexpr u32 kDecodedWords = kStagedWords * 4;
 constexpr u64 kStagedAt = kStackBytes;
 constexpr u64 kDecodedAt = kStagedAt + kStagedBytes;
 static_assert(kDecodedAt + u64{kDecodedWords} * 4 <= kScratchBytes, "");
-// A staged program keeps its alignment, which costs up to 3 bytes on either side.
+// A staged program keeps its alignment, which needs up to 3 more bytes on each side.
 constexpr u32 kAlignmentBytes = 8;
 
 using Registers = RegisterFile<kThreads>;
 using Stacks = Stack<kThreads>;
 
-// The lanes that work together, and the calling thread among them.
+// The lanes that work together, and the calling thread's position among them.
 struct LaneGroup {
   u32 lane;
   u32 group;
@@ -54,7 +55,7 @@ struct LaneGroup {
       : lane(block.thread() % kLanes),
         group(block.thread() / kLanes),
         groups(block.threads() / kLanes) {}
-  // What a lane wrote before is visible to the others after.
+  // What a lane wrote before it is visible to the other lanes after it.
   RESIDENT_HOST_DEVICE void sync() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();
@@ -62,13 +63,13 @@ struct LaneGroup {
   }
 };
 
-// Bytes of one program.
+// The bytes of one program in the bytecode.
 struct Text {
   u64 begin;
   u32 length;
 };
 
-// The programs of a task: which one a run executes and where its bytes are.
+// The programs of a task: the program of each run, and the bytes of each program.
 class Programs {
  public:
   RESIDENT_HOST_DEVICE explicit Programs(const Args& args)
@@ -79,16 +80,16 @@ class Programs {
   RESIDENT_HOST_DEVICE i64 size() const { return offsets_.size() == 0 ? 1 : offsets_.size() - 1; }
   RESIDENT_HOST_DEVICE bool indexed() const { return index_.size() != 0; }
 
-  // Program of run i; refuses one that does not exist.
-  RESIDENT_HOST_DEVICE bool OfRun(const Block& block, i64 i, i64* program) const {
+  // Finds the program of run i. Fails the task if it does not exist.
+  RESIDENT_HOST_DEVICE bool FindProgram(const Block& block, i64 i, i64* program) const {
     *program = indexed() ? index_.data()[i] : size() == 1 ? 0 : i;
     if (*program < size()) return true;
     block.fail(CompletionStatus::kInvalidArgument, indexed() ? kRunIndex : kRunOffsets);
     return false;
   }
 
-  // Where program p stands; refuses offsets that are not inside bytecode.
-  RESIDENT_HOST_DEVICE bool TextOf(const Block& block, i64 p, Text* text) const {
+  // Finds the bytes of program p. Fails the task if its offsets are not inside bytecode.
+  RESIDENT_HOST_DEVICE bool FindText(const Block& block, i64 p, Text* text) const {
     const u64 begin = offsets_.size() == 0 ? 0 : offsets_.data()[p];
     const u64 end =
         offsets_.size() == 0 ? static_cast<u64>(bytecode_.size()) : offsets_.data()[p + 1];
@@ -104,13 +105,13 @@ class Programs {
 
   RESIDENT_HOST_DEVICE const u8* bytes(u64 at) const { return bytecode_.data() + at; }
 
-  // How far an aligned staged copy of the bytes from `at` starts before them.
+  // The number of bytes by which an aligned staged copy starts before the byte at `at`.
   RESIDENT_HOST_DEVICE u32 Misalignment(u64 at) const {
     return static_cast<u32>(reinterpret_cast<u64>(bytes(at)) & 3);
   }
 
-  // Copies text to `to`, from byte Misalignment(text.begin) on, word by word: thread
-  // `worker` of `workers` takes every workers-th.
+  // Copies text to `to`, starting at byte Misalignment(text.begin), word by word: thread
+  // `worker` of `workers` copies every workers-th word.
   RESIDENT_HOST_DEVICE void Stage(Text text, u32* to, u32 worker, u32 workers) const {
     const u32 skew = Misalignment(text.begin);
     const u32 words = (skew + text.length + 3) / 4;
@@ -136,7 +137,7 @@ class Programs {
   Tensor<const u32> index_;
 };
 
-// Decodes a program of `length` bytes that was staged at byte `at` of `staged`: the
+// Decodes a program of `length` bytes that was staged at byte `at` of `staged`, to
 // length + 1 words at `to`.
 template <typename Words>
 RESIDENT_HOST_DEVICE void DecodeStaged(const u32* staged, u32 at, u32 length, bool unknown_nop,
@@ -145,33 +146,33 @@ RESIDENT_HOST_DEVICE void DecodeStaged(const u32* staged, u32 at, u32 length, bo
     const u32 shift = 8 * ((at + pc) & 3);
     const u32* word = staged + (at + pc) / 4;
     u32 bytes = word[0] >> shift;
-    // The next word belongs to the program only if the four bytes reach into it
-    // before the end.
+    // The next word belongs to the program only if the four bytes extend into it before
+    // the end of the program.
     if (shift != 0 && length - pc > (32 - shift) / 8) bytes |= word[1] << (32 - shift);
     to.store(pc, Decode(bytes, length - pc, unknown_nop));
   }
 }
 
-// Where the programs of the runs [begin, end) are.
+// The location of the programs of the runs [begin, end).
 struct Placement {
   enum Kind : u32 { kChunkFast, kChunkScratch, kRound, kRaw };
   Kind kind;
-  // kRound: words between the programs of neighbouring runs.
+  // kRound: distance in words between the programs of adjacent runs.
   u32 stride;
-  // kChunk*: program p's words start at (its offset - origin) + (p - first).
+  // kChunk*: the words of program p start at (its offset - origin) + (p - first).
   u64 origin;
   i64 first;
   i64 begin;
   i64 end;
 
   // First word of run i, which executes `program` at `text`.
-  RESIDENT_HOST_DEVICE u32 WordOf(i64 i, i64 program, Text text) const {
+  RESIDENT_HOST_DEVICE u32 FirstWord(i64 i, i64 program, Text text) const {
     if (kind == kRound) return static_cast<u32>(i - begin) * stride;
     return static_cast<u32>(text.begin - origin) + static_cast<u32>(program - first);
   }
 };
 
-// Checks what the host should have checked. False after reporting the argument.
+// Repeats the checks of the host. Returns false after it has failed the task with the argument.
 RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
                                          const Programs& programs) {
   const i64 count = args.scalar<i64>(kRunCount);
@@ -198,7 +199,7 @@ RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
     bad = kRunInitial;
   else if (programs.indexed() && args.tensor<u32>(kRunIndex).size() < count)
     bad = kRunIndex;
-  // Somewhere to begin, and enough where each run has its own.
+  // There must be a program, and enough programs if each run has its own.
   else if (programs.size() == 0 && count != 0)
     bad = kRunOffsets;
   else if (!programs.indexed() && programs.size() != 1 && programs.size() < count)
@@ -208,15 +209,15 @@ RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
   return false;
 }
 
-// Stages and decodes programs [first, last) at `words`, which holds them. False,
-// having reported, when one of them is not inside bytecode. (collective)
+// Stages programs [first, last) and decodes them to `words`, which is large enough. Returns
+// false after it has failed the task if one of them is not inside bytecode. (collective)
 template <typename Words>
 RESIDENT_HOST_DEVICE bool StageChunk(const Block& block, const Programs& programs, i64 first,
                                      i64 last, Text whole, bool unknown_nop, Words words) {
   u32 bad = 0;
   for (i64 p = first + block.thread(); p < last; p += block.threads()) {
     Text text;
-    if (!programs.TextOf(block, p, &text) || text.begin < whole.begin ||
+    if (!programs.FindText(block, p, &text) || text.begin < whole.begin ||
         text.begin + text.length > whole.begin + whole.length) {
       block.fail(CompletionStatus::kInvalidArgument, kRunOffsets);
       bad = 1;
@@ -229,11 +230,11 @@ RESIDENT_HOST_DEVICE bool StageChunk(const Block& block, const Programs& program
   block.barrier();
 
   const LaneGroup group(block);
-  const bool alone = last - first == 1;  // Then the whole block decodes it.
+  const bool alone = last - first == 1;  // The whole block decodes a single program.
   const u32 skew = programs.Misalignment(whole.begin);
   for (i64 p = first + (alone ? 0 : group.group); p < last; p += alone ? 1 : group.groups) {
     Text text;
-    programs.TextOf(block, p, &text);
+    programs.FindText(block, p, &text);
     const u32 at = static_cast<u32>(text.begin - whole.begin);
     DecodeStaged(staged, skew + at, text.length, unknown_nop,
                  words + (at + static_cast<u32>(p - first)), alone ? block.thread() : group.lane,
@@ -243,8 +244,8 @@ RESIDENT_HOST_DEVICE bool StageChunk(const Block& block, const Programs& program
   return true;
 }
 
-// Stages the programs of all runs of the chunk, if they fit and that is no more work
-// than staging one for each run. (collective)
+// Stages the programs of all runs of the chunk, if they fit and there are not more programs
+// than runs. (collective)
 RESIDENT_HOST_DEVICE bool PlaceChunk(const Block& block, const Programs& programs, Range range,
                                      bool unknown_nop, Placement* placement) {
   const bool own = !programs.indexed() && programs.size() != 1;
@@ -253,7 +254,7 @@ RESIDENT_HOST_DEVICE bool PlaceChunk(const Block& block, const Programs& program
   if (last - first != 1 && last - first > range.size()) return false;
   Text head;
   Text tail;
-  if (!programs.TextOf(block, first, &head) || !programs.TextOf(block, last - 1, &tail)) {
+  if (!programs.FindText(block, first, &head) || !programs.FindText(block, last - 1, &tail)) {
     return false;
   }
   const u64 end = tail.begin + tail.length;
@@ -278,20 +279,20 @@ RESIDENT_HOST_DEVICE bool PlaceChunk(const Block& block, const Programs& program
   return true;
 }
 
-// Stages the programs of a first part of the range. (collective)
+// Stages the programs of the first runs of the range. (collective)
 RESIDENT_HOST_DEVICE void PlaceRound(const Block& block, const Programs& programs, Range range,
                                      bool unknown_nop, Placement* placement) {
   u32 n = static_cast<u32>(range.size() < block.threads() ? range.size() : block.threads());
   Text text = {0, 0};
   if (block.thread() < n) {
     i64 program;
-    if (!programs.OfRun(block, range.begin + block.thread(), &program) ||
-        !programs.TextOf(block, program, &text)) {
-      text = {0, 0};  // Reported; the run does not take place.
+    if (!programs.FindProgram(block, range.begin + block.thread(), &program) ||
+        !programs.FindText(block, program, &text)) {
+      text = {0, 0};  // The task has failed; this run is not executed.
     }
   }
   const u32 largest = block.reduce_max(text.length);
-  // As many runs as there are slots of this size; fewer than a warp is not worth it.
+  // The number of runs is limited by the slots of this size. With fewer than a warp, do not stage.
   const u32 slots = largest < kStagedBytes ? kStagedBytes / (largest + kAlignmentBytes) : 0;
   if (slots < kLanes) {
     *placement = {Placement::kRaw, 0, 0, 0, range.begin, range.begin + n};
@@ -359,9 +360,10 @@ RESIDENT_HOST_DEVICE void RunOne(const Block& block, const Args& args, const Pla
   const Programs programs(args);
   i64 program;
   Text text;
-  if (!programs.OfRun(block, i, &program) || !programs.TextOf(block, program, &text)) return;
+  if (!programs.FindProgram(block, i, &program) || !programs.FindText(block, program, &text))
+    return;
 
-  const u32 word = placement.WordOf(i, program, text);
+  const u32 word = placement.FirstWord(i, program, text);
   const RegisterFile<kThreads> registers{FastWords(block.memory<u32>()) + block.thread()};
   const Stack<kThreads> stack{block.scratch<i32>() + block.thread()};
   const u32 limit = args.scalar<u32>(kRunMaxCycles);
@@ -409,7 +411,7 @@ RESIDENT_OPERATOR(flux_run)(resident::Block& block, const resident::Args& args) 
       StoreWanted(args, group, registers, begin, n);
       group.sync();
     }
-    block.barrier();  // Nobody reads what the next round overwrites.
+    block.barrier();  // All reads are done before the next round overwrites the data.
     range.begin = placement.end;
   }
 }

@@ -1,31 +1,31 @@
 // The FLUX virtual machine: one source for GPU threads and CPU workers.
 //
-// A program is *decoded* first: every byte address becomes one word, the instruction
-// that starts there, so that a jump to any address finds it. Whatever can be known
-// without running is decided then: instructions that do not fit, opcodes outside the
-// table, bad registers. The loop is left with one load for an instruction, one
-// switch, and one comparison that catches every bad address. A decoded program of n
-// bytes has n + 1 words: the last one ends the run.
+// A program is *decoded* first: each byte address gets one word, for the instruction
+// that starts there, so that a jump to any address works. Decoding also performs all
+// checks that do not depend on the run: truncated instructions, unknown opcodes, bad
+// registers. The loop then needs one load for each instruction, one switch, and one
+// comparison that detects all bad addresses. A decoded program of n bytes has n + 1
+// words: the last one ends the run.
 //
 //   word    bits 0-7 operation | 8-15 rd | 16-23 rs or imm8 | 24-31 rt
-//           imm16 stands in bits 16-31
+//           imm16 is in bits 16-31
 //
-// Where a program stands and where its registers and stack are is the caller's
-// business (DecodedCode, RawCode, RegisterFile, Stack below are the usual ones):
+// The caller chooses where a program, its registers and its stack are (DecodedCode,
+// RawCode, RegisterFile and Stack below are the usual choices):
 //
 //   Outcome o = Execute(DecodedCode{words, length}, registers, stack, max_cycles);
 //
-// Shape of the loop: operands are loaded before the switch and the destination is
-// written behind it, so that lanes of a warp that execute different instructions
-// share both and part only for the operation itself.
+// Structure of the loop: operands are loaded before the switch and the destination is
+// written after it, so that lanes of a warp with different instructions execute both
+// together and diverge only in the operation itself.
 //
-// Thread safety: Execute touches what it is given, nothing else.
+// Thread safety: Execute accesses only its arguments.
 //
 // Invariants:
 //   1. pc <= length at the top of the loop, so a word exists for it.
 //   2. depth <= kStackDepth.
-//   3. Register indices are below 16: by decoding where they count, by masking
-//      where an instruction has none.
+//   3. Register indices are below 16: decoding checks them, and they are masked for
+//      instructions that have none.
 #ifndef RESIDENT_KERNELS_FLUX_INTERPRETER_H_
 #define RESIDENT_KERNELS_FLUX_INTERPRETER_H_
 
@@ -34,30 +34,30 @@
 
 namespace resident::flux {
 
-// Operations of decoded words that are no opcodes. Bits 16-31 hold the error.
+// Operations of decoded words that are not opcodes. Bits 16-31 are the error.
 enum DecodedOperation : u8 {
-  // Ends the run; its cycle counts.
+  // Ends the run; counts as a cycle.
   kStopOperation = 0x54,
-  // Ends the run before an instruction: no cycle.
+  // Ends the run before an instruction; does not count as a cycle.
   kEndOperation = 0x55,
 };
 
-// What Execute reports.
+// The result of Execute.
 struct Outcome {
   u32 error;   // flux::Error
   u32 cycles;  // Instructions executed.
 };
 
-// The decoded word of an instruction. `bytes` holds the four bytes at its address,
-// the first one lowest; those past the program's end do not matter. `remaining` is
-// the number of bytes from its address to the end of the program.
+// Returns the decoded word of an instruction. `bytes` are the four bytes at its address,
+// the first one in the lowest bits; bytes past the program's end are ignored. `remaining`
+// is the number of bytes from its address to the end of the program.
 RESIDENT_HOST_DEVICE u32 Decode(u32 bytes, u32 remaining, bool unknown_nop) {
   const u32 opcode = bytes & 0xff;
   const u32 length = LengthOf(opcode);
   if (remaining == 0) return kEndOperation | kErrorNone << 16;
   if (length > remaining) return kEndOperation | kErrorPcOutOfBounds << 16;
   if (!IsValid(opcode)) {
-    // A no-op is a jump to the next instruction.
+    // A no-op is decoded as a jump to the next instruction.
     return unknown_nop ? kJmp | length << 16 : kStopOperation | kErrorInvalidOpcode << 16;
   }
   u32 registers = HasRegister(opcode) ? 0xf000u : 0;
@@ -66,14 +66,13 @@ RESIDENT_HOST_DEVICE u32 Decode(u32 bytes, u32 remaining, bool unknown_nop) {
   if ((bytes & registers) != 0) return kStopOperation | kErrorBadRegister << 16;
   if (opcode >= kTell) return kStopOperation | kErrorAgentMessaging << 16;
   if (opcode == kNop || opcode == kStripconf) return kJmp | length << 16;
-  // A register that an instruction does not have reads as R0, which is then
-  // written back unchanged.
+  // An instruction without a register uses R0, which is then written back unchanged.
   return HasRegister(opcode) ? bytes : bytes & 0xffff00ffu;
 }
 
-// Words in a block's fast memory. On a GPU that is shared memory; it is addressed as
-// such, since through an ordinary pointer each access first asks which memory it goes
-// to. All accesses to one place must go through this class.
+// Words in a block's fast memory. On a GPU this is shared memory, and it is accessed with
+// its own instructions, because an access through a generic pointer first has to determine
+// the kind of memory. All accesses to a word must use this class.
 class FastWords {
  public:
   RESIDENT_HOST_DEVICE explicit FastWords(u32* words)
@@ -117,7 +116,7 @@ class FastWords {
 #endif
 };
 
-// The same for memory of the device.
+// The same for device memory.
 class DeviceWords {
  public:
   RESIDENT_HOST_DEVICE explicit DeviceWords(u32* words) : words_(words) {}
@@ -137,7 +136,7 @@ struct DecodedCode {
   RESIDENT_HOST_DEVICE u32 word(u32 pc) const { return words.load(pc); }
 };
 
-// A program as bytes: each instruction is decoded when it is met. Slower; needs no
+// A program as bytes: each instruction is decoded when it is executed. Slower, but needs no
 // memory.
 struct RawCode {
   const u8* bytes;
@@ -151,8 +150,8 @@ struct RawCode {
   }
 };
 
-// Sixteen registers, `kStride` words apart: [register][thread] on a GPU, where the
-// threads of a warp then never meet in a bank of shared memory.
+// Sixteen registers, `kStride` words apart: [register][thread] on a GPU, so that the
+// threads of a warp have no bank conflicts in shared memory.
 template <u32 kStride>
 struct RegisterFile {
   FastWords words;
@@ -170,9 +169,9 @@ struct Stack {
   RESIDENT_HOST_DEVICE void set(u32 i, i32 value) const { values[i * kStride] = value; }
 };
 
-// Result of a three-register instruction other than DIV and MOD: computes all of them
-// and selects. On a GPU, lanes that execute different programs then stay together, and
-// there is no chain of branches where all execute the same.
+// Result of a three-register instruction other than DIV and MOD: computes all of them and
+// selects one. On a GPU, lanes that execute different programs then do not diverge, and
+// there is no chain of branches if all execute the same program.
 RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
   const u32 ua = static_cast<u32>(a);  // Unsigned, so that arithmetic wraps.
   const u32 ub = static_cast<u32>(b);
@@ -195,11 +194,11 @@ RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
   return static_cast<i32>(bit3 ? above_28 : below_28);
 }
 
-// Runs a program from address 0 with the registers as they are.
+// Runs a program from address 0 with the current contents of the registers.
 template <typename Code, typename Registers, typename Stack>
 RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& registers,
                                      const Stack& stack, u32 max_cycles) {
-  // An address no program has: the loop's one check ends the run.
+  // An address that no program has: the check of the address ends the loop.
   constexpr u32 kNowhere = 0xffffffffu;
   u32 pc = 0;
   u32 depth = 0;
@@ -300,7 +299,7 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
         d = SelectArithmetic(word & 0xff, a, b);
         break;
 #else
-      // A CPU predicts the branch to the one that is needed.
+      // On a CPU, branch prediction makes the direct computation faster.
       case kAdd:
         d = static_cast<i32>(ua + ub);
         break;
@@ -402,7 +401,7 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
         break;
 
       default:
-        // No decoded word has another operation.
+        // Decoded words have no other operations.
         next = kNowhere;
         break;
     }
@@ -410,7 +409,7 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
     if (next > code.length) return {error, max_cycles - left};
     pc = next;
   }
-  // A run that has come to its end when the limit is reached is complete.
+  // A run that reaches its end together with the limit is complete.
   return {pc == code.length ? kErrorNone : kErrorCycleLimit, max_cycles};
 }
 

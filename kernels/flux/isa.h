@@ -2,7 +2,7 @@
 // docs/flux.md is the specification in words.
 //
 // Included by the interpreter on every target and by the host's tools. It includes
-// no standard header, so NVRTC compiles it as it is.
+// no standard header, so that NVRTC can compile it.
 //
 // Thread safety: constants and pure functions.
 #ifndef RESIDENT_KERNELS_FLUX_ISA_H_
@@ -15,7 +15,7 @@ namespace resident::flux {
 inline constexpr u32 kRegisters = 16;
 // Values on the stack that PUSH, POP, CALL and RET share.
 inline constexpr u32 kStackDepth = 256;
-// Longest program: addresses are int32, and one past the end is an address.
+// Length of the longest program: addresses are int32, and the address after the last byte must fit.
 inline constexpr u32 kMaxProgramBytes = 0x7ffffffeu;
 
 enum Opcode : u8 {
@@ -77,8 +77,7 @@ enum Error : u8 {
 };
 inline constexpr u32 kErrors = 9;
 
-// Bytes of an instruction; defined for every opcode byte, also for those outside
-// the table.
+// Length of an instruction in bytes; defined for every opcode byte, including unknown ones.
 RESIDENT_HOST_DEVICE constexpr u32 LengthOf(u32 opcode) {
   if (opcode < 0x08) return 1;
   if (opcode < 0x18) return 2;
@@ -87,7 +86,7 @@ RESIDENT_HOST_DEVICE constexpr u32 LengthOf(u32 opcode) {
   return 1;
 }
 
-// The register operands of an instruction stand in bytes 1, 2 and 3.
+// The register operands of an instruction are in bytes 1, 2 and 3.
 RESIDENT_HOST_DEVICE constexpr bool HasThreeRegisters(u32 opcode) {
   return opcode >= kAdd && opcode <= kCmpNe;
 }

@@ -1,5 +1,5 @@
-// What differs between the compilers an operator meets (nvcc, NVRTC, the host's)
-// and nothing else: fixed-size integers and function qualifiers.
+// The differences between the compilers of operators (nvcc, NVRTC, the host's compiler):
+// fixed-size integers and function qualifiers.
 //
 // No standard header is included, so that NVRTC needs no include path.
 #ifndef RESIDENT_KERNELS_LAYOUT_PLATFORM_H_
@@ -9,8 +9,8 @@
 #define RESIDENT_GPU 1
 #define RESIDENT_DEVICE __device__ __forceinline__
 #define RESIDENT_HOST_DEVICE __host__ __device__ __forceinline__
-// Before a loop: how often a GPU's compiler repeats its body. 1 where the loop runs seldom:
-// small code is what compiles fast.
+// Before a loop: how often a GPU's compiler unrolls it. 1 is used for loops that run rarely,
+// because small code compiles faster.
 #define RESIDENT_UNROLL(count) RESIDENT_PRAGMA(unroll count)
 #define RESIDENT_PRAGMA(text) _Pragma(#text)
 #else

@@ -1,5 +1,5 @@
-// The shared region: the memory that the front end, the engine and the device have
-// in common. docs/ring.md draws it. Nothing in it is allocated after start.
+// The shared region: the memory that the front end, the engine and the device share.
+// docs/ring.md describes it. Nothing in it is allocated after start.
 //
 //   control | breadcrumbs | submission slots | completion slots | argument blocks | staging
 //
@@ -13,20 +13,20 @@
 //
 // Memory ordering:
 //   * Submission: what the host wrote before it stored the stamps (argument block,
-//     staging memory, buffers in host memory) is visible to the device once it has read
+//     staging memory, buffers in host memory) is visible to the device when it has read
 //     them: the host stores a chunk's three payload words, then its stamp with release.
 //   * Completion: what every thread of every block of a task wrote is visible to
-//     the host once it has read four equal stamps: the device fences to the system
+//     the host when it has read four equal stamps: the device executes a system fence
 //     before it stores the chunks.
-//   * A chunk is 16 bytes, aligned, and the GPU reads and writes it by one instruction.
-//     A processor takes the stamp by itself: it stores it last, with release, and loads
-//     it first, with acquire. So a stamp is never seen ahead of its payload. Chunks of
-//     one slot may become visible in any order, which is why each has a stamp.
+//   * A chunk is 16 bytes, aligned, and the GPU reads and writes it with one instruction.
+//     A CPU accesses the stamp separately: it stores it last, with release, and loads
+//     it first, with acquire. So a stamp is never visible before its payload. Chunks of
+//     one slot may become visible in any order, so each of them has a stamp.
 //
 // Invariants:
 //   1. At most `slots` tasks are in flight; s is reserved only when s - slots was
-//      completed and consumed. A slot whose task is still running when the ring
-//      comes around is passed over: its neighbour's submission carries on after it
+//      completed and consumed. If the task in a slot is still running when the next lap
+//      reaches the slot, the slot is skipped, and the next task uses the slot after it
 //      (host_ring.h).
 //   2. The device reads submission slots in sequence order.
 //   3. The host writes submission slots, argument blocks and staging memory; the device
@@ -59,16 +59,16 @@ static_assert(sizeof(RingSlot) == 64, "");
 static_assert(sizeof(TaskDescriptor) == kChunksPerSlot * kChunkPayloadBytes, "");
 static_assert(sizeof(TaskCompletion) == kChunksPerSlot * kChunkPayloadBytes, "");
 
-// The stamp of sequence number s. Fresh memory (0) is never a stamp of the first lap.
+// The stamp of a sequence number. 0 (new memory) is never a stamp of the first lap.
 RESIDENT_HOST_DEVICE constexpr u32 Stamp(u64 sequence) { return static_cast<u32>(sequence) + 1; }
 
-// What a worker block is doing: written by the device when it takes a task, read by
+// The current task of a worker block: written by the device when it takes a task, read by
 // the front end when an engine faults or a task runs too long.
 struct alignas(16) Breadcrumb {
-  // Stamp of the task that the worker took last; 0: none yet.
+  // Stamp of the last task that the worker took; 0: none yet.
   u32 stamp;
   u32 operator_slot;
-  // Detail of a fault that the CPU engine's signal handler caught: the signal.
+  // The signal of a fault that the CPU engine's signal handler caught; 0: none.
   u32 fault_signal;
   u32 reserved;
 };
@@ -85,17 +85,17 @@ struct alignas(64) ControlBlock {
   u64 staging_bytes;
   u8 pad0[32];
 
-  // Rises while the engine process lives (every 500 ms at least). Written by the engine.
+  // Incremented while the engine process runs (at least every 500 ms). Written by the engine.
   alignas(64) u64 heartbeat;
 
-  // CPU engine: workers that find nothing sleep on `doorbell` (futex). The front
-  // end rings it after a publication if `sleepers` is not 0.
+  // CPU engine: workers without work sleep on `doorbell` (futex). The front end
+  // increments it after a publication, and wakes them, if `sleepers` is not 0.
   alignas(64) u32 doorbell;
   u32 sleepers;
 
-  // The front end sleeps on `completion_event` (futex) for a bounded time when it
-  // has seen nothing for a while; the CPU engine rings it if `completion_waiters`
-  // is not 0. A GPU cannot, hence the bound.
+  // The front end sleeps on `completion_event` (futex) for a limited time when there was
+  // no progress for a while; the CPU engine increments it after a completion, and wakes the
+  // front end, if `completion_waiters` is not 0. A GPU cannot do this, so the time is limited.
   alignas(64) u32 completion_event;
   u32 completion_waiters;
 
@@ -104,18 +104,18 @@ struct alignas(64) ControlBlock {
   alignas(64) u64 resume_sequence;
 
   // Changes of generation are numbered from 1; 0: none yet (runtime/ring/switch_signals.h).
-  // The change that the engine stands ready for, the last one that it ended (a kernel is
+  // The change for which the engine is ready, the last change that it ended (a kernel is
   // on the device again), and the generation that runs since then. Written by the engine.
   alignas(64) u64 switch_armed;
   u64 switch_ended;
   u64 generation;
-  // The change for which submission is held back at present, or 0, and the last one that
-  // was withdrawn. Written by the front end.
+  // The change for which submission is currently held, or 0, and the last change that was
+  // withdrawn. Written by the front end.
   alignas(64) u64 switch_held;
   u64 switch_withdrawn;
 
-  // What ended the engine, as it saw it itself: zero-terminated text, written just
-  // before it exits because of a fault. Empty when it was killed.
+  // Why the engine exits: zero-terminated text that it writes directly before it exits
+  // because of a fault. Empty if it was killed.
   alignas(64) char last_words[kLastWordsBytes];
 };
 static_assert(sizeof(ControlBlock) == 7 * 64 + kLastWordsBytes, "");
@@ -139,7 +139,7 @@ static_assert(__builtin_offsetof(ControlBlock, last_words) == 448, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 
-// Where things stand in a region, in bytes from its start.
+// Offsets of the parts of a region, in bytes from its start.
 struct RegionLayout {
   u64 control;
   u64 breadcrumbs;
@@ -167,11 +167,11 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 staging_
   return layout;
 }
 
-// Changes whenever two builds could disagree about the region. The engine reports
-// it when it starts, and the front end refuses one that differs.
+// A hash of the region's layout. It differs if two builds could interpret the region
+// differently. The engine compares it with that of the front end when it starts.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      4,  // Version: raise it when a field changes its meaning and neither size nor offset does.
+      4,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),

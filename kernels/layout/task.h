@@ -1,17 +1,18 @@
-// A task as it travels: the 48 bytes of a submission slot, and the argument block
-// beside it. Shared by host and device; sizes and offsets are asserted here and are part of
+// The form in which a task is submitted: the 48 bytes of a submission slot, and its argument
+// block. Shared by host and device; sizes and offsets are asserted here and are part of
 // LayoutHash (ring_layout.h).
 //
 // A task calls one operator. Its arguments come in one of two forms:
 //
 //   compact   All tensors are dense float32 vectors of one length n; the arguments
 //             fit in the slot itself: n and, for each argument, a device address or
-//             a scalar's bits. A lone small task then costs a single read of host
+//             a scalar's bits. A lone small task then needs only one read of host
 //             memory.
 //   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
-//             holds a TensorArgument or a scalar for each argument. The slot has their
-//             number, the chunks of a wide task, how many blocks may work on it, and
-//             the address of a CheckContext (kernels/sdk/checks.h) or 0.
+//             has a TensorArgument or a scalar for each argument. The slot has their
+//             number, the number of chunks of a wide task, the number of blocks that
+//             may work on it, and the address of a CheckContext (kernels/sdk/checks.h)
+//             or 0.
 //
 // Memory ordering: the stamps of the slot publish the slot; the argument block is
 // written before the slot is published (see ring_layout.h).
@@ -61,23 +62,23 @@ inline constexpr u32 kMaxRank = 8;
 inline constexpr u32 kMaxArguments = 14;
 inline constexpr u32 kTaskWords = 5;
 inline constexpr u32 kCompactArguments = kTaskWords - 1;
-// Most chunks of a wide task. An engine ends a task with more as kInvalidArgument: blocks count
-// chunks in 32 bits, each of them once beyond the last.
+// Chunks of a wide task. An engine ends a task with more as kInvalidArgument: the counter of
+// chunks has 32 bits, and each block increments it once beyond the last chunk.
 inline constexpr u64 kMaxTaskChunks = u64{1} << 31;
-// Most blocks that work on one wide task.
+// Blocks that work on one wide task.
 inline constexpr u64 kMaxTaskBlocks = 65535;
 
 enum TaskFlags : u8 {
   // Arguments are in the slot (compact form); otherwise in the argument block.
   kTaskCompact = 1,
-  // Not a task: the poller passes over this slot.
+  // Not a task: the poller skips this slot.
   kTaskSkip = 2,
   // Not a task: the kernel finishes what was submitted before and leaves.
   kTaskPark = 4,
-  // Everything the task writes is device memory, so that only later tasks can read it,
-  // and its stores cannot fault: its completion need not wait for them. A task that
-  // writes to staging memory or to a client's shared memory, or whose operator is not
-  // trusted to stay in its tensors, must not have it.
+  // The task writes only to device memory, so only later tasks can read it, and its
+  // stores cannot fault: its completion need not wait for them. It must not be set for a
+  // task that writes to staging memory or to a client's shared memory, or whose operator
+  // may write outside of its tensors.
   kTaskDeviceOutputs = 8,
 };
 
@@ -88,7 +89,7 @@ struct TaskDescriptor {
   u16 operator_slot;
   u8 flags;
   u8 reserved;
-  // By form; read and written by the members below alone.
+  // The meaning depends on the form. Only the members below access it.
   u64 words[kTaskWords];
 
   // Compact form: n, and the arguments. REQUIRES: i < kCompactArguments.
@@ -97,7 +98,7 @@ struct TaskDescriptor {
   RESIDENT_HOST_DEVICE constexpr u64 compact_argument(u32 i) const { return words[1 + i]; }
   RESIDENT_HOST_DEVICE constexpr void set_compact_argument(u32 i, u64 bits) { words[1 + i] = bits; }
 
-  // Arena form. A task of more than one chunk is wide: up to max_blocks() blocks share it.
+  // Arena form. A task with more than one chunk is wide: up to max_blocks() blocks share it.
   RESIDENT_HOST_DEVICE constexpr u64 argument_count() const { return words[0]; }
   RESIDENT_HOST_DEVICE constexpr void set_argument_count(u64 count) { words[0] = count; }
   // 0 or 1: not wide; up to kMaxTaskChunks.
@@ -133,8 +134,8 @@ static_assert(__builtin_offsetof(TensorArgument, rank) == 9, "");
 static_assert(__builtin_offsetof(TensorArgument, shape) == 16, "");
 static_assert(__builtin_offsetof(TensorArgument, strides) == 80, "");
 
-// A scalar, in the place of a TensorArgument's address: the value's bits, in the
-// low bytes.
+// A tensor or a scalar. The bits of a scalar are in the low bytes of `scalar_bits`, at the
+// offset of a tensor's address.
 union Argument {
   TensorArgument tensor;
   u64 scalar_bits;
@@ -156,8 +157,8 @@ enum class CompletionStatus : u16 {
   kInternal = 2,
   // No operator is in the task's slot.
   kNoOperator = 3,
-  // The checked build of an operator refused what it did (kernels/sdk/checks.h). The
-  // detail is the ViolationKind in the low byte and the argument in the high one.
+  // The checked build of an operator refused an access (kernels/sdk/checks.h). The
+  // detail is the ViolationKind in the low byte and the argument in the high byte.
   kOutOfBounds = 4,
 };
 
@@ -165,14 +166,14 @@ inline constexpr u32 kResultBytes = 32;
 
 // The payload of a completion record.
 struct TaskCompletion {
-  // Device clock when a block took the task, nanoseconds.
+  // Device clock when a block took the task, in nanoseconds.
   u64 start_ns;
-  // From then until its last block finished.
+  // Time from then until its last block finished.
   u32 duration_ns;
   CompletionStatus status;
-  // The operator's own detail: e.g. the argument or index that was refused.
+  // Detail that the operator set: e.g. the refused argument or index.
   u16 detail;
-  // What the operator returned by value.
+  // The value that the operator returned.
   u8 result[kResultBytes];
 };
 static_assert(sizeof(TaskCompletion) == 48, "a completion is the payload of one record");

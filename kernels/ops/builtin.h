@@ -1,10 +1,10 @@
-// The built-in operators: name, symbol, signature, how a wide task is split.
+// The built-in operators: name, symbol, signature, and how a wide task is split.
 //
-// One list, from which the CPU engine's jump table (jump_table.cc), the GPU's
-// (kernels/resident/builtin_jump_table.cu) and the registry are made. A new built-in
-// operator is one line here and its function in a file of this folder.
+// The CPU engine's jump table (jump_table.cc), the GPU's jump table
+// (kernels/resident/builtin_jump_table.cu) and the registry are generated from this list.
+// A new built-in operator is one line here and its function in a file of this folder.
 //
-// Slot of operator i's first version: 2 * i (each operator has two slots: active and
+// The first version of operator i has slot 2 * i (each operator has two slots: active and
 // standby).
 //
 //   X(symbol, "name", "summary", "signature", "split")
@@ -49,7 +49,8 @@
     "initial_width: scalar i64, initial_shared: scalar i64, wanted: scalar i64, "                \
     "wanted_count: scalar i64, max_cycles: scalar i64, unknown_nop: scalar i64", "errors 256")
 
-// Operators that exist to go wrong, or to be tried; loaded only with --test_operators.
+// Operators for tests, which fail in different ways or count runs; loaded only with
+// --test_operators.
 #define RESIDENT_TEST_OPERATORS(X)                                                               \
   X(test_bad_store, "test.bad_store", "stores to an address that is not mapped",                 \
     "out: out f32[*S]", "")                                                                      \
@@ -68,7 +69,7 @@
 
 namespace resident {
 
-// The slots of the built-in and the test operators end here; installed ones start.
+// The first slot of installed operators, after the slots of the built-in and the test operators.
 #define RESIDENT_COUNT(symbol, name, summary, signature, split) +2
 inline constexpr unsigned kFirstInstalledSlot =
     0 RESIDENT_BUILTIN_OPERATORS(RESIDENT_COUNT) RESIDENT_TEST_OPERATORS(RESIDENT_COUNT);

@@ -1,5 +1,5 @@
-// compare: how many elements of two tensors differ by more than their type's tolerance:
-// what a version on trial wrote, against what the one that serves wrote.
+// compare: counts the elements of two tensors that differ by more than their type's tolerance. It
+// compares the output of a version on trial with that of the active version.
 #include "kernels/sdk/operator.h"
 
 using resident::Any;
@@ -10,8 +10,8 @@ using resident::u64;
 
 namespace {
 
-// The tolerances of an install's examples (runtime/operators/validation/compare.h), relative and
-// absolute; integers agree exactly.
+// The relative and absolute tolerances, the same as for an install's examples
+// (runtime/operators/validation/compare.h). Integers must be equal.
 template <typename T>
 RESIDENT_HOST_DEVICE double Tolerance() {
   return 0;
@@ -33,10 +33,10 @@ RESIDENT_HOST_DEVICE double Tolerance<double>() {
   return 1e-12;
 }
 
-// NaN agrees with NaN, an infinity with itself.
+// NaN agrees with NaN, and an infinity with the same infinity.
 template <typename T>
 RESIDENT_HOST_DEVICE bool Agree(T got, T expected) {
-  if constexpr (sizeof(T) == 8 && T(0.5) == T(0)) {  // Too wide for a double.
+  if constexpr (sizeof(T) == 8 && T(0.5) == T(0)) {  // 64-bit integers do not fit a double.
     return got == expected;
   } else {
     const double a = static_cast<double>(got);
@@ -44,7 +44,7 @@ RESIDENT_HOST_DEVICE bool Agree(T got, T expected) {
     if (a == b || (a != a && b != b)) return true;
     const double difference = a > b ? a - b : b - a;
     const double size = b < 0 ? -b : b;
-    // An infinity differs from all else by an infinity, which no tolerance reaches.
+    // The difference of an infinity from another value is infinite, which exceeds every tolerance.
     return difference <= Tolerance<T>() * (1 + size) && size <= 1.7976931348623157e308;
   }
 }

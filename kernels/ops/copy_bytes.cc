@@ -1,5 +1,5 @@
-// copy_bytes: moves bytes between staging memory and device memory for uploads and
-// downloads, so that neither needs a call of the driver while a kernel is resident.
+// copy_bytes: copies bytes between staging memory and device memory for uploads and
+// downloads, so that neither needs a driver call while a kernel is resident.
 #include "kernels/sdk/operator.h"
 
 #if !RESIDENT_GPU
@@ -21,9 +21,9 @@ RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
   u8* const to = out.data();
   i64 done = range.begin;
   if (((reinterpret_cast<u64>(from) | reinterpret_cast<u64>(to)) & 15) == 0) {
-    // Host memory is far away: 8 loads in flight for each thread.
+    // Host memory has a high latency, so each thread has 8 loads in flight.
     constexpr int kInFlight = 8;
-    // A warp's are next to one another.
+    // The loads of a warp are adjacent.
     constexpr i64 kWarpBytes = 32 * 16;
     const i64 tile = i64{16} * kInFlight * block.threads();
     const i64 mine = block.thread() / 32 * (kInFlight * kWarpBytes) + block.thread() % 32 * i64{16};

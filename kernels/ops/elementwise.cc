@@ -1,4 +1,4 @@
-// Element by element: copy, fill, add, sub, mul, div, scale, relu, silu.
+// Element-wise operators: copy, fill, add, sub, mul, div, scale, relu, silu.
 #include "kernels/sdk/map.h"
 #include "kernels/sdk/operator.h"
 
@@ -66,8 +66,8 @@ RESIDENT_OPERATOR(relu)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(silu)(Block& block, const Args& args) {
-  // exp(-x) overflows to infinity for x below -88, and x / infinity is -0: right for
-  // every finite x. -inf / inf would be NaN.
+  // exp(-x) overflows to infinity for x below -88, and x / infinity is -0, which is correct
+  // for every finite x. -inf / inf would be NaN.
   Unary(block, args, [](float x) {
     const float e = expf(-x);
     return x == -INFINITY ? -0.0f : x / (1.0f + e);

@@ -12,8 +12,8 @@ RESIDENT_OPERATOR(sum_rows)(Block& block, const Args& args) {
   const resident::Range rows = block.share(out.size());
   for (i64 row = rows.begin; row < rows.end; ++row) {
     const float* from = x.data() + row * columns;
-    // Several partial sums: independent additions, and an error that grows with the
-    // logarithm of a row's length and not with the length.
+    // Several partial sums make the additions independent. The error grows with the
+    // logarithm of a row's length instead of its length.
     constexpr int kPartials = 8;
     float partial[kPartials] = {};
     const i64 step = i64{block.threads()} * kPartials;

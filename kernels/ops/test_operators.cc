@@ -1,5 +1,5 @@
-// Operators that exist to go wrong, to be counted, or to be tried. Loaded with --test_operators
-// only.
+// Operators for tests, which fail in different ways or count runs. Loaded only with
+// --test_operators.
 #include "kernels/sdk/operator.h"
 
 #if !RESIDENT_GPU
@@ -31,7 +31,7 @@ RESIDENT_DEVICE u64 NowNs() {
 }  // namespace
 
 RESIDENT_OPERATOR(test_bad_store)(Block& block, const Args& args) {
-  volatile u64 nowhere = 64;  // Volatile, so that no compiler sees it coming.
+  volatile u64 nowhere = 64;  // Volatile, so that compilers cannot detect the bad address.
   if (block.thread() == 0) *reinterpret_cast<volatile float*>(nowhere) = 1.0f;
 }
 

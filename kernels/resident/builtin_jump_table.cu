@@ -11,7 +11,7 @@ RESIDENT_TEST_OPERATORS(DECLARE)
 
 namespace resident {
 
-// Two slots for each operator: the first version stands in the first.
+// Each operator has two slots; the first one contains the first version.
 #define SLOTS(symbol, name, summary, signature, split) &RESIDENT_OPERATOR_SYMBOL(symbol), nullptr,
 extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
 __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots] = {RESIDENT_BUILTIN_OPERATORS(SLOTS)

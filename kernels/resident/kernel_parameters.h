@@ -1,5 +1,5 @@
-// What the engine hands to the resident kernel at launch, and the device memory that
-// the kernel keeps its own state in. Shared by host and device.
+// The launch parameters of the resident kernel, and the kernel's own state in device
+// memory. Shared by host and device.
 #ifndef RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 #define RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 
@@ -9,24 +9,24 @@
 namespace resident {
 
 inline constexpr char kResidentKernelName[] = "resident_kernel";
-// Threads of a block that run operators; it has a control warp beside them. The most is
-// Block::kMaxThreads, in units compiled for a GPU.
+// Limits of the number of threads of a block that run operators. The block has a control warp in
+// addition. The maximum is Block::kMaxThreads in units that are compiled for a GPU.
 inline constexpr u32 kMinComputeThreads = 32;
 inline constexpr u32 kMaxComputeThreads = 256;
-// The most registers that a thread of the kernel, and so an operator, may use, so that two
+// Maximum number of registers of a thread of the kernel, and so of an operator, with which two
 // of the largest blocks fit on an SM. bazel/cuda_image.bzl compiles with the same number.
-// With three blocks and 72 registers, the loads of a wide add no longer fit in registers
-// together, and it reaches 0.66 of a copy's bandwidth in place of 0.9 (docs/benchmarks).
+// With three blocks and 72 registers, the loads of a wide add do not all fit in registers,
+// and it reaches 0.66 of a copy's bandwidth instead of 0.9 (docs/benchmarks).
 inline constexpr u32 kMaxRegisters = 96;
 inline constexpr u32 kLargestBlocksPerSm = 2;
-// Stack of a thread, and what of it an operator with all that it calls may use: the kernel
-// calls operators through pointers, so no compiler adds up the two.
+// Stack of a thread, and the part of it that an operator with all functions that it calls may
+// use. The kernel calls operators through pointers, so no compiler computes their sum.
 inline constexpr u32 kThreadStackBytes = 2048;
 inline constexpr u32 kKernelStackBytes = 128;
 inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes;
 
-// Slots of the device ring: a power of two. More than tasks can be in flight, since a
-// wide task takes one for each block that works on it.
+// Slots of the device ring: a power of two. There are more than tasks can be in flight, because
+// a wide task uses one for each block that works on it.
 inline constexpr u32 kDeviceRingSlots = 16384;
 inline constexpr u32 kDeviceRingQuarters = 4;
 
@@ -35,26 +35,26 @@ struct WideProgress {
   u32 next_chunk;
   u32 blocks_done;
   u32 status_and_detail;
-  // Not 0: the task's arguments stand in `wide_arguments`.
+  // Not 0: the task's arguments are in `wide_arguments`.
   u32 arguments_ready;
   u64 start_ns;
   u64 reserved2;
 };
 static_assert(sizeof(WideProgress) == 32, "");
 
-// In device memory, zero at first; keeps its contents across park and resume.
+// In device memory, initially zero; keeps its contents across park and resume.
 struct KernelState {
-  // Device-ring slot that the next worker takes. Tickets are handed out in order.
+  // Device-ring slot of the next worker. Tickets are assigned in order.
   alignas(128) u64 next_ticket;
-  // Device-ring slots that workers have read, by quarter: the poller writes a quarter
-  // again only when all its slots of the lap before were read.
+  // Device-ring slots that workers have read, for each quarter: the poller writes to a
+  // quarter again only when all its slots of the previous lap were read.
   alignas(128) u64 taken[kDeviceRingQuarters];
-  // Device-ring slots filled so far. The poller's own, kept here across a park.
+  // Device-ring slots filled so far. Only the poller uses it; it is stored here during a park.
   alignas(128) u64 filled;
 };
 
 struct KernelParameters {
-  // In host memory, as the device sees it.
+  // Device addresses of host memory.
   ControlBlock* control;
   Breadcrumb* breadcrumbs;
   const RingSlot* submissions;
@@ -63,8 +63,8 @@ struct KernelParameters {
   // In device memory.
   KernelState* state;
   RingSlot* device_ring;          // kDeviceRingSlots.
-  WideProgress* wide;             // One for each submission slot,
-  ArgumentBlock* wide_arguments;  // likewise.
+  WideProgress* wide;             // One for each submission slot.
+  ArgumentBlock* wide_arguments;  // One for each submission slot.
   unsigned char* scratch;         // kScratchBytes for each block.
   u64 first_sequence;
   u32 slot_mask;  // Submission slots - 1.

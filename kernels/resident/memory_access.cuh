@@ -1,5 +1,5 @@
-// Loads, stores and fences with the orders and scopes that the resident kernel needs,
-// as PTX (PTX ISA, "Memory Consistency Model").
+// Loads, stores and fences in PTX with the orders and scopes that the resident kernel needs
+// (PTX ISA, "Memory Consistency Model").
 #ifndef RESIDENT_KERNELS_RESIDENT_MEMORY_ACCESS_CUH_
 #define RESIDENT_KERNELS_RESIDENT_MEMORY_ACCESS_CUH_
 
@@ -7,7 +7,7 @@
 
 namespace resident {
 
-// 16 bytes in one access: a chunk is never torn.
+// Accesses 16 bytes at once, so that a chunk is never torn.
 __device__ __forceinline__ StampedChunk LoadChunkSystem(const StampedChunk* from) {
   StampedChunk chunk;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -18,8 +18,8 @@ __device__ __forceinline__ StampedChunk LoadChunkSystem(const StampedChunk* from
   return chunk;
 }
 
-// The same, and acquires: what the writer wrote before is visible from here on. Costs
-// less than a load and a fence, which would wait for this warp's other accesses.
+// The same with acquire: what the writer wrote before is visible afterwards. It costs less
+// than a load and a fence, because a fence would wait for this warp's other accesses.
 __device__ __forceinline__ StampedChunk AcquireChunkSystem(const StampedChunk* from) {
   StampedChunk chunk;
   asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -52,8 +52,8 @@ __device__ __forceinline__ void StoreChunkDevice(StampedChunk* to, const Stamped
                : "memory");
 }
 
-// Like an acquiring load, a fence also drops what this SM's L1 holds: operators load with
-// plain instructions, and a resident kernel would otherwise meet lines of earlier tasks.
+// Like an acquiring load, a fence also invalidates this SM's L1 cache: operators use plain
+// loads, and in a resident kernel these would otherwise return cache lines of earlier tasks.
 __device__ __forceinline__ void FenceDevice() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void FenceBlock() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 __device__ __forceinline__ void FenceSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void StoreDevice(u32* to, u32 value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-// Nothing waits for it.
+// Does not wait for the addition.
 __device__ __forceinline__ void AddDevice(u64* to, u64 value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -85,9 +85,9 @@ __device__ __forceinline__ u64 NanosecondClock() {
   return ns;
 }
 
-// Named barriers of a block, of all its threads. (1 is Block::barrier(), of those that run
-// operators.) The number is given to both instructions: a GPU takes one that names it and one
-// that leaves it out for a mismatch (an illegal instruction).
+// Named barriers for all threads of a block. (1 is Block::barrier(), for the threads that run
+// operators.) Both instructions specify the number of threads: if only one of them does, a GPU
+// reports a mismatch (an illegal instruction).
 inline constexpr int kHandOverBarrier = 2;
 inline constexpr int kFinishedBarrier = 3;
 

@@ -1,4 +1,4 @@
-// The resident kernel: launched once, it runs tasks from the ring until it is parked.
+// The resident kernel: it is launched once and runs tasks from the ring until it is parked.
 //
 //              host memory                        device memory
 //   front end ───────────▶ block 0's control warp ──────────────▶ the other blocks'
@@ -8,79 +8,80 @@
 //                          block 0's own compute warps
 //
 // Every block has compute warps (eight, unless set otherwise), which run operators, and a
-// control warp, which finds the next task. Only one warp reads host memory for tasks: idle readers
-// queue behind one another there (docs/gpu_facts.md). The poller gives a task that comes alone to
-// its own block, through shared memory; as soon as a second one is ready behind it, tasks go
-// through the device ring.
+// control warp, which finds the next task. Only one warp reads tasks from host memory, because
+// idle readers delay each other there (docs/gpu_facts.md). The poller passes a lone task to its own
+// block, through shared memory; if a second task is ready behind it, tasks go through the device
+// ring.
 //
-// The device ring: a worker takes a ticket, then waits for its own slot, so that
-// claiming a task costs nothing once it is there. Slots carry stamps as the host's do.
-// A worker takes its next ticket only when it is free: a ticket is a promise to start.
+// The device ring: a worker takes a ticket, then waits for the slot with this number, so
+// that claiming a task costs no time when the task arrives. Slots have stamps like those
+// of the host's ring. A worker takes its next ticket only when it is free, because the
+// owner of a ticket must start the task.
 //
-// A wide task takes a device-ring slot for each block that is to work on it. These
-// claim chunks from a counter; the last to finish completes the task.
+// A wide task uses a device-ring slot for each block that works on it. These blocks
+// claim chunks from a counter; the last one to finish completes the task.
 //
 // Memory ordering. A task's inputs, written before its submission, are visible to its
-// operator: the poller reads the stamps with acquiring loads, or fences after it has
-// read them, before it hands the task on; a worker fences after it has read its slot;
-// barriers carry it to the compute warps. A task's outputs are visible to whoever has read its
-// completion: the compute warps meet at a barrier, then one thread fences and stores the
-// completion.
+// operator: the poller reads the stamps with acquiring loads, or executes a fence after
+// it has read them, before it passes the task on; a worker executes a fence after it has
+// read its slot; barriers extend this order to the compute warps. A task's outputs are visible to
+// every thread that has read its completion: the compute warps wait at a barrier, then one thread
+// executes a fence and stores the completion.
 //
 // A lone task whose outputs are all in device memory (kTaskDeviceOutputs) is completed
-// before that fence: its outputs can be read by later tasks only, and the poller, who
-// shares the block, hands nothing on until the fence is through. Of the round trip
-// this takes 1.1 us away (docs/benchmarks).
+// before that fence: only later tasks can read its outputs, and the poller, which is in
+// the same block, passes no task on until the fence is complete. This reduces the round
+// trip by 1.1 us (docs/benchmarks).
 //
-// Park: the poller sends every worker a slot that says leave, behind all tasks. Each
-// block finishes what it is at. `filled` and `next_ticket` are then equal, and the
-// next launch goes on from there.
+// Park: after all tasks, the poller sends every worker a slot with a flag to leave. Each
+// block finishes its current task. `filled` and `next_ticket` are then equal, and the
+// next launch continues from there.
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/resident/memory_access.cuh"
 #include "kernels/sdk/operator.h"
 
 namespace resident {
 
-// The function in each operator slot; empty slots hold null. Defined by the jump table
-// that this image was linked with.
+// The function in each operator slot; null for empty slots. Defined by the jump table that
+// is linked into this image.
 extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
 
 namespace {
 
 constexpr u32 kWarp = 32;
-constexpr u32 kEverybody = 0xffffffffu;
-// Submission slots that the poller looks at while it waits for a lone task. With 1 a
-// lone task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
+constexpr u32 kAllLanes = 0xffffffffu;
+// Submission slots that the poller reads while it waits for a lone task. With 1 a lone
+// task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
 constexpr u32 kLookSlots = 4;
-// How long it lets a lone task run before it looks for the next, at most, and how long the
-// host takes to answer a completion (2.0 and 0.3 us at 1.98 GHz). A lone task takes 3.0 to
-// 3.4 us with 450 to 1,300 cycles for the latter; with fewer, or without any waiting, 4.2 us
-// or 3.1, as the looks happen to fall (docs/benchmarks).
+// How long the poller waits for a lone task before it polls for the next one, at most, and how
+// long the host needs to respond to a completion (2.0 and 0.3 us at 1.98 GHz). A lone task takes
+// 3.0 to 3.4 us with 450 to 1,300 cycles for the latter; with fewer, or without waiting, 4.2 us or
+// 3.1, depending on when the polls happen (docs/benchmarks).
 constexpr long long kLoneTaskCycles = 4000;
 constexpr long long kAnswerCycles = 600;
-// Submission slots that it reads at once when there are more: the time of a read is
-// that of its way over PCIe, whatever its size.
+// Submission slots that it reads at once if there are several tasks: a read takes the latency of
+// PCIe, whatever its size.
 constexpr u32 kBulkSlots = 64;
 constexpr u32 kChunksPerLane = kBulkSlots * kChunksPerSlot / kWarp;
 constexpr u32 kQuarterSlots = kDeviceRingSlots / kDeviceRingQuarters;
-// A device-ring slot with these flags tells its worker to leave.
+// A worker that reads a device-ring slot with this flag leaves.
 constexpr u32 kLeave = kTaskPark;
 
 static_assert(Block::kMaxThreads == kMaxComputeThreads, "");
 static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
 
-// What the compute warps of block 0 are at.
+// The state of the compute warps of block 0.
 enum LoneState : u32 {
   kIdle = 0,
   kRunning = 1,
-  // The task's completion is stored, or about to be; its fence is not through.
+  // The task's completion is stored, or will be next; its fence is not complete.
   kFencing = 2,
 };
 
-// What control and compute warps of a block tell each other.
+// Data that control and compute warps of a block exchange.
 struct Handover {
   u32 leave;
-  u32 wide;            // The task's chunk is not all of it.
+  u32 wide;            // The block runs one chunk of a wide task.
   volatile u32 state;  // Block 0: a LoneState.
   u32 reserved;
   u64 start_ns;
@@ -91,12 +92,12 @@ __shared__ Handover handover;
 
 __device__ __forceinline__ u32 LaneId() { return threadIdx.x % kWarp; }
 
-// Payload words of a descriptor: chunk c carries words 3c to 3c + 2. Word 0 is the
-// token, word 1 holds operator slot (low half) and flags.
+// Payload words of a descriptor: chunk c has words 3c to 3c + 2. Word 0 is the token,
+// word 1 has the operator slot (low half) and the flags.
 __device__ __forceinline__ u32 FlagsOf(u32 word1) { return word1 >> 16 & 0xff; }
 __device__ __forceinline__ u32 OperatorSlotOf(u32 word1) { return word1 & 0xffff; }
 
-// Lanes 0 to 3 hold the chunks of a slot: makes it the block's task.
+// Makes a slot the block's task. Lanes 0 to 3 have its chunks.
 __device__ __forceinline__ void TakeDescriptor(const StampedChunk& chunk) {
   if (LaneId() < kChunksPerSlot) {
     u32* to = reinterpret_cast<u32*>(&block_state.descriptor) + 3 * LaneId();
@@ -107,7 +108,7 @@ __device__ __forceinline__ void TakeDescriptor(const StampedChunk& chunk) {
   __syncwarp();
 }
 
-// (warp) What the operator may leave behind starts empty.
+// (warp) Clears the results of the previous operator.
 __device__ __forceinline__ void ClearOutcome() {
   if (LaneId() < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[LaneId()] = 0;
   if (LaneId() == 0) {
@@ -116,14 +117,14 @@ __device__ __forceinline__ void ClearOutcome() {
   }
 }
 
-// Chunks of the block's arguments, as the operator's signature has them.
+// Number of chunks of the arguments of the block's task.
 __device__ __forceinline__ u32 ArgumentChunks() {
   const u64 count = block_state.descriptor.argument_count();
   return static_cast<u32>(min(count, u64{kMaxArguments}) * sizeof(Argument) / sizeof(StampedChunk));
 }
 
-// (warp) Copies the first `chunks` chunks of an argument block, all loads before the
-// first store.
+// (warp) Copies the first `chunks` chunks of an argument block. All loads are issued before
+// the first store.
 template <typename Load, typename Store>
 __device__ __forceinline__ void CopyArguments(u32 chunks, Load load, Store store) {
   StampedChunk loaded[kArgumentBlockBytes / sizeof(StampedChunk) / kWarp];
@@ -148,15 +149,15 @@ __device__ __forceinline__ void FetchArguments(const KernelParameters& p) {
       [&](u32 i, const StampedChunk& chunk) { to[i] = chunk; });
 }
 
-// (lane 0) Tells the host what this block is at.
-__device__ __forceinline__ void LeaveCrumb(const KernelParameters& p, u32 token,
-                                           u32 operator_slot) {
+// (lane 0) Writes the block's current task for the host.
+__device__ __forceinline__ void WriteBreadcrumb(const KernelParameters& p, u32 token,
+                                                u32 operator_slot) {
   asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(p.breadcrumbs + blockIdx.x),
                "r"(Stamp(token)), "r"(operator_slot)
                : "memory");
 }
 
-// (warp, behind a barrier) Stores a completion; the fence is the caller's.
+// (warp, after a barrier) Stores a completion. The caller executes the fence.
 __device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 token,
                                                 u32 status_and_detail, u64 start_ns) {
   const u64 elapsed = NanosecondClock() - start_ns;
@@ -170,7 +171,7 @@ __device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 t
                      : lane == 1 ? status_and_detail
                                  : result[3 * lane - 4];
   chunk.payload[1] = lane == 0 ? static_cast<u32>(start_ns >> 32) : result[3 * lane - 3];
-  chunk.payload[2] = lane == 0 ? static_cast<u32>(elapsed < kEverybody ? elapsed : kEverybody)
+  chunk.payload[2] = lane == 0 ? static_cast<u32>(elapsed < 0xffffffffu ? elapsed : 0xffffffffu)
                                : result[3 * lane - 2];
   StoreChunkSystem(p.completions[token & p.slot_mask].chunks + lane, chunk);
 }
@@ -211,7 +212,7 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
         FenceSystem();
         StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
                         handover.start_ns);
-        __syncwarp();  // The state is read: it may be filled in again.
+        __syncwarp();  // All lanes have read the state, so it may be overwritten.
       }
     }
     if (!is_poller) BarrierArrive<kFinishedBarrier>();
@@ -220,9 +221,9 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
 
 // ------------------------------------------------------- control warp of a worker ----
 
-// (warp) Gets the arguments of a wide task: one block, the leader, fetches them from host
-// memory and leaves a copy in device memory for the others. If each fetched them, the
-// reads would queue: 260 blocks took 200 us (docs/benchmarks, "wide add").
+// (warp) Fetches the arguments of a wide task: one block, the leader, reads them from host
+// memory and stores a copy in device memory for the others. If each block read them from host
+// memory, the reads would delay each other: 260 blocks took 200 us (docs/benchmarks, "wide add").
 __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WideProgress* wide,
                                                bool leader) {
   const u32 token = block_state.descriptor.token;
@@ -251,12 +252,12 @@ __device__ void RunWideTask(const KernelParameters& p) {
   const TaskDescriptor& task = block_state.descriptor;
   const u32 token = task.token;
   const u32 chunks = static_cast<u32>(task.chunks());
-  const u32 most_blocks = static_cast<u32>(task.max_blocks());
-  const u32 blocks = min(min(chunks, most_blocks), gridDim.x - 1);
+  const u32 max_blocks = static_cast<u32>(task.max_blocks());
+  const u32 blocks = min(min(chunks, max_blocks), gridDim.x - 1);
   WideProgress* wide = p.wide + (token & p.slot_mask);
   u32 chunk = 0;
   if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
-  chunk = __shfl_sync(kEverybody, chunk, 0);
+  chunk = __shfl_sync(kAllLanes, chunk, 0);
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
   if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0);
   while (chunk < chunks) {
@@ -267,9 +268,9 @@ __device__ void RunWideTask(const KernelParameters& p) {
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
-    // The next chunk is claimed while this one is worked on.
+    // The next chunk is claimed while this one runs.
     if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
-    chunk = __shfl_sync(kEverybody, chunk, 0);
+    chunk = __shfl_sync(kAllLanes, chunk, 0);
     BarrierSync<kFinishedBarrier>();
   }
   u32 done = 0;
@@ -281,7 +282,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
     done = atomicAdd(&wide->blocks_done, 1) + 1;
     FenceDevice();
   }
-  done = __shfl_sync(kEverybody, done, 0);
+  done = __shfl_sync(kAllLanes, done, 0);
   if (done != blocks) return;
   const u32 status_and_detail = *reinterpret_cast<volatile u32*>(&wide->status_and_detail);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
@@ -296,22 +297,22 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
   while (true) {
     u64 ticket = 0;
     if (lane == 0) ticket = atomicAdd(&p.state->next_ticket, 1ULL);
-    ticket = __shfl_sync(kEverybody, ticket, 0);
+    ticket = __shfl_sync(kAllLanes, ticket, 0);
     const StampedChunk* slot = p.device_ring[ticket & (kDeviceRingSlots - 1)].chunks;
     StampedChunk chunk;
     do {
       chunk = LoadChunkDevice(slot + lane % kChunksPerSlot);
-    } while (!__all_sync(kEverybody, chunk.stamp == Stamp(ticket)));
+    } while (!__all_sync(kAllLanes, chunk.stamp == Stamp(ticket)));
     if (lane == 0) AddDevice(&p.state->taken[ticket / kQuarterSlots % kDeviceRingQuarters], 1);
     FenceDevice();
     TakeDescriptor(chunk);
     const TaskDescriptor& task = block_state.descriptor;
     if (task.flags & kLeave) break;
-    if (lane == 0) LeaveCrumb(p, task.token, task.operator_slot);
+    if (lane == 0) WriteBreadcrumb(p, task.token, task.operator_slot);
     ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
       if (task.chunks() > kMaxTaskChunks) {
-        __syncwarp();  // The outcome was cleared by other lanes.
+        __syncwarp();  // Other lanes have cleared the outcome.
         StoreCompletion(p, task.token, static_cast<u32>(CompletionStatus::kInvalidArgument),
                         NanosecondClock());
         __syncwarp();
@@ -341,7 +342,7 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
 // ---------------------------------------------------- control warp of block 0: poller ----
 
 // (warp) Fills device-ring slots. Lane l passes chunk l % 4 of the (l / 4)-th of up to 8
-// tasks; `count` tells how many there are.
+// tasks; `count` is the number of tasks.
 class DeviceRingWriter {
  public:
   __device__ explicit DeviceRingWriter(const KernelParameters& p)
@@ -360,7 +361,7 @@ class DeviceRingWriter {
     filled_ += count;
   }
 
-  // The same task in `count` slots. Lane l holds chunk l % 4.
+  // Writes the same task to `count` slots. Lane l has chunk l % 4.
   __device__ void WriteCopies(const StampedChunk& chunk, u32 count) {
     constexpr u32 kAtOnce = kWarp / kChunksPerSlot;
     for (u32 done = 0; done < count; done += kAtOnce) Write(chunk, min(kAtOnce, count - done));
@@ -369,7 +370,7 @@ class DeviceRingWriter {
   __device__ u64 filled() const { return filled_; }
 
  private:
-  // Waits until every slot of index's quarter was read in the lap before.
+  // Waits until all slots of the quarter of `index` were read in the previous lap.
   __device__ void AwaitQuarter(u64 index) {
     const u64 lap = index / kDeviceRingSlots;
     const u64* taken = &p_.state->taken[index / kQuarterSlots % kDeviceRingQuarters];
@@ -381,7 +382,7 @@ class DeviceRingWriter {
   u64 filled_;
 };
 
-// (warp) The chunk of slot `index` of a bulk read, lane l getting chunk l % 4.
+// (warp) Returns the chunks of slot `index` of a bulk read: lane l gets chunk l % 4.
 __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksPerLane],
                                              u32 index) {
   // Chunk c of slot i was read by lane (4 i + c) % 32 as its (4 i + c) / 32-th.
@@ -393,7 +394,7 @@ __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksP
     if (i == k) mine = bulk[i];
   }
   StampedChunk chunk;
-  for (int w = 0; w < 3; ++w) chunk.payload[w] = __shfl_sync(kEverybody, mine.payload[w], from);
+  for (int w = 0; w < 3; ++w) chunk.payload[w] = __shfl_sync(kAllLanes, mine.payload[w], from);
   chunk.stamp = 0;
   return chunk;
 }
@@ -411,7 +412,7 @@ class Poller {
         ForwardBulk();
       }
     }
-    // Behind every task: the workers leave as they get there.
+    // After all tasks: each worker leaves when it reaches this slot.
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
     ring_.WriteCopies(leave, gridDim.x - 1);
@@ -432,15 +433,16 @@ class Poller {
     return p_.submissions[sequence & p_.slot_mask].chunks;
   }
 
-  // What a task that was read may depend on is fenced: see "Memory ordering".
+  // A task that was read may depend on the last lone task, so its fence must be complete: see
+  // "Memory ordering".
   __device__ __forceinline__ void AwaitFence() const {
     while (handover.state == kFencing) {
     }
   }
 
-  // Lets the lone task that was given away end, and its answer reach the host, before it
-  // looks again, so that a client who answers at once is seen by the first look. One that
-  // just misses a look waits for all of the next one's way over PCIe.
+  // Waits until the lone task has ended and the host can have responded to its completion, so that
+  // the first poll finds the next task of a client that responds at once. A task that just misses a
+  // poll has to wait for the whole PCIe latency of the next one.
   __device__ __forceinline__ void AwaitAnswer() const {
     const long long begin = clock64();
     while (handover.state == kRunning && clock64() - begin < kLoneTaskCycles) {
@@ -450,9 +452,9 @@ class Poller {
     }
   }
 
-  // Polls the next slots. Gives a task that is ready alone to this block's compute
-  // warps and returns true; returns false when several are ready, or this one cannot
-  // be taken here.
+  // Polls the next slots. If only one task is ready, passes it to this block's compute
+  // warps and returns true. Returns false if several are ready, or if this block cannot
+  // run it.
   __device__ __forceinline__ bool LookForLoneTask() {
     constexpr u32 kLookLanes = kLookSlots * kChunksPerSlot;
     const u32 lane = LaneId() % kLookLanes;
@@ -462,9 +464,9 @@ class Poller {
     u32 ready;
     do {
       chunk = AcquireChunkSystem(from);
-      ready = __ballot_sync(kEverybody, chunk.stamp == stamp);
+      ready = __ballot_sync(kAllLanes, chunk.stamp == stamp);
     } while ((ready & 0xf) != 0xf);
-    const u32 word1 = __shfl_sync(kEverybody, chunk.payload[1], 0);
+    const u32 word1 = __shfl_sync(kAllLanes, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
     if ((ready >> 4 & 0xf) == 0xf || (flags & ~kTaskDeviceOutputs) != kTaskCompact) return false;
     AwaitFence();
@@ -478,19 +480,20 @@ class Poller {
       handover.state = kRunning;
       handover.start_ns = NanosecondClock();
     }
-    // An operator that may fault leaves its crumb first: the host looks for it then. For
-    // one that cannot, the crumb is off the way of the round trip.
+    // For an operator that may fault, the breadcrumb is written first, because the host needs it
+    // after a fault. Otherwise it is written later, so that it does not delay the round trip.
     const bool may_fault = !(flags & kTaskDeviceOutputs);
-    if (may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
+    if (may_fault && LaneId() == 0)
+      WriteBreadcrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
-    if (!may_fault && LaneId() == 0) LeaveCrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
+    if (!may_fault && LaneId() == 0)
+      WriteBreadcrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
     return true;
   }
 
-  // Reads kBulkSlots slots at a time and hands on what is ready, until a read finds
-  // nothing.
+  // Reads kBulkSlots slots at a time and passes ready tasks on, until a read finds none.
   __device__ void ForwardBulk() {
     StampedChunk bulk[kChunksPerLane];
     while (!leave_) {
@@ -511,7 +514,7 @@ class Poller {
     }
   }
 
-  // How many slots from the first on are ready.
+  // Returns the number of ready slots, counted from the first without a gap.
   __device__ __forceinline__ u32 CountReady(u64 sequence,
                                             const StampedChunk (&bulk)[kChunksPerLane]) const {
     u32 count = 0;
@@ -520,19 +523,19 @@ class Poller {
     for (u32 k = 0; k < kChunksPerLane; ++k) {
       const u32 c = k * kWarp + LaneId();
       const u32 ready =
-          __ballot_sync(kEverybody, bulk[k].stamp == Stamp(sequence + c / kChunksPerSlot));
-      // Chunks ready from the first on, in whole slots.
-      const u32 slots = (ready == kEverybody ? kWarp : __ffs(~ready) - 1) / kChunksPerSlot;
+          __ballot_sync(kAllLanes, bulk[k].stamp == Stamp(sequence + c / kChunksPerSlot));
+      // Number of whole slots before the first chunk that is not ready.
+      const u32 slots = (ready == kAllLanes ? kWarp : __ffs(~ready) - 1) / kChunksPerSlot;
       if (unbroken) count += slots;
-      unbroken &= ready == kEverybody;
+      unbroken &= ready == kAllLanes;
     }
     return count;
   }
 
-  // Hands on the first `count` slots, up to a park marker; returns how many that were.
+  // Passes on the first `count` slots, up to a park marker; returns their number.
   __device__ __forceinline__ u32 HandOn(const StampedChunk (&bulk)[kChunksPerLane], u32 count) {
-    // Whether anything among them may need more than to be passed on (a marker, a wide
-    // task). Flags stand in a slot's first chunk.
+    // Whether a slot among them may need special treatment (a marker, a wide task). The flags
+    // are in a slot's first chunk.
     bool special = false;
 #pragma unroll
     for (u32 k = 0; k < kChunksPerLane; ++k) {
@@ -542,7 +545,7 @@ class Poller {
         special |= (flags & ~kTaskDeviceOutputs) != kTaskCompact;
       }
     }
-    if (!__any_sync(kEverybody, special)) {
+    if (!__any_sync(kAllLanes, special)) {
       constexpr u32 kSlotsPerRow = kWarp / kChunksPerSlot;
 #pragma unroll
       for (u32 k = 0; k < kChunksPerLane; ++k) {
@@ -553,7 +556,7 @@ class Poller {
     }
     for (u32 i = 0; i < count; ++i) {
       const StampedChunk chunk = Pick(bulk, i);
-      const u32 flags = FlagsOf(__shfl_sync(kEverybody, chunk.payload[1], 0));
+      const u32 flags = FlagsOf(__shfl_sync(kAllLanes, chunk.payload[1], 0));
       if (flags & kTaskSkip) continue;
       if (flags & kTaskPark) {
         leave_ = true;
@@ -562,12 +565,12 @@ class Poller {
       u32 copies = 1;
       if (!(flags & kTaskCompact)) {
         // words[1] starts at payload word 4, words[2] at 6.
-        const u32 chunks = __shfl_sync(kEverybody, chunk.payload[1], 1);
-        const u32 chunks_high = __shfl_sync(kEverybody, chunk.payload[2], 1);
-        const u32 most_blocks = __shfl_sync(kEverybody, chunk.payload[0], 2);
-        // One with too many chunks is refused by the worker that gets it.
+        const u32 chunks = __shfl_sync(kAllLanes, chunk.payload[1], 1);
+        const u32 chunks_high = __shfl_sync(kAllLanes, chunk.payload[2], 1);
+        const u32 max_blocks = __shfl_sync(kAllLanes, chunk.payload[0], 2);
+        // The worker that gets a task with too many chunks refuses it.
         if (chunks > 1 && chunks <= kMaxTaskChunks && chunks_high == 0) {
-          copies = min(min(chunks, most_blocks), gridDim.x - 1);
+          copies = min(min(chunks, max_blocks), gridDim.x - 1);
         }
       }
       ring_.WriteCopies(chunk, copies);
@@ -585,8 +588,8 @@ class Poller {
 
 }  // namespace resident
 
-// The second bound keeps the kernel within resident::kMaxRegisters: -maxrregcount does not
-// hold where there are launch bounds.
+// The second bound limits the kernel to resident::kMaxRegisters, because -maxrregcount has no
+// effect on a kernel with launch bounds.
 extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
                                                  resident::kControlThreads,
                                              resident::kLargestBlocksPerSm)

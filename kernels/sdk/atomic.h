@@ -1,10 +1,10 @@
-// Atomic read-modify-write of an element: for what several threads, or chunks of a wide task,
-// may change at once.
+// Atomic read-modify-write of an element that several threads, or chunks of a wide task, may
+// change concurrently.
 //
 //   resident::atomic_add(&out[bin], 1);   // T: float, double, i32, u32, i64, u64.
 //
-// Relaxed: they order nothing but themselves, and the sum of floats depends on the order of
-// the additions. All return what was there before.
+// They are relaxed: they do not order other memory accesses. The sum of floats depends on the
+// order of the additions. All of them return the previous value.
 #ifndef RESIDENT_KERNELS_SDK_ATOMIC_H_
 #define RESIDENT_KERNELS_SDK_ATOMIC_H_
 
@@ -14,7 +14,7 @@
 namespace resident {
 namespace atomic_internal {
 
-// The unsigned integer of T's size.
+// The unsigned integer type of this size.
 template <u32 kBytes>
 struct Word;
 template <>
@@ -52,7 +52,7 @@ RESIDENT_HOST_DEVICE W Exchange(W* at, W expected, W desired) {
 
 }  // namespace atomic_internal
 
-// *at = f(*at) in one step. f may be called more than once.
+// Performs *at = f(*at) atomically. f may be called more than once.
 template <typename T, typename F>
 RESIDENT_HOST_DEVICE T atomic_update(T* at, F f) {
   using W = typename atomic_internal::Word<sizeof(T)>::Type;

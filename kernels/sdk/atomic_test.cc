@@ -33,7 +33,7 @@ TYPED_TEST(AtomicTest, NoAdditionIsLost) {
   EXPECT_EQ(atomic_add(&sum, TypeParam{1}), TypeParam(5 + 3 * kThreads * kRounds));
 }
 
-TYPED_TEST(AtomicTest, TheLargestAndTheSmallestStay) {
+TYPED_TEST(AtomicTest, TheLargestAndTheSmallestValuesAreKept) {
   TypeParam largest = 0, smallest = 100'000'000;
   OnThreads([&](int t) {
     for (int i = 0; i < kRounds; ++i) {
@@ -46,7 +46,7 @@ TYPED_TEST(AtomicTest, TheLargestAndTheSmallestStay) {
   EXPECT_EQ(atomic_max(&largest, TypeParam{1}), TypeParam(kRounds * kThreads - 1));
 }
 
-TEST(AtomicTest, SignedValuesGoDown) {
+TEST(AtomicTest, NegativeValuesCanBeAdded) {
   i32 small = 2;
   i64 large = 2;
   EXPECT_EQ(atomic_add(&small, -5), 2);

@@ -1,18 +1,19 @@
-// Block: what an operator knows of the threads that run it.
+// Block: an operator's interface to the threads that run it.
 //
 // An operator is called by every thread of one block (a *block task*), or, for a
-// wide task, once for each of its chunks, by whichever blocks claim them. On a GPU
-// a block is some warps of threads; on the CPU engine it is one, so loops written as
+// wide task, once for each of its chunks, by any block that claims the chunk. On a GPU
+// a block has several warps of threads; on the CPU engine it has one thread, so loops
+// written as
 //
 //   for (i64 i = block.thread(); i < n; i += block.threads()) ...
 //
-// mean the same on both.
+// work on both.
 //
-// Thread safety: a Block belongs to the thread that holds it; members marked
-// (collective) must be called by all threads of the block, in the same order.
+// Thread safety: each thread has its own Block; members marked (collective) must be
+// called by all threads of the block, in the same order.
 //
 // Memory ordering: what any thread wrote before barrier() is visible to all threads
-// of the block after it. Chunks of one wide task are not ordered among themselves;
+// of the block after it. There is no order between the chunks of a wide task;
 // use atomics (atomic.h). What a task wrote is visible to tasks submitted after its completion.
 #ifndef RESIDENT_KERNELS_SDK_BLOCK_H_
 #define RESIDENT_KERNELS_SDK_BLOCK_H_
@@ -24,12 +25,12 @@
 
 namespace resident {
 
-// Threads of a GPU's block that run no operator: the last ones, which find its tasks.
+// Threads of a GPU's block that run no operator: the last ones, which find the block's tasks.
 inline constexpr u32 kControlThreads = 32;
 // Bytes of fast memory (a GPU's shared memory) that an operator may use.
 inline constexpr u32 kBlockMemoryBytes = 24 * 1024;
-// Bytes of device memory that each block has for scratch use. Contents do not
-// survive the task.
+// Bytes of scratch memory of each block, in device memory. Its contents are not kept after
+// the task.
 inline constexpr u64 kScratchBytes = 512 * 1024;
 
 // A half-open range of work items.
@@ -39,16 +40,16 @@ struct Range {
   RESIDENT_HOST_DEVICE i64 size() const { return end - begin; }
 };
 
-// What the threads of a block share while a task runs: filled in by the kernel (or
-// a CPU worker) before it calls the operator. On a GPU it stands in shared memory.
+// The data that the threads of a block share while a task runs: filled in by the kernel (or
+// a CPU worker) before it calls the operator. On a GPU it is in shared memory.
 struct alignas(128) BlockState {
   TaskDescriptor descriptor;
   ArgumentBlock arguments;
   u64 chunk;
   u64 chunk_count;
   unsigned char* scratch;
-  u32 status_and_detail;  // CompletionStatus | detail << 16; the first failure wins.
-  u32 barrier_arrivals;   // Checked build only: threads that came to a barrier so far.
+  u32 status_and_detail;  // CompletionStatus | detail << 16; the first failure is kept.
+  u32 barrier_arrivals;   // Checked build only: threads that have reached a barrier so far.
   u8 result[kResultBytes];
   u64 reduce[34];  // Scratch of the reductions: one word for each warp, and the result.
   alignas(128) unsigned char memory[kBlockMemoryBytes];
@@ -57,7 +58,7 @@ struct alignas(128) BlockState {
 RESIDENT_SDK_BEGIN
 
 #if RESIDENT_CHECKED
-// Bytes of scratch memory that the operator was installed to use.
+// Bytes of scratch memory that the operator's install allows.
 #if defined(RESIDENT_SCRATCH_LIMIT)
 inline constexpr u64 kScratchLimit = RESIDENT_SCRATCH_LIMIT;
 #else
@@ -68,11 +69,11 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
 #endif
 #endif
 
-// Tells a GPU's compiler that `state` points into shared memory, so that it reads it with the
-// instructions for that. The address is narrowed to the 32 bits that shared memory needs: a
-// conversion there and back without it is removed as having no effect. An assumption
-// (`__builtin_assume(__isShared(state))`) does the same for one access, but made NVRTC 13.0
-// drop all code after the second one (runtime/compile/cuda_compiler_test.cc).
+// Lets a GPU's compiler assume that `state` points into shared memory, so that it uses the
+// instructions for shared memory. The address is narrowed to 32 bits, which are enough for shared
+// memory: without this the compiler removes the conversion to shared and back as having no effect.
+// An assumption (`__builtin_assume(__isShared(state))`) has the same effect for one access, but
+// made NVRTC 13.0 drop all code after the second one (runtime/compile/cuda_compiler_test.cc).
 template <typename T>
 RESIDENT_HOST_DEVICE T* InSharedMemory(T* state) {
 #if defined(__CUDA_ARCH__)
@@ -85,7 +86,7 @@ RESIDENT_HOST_DEVICE T* InSharedMemory(T* state) {
 
 class Block {
  public:
-  // The most threads that a block may have: for what must have a size when it is compiled.
+  // Maximum number of threads of a block, for sizes that must be known at compile time.
 #if RESIDENT_GPU
   static constexpr u32 kMaxThreads = 256;
 #else
@@ -118,7 +119,7 @@ class Block {
   // This chunk's share of n work items: all of them for a block task. Shares start
   // at multiples of `align` items.
   RESIDENT_HOST_DEVICE Range share(i64 n, i64 align = 1) const {
-    if (chunk_count() == 1) return {0, n};  // A lone small task pays for no division.
+    if (chunk_count() == 1) return {0, n};  // Avoids the divisions for a lone small task.
     const i64 units = (n + align - 1) / align;
     const i64 base = units / chunk_count();
     const i64 more = units % chunk_count();
@@ -128,7 +129,7 @@ class Block {
     return {begin < n ? begin : n, end < n ? end : n};
   }
 
-  // Calls f(i) for each i of the range, spread over the block's threads.
+  // Calls f(i) for each i of the range, distributed over the block's threads.
   template <typename F>
   RESIDENT_HOST_DEVICE void for_each(Range range, F f) const {
     for (i64 i = range.begin + thread(); i < range.end; i += threads()) f(i);
@@ -143,8 +144,8 @@ class Block {
 #endif
   }
 
-  // (collective) Combines one value of each thread; every thread gets the result.
-  // The order is fixed: the same inputs, on as many threads, give the same bits.
+  // (collective) Combines one value of each thread; every thread gets the result. The
+  // order is fixed: the same inputs on the same number of threads give the same bits.
   template <typename T>
   RESIDENT_HOST_DEVICE T reduce_sum(T value) const {
     return reduce(value, [](T a, T b) { return a + b; });
@@ -163,7 +164,7 @@ class Block {
     }
     T* partial = reinterpret_cast<T*>(state()->reduce);
     const u32 warp = threadIdx.x / 32;
-    barrier();  // The previous reduction's reads are over.
+    barrier();  // The reads of the previous reduction have finished.
     if (threadIdx.x % 32 == 0) partial[warp] = value;
     barrier();
     T total = partial[0];
@@ -177,8 +178,8 @@ class Block {
 #endif
   }
 
-  // Fast memory of the block, from byte offset `offset`. Not initialised. What is used
-  // ends at kBlockMemoryBytes; `count`, the elements used, is for the checked build.
+  // Fast memory of the block, starting at byte offset `offset`. Not initialised. It ends at
+  // kBlockMemoryBytes. `count`: number of elements that are used, for the checked build.
   template <typename T>
   RESIDENT_HOST_DEVICE T* memory(u32 offset = 0, [[maybe_unused]] u32 count = 1) const {
 #if RESIDENT_CHECKED
@@ -196,8 +197,8 @@ class Block {
     return reinterpret_cast<T*>(state()->scratch + offset);
   }
 
-  // Ends the task with a status other than OK (the first one reported is kept).
-  // The operator returns by itself. Any thread may call it.
+  // Sets a status other than OK for the task (the first one is kept). It does not return
+  // from the operator. Any thread may call it.
   RESIDENT_HOST_DEVICE void fail(CompletionStatus status, u16 detail = 0) const {
     const u32 packed = static_cast<u32>(status) | static_cast<u32>(detail) << 16;
 #if defined(__CUDA_ARCH__)
@@ -207,8 +208,8 @@ class Block {
 #endif
   }
 
-  // Returns up to kResultBytes by value with the completion, in place of an output
-  // that would have to be copied. One thread calls it, of a block task.
+  // Returns up to kResultBytes by value with the completion, instead of an output that
+  // would have to be copied. Only for block tasks; one thread calls it.
   template <typename T>
   RESIDENT_HOST_DEVICE void set_result(const T& value, u32 offset = 0) const {
     static_assert(sizeof(T) <= kResultBytes, "a result is at most 32 bytes");
@@ -284,7 +285,7 @@ class Args {
 #if RESIDENT_CHECKED
   // Whether the signature has a tensor, or a scalar of `bytes` bytes, as argument i.
   RESIDENT_HOST_DEVICE bool ArgumentIs(u32 i, bool scalar, u32 bytes) const {
-    const CheckContext* const context = ContextOf(state_);
+    const CheckContext* const context = FindContext(state_);
     if (context == nullptr) return true;
     Violation violation = {ViolationKind::kNone, static_cast<u8>(i), 0, {}, 0, 0};
     if (i >= context->argument_count) {
@@ -312,7 +313,7 @@ class Args {
 
 #if RESIDENT_CHECKED
 
-RESIDENT_COLD CheckContext* ContextOf(const BlockState* state) {
+RESIDENT_COLD CheckContext* FindContext(const BlockState* state) {
   if (state->descriptor.flags & kTaskCompact) return nullptr;
   return reinterpret_cast<CheckContext*>(state->descriptor.check_context());
 }
@@ -327,27 +328,27 @@ RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 by
   const bool first = state->status_and_detail == 0;
   if (first) state->status_and_detail = packed;
 #endif
-  CheckContext* const context = ContextOf(state);
+  CheckContext* const context = FindContext(state);
   if (first && context != nullptr) context->violations()[state->chunk] = violation;
-  // The task has failed: nobody needs what the end of its scratch memory holds.
+  // The task has failed, so the end of its scratch memory is no longer needed.
   unsigned char* const dummy = state->scratch + kScratchBytes - (bytes + 15) / 16 * 16;
   for (u32 b = 0; b < bytes; ++b) dummy[b] = 0;
   return dummy;
 }
 
 #if defined(__CUDA_ARCH__)
-// Block::barrier() that finds out when threads are missing: a thread that returned, or
-// went another way, would leave the others waiting for ever.
+// Block::barrier() that detects missing threads: without it, if a thread returned or took
+// another branch, the others would wait forever.
 static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 threads) {
   constexpr u64 kDefaultLimitNs = 1'000'000'000;
   constexpr u32 kBarrierGivenUp = static_cast<u32>(CompletionStatus::kOutOfBounds) |
                                   static_cast<u32>(ViolationKind::kBarrier) << 16;
   u64 now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  const CheckContext* const context = ContextOf(state);
+  const CheckContext* const context = FindContext(state);
   const u64 until = now + (context == nullptr ? kDefaultLimitNs : context->barrier_limit_ns);
   __threadfence();
-  // Its round of arrivals is the first that this thread can be part of.
+  // Number of arrivals at which the round that includes this arrival is complete.
   const u32 round_end = (atomicAdd(&state->barrier_arrivals, 1u) / threads + 1) * threads;
   volatile u32* const arrivals = &state->barrier_arrivals;
   while (static_cast<i32>(*arrivals - round_end) < 0) {

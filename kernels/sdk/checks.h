@@ -1,18 +1,18 @@
-// What the checked build of an operator (RESIDENT_CHECKED=1) records when the operator
-// goes wrong. New versions are tried with it before they serve; the build that serves
-// has none of it, in code or in data.
+// Violations that the checked build of an operator (RESIDENT_CHECKED=1) records. New
+// versions are validated with the checked build before they serve; the build that serves
+// contains no code and no data of the checks.
 //
 // Checked: elements and indices of tensors, element types by size, the kind and number
 // of arguments, offsets into block memory, scratch memory and results, and that all
-// threads of a block come to each barrier. Not checked: what goes through data() or
-// another raw pointer.
+// threads of a block reach each barrier. Not checked: accesses through data() or another
+// raw pointer.
 //
-// What is refused is not done: the access goes to a place where it does no harm, the
-// task ends with CompletionStatus::kOutOfBounds, and the first violation of each block
-// is written to the task's CheckContext, where it outlives a fault that follows.
+// A refused access is redirected to memory where it does no harm. The task ends with
+// CompletionStatus::kOutOfBounds, and the first violation of each block is written to the
+// task's CheckContext, where it is kept even if a fault follows.
 //
-// Memory ordering: a Violation is visible to the host with the task's completion. When
-// the engine ends instead, it may have arrived or not.
+// Memory ordering: a Violation is visible to the host with the task's completion. If the
+// engine ends instead, the violation may be visible or not.
 #ifndef RESIDENT_KERNELS_SDK_CHECKS_H_
 #define RESIDENT_KERNELS_SDK_CHECKS_H_
 
@@ -23,8 +23,8 @@
 #define RESIDENT_CHECKED 0
 #endif
 
-// The two builds of an operator may stand in one generation: what differs between them
-// has different names.
+// The two builds of an operator may be in the same generation, so everything that differs
+// between them has different names.
 #if RESIDENT_CHECKED
 #define RESIDENT_SDK_BEGIN inline namespace checked {
 #define RESIDENT_SDK_END }
@@ -35,7 +35,7 @@
 
 namespace resident {
 
-// What was refused, and what `index` and `limit` of the Violation mean.
+// The kind of violation, and the meaning of `index` and `limit` in Violation.
 enum class ViolationKind : u8 {
   kNone = 0,
   // Tensor::operator[]: element `index` of `limit`.
@@ -44,19 +44,19 @@ enum class ViolationKind : u8 {
   kIndex = 2,
   // Tensor::at: `index` indices for `limit` dimensions.
   kRank = 3,
-  // A tensor taken as elements of `index` bytes; they have `limit`.
+  // A tensor was accessed with elements of `index` bytes; they have `limit` bytes.
   kElementSize = 4,
   // Argument `index` of `limit`.
   kArgument = 5,
-  // A scalar taken as a tensor, or (`index` 1) a tensor as a scalar.
+  // A scalar was accessed as a tensor, or (`index` 1) a tensor as a scalar.
   kArgumentKind = 6,
-  // A scalar taken as `index` bytes; it has `limit`.
+  // A scalar was accessed with `index` bytes; it has `limit` bytes.
   kScalarSize = 7,
-  // Bytes up to `index` of the `limit` of block memory, scratch memory, results.
+  // An access up to byte `index` of the `limit` bytes of block memory, scratch memory, results.
   kBlockMemory = 8,
   kScratch = 9,
   kResult = 10,
-  // `index` of `limit` threads came to a barrier in time.
+  // Only `index` of `limit` threads reached a barrier in time.
   kBarrier = 11,
 };
 
@@ -70,13 +70,13 @@ struct Violation {
 };
 static_assert(sizeof(Violation) == 24, "");
 
-// Beside a task in arena form whose check_context() is its address: what the checks need to
-// know, and where they write. One Violation for each chunk follows.
+// The input and the output of the checks of a task in arena form; check_context() is its address.
+// One Violation for each chunk follows it.
 struct alignas(64) CheckContext {
-  // A thread that has waited this long at a barrier finds the others missing.
+  // After this time at a barrier, a thread reports that others are missing.
   u64 barrier_limit_ns;
   u32 argument_count;
-  // Of each argument: its type, and whether it is a scalar.
+  // The type of each argument, and whether it is a scalar.
   DType dtypes[kMaxArguments];
   u8 scalar[kMaxArguments];
   u8 reserved[24];
@@ -96,12 +96,12 @@ RESIDENT_SDK_BEGIN
 #define RESIDENT_COLD [[maybe_unused]] static
 #endif
 
-// Notes the violation, ends the task, and returns memory for `bytes` bytes that anything
-// may be done with; it reads as zeros at first.
+// Records the violation, sets the task's status, and returns `bytes` bytes of memory that may be
+// read and written without harm. They are initially 0.
 RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 bytes);
 
-// The context of the block's task; null if it has none.
-RESIDENT_COLD CheckContext* ContextOf(const BlockState* state);
+// Returns the context of the block's task; null if it has none.
+RESIDENT_COLD CheckContext* FindContext(const BlockState* state);
 
 RESIDENT_SDK_END
 #endif

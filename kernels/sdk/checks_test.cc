@@ -1,4 +1,4 @@
-// The checked build of the SDK, on the host: compiled with RESIDENT_CHECKED=1.
+// Tests the checked build of the SDK on the host. Compiled with RESIDENT_CHECKED=1.
 #include "kernels/sdk/checks.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace resident {
 namespace {
 
-static_assert(RESIDENT_CHECKED, "this test is of the checked build");
+static_assert(RESIDENT_CHECKED, "this test needs the checked build");
 
 // A task with x: f32[2, 3], y: f32[6] and n: i64, and its context.
 class ChecksTest : public ::testing::Test {
@@ -55,7 +55,7 @@ class ChecksTest : public ::testing::Test {
   }
 
   float x_[6] = {1, 2, 3, 4, 5, 6};
-  // With a neighbour on each side, which nothing may touch.
+  // With one element on each side that must not be changed.
   float padded_[8] = {7, 0, 0, 0, 0, 0, 0, 7};
   float* const y_ = padded_ + 1;
   Context context_ = {};
@@ -63,7 +63,7 @@ class ChecksTest : public ::testing::Test {
   std::unique_ptr<BlockState> state_;
 };
 
-TEST_F(ChecksTest, WhatIsInBoundsGoesThrough) {
+TEST_F(ChecksTest, AccessesInBoundsAreAllowed) {
   auto x = args().tensor<const float>(0);
   auto y = args().tensor<float>(1);
   EXPECT_EQ(x.at(1, 2), 6.0f);
@@ -90,7 +90,7 @@ TEST_F(ChecksTest, ARefusedElementReadsAsZero) {
   ExpectViolation(ViolationKind::kElement, 0, 1000000000000, 6);
 }
 
-TEST_F(ChecksTest, AnIndexBeyondItsDimensionIsRefusedThoughTheOffsetIsInTheTensor) {
+TEST_F(ChecksTest, AnIndexBeyondItsDimensionIsRefusedEvenIfTheOffsetIsInTheTensor) {
   args().tensor<const float>(0).at(0, 3);
   ExpectViolation(ViolationKind::kIndex, 0, 3, 3);
   EXPECT_EQ(violation().dimension, 1);
@@ -106,17 +106,17 @@ TEST_F(ChecksTest, ElementsOfAnotherSizeAreRefused) {
   ExpectViolation(ViolationKind::kElementSize, 1, 8, 4);
 }
 
-TEST_F(ChecksTest, AnArgumentThatIsNotThereIsRefused) {
+TEST_F(ChecksTest, AnArgumentThatDoesNotExistIsRefused) {
   args().tensor<float>(3)[0] = 1;
   ExpectViolation(ViolationKind::kArgument, 3, 3, 3);
 }
 
-TEST_F(ChecksTest, AScalarIsNoTensorAndATensorNoScalar) {
+TEST_F(ChecksTest, AScalarIsNotAcceptedAsATensor) {
   args().tensor<float>(2)[0] = 1;
   ExpectViolation(ViolationKind::kArgumentKind, 2, 0, 0);
 }
 
-TEST_F(ChecksTest, ATensorIsNoScalar) {
+TEST_F(ChecksTest, ATensorIsNotAcceptedAsAScalar) {
   EXPECT_EQ(args().scalar<float>(0), 0.0f);
   ExpectViolation(ViolationKind::kArgumentKind, 0, 1, 0);
 }
@@ -137,13 +137,13 @@ TEST_F(ChecksTest, OffsetsIntoMemoryAreChecked) {
   ExpectViolation(ViolationKind::kBlockMemory, 0, kBlockMemoryBytes + 4, kBlockMemoryBytes);
 }
 
-TEST_F(ChecksTest, ScratchIsCheckedToo) {
+TEST_F(ChecksTest, OffsetsIntoScratchMemoryAreChecked) {
   const Block block(state_.get());
   EXPECT_EQ(block.scratch<float>(kScratchBytes), block.scratch<float>());
   ExpectViolation(ViolationKind::kScratch, 0, kScratchBytes + 4, kScratchBytes);
 }
 
-TEST_F(ChecksTest, AResultBeyondItsBytesIsNotWritten) {
+TEST_F(ChecksTest, AResultBeyondTheLimitIsNotWritten) {
   Block(state_.get()).set_result(1.0f, kResultBytes - 2);
   ExpectViolation(ViolationKind::kResult, 0, kResultBytes + 2, kResultBytes);
 }
@@ -161,7 +161,7 @@ TEST_F(ChecksTest, AChunkOfAWideTaskHasItsOwnRecord) {
   EXPECT_EQ(violation(1).index, 6);
 }
 
-TEST_F(ChecksTest, WithoutAContextTheStatusAloneTells) {
+TEST_F(ChecksTest, WithoutAContextTheViolationIsOnlyInTheStatus) {
   state_->descriptor.words[3] = 0;
   args().tensor<float>(1)[6] = 9;
   EXPECT_EQ(padded_[7], 7.0f);

@@ -1,11 +1,11 @@
-// load and store: elements of a tensor whose type is known when the task runs.
+// load and store: access to elements of a tensor whose type is known only at run time.
 //
 //   auto x = args.tensor<const Any>(0);       // "x: in f32|f16|bf16[*S]"
 //   auto out = args.tensor<Any>(1);
 //   store(out, i, 2.0f * load<float>(x, i));
 //
-// Any has no size: a Tensor<Any> has a shape and a dtype(), and its elements are reached
-// through load and store, or through as<T>() once dtype() is known.
+// Any has no size: a Tensor<Any> has a shape and a dtype(). Its elements are accessed with
+// load and store, or with as<T>() after a check of dtype().
 #ifndef RESIDENT_KERNELS_SDK_ELEMENT_H_
 #define RESIDENT_KERNELS_SDK_ELEMENT_H_
 
@@ -20,7 +20,7 @@ RESIDENT_SDK_BEGIN
 // An element of any type.
 struct Any;
 
-// Calls f(T{}) with T the type of `dtype`'s elements.
+// Calls f(T{}), where T is the type of elements of `dtype`.
 template <typename F>
 RESIDENT_HOST_DEVICE void visit(DType dtype, F f) {
   switch (dtype) {
@@ -47,7 +47,7 @@ RESIDENT_HOST_DEVICE void visit(DType dtype, F f) {
   }
 }
 
-// Element i of a dense tensor, as To.
+// Reads element i of a dense tensor and converts it to To.
 template <typename To, typename T>
 RESIDENT_HOST_DEVICE To load(const Tensor<T>& tensor, i64 i) {
   To value{};
@@ -58,8 +58,8 @@ RESIDENT_HOST_DEVICE To load(const Tensor<T>& tensor, i64 i) {
   return value;
 }
 
-// Writes element i of a dense tensor. Half and BFloat16 round as half.h says, others as
-// C++ converts.
+// Writes element i of a dense tensor. Half and BFloat16 round as described in half.h; other
+// types are converted as in C++.
 template <typename T, typename From>
 RESIDENT_HOST_DEVICE void store(const Tensor<T>& tensor, i64 i, From value) {
   visit(tensor.dtype(), [&](auto element) {

@@ -1,5 +1,5 @@
-// elementwise: out[i] = f(in[0][i], in[1][i] ...) for tensors as clients send them: f32,
-// f16 and bf16 mixed, strided, inputs broadcast to the output.
+// elementwise: out[i] = f(in[0][i], in[1][i] ...) for general tensors: f32, f16 and bf16 may be
+// mixed, tensors may be strided, and inputs broadcast to the output.
 //
 //   // "x: in strided f32|f16|bf16[*S~], y: in strided f32|f16|bf16[*S~],
 //   //  out: out strided f32|f16|bf16[*S], a: scalar f32", split "out 32768"
@@ -9,10 +9,10 @@
 //   }
 //
 // Arguments 0 to kInputs - 1 are the inputs, argument kInputs is the output. f computes in
-// float. Dense tensors are read 16 bytes at a time. It uses the block's memory from its
-// start; its chunk's share of the output is what it writes.
+// float. Dense tensors are read 16 bytes at a time. It uses the beginning of the block's memory,
+// and writes the chunk's share of the output.
 //
-// Every thread of the block calls it (collective). It reads and writes through data(),
+// Every thread of the block must call it (collective). It reads and writes through data(),
 // which the checked build does not check.
 #ifndef RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
 #define RESIDENT_KERNELS_SDK_ELEMENTWISE_H_
@@ -26,13 +26,13 @@
 namespace resident {
 RESIDENT_SDK_BEGIN
 
-// A task's operands as elementwise() reads them: inputs, then the output.
+// The operands of a task: inputs, then the output.
 template <i32 kOperands>
 struct ElementwiseOperands {
   IndexMap<kOperands> map;
   u64 addresses[kOperands];
   DType dtypes[kOperands];
-  bool float32;  // All of them.
+  bool float32;  // Whether all operands are float32.
 
   RESIDENT_DEVICE void Read(const Args& args) {
     map.Start(args.tensor<const Any>(kOperands - 1));
@@ -84,10 +84,10 @@ RESIDENT_DEVICE void StoreFloat(u64 address, DType dtype, i64 offset, float valu
 
 #if RESIDENT_GPU
 
-// Inputs of which four elements each fit a thread's registers.
-inline constexpr i32 kMostInputsInRegisters = 4;
+// With up to this many inputs, four elements of each fit in a thread's registers.
+inline constexpr i32 kMaxInputsInRegisters = 4;
 
-// One element at a time, with what is known of the operands in memory: for more inputs.
+// For more inputs: maps one element at a time, and keeps the operands' data in memory.
 template <i32 kInputs, typename F>
 RESIDENT_DEVICE void MapManyInputs(Block& block, const Args& args, F& f) {
   constexpr i32 kOperands = kInputs + 1;
@@ -110,7 +110,7 @@ RESIDENT_DEVICE void MapManyInputs(Block& block, const Args& args, F& f) {
   }
 }
 
-// Four neighbouring elements in one access. REQUIRES: aligned to four elements.
+// Loads four adjacent elements in one access. REQUIRES: aligned to four elements.
 RESIDENT_DEVICE void LoadQuad(u64 address, DType dtype, i64 offset, float (&v)[4]) {
   if (dtype == DType::kF32) {
     const float4 q = *reinterpret_cast<const float4*>(ElementAt<const float>(address, offset));
@@ -141,7 +141,7 @@ RESIDENT_DEVICE void StoreQuad(u64 address, DType dtype, i64 offset, const float
   *reinterpret_cast<ushort4*>(ElementAt<u16>(address, offset)) = q;
 }
 
-// Whether four neighbouring elements of every operand may be one access.
+// Whether four adjacent elements of each operand can be accessed at once.
 template <i32 kOperands>
 RESIDENT_DEVICE bool QuadsAreAligned(const u64 (&addresses)[kOperands],
                                      const DType (&dtypes)[kOperands]) {
@@ -153,7 +153,7 @@ RESIDENT_DEVICE bool QuadsAreAligned(const u64 (&addresses)[kOperands],
   return misaligned == 0;
 }
 
-// Dense operands four elements at a time; returns where the rest of the range begins.
+// Maps dense operands four elements at a time; returns where the rest of the range begins.
 // REQUIRES: QuadsAreAligned.
 template <i32 kOperands, typename F>
 RESIDENT_DEVICE i64 MapQuads(const Block& block, Range range, const u64 (&addresses)[kOperands],
@@ -220,7 +220,7 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
         const float* in[kOperands];
         for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
         float* const out = ElementAt<float>(addresses[kInputs], 0);
-        const i64 mine = PlaceInTile<kInFlight>(block);
+        const i64 mine = PositionInTile<kInFlight>(block);
         const i64 tile = TileSize<kInFlight>(block);
         RESIDENT_UNROLL(1)
         for (; range.begin + tile <= range.end; range.begin += tile) {
@@ -232,7 +232,7 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
   }
 #else
   if (dense && float32) {
-    // A loop of its own: compilers make vectors of it.
+    // A separate loop, which compilers vectorize.
     const float* in[kOperands];
     for (i32 k = 0; k < kOperands; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
     float* const out = ElementAt<float>(addresses[kInputs], 0);
@@ -258,13 +258,13 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
   }
 }
 
-// `kInFlight`: 16-byte loads of each input that a GPU's thread has in flight where all is
-// dense float32: more for cheap functions. f is expanded in 4 * kInFlight + 5 places, and
-// in 5 where it is 1, so a large f takes that.
+// `kInFlight`: number of 16-byte loads of each input that a GPU's thread has in flight if all
+// operands are dense float32. Cheap functions need more. f is inlined 4 * kInFlight + 5 times, or
+// 5 times if kInFlight is 1, so use 1 for a large f.
 template <i32 kInputs, i32 kInFlight = 4, typename F>
 RESIDENT_DEVICE void elementwise(Block& block, const Args& args, F f) {
 #if RESIDENT_GPU
-  if constexpr (kInputs > kMostInputsInRegisters) {
+  if constexpr (kInputs > kMaxInputsInRegisters) {
     MapManyInputs<kInputs>(block, args, f);
   } else {
     MapFewInputs<kInputs, kInFlight>(block, args, f);

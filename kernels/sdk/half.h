@@ -1,10 +1,10 @@
-// Half and BFloat16: the 16-bit floating-point types, to compute with in float.
+// Half and BFloat16: 16-bit floating-point types. Computations use float.
 //
 //   Tensor<const Half> x = args.tensor<const Half>(0);
 //   const float v = x[i];   // Exact.
-//   out[i] = Half(2 * v);   // To nearest, ties to even; too large is infinity.
+//   out[i] = Half(2 * v);   // Rounds to nearest, ties to even; overflow gives infinity.
 //
-// They are storage: arithmetic converts to float. A NaN stays a NaN.
+// They are storage types: arithmetic converts to float. A NaN remains a NaN.
 #ifndef RESIDENT_KERNELS_SDK_HALF_H_
 #define RESIDENT_KERNELS_SDK_HALF_H_
 
@@ -12,7 +12,7 @@
 
 namespace resident {
 
-// The bits of a value as another type of its size.
+// Converts the bits of a value to another type of the same size.
 template <typename To, typename From>
 RESIDENT_HOST_DEVICE To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
@@ -53,12 +53,12 @@ struct Half {
     if (magnitude > 0x7f800000u) return static_cast<u16>(sign | 0x7e00u);
     if (magnitude >= 0x47800000u) return static_cast<u16>(sign | 0x7c00u);  // 65536 and more.
     if (magnitude < 0x38800000u) {
-      // Below 2^-14: units of 2^-24. Adding 1/2 puts them into the sum's lowest bits, and
-      // the addition rounds to nearest even.
+      // Below 2^-14 the unit is 2^-24. Adding 1/2 moves the units into the lowest bits of the
+      // sum, and the addition rounds to nearest even.
       const u32 units = bit_cast<u32>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
       return static_cast<u16>(sign | units);
     }
-    // Drops 13 bits to nearest even; a carry goes on into the exponent, up to infinity.
+    // Drops 13 bits and rounds to nearest even. A carry increments the exponent, up to infinity.
     const u32 rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
     return static_cast<u16>(sign | (rounded - 0x38000000u) >> 13);
 #endif

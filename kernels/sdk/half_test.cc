@@ -9,7 +9,7 @@
 namespace resident {
 namespace {
 
-// The value that the bits of a binary16 stand for, from its definition.
+// The value of a binary16 with these bits, computed from its definition.
 double HalfValue(u16 bits) {
   const double sign = bits & 0x8000 ? -1 : 1;
   const int exponent = bits >> 10 & 31;
@@ -22,7 +22,7 @@ double HalfValue(u16 bits) {
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
-TEST(HalfTest, EveryHalfWidensExactlyAndComesBack) {
+TEST(HalfTest, EveryHalfWidensExactlyAndNarrowsToTheSameBits) {
   for (u32 bits = 0; bits < 65536; ++bits) {
     const float value = Half::Widen(static_cast<u16>(bits));
     const double wanted = HalfValue(static_cast<u16>(bits));
@@ -37,8 +37,8 @@ TEST(HalfTest, EveryHalfWidensExactlyAndComesBack) {
   }
 }
 
-// Between each pair of neighbours: the middle goes to the even one, what is beside it to
-// the nearer one. Also between the largest half and infinity.
+// For each pair of adjacent halves: the middle rounds to the even one, values next to the middle
+// to the nearer one. Also between the largest half and infinity.
 TEST(HalfTest, NarrowingRoundsToNearestEven) {
   for (u16 low = 0; low < 0x7c00; ++low) {
     const double a = HalfValue(low);
@@ -52,7 +52,7 @@ TEST(HalfTest, NarrowingRoundsToNearestEven) {
   }
 }
 
-TEST(HalfTest, WhatIsTooLargeIsInfinityAndWhatIsTooSmallIsZero) {
+TEST(HalfTest, OverflowGivesInfinityAndUnderflowGivesZero) {
   EXPECT_EQ(Half::Narrow(65520.0f), 0x7c00);
   EXPECT_EQ(Half::Narrow(1e30f), 0x7c00);
   EXPECT_EQ(Half::Narrow(-std::numeric_limits<float>::infinity()), 0xfc00);
@@ -60,7 +60,7 @@ TEST(HalfTest, WhatIsTooLargeIsInfinityAndWhatIsTooSmallIsZero) {
   EXPECT_EQ(Half::Narrow(-1e-40f), 0x8000);
 }
 
-TEST(BFloat16Test, EveryValueComesBackAndRoundingIsToNearestEven) {
+TEST(BFloat16Test, EveryValueNarrowsToTheSameBitsAndRoundingIsToNearestEven) {
   for (u32 bits = 0; bits < 65536; ++bits) {
     const float value = BFloat16::Widen(static_cast<u16>(bits));
     if (std::isnan(value)) {
@@ -77,8 +77,8 @@ TEST(BFloat16Test, EveryValueComesBackAndRoundingIsToNearestEven) {
   }
 }
 
-// A NaN whose upper bits alone would be those of an infinity.
-TEST(BFloat16Test, ANanStaysOne) {
+// The upper bits of these NaNs are those of an infinity.
+TEST(BFloat16Test, ANanRemainsANan) {
   EXPECT_TRUE(std::isnan(float(BFloat16(bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(float(BFloat16(bit_cast<float>(0xffffffffu)))));
 }

@@ -1,18 +1,17 @@
-// IndexMap: where element i of a shape stands in tensors that broadcast to it, whatever
-// their strides.
+// IndexMap: offsets of element i of a shape in tensors with any strides that broadcast to it.
 //
 //   IndexMap<2> map;
 //   map.Start(out);                // The result's shape.
-//   map.Add(0, x), map.Add(1, y);  // Operands: they broadcast to it.
+//   map.Add(0, x), map.Add(1, y);  // Operands that broadcast to it.
 //   map.Finish();
 //   i64 offsets[2];
-//   map.Offsets(i, offsets);       // In elements, of operands 0 and 1.
+//   map.Offsets(i, offsets);       // Offsets in operands 0 and 1, in elements.
 //
-// Dimensions of one element fall away, and neighbours that every operand passes through
-// in one stride become one, so that what is dense costs no division. All in 64 bits; 32-bit
-// divisions where all indices fit.
+// Dimensions of size 1 are removed, and adjacent dimensions are merged if every operand has one
+// stride for both, so that dense operands need no division. All computations use 64 bits; divisions
+// use 32 bits if all indices fit.
 //
-// Thread safety: one thread makes it; const members may then be called by all.
+// Thread safety: one thread builds it; then all threads may call const members.
 #ifndef RESIDENT_KERNELS_SDK_INDEX_MAP_H_
 #define RESIDENT_KERNELS_SDK_INDEX_MAP_H_
 
@@ -24,7 +23,7 @@ namespace resident {
 template <i32 kOperands>
 class IndexMap {
  public:
-  // `view` is a Tensor, or what has rank(), shape(d) and stride(d) as it does.
+  // `view` is a Tensor, or a type with the same rank(), shape(d) and stride(d).
   template <typename View>
   RESIDENT_HOST_DEVICE void Start(const View& view) {
     rank_ = view.rank();
@@ -48,7 +47,7 @@ class IndexMap {
   }
 
   RESIDENT_HOST_DEVICE void Finish() {
-    u32 kept = 0;  // Dimensions [0, kept) are done.
+    u32 kept = 0;  // Dimensions [0, kept) are final.
     RESIDENT_UNROLL(1)
     for (u32 d = 0; d < rank_; ++d) {
       if (shape_[d] == 1) continue;
@@ -70,11 +69,11 @@ class IndexMap {
     narrow_ = size_ <= 0xffffffffLL;
   }
 
-  // Elements of the result.
+  // Number of elements of the result.
   RESIDENT_HOST_DEVICE i64 size() const { return size_; }
   // Whether element i is at offset i in every operand.
   RESIDENT_HOST_DEVICE bool dense() const { return dense_; }
-  // Dimensions that are left.
+  // Number of remaining dimensions.
   RESIDENT_HOST_DEVICE u32 rank() const { return rank_; }
 
   // REQUIRES: 0 <= i < size().
@@ -90,10 +89,10 @@ class IndexMap {
   }
 
  private:
-  // More offsets than these would crowd out a thread's registers: they stand in memory.
+  // More offsets than these do not fit in a thread's registers, and are kept in memory.
   static constexpr i32 kUnroll = kOperands <= 5 ? kOperands : 1;
 
-  // Whether every operand passes from dimension `outer` to `inner` in one stride.
+  // Whether dimensions `outer` and `inner` can be merged for every operand.
   RESIDENT_HOST_DEVICE bool Continues(u32 outer, u32 inner) const {
     RESIDENT_UNROLL(1)
     for (i32 k = 0; k < kOperands; ++k) {

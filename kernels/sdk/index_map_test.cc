@@ -8,7 +8,7 @@
 namespace resident {
 namespace {
 
-// What a Tensor is to an IndexMap.
+// The part of Tensor's interface that IndexMap uses.
 struct View {
   std::vector<i64> dims;
   std::vector<i64> steps;
@@ -27,7 +27,7 @@ View Dense(std::vector<i64> dims) {
   return {std::move(dims), std::move(steps)};
 }
 
-IndexMap<2> MapOf(const View& out, const View& x) {
+IndexMap<2> MakeMap(const View& out, const View& x) {
   IndexMap<2> map;
   map.Start(out);
   map.Add(0, x);
@@ -36,13 +36,13 @@ IndexMap<2> MapOf(const View& out, const View& x) {
   return map;
 }
 
-i64 OffsetOf(const IndexMap<2>& map, i64 i) {
+i64 FindOffset(const IndexMap<2>& map, i64 i) {
   i64 offsets[2];
   map.Offsets(i, offsets);
   return offsets[0];
 }
 
-// Element i of `out` in an operand that broadcasts to it, from the definition.
+// Offset of element i of `out` in an operand that broadcasts to it, computed from the definition.
 i64 Expected(const View& out, const View& operand, i64 i) {
   i64 offset = 0;
   for (u32 d = out.rank(); d-- > 0;) {
@@ -55,20 +55,20 @@ i64 Expected(const View& out, const View& operand, i64 i) {
 }
 
 TEST(IndexMapTest, TheInnerDimensionBroadcasts) {
-  const IndexMap<2> map = MapOf(Dense({3, 4}), Dense({3, 1}));
+  const IndexMap<2> map = MakeMap(Dense({3, 4}), Dense({3, 1}));
   EXPECT_FALSE(map.dense());
-  for (i64 i = 0; i < 12; ++i) EXPECT_EQ(OffsetOf(map, i), i / 4);
+  for (i64 i = 0; i < 12; ++i) EXPECT_EQ(FindOffset(map, i), i / 4);
 }
 
-TEST(IndexMapTest, WhatIsDenseIsOneDimension) {
-  const IndexMap<2> map = MapOf(Dense({2, 1, 3, 4}), Dense({2, 1, 3, 4}));
+TEST(IndexMapTest, DenseOperandsAreMergedIntoOneDimension) {
+  const IndexMap<2> map = MakeMap(Dense({2, 1, 3, 4}), Dense({2, 1, 3, 4}));
   EXPECT_TRUE(map.dense());
   EXPECT_EQ(map.rank(), 1u);
-  EXPECT_TRUE(MapOf(Dense({1, 3, 4}), Dense({3, 4})).dense());
-  EXPECT_TRUE(MapOf(Dense({}), Dense({})).dense());
-  EXPECT_TRUE(MapOf(Dense({1, 1}), {{1}, {77}}).dense());
-  EXPECT_FALSE(MapOf(Dense({4}), {{4}, {2}}).dense());
-  EXPECT_EQ(MapOf(Dense({2, 3, 4}), Dense({1})).rank(), 1u);
+  EXPECT_TRUE(MakeMap(Dense({1, 3, 4}), Dense({3, 4})).dense());
+  EXPECT_TRUE(MakeMap(Dense({}), Dense({})).dense());
+  EXPECT_TRUE(MakeMap(Dense({1, 1}), {{1}, {77}}).dense());
+  EXPECT_FALSE(MakeMap(Dense({4}), {{4}, {2}}).dense());
+  EXPECT_EQ(MakeMap(Dense({2, 3, 4}), Dense({1})).rank(), 1u);
 }
 
 TEST(IndexMapTest, RandomShapesStridesAndBroadcasts) {
@@ -87,7 +87,7 @@ TEST(IndexMapTest, RandomShapesStridesAndBroadcasts) {
       x.steps.push_back(static_cast<i64>(random() % 41) - 20);
     }
     if (random() % 2 == 0) x = Dense(x.dims);
-    const IndexMap<2> map = MapOf(out, x);
+    const IndexMap<2> map = MakeMap(out, x);
     for (i64 i = 0; i < map.size(); ++i) {
       i64 offsets[2];
       map.Offsets(i, offsets);
@@ -97,26 +97,26 @@ TEST(IndexMapTest, RandomShapesStridesAndBroadcasts) {
   }
 }
 
-// Index arithmetic alone: nothing here has that much memory.
+// Only index arithmetic: no memory of this size is allocated.
 TEST(IndexMapTest, MoreThanFourBillionElements) {
   const i64 kRows = (i64{1} << 32) + 5;
   const View out = Dense({kRows, 3});
-  EXPECT_TRUE(MapOf(out, out).dense());
-  EXPECT_EQ(OffsetOf(MapOf(out, out), 3 * kRows - 1), 3 * kRows - 1);
-  const IndexMap<2> column = MapOf(out, Dense({kRows, 1}));
+  EXPECT_TRUE(MakeMap(out, out).dense());
+  EXPECT_EQ(FindOffset(MakeMap(out, out), 3 * kRows - 1), 3 * kRows - 1);
+  const IndexMap<2> column = MakeMap(out, Dense({kRows, 1}));
   for (const i64 i : {i64{0}, (i64{1} << 32) - 1, i64{1} << 32, 3 * kRows - 1}) {
-    EXPECT_EQ(OffsetOf(column, i), i / 3);
+    EXPECT_EQ(FindOffset(column, i), i / 3);
   }
   // Transposed: both the index and the strides need 64 bits.
-  const IndexMap<2> transposed = MapOf(out, {{kRows, 3}, {1, kRows}});
-  EXPECT_EQ(OffsetOf(transposed, 3 * kRows - 1), 3 * kRows - 1);
-  EXPECT_EQ(OffsetOf(transposed, 4), 1 + kRows);
+  const IndexMap<2> transposed = MakeMap(out, {{kRows, 3}, {1, kRows}});
+  EXPECT_EQ(FindOffset(transposed, 3 * kRows - 1), 3 * kRows - 1);
+  EXPECT_EQ(FindOffset(transposed, 4), 1 + kRows);
   // Few elements, far apart.
-  EXPECT_EQ(OffsetOf(MapOf(Dense({2, 2}), {{2, 2}, {i64{1} << 40, -(i64{1} << 35)}}), 3),
+  EXPECT_EQ(FindOffset(MakeMap(Dense({2, 2}), {{2, 2}, {i64{1} << 40, -(i64{1} << 35)}}), 3),
             (i64{1} << 40) - (i64{1} << 35));
   // At the border of 32-bit divisions.
   for (const i64 rows : {i64{0xffffffff} / 3, (i64{1} << 32) / 3 + 1}) {
-    EXPECT_EQ(OffsetOf(MapOf(Dense({rows, 3}), Dense({rows, 1})), 3 * rows - 1), rows - 1);
+    EXPECT_EQ(FindOffset(MakeMap(Dense({rows, 3}), Dense({rows, 1})), 3 * rows - 1), rows - 1);
   }
 }
 

@@ -1,10 +1,10 @@
-// Map: out[i] = f(in[0][i], in[1][i] ...) over dense float32 tensors of one size;
-// this chunk's share of it.
+// Map: out[i] = f(in[0][i], in[1][i] ...) for this chunk's share of dense float32 tensors
+// of one size.
 //
 //   const float* in[] = {x.data(), y.data()};
 //   Map<2>(block, out, in, [](const float* v) { return v[0] + v[1]; });
 //
-// For tensors of other types, strides and shapes: elementwise.h.
+// For tensors of other types, strides and shapes, see elementwise.h.
 #ifndef RESIDENT_KERNELS_SDK_MAP_H_
 #define RESIDENT_KERNELS_SDK_MAP_H_
 
@@ -13,7 +13,7 @@
 namespace resident {
 RESIDENT_SDK_BEGIN
 
-// Elements that a share starts at a multiple of: one 16-byte access of each thread of the
+// Shares start at multiples of this number of elements: one 16-byte access of each thread of the
 // largest block.
 inline constexpr i64 kMapStep = i64{Block::kMaxThreads} * 4;
 
@@ -22,20 +22,20 @@ inline constexpr i64 kMapStep = i64{Block::kMaxThreads} * 4;
 // Elements of one 16-byte access of each thread of a warp.
 inline constexpr i64 kWarpQuads = 32 * 4;
 
-// A block's tile has kQuads such accesses of each of its warps, a warp's next to one another:
-// how far they are apart does not depend on the block's size.
+// A block's tile has kQuads such accesses of each of its warps. The accesses of a warp are
+// adjacent, so their distance does not depend on the block's size.
 template <i32 kQuads>
 RESIDENT_DEVICE i64 TileSize(const Block& block) {
   return i64{4} * kQuads * block.threads();
 }
-// The calling thread's place in a tile.
+// The calling thread's position in a tile.
 template <i32 kQuads>
-RESIDENT_DEVICE i64 PlaceInTile(const Block& block) {
+RESIDENT_DEVICE i64 PositionInTile(const Block& block) {
   return block.thread() / 32 * (kQuads * kWarpQuads) + block.thread() % 32 * 4;
 }
 
-// The calling thread's part of a tile, from its place in it on: all loads before the first
-// use.
+// Maps the calling thread's part of a tile, starting at its position `at`. All loads are issued
+// before the first use.
 template <i32 kQuads, i32 kInputs, typename F>
 RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
   float4 loaded[kInputs + 1][kQuads];
@@ -46,7 +46,7 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
       loaded[p][q] = reinterpret_cast<const float4*>(in[p] + at)[q * (kWarpQuads / 4)];
     }
   }
-  __syncwarp();  // Nothing is used before all loads are on their way.
+  __syncwarp();  // Issues all loads before the first use.
 #pragma unroll
   for (i32 q = 0; q < kQuads; ++q) {
     float v[4][kInputs + 1];
@@ -67,7 +67,7 @@ RESIDENT_DEVICE void MapTile(float* out, const float* const* in, i64 at, F& f) {
 template <i32 kQuads, i32 kInputs, typename F>
 RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const float* const* in,
                              F& f) {
-  const i64 mine = PlaceInTile<kQuads>(block);
+  const i64 mine = PositionInTile<kQuads>(block);
   const i64 tile = TileSize<kQuads>(block);
   for (; range.begin + tile <= range.end; range.begin += tile) {
     MapTile<kQuads, kInputs>(out, in, range.begin + mine, f);

@@ -2,9 +2,9 @@
 //
 //   out[i] = resident::math::gelu(x[i]) * resident::math::sigmoid(y[i]);
 //
-// They mean what PyTorch's functions of the same names mean: NaN goes through, also
-// through minimum, maximum, clamp and relu; silu(-infinity) is -0; division by zero is
-// infinity or NaN. Within some units of the last place of the exact result.
+// They behave like PyTorch's functions of the same names: a NaN input gives NaN, also for
+// minimum, maximum, clamp and relu; silu(-infinity) is -0; division by zero is infinity or
+// NaN. The error is some units in the last place.
 //
 // Expressions (runtime/compile/expression) call these by their names.
 #ifndef RESIDENT_KERNELS_SDK_MATH_H_
@@ -13,7 +13,7 @@
 #include "kernels/layout/platform.h"
 #include "kernels/sdk/half.h"
 
-// The functions of C's library: compilers know them without a header.
+// The functions of C's library, which compilers provide without a header.
 #if RESIDENT_GPU
 #define RESIDENT_C_FUNCTION(name) ::name
 #else
@@ -25,7 +25,7 @@ namespace resident::math {
 RESIDENT_HOST_DEVICE float infinity() { return bit_cast<float>(0x7f800000u); }
 RESIDENT_HOST_DEVICE float nan() { return bit_cast<float>(0x7fc00000u); }
 
-// --- C's own ---------------------------------------------------------------------
+// --- Functions of C --------------------------------------------------------------
 
 RESIDENT_DEVICE float abs(float x) { return RESIDENT_C_FUNCTION(fabsf)(x); }
 RESIDENT_DEVICE float ceil(float x) { return RESIDENT_C_FUNCTION(ceilf)(x); }
@@ -55,10 +55,10 @@ RESIDENT_DEVICE float rsqrt(float x) {
   return 1.0f / sqrt(x);
 #endif
 }
-// The first NaN of the two, if there is one.
+// If an argument is NaN, the result is the first NaN.
 RESIDENT_DEVICE float maximum(float x, float y) { return x > y || x != x ? x : y; }
 RESIDENT_DEVICE float minimum(float x, float y) { return x < y || x != x ? x : y; }
-// hi where lo > hi.
+// Returns hi if lo > hi.
 RESIDENT_DEVICE float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
 RESIDENT_DEVICE float select(bool condition, float x, float y) { return condition ? x : y; }
 
@@ -72,11 +72,11 @@ RESIDENT_DEVICE float hardtanh(float x, float lo = -1.0f, float hi = 1.0f) {
 RESIDENT_DEVICE float hardsigmoid(float x) { return clamp(x / 6.0f + 0.5f, 0.0f, 1.0f); }
 RESIDENT_DEVICE float hardswish(float x) { return x * (clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f); }
 RESIDENT_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-// exp(-x) overflows to infinity for x below -88, and x / infinity is -0: right for every
-// finite x. -infinity / infinity would be NaN.
+// exp(-x) overflows to infinity for x below -88, and x / infinity is -0, which is correct for
+// every finite x. -infinity / infinity would be NaN.
 RESIDENT_DEVICE float silu(float x) { return x == -infinity() ? -0.0f : x / (1.0f + exp(-x)); }
 RESIDENT_DEVICE float silu_mul(float gate, float up) { return silu(gate) * up; }
-// erfc in place of 1 + erf keeps the digits of large negative x.
+// erfc instead of 1 + erf keeps the precision for large negative x.
 RESIDENT_DEVICE float gelu(float x) {
   return 0.5f * x * RESIDENT_C_FUNCTION(erfcf)(-0.70710678118654752f * x);
 }
@@ -89,7 +89,7 @@ RESIDENT_DEVICE float elu(float x, float alpha = 1.0f, float scale = 1.0f,
                           float input_scale = 1.0f) {
   return x < 0.0f ? scale * (alpha * expm1(input_scale * x)) : scale * x;
 }
-// x itself where beta * x is above the threshold.
+// Returns x if beta * x is above the threshold.
 RESIDENT_DEVICE float softplus(float x, float beta = 1.0f, float threshold = 20.0f) {
   return x * beta > threshold ? x : log1p(exp(x * beta)) / beta;
 }

@@ -1,4 +1,4 @@
-// The operator SDK: all that an operator includes.
+// The operator SDK: the only header that an operator needs to include.
 //
 //   #include "kernels/sdk/operator.h"
 //
@@ -9,15 +9,15 @@
 //     block.for_each(block.share(x.size()), [&](resident::i64 i) { y[i] += a * x[i]; });
 //   }
 //
-// The same source compiles for the GPU and for the CPU engine. Its signature is
-// text that stands beside it (see runtime/model/signature.h):
+// The same source is compiled for the GPU and for the CPU engine. Its signature is a text that is
+// written next to it (see runtime/model/signature.h):
 //
 //   "x: in f32[*S], y: inout f32[*S], a: scalar f32"
 //
 // Rules of an operator:
 //   * Arguments have been checked against the signature before it is called.
-//   * It returns. There is no way to stop one that does not but to end the engine.
-//   * It touches the tensors it was given, block.memory() and block.scratch() only.
+//   * It returns. An operator that does not return can only be stopped by ending the engine.
+//   * It accesses only its argument tensors, block.memory() and block.scratch().
 //   * All threads of a block reach every (collective) call.
 #ifndef RESIDENT_KERNELS_SDK_OPERATOR_H_
 #define RESIDENT_KERNELS_SDK_OPERATOR_H_
@@ -29,10 +29,11 @@
 #include "kernels/sdk/half.h"
 #include "kernels/sdk/math.h"
 
-// Raised when a change of the SDK makes compiled operators invalid.
+// Incremented when a change of the SDK makes compiled operators invalid.
 #define RESIDENT_SDK_VERSION 2
 
-// Names the function of operator `name`. Has C linkage: the jump table finds it.
+// The name of the function of operator `name`. It has C linkage, so that the jump table can refer
+// to it.
 #define RESIDENT_OPERATOR_SYMBOL(name) resident_operator_##name
 #if RESIDENT_GPU
 #define RESIDENT_EXPORT extern "C" __device__
@@ -42,8 +43,8 @@
 #define RESIDENT_OPERATOR(name) RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)
 
 // A table of constants, outside of functions: `RESIDENT_CONSTANT(float, kWeights, {0.5f,
-// 0.25f});` is `const float kWeights[] = {0.5f, 0.25f};`. On a GPU it stands in global
-// memory: constant memory is the kernel's.
+// 0.25f});` is `const float kWeights[] = {0.5f, 0.25f};`. On a GPU it is in global memory,
+// because only the kernel uses constant memory.
 #if RESIDENT_GPU
 #define RESIDENT_CONSTANT_MEMORY static __device__ const
 #else
@@ -55,10 +56,10 @@
   }                                                                    \
   using resident_constants::name
 
-// A *unit* is one operator compiled by itself, to be loaded beside others whose sources have
-// the same names: with RESIDENT_UNIT, 16 hex digits of its own, and
-// resident_operator_NAME as a macro that is resident_op_<the digits>. Its object says by
-// the name of a function which SDK it was compiled with.
+// A *unit* is one operator that is compiled separately and loaded together with others, whose
+// sources may use the same names. It is compiled with RESIDENT_UNIT, 16 unique hex digits, and
+// with resident_operator_NAME as a macro for resident_op_<the digits>. The name of a function in
+// its object contains the version of the SDK.
 #if defined(RESIDENT_UNIT)
 #define RESIDENT_SDK_MARK_NAMED(version, unit) resident_sdk_##version##_##unit
 #define RESIDENT_SDK_MARK(version, unit) RESIDENT_SDK_MARK_NAMED(version, unit)

@@ -1,13 +1,13 @@
-// Tensor<T>: a typed view of device memory, as an operator sees it.
+// Tensor<T>: a typed view of device memory for operators.
 //
 //   Tensor<const float> x = args.tensor<const float>(0);
 //   float v = x[i];            // Element i of a dense tensor, row-major.
-//   float w = x.at(row, col);  // By index, through the strides.
+//   float w = x.at(row, col);  // The element at these indices; uses the strides.
 //
-// A view: it owns nothing. Shape and strides are in elements, outermost first.
+// It does not own the memory. Shape and strides are in elements, outermost first.
 //
-// Bounds are checked in the checked build only (checks.h), by [] and at(). What goes
-// through data() is not checked in any.
+// Only the checked build (checks.h) checks bounds, in [] and at(). Accesses through data()
+// are never checked.
 #ifndef RESIDENT_KERNELS_SDK_TENSOR_H_
 #define RESIDENT_KERNELS_SDK_TENSOR_H_
 
@@ -43,7 +43,7 @@ class Tensor {
 
   RESIDENT_HOST_DEVICE T* data() const {
 #if defined(__CUDA_ARCH__)
-    __builtin_assume(__isGlobal(data_));  // Global, not generic, loads and stores.
+    __builtin_assume(__isGlobal(data_));  // For global instead of generic loads and stores.
 #endif
     return data_;
   }
@@ -53,10 +53,10 @@ class Tensor {
   RESIDENT_HOST_DEVICE i64 shape(u32 i) const { return described_ ? described_->shape[i] : size_; }
   RESIDENT_HOST_DEVICE i64 stride(u32 i) const { return described_ ? described_->strides[i] : 1; }
 
-  // Element type as sent. An operator that takes several dtypes switches on it.
+  // Element type in the request. An operator that accepts several dtypes switches on it.
   RESIDENT_HOST_DEVICE DType dtype() const { return described_ ? described_->dtype : DType::kF32; }
 
-  // Whether elements stand densely, row-major, so that data()[0, size()) is all.
+  // Whether elements are dense in row-major order: data()[0, size()) are all elements.
   RESIDENT_HOST_DEVICE bool dense() const {
     i64 expected = 1;
     for (u32 i = rank(); i-- > 0;) {
@@ -115,7 +115,8 @@ class Tensor {
   RESIDENT_HOST_DEVICE bool ElementSizeIsRight() const {
     return described_ == nullptr || SizeOf(described_->dtype) == sizeof(T);
   }
-  // An element in the place of one that is not there, or that is of another size.
+  // Reports the violation and returns a substitute for an element that does not exist, or that has
+  // another size.
   RESIDENT_HOST_DEVICE T& RefuseElement(ViolationKind kind, u32 dimension, i64 index,
                                         i64 limit) const {
     if (!ElementSizeIsRight()) {
@@ -132,8 +133,8 @@ class Tensor {
   i64 size_;
   const TensorArgument* described_;
 #if RESIDENT_CHECKED
-  BlockState* state_ = nullptr;  // Null for a tensor that the operator made itself:
-  u8 argument_ = 0;              // its bounds are what the operator says, and not checked.
+  BlockState* state_ = nullptr;  // Null for a tensor that the operator created: it is not checked.
+  u8 argument_ = 0;
 #endif
 };
 

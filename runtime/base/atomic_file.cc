@@ -31,7 +31,7 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status SyncFolderOf(const std::string& path) {
+absl::Status SyncParentFolder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -44,22 +44,22 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
                                  const AtomicFileOptions& options) {
-  std::string draft = path + ".XXXXXX";
-  // O_EXCL: a link of that name is an error.
-  int fd = mkostemp(draft.data(), O_CLOEXEC);
+  std::string temporary = path + ".XXXXXX";
+  // mkostemp opens with O_EXCL, so it does not follow a link of that name.
+  int fd = mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return Failed("create");
-  absl::Cleanup remove_draft = [&] {
+  absl::Cleanup remove_temporary = [&] {
     if (fd >= 0) close(fd);
-    unlink(draft.c_str());
+    unlink(temporary.c_str());
   };
   for (const absl::string_view part : parts) RETURN_IF_ERROR(WriteAll(fd, part));
   if (fchmod(fd, options.mode) != 0) return Failed("chmod");
   if (options.durable && fsync(fd) != 0) return Failed("sync");
   // Some file systems report a full disk only here.
   if (close(std::exchange(fd, -1)) != 0) return Failed("close");
-  if (rename(draft.c_str(), path.c_str()) != 0) return Failed("rename");
-  std::move(remove_draft).Cancel();
-  return options.durable ? SyncFolderOf(path) : absl::OkStatus();
+  if (rename(temporary.c_str(), path.c_str()) != 0) return Failed("rename");
+  std::move(remove_temporary).Cancel();
+  return options.durable ? SyncParentFolder(path) : absl::OkStatus();
 }
 
 }  // namespace resident

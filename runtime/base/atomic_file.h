@@ -1,9 +1,10 @@
-// WriteFileAtomically: replaces a file so that readers see the old contents or the new ones.
+// WriteFileAtomically: replaces a file so that readers see either the old or the new contents.
 //
-// The contents are written to a temporary file in the same folder, which is then renamed. An error
-// leaves the old file as it was and no temporary file.
+// The contents are written to a temporary file in the same folder, which is then renamed. On an
+// error the old file is unchanged and no temporary file remains.
 //
-// Thread safety: free function; of two writers of one path, one wins.
+// Thread safety: may be called from any thread. If two threads write the same path, the file has
+// the contents of one of them.
 #ifndef RESIDENT_RUNTIME_BASE_ATOMIC_FILE_H_
 #define RESIDENT_RUNTIME_BASE_ATOMIC_FILE_H_
 
@@ -19,12 +20,12 @@ namespace resident {
 
 struct AtomicFileOptions {
   mode_t mode = 0600;
-  // Whether file and folder are on the disk when the call returns.
+  // Whether the call returns only after the file and the folder are synced to the disk.
   bool durable = false;
 };
 
 // Errors: UNAVAILABLE with the step that failed and the system's reason ("write: No space left on
-// device"); the caller adds the path and what to do.
+// device"); the caller adds the path and the fix.
 absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
                                  const AtomicFileOptions& options = {});
 

@@ -16,12 +16,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Contents(const std::string& path) {
+std::string ReadContents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-size_t FilesIn(const std::string& folder) {
+size_t CountFiles(const std::string& folder) {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
@@ -31,11 +31,11 @@ TEST(AtomicFileTest, ReplacesTheContents) {
   ASSERT_TRUE(WriteFileAtomically(path, {"old"}).ok());
   ASSERT_TRUE(
       WriteFileAtomically(path, {"new ", "contents"}, {.mode = 0644, .durable = true}).ok());
-  EXPECT_EQ(Contents(path), "new contents");
+  EXPECT_EQ(ReadContents(path), "new contents");
   struct stat info;
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777u, 0644u);
-  EXPECT_EQ(FilesIn(folder.path()), 1u);
+  EXPECT_EQ(CountFiles(folder.path()), 1u);
 }
 
 TEST(AtomicFileTest, SymbolicLinksAreReplacedAndNotFollowed) {
@@ -45,8 +45,8 @@ TEST(AtomicFileTest, SymbolicLinksAreReplacedAndNotFollowed) {
   ASSERT_TRUE(WriteFileAtomically(victim, {"precious"}).ok());
   ASSERT_EQ(symlink(victim.c_str(), path.c_str()), 0);
   ASSERT_TRUE(WriteFileAtomically(path, {"text"}).ok());
-  EXPECT_EQ(Contents(victim), "precious");
-  EXPECT_EQ(Contents(path), "text");
+  EXPECT_EQ(ReadContents(victim), "precious");
+  EXPECT_EQ(ReadContents(path), "text");
   EXPECT_FALSE(std::filesystem::is_symlink(path));
 }
 
@@ -57,7 +57,7 @@ TEST(AtomicFileTest, AnErrorLeavesTheOldFileAndNothingElse) {
   const absl::Status status = WriteFileAtomically(path, {"new"});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rename: "));
-  EXPECT_EQ(FilesIn(folder.path()), 1u);
+  EXPECT_EQ(CountFiles(folder.path()), 1u);
   EXPECT_THAT(std::string(WriteFileAtomically(folder.path() + "/none/file", {"new"}).message()),
               HasSubstr("create: No such file"));
 }

@@ -20,8 +20,8 @@ bool IsFlag(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && !IsNegativeNumber(word);
 }
 
-// "batch" of "--batch=1"; empty if it has one dash.
-std::string FlagName(const std::string& argument) {
+// "batch" for "--batch=1"; empty for an argument with one dash.
+std::string ParseFlagName(const std::string& argument) {
   if (!absl::StartsWith(argument, "--")) return "";
   const std::string flag = argument.substr(2);
   return flag.substr(0, flag.find('='));
@@ -46,7 +46,7 @@ std::string FlagTable(const std::vector<Command::FlagInfo>& flags) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Command::FlagInfo& flag : flags) {
     std::string text = flag.help;
-    if (!flag.environment.empty()) absl::StrAppend(&text, "; without it $", flag.environment);
+    if (!flag.environment.empty()) absl::StrAppend(&text, "; overrides $", flag.environment);
     rows.emplace_back(absl::StrCat("--", flag.name), absl::StrCat(text, DefaultText(flag)));
   }
   return Columns(rows);
@@ -60,7 +60,7 @@ Command::Command(std::string name, std::string summary)
       summary_(std::move(summary)),
       owned_app_(std::make_unique<CLI::App>(summary_, name_)),
       app_(owned_app_.get()) {
-  app_->set_help_flag();  // Ours knows the rest of the tree.
+  app_->set_help_flag();  // HelpText() replaces CLI11's help.
   app_->fallthrough();
   app_->require_subcommand(0, 1);
   app_->allow_extras();
@@ -74,13 +74,13 @@ Command::Command(Command* parent, std::string name, std::string summary, std::st
       details_(std::move(details)),
       app_(parent->app_->add_subcommand(name_, summary_)) {
   app_->require_subcommand(0, 1);
-  app_->allow_extras(false);  // They go to the program.
+  app_->allow_extras(false);  // The program collects them.
   app_->preparse_callback([this](size_t) {
     Command& program = this->program();
     const std::vector<std::string> before = program.app_->remaining();
-    if (before.empty() || program.stray_above_ != nullptr) return;
-    program.stray_above_ = parent_;
-    program.stray_ = before.front();
+    if (before.empty() || program.unknown_word_parent_ != nullptr) return;
+    program.unknown_word_parent_ = parent_;
+    program.unknown_word_ = before.front();
   });
 }
 
@@ -116,8 +116,9 @@ std::string Command::path() const {
 }
 
 absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> arguments) {
-  // CLI11 gets the words first, so that a command's flags may stand before its name, and each
-  // value as an argument of its own: it does not take "--name=" for an empty value.
+  // The words are passed to CLI11 first, so that a command's flags may be written before its name.
+  // Each value is passed as a separate argument, because CLI11 does not accept "--name=" as an
+  // empty value.
   std::vector<std::string> line;
   std::vector<std::string> flags;
   const auto end = std::ranges::find(arguments, "--");
@@ -127,7 +128,7 @@ absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> argume
       continue;
     }
     flags.push_back(*argument);
-    const FlagInfo* const flag = FindFlag(FlagName(*argument));
+    const FlagInfo* const flag = FindFlag(ParseFlagName(*argument));
     if (flag == nullptr || flag->is_bool) continue;
     if (const size_t equals = argument->find('='); equals != std::string::npos) {
       flags.back().resize(equals);
@@ -137,7 +138,7 @@ absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> argume
     }
   }
   line.insert(line.end(), flags.begin(), flags.end());
-  std::ranges::reverse(line);  // As CLI11 takes it.
+  std::ranges::reverse(line);  // CLI11 expects the arguments in reverse order.
   try {
     app_->parse(line);
   } catch (const CLI::ArgumentMismatch& error) {
@@ -145,11 +146,10 @@ absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> argume
     return absl::InvalidArgumentError(
         absl::StrCat("flag ", parts[0], " has no value. Fix: ", parts[0], "=VALUE"));
   } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(error.what(), ". Fix: ", name_, " --help says what there is"));
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), ". Fix: see ", name_, " --help"));
   }
 
-  if (stray_above_ != nullptr) return stray_above_->NoCommand(stray_);
+  if (unknown_word_parent_ != nullptr) return unknown_word_parent_->UnknownCommand(unknown_word_);
   const Command* command = this;
   for (bool deeper = true; deeper;) {
     const auto next =
@@ -159,7 +159,7 @@ absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> argume
   }
   Words words;
   for (std::string& word : app_->remaining()) {
-    if (IsFlag(word)) return command->NoFlag(word);
+    if (IsFlag(word)) return command->UnknownFlag(word);
     words.push_back(std::move(word));
   }
   if (end != arguments.end()) words.insert(words.end(), end + 1, arguments.end());
@@ -175,8 +175,9 @@ absl::Status Command::SetFlags() const {
     std::string error;
     if (flag.set(text, &error)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag.name, " cannot be '", text, "'", error.empty() ? "" : ": ", error, ". Fix: ",
-        flag.fix.empty() ? absl::StrCat("it is: ", flag.help, DefaultText(flag)) : flag.fix));
+        "invalid value for --", flag.name, ": '", text, "'", error.empty() ? "" : ": ", error,
+        ". Fix: ",
+        flag.fix.empty() ? absl::StrCat("give: ", flag.help, DefaultText(flag)) : flag.fix));
   }
   return parent_ == nullptr ? absl::OkStatus() : parent_->SetFlags();
 }
@@ -185,19 +186,19 @@ absl::Status Command::CheckWords(const Words& words) const {
   const std::vector<std::string> named = absl::StrSplit(usage_, ' ', absl::SkipEmpty());
   const auto optional = [](const std::string& word) { return word[0] == '['; };
   const auto many = [](const std::string& word) { return absl::EndsWith(word, "..."); };
-  const size_t least = named.size() - std::ranges::count_if(named, optional);
+  const size_t min_words = named.size() - std::ranges::count_if(named, optional);
   const bool too_many = words.size() > named.size() && std::ranges::none_of(named, many);
   if (!commands_.empty() && (run_ == nullptr || too_many)) {
-    return NoCommand(words.empty() ? "" : words[0]);
+    return UnknownCommand(words.empty() ? "" : words[0]);
   }
-  if (words.size() >= least && !too_many) return absl::OkStatus();
+  if (words.size() >= min_words && !too_many) return absl::OkStatus();
   if (named.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path(), " takes no words, and was given '", words[0], "'. Fix: ", path()));
+        absl::StrCat(path(), " takes no arguments, but got '", words[0], "'. Fix: ", path()));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(path(), " takes ", usage_, ", and was given ", words.size(),
-                   words.size() == 1 ? " word" : " words", ". Fix: ", path(), " ", usage_));
+      absl::StrCat(path(), " takes ", usage_, ", but got ", words.size(),
+                   words.size() == 1 ? " argument" : " arguments", ". Fix: ", path(), " ", usage_));
 }
 
 const Command::FlagInfo* Command::FindFlag(const std::string& name) const {
@@ -210,8 +211,8 @@ const Command::FlagInfo* Command::FindFlag(const std::string& name) const {
   return nullptr;
 }
 
-absl::Status Command::NoFlag(const std::string& argument) const {
-  const std::string name = FlagName(argument);
+absl::Status Command::UnknownFlag(const std::string& argument) const {
+  const std::string name = ParseFlagName(argument);
   std::vector<std::string_view> known;
   for (const Command* command = this; command != nullptr; command = command->parent_) {
     for (const FlagInfo& own : command->flags_) known.push_back(own.name);
@@ -223,11 +224,12 @@ absl::Status Command::NoFlag(const std::string& argument) const {
   } else if (!nearest.empty()) {
     fix = absl::StrCat("did you mean --", nearest, "?");
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      path(), " has no flag ", name.empty() ? argument : absl::StrCat("--", name), ". Fix: ", fix));
+  return absl::InvalidArgumentError(absl::StrCat(path(), ": unknown flag ",
+                                                 name.empty() ? argument : absl::StrCat("--", name),
+                                                 ". Fix: ", fix));
 }
 
-absl::Status Command::NoCommand(const std::string& word) const {
+absl::Status Command::UnknownCommand(const std::string& word) const {
   std::vector<std::string_view> known;
   for (const auto& command : commands_) known.push_back(command->name_);
   const std::string nearest = word.empty() ? "" : Nearest(word, known);
@@ -237,7 +239,7 @@ absl::Status Command::NoCommand(const std::string& word) const {
     for (const auto& command : commands_) absl::StrAppend(&fix, " ", command->name_);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      path(), word.empty() ? " needs a command" : absl::StrCat(" has no command '", word, "'"),
+      path(), word.empty() ? " needs a command" : absl::StrCat(": unknown command '", word, "'"),
       ". Fix: ", fix));
 }
 
@@ -246,7 +248,7 @@ absl::StatusOr<const Command*> Command::Find(const Words& words) const {
   for (const std::string& word : words) {
     const auto next =
         std::ranges::find_if(found->commands_, [&](const auto& c) { return c->name_ == word; });
-    if (next == found->commands_.end()) return found->NoCommand(word);
+    if (next == found->commands_.end()) return found->UnknownCommand(word);
     found = next->get();
   }
   return found;

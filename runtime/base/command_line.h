@@ -1,4 +1,5 @@
-// The command line of a program: its commands, their flags, and the words that they take.
+// The command line of a program: its commands, their flags, and their positional arguments, which
+// this file calls words.
 //
 //   resident::Command program("residentctl", "talks to residentd");
 //   resident::Command& bench = program.Add("bench", "measures latency and throughput");
@@ -7,13 +8,14 @@
 //   auto call = program.Parse(arguments);
 //   return call.ok() ? call->command->RunWith(call->words) : UsageError(call.status());
 //
-// A flag is given as --name=value or --name value, and a bool also as --name or --noname. A
+// A flag is written as --name=value or --name value, and a bool also as --name or --noname. A
 // command takes its own flags and those of the commands above it; flags and words may be mixed.
-// "--" ends the flags; "-" and negative numbers are words. The last of several values counts.
+// "--" ends the flags; "-" and negative numbers are words. If a flag has several values, the last
+// one is used.
 //
-// CLI11 parses the line. It is included in command_line.cc alone, because it takes seconds to
-// compile. Values are converted by absl::ParseFlag, so that a type of the project's own needs
-// AbslParseFlag and AbslUnparseFlag.
+// CLI11 parses the line. Only command_line.cc includes it, because it takes seconds to compile.
+// Values are converted by absl::ParseFlag, so a type of the project's own needs AbslParseFlag and
+// AbslUnparseFlag.
 //
 // Thread safety: none; Flag() keeps pointers to the values, which must outlive Parse().
 #ifndef RESIDENT_RUNTIME_BASE_COMMAND_LINE_H_
@@ -44,18 +46,18 @@ class Option;
 
 namespace resident {
 
-// What a flag's value must satisfy beyond its type.
+// Conditions on a flag's value in addition to its type.
 template <typename T>
 struct FlagRule {
-  // Bounds, which may be taken.
+  // Inclusive bounds.
   std::optional<T> low = {};
   std::optional<T> high = {};
   std::function<bool(const T&)> holds = {};
-  // The only texts that are taken.
+  // If not empty, only these texts are accepted.
   std::vector<std::string> one_of = {};
-  // What an error tells the user to give; empty: the bounds, the texts, or the flag's help.
+  // The fix in an error message. If empty, it is made from the bounds, the texts, or the help.
   std::string fix = {};
-  // Where the value comes from if the flag is not given; empty: nowhere.
+  // The environment variable that sets the value if the flag is not given; empty: none.
   std::string environment = {};
 };
 
@@ -63,7 +65,7 @@ class Command {
  public:
   using Words = std::vector<std::string>;
 
-  // A flag, whatever its type.
+  // A flag of any type.
   struct FlagInfo {
     std::string name;
     std::string help;
@@ -72,66 +74,66 @@ class Command {
     std::string environment;
     std::vector<std::string> choices;
     bool is_bool = false;
-    // Whether the value is taken. If not, the error may say why.
+    // Sets the variable; returns whether the value is valid. If not, *error may contain a reason.
     std::function<bool(const std::string& text, std::string* error)> set;
     const Command* owner = nullptr;
     CLI::Option* option = nullptr;
   };
 
-  // What a command line asks for.
+  // The result of parsing a command line.
   struct Call {
     const Command* command;
     Words words;
-    // --help or -h: the command's help, instead of running it.
+    // --help or -h: print the command's help instead of running it.
     bool help;
   };
 
-  // The program itself.
+  // Constructs the program, which is the root command.
   Command(std::string name, std::string summary);
   ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
-  // A command of this one. `details` is text for its help, in whole lines.
+  // Adds a subcommand. `details` is text for its help, in whole lines.
   Command& Add(std::string name, std::string summary, std::string details = "");
 
-  // Another spelling of the command's name.
+  // Adds another name for the command.
   Command& Alias(const std::string& name);
 
-  // A flag --name that sets *value; what *value holds now is the default.
+  // Adds a flag --name that sets *value. The current content of *value is the default.
   template <typename T>
   void Flag(std::string name, T* value, std::string help,
             const std::type_identity_t<FlagRule<T>>& rule = {}) {
     FlagAs<T>(std::move(name), value, std::move(help), rule);
   }
 
-  // The same where the flag's type differs from the variable's.
+  // The same if the flag's type differs from the variable's.
   template <typename As, typename T>
   void FlagAs(std::string name, T* value, std::string help, const FlagRule<As>& rule = {});
 
-  // What the command does: `run` gets the words and returns the exit code. `usage` names the
-  // words: "NAME [VERSION]", "ID...", "[FILE]...". A command that is not given Run() needs one
-  // of its own commands.
+  // Sets the function that runs the command: `run` receives the words and returns the exit code.
+  // `usage` names the words: "NAME [VERSION]", "ID...", "[FILE]...". A command without Run()
+  // requires one of its subcommands.
   void Run(std::string usage, std::function<int(const Words&)> run);
 
-  // Sets the flags that the arguments (without the program's name) and the environment give.
-  // INVALID_ARGUMENT: an unknown command or flag, a missing or wrong value, too few or too many
+  // Sets the flags from the arguments (without the program's name) and from the environment.
+  // INVALID_ARGUMENT: an unknown command or flag, a missing or invalid value, too few or too many
   // words. The message ends with "Fix: ...".
   //
   // REQUIRES: this is the program, and it has not parsed before.
   absl::StatusOr<Call> Parse(std::span<const std::string> arguments);
 
-  // REQUIRES: Parse() named this command.
+  // REQUIRES: Parse() returned this command.
   int RunWith(const Words& words) const { return run_(words); }
 
-  // The command that the words lead to. INVALID_ARGUMENT: there is none.
+  // Finds a command by its names below this one. INVALID_ARGUMENT: there is none.
   absl::StatusOr<const Command*> Find(const Words& words) const;
 
-  // All that there is to say about the command, in lines.
+  // The complete help of the command, in lines.
   std::string HelpText() const;
 
   const std::string& name() const { return name_; }
-  // From the program's name on: "residentctl ops install".
+  // The names from the program to this command: "residentctl ops install".
   std::string path() const;
   const std::string& summary() const { return summary_; }
   const std::string& usage() const { return usage_; }
@@ -144,8 +146,9 @@ class Command {
   const Command& program() const { return parent_ == nullptr ? *this : parent_->program(); }
   Command& program() { return parent_ == nullptr ? *this : parent_->program(); }
   const FlagInfo* FindFlag(const std::string& name) const;
-  absl::Status NoFlag(const std::string& argument) const;
-  absl::Status NoCommand(const std::string& word) const;
+  absl::Status UnknownFlag(const std::string& argument) const;
+  // `word` may be empty: a command is missing.
+  absl::Status UnknownCommand(const std::string& word) const;
   absl::Status SetFlags() const;
   absl::Status CheckWords(const Words& words) const;
 
@@ -157,13 +160,14 @@ class Command {
   std::function<int(const Words&)> run_;
   std::vector<FlagInfo> flags_;
   std::vector<std::unique_ptr<Command>> commands_;
-  // The program's is its own; the others' are part of it.
+  // Set in the program only. The apps of the other commands are part of it.
   std::unique_ptr<CLI::App> owned_app_;
   CLI::App* app_;
   bool help_ = false;
-  // Of the program: a word before a command's name, which is not the name of a command.
-  const Command* stray_above_ = nullptr;
-  std::string stray_;
+  // Set in the program only: a word before a command's name that does not name a command, and the
+  // command that has no such subcommand.
+  const Command* unknown_word_parent_ = nullptr;
+  std::string unknown_word_;
 };
 
 // Implementation details follow.
@@ -180,7 +184,7 @@ std::string Text(const T& value) {
 }
 inline std::string Text(const absl::Duration& value) { return absl::FormatDuration(value); }
 
-// Times are given as in "1m30s", and rounded up.
+// Durations are written as in "1m30s", and are rounded up.
 template <typename Rep, typename Period>
 bool Parse(const std::string& text, std::chrono::duration<Rep, Period>* value, std::string* error) {
   absl::Duration duration;
@@ -195,7 +199,7 @@ std::string Text(const std::chrono::duration<Rep, Period>& value) {
 }
 
 template <typename T>
-std::string Fix(const FlagRule<T>& rule) {
+std::string FixText(const FlagRule<T>& rule) {
   if (!rule.fix.empty()) return rule.fix;
   if (!rule.one_of.empty()) {
     const auto last = rule.one_of.end() - 1;
@@ -210,8 +214,8 @@ std::string Fix(const FlagRule<T>& rule) {
 }
 
 template <typename T>
-bool Holds(const FlagRule<T>& rule, const T& value) {
-  if constexpr (std::totally_ordered<T>) {  // A NaN is out of every bound.
+bool IsValid(const FlagRule<T>& rule, const T& value) {
+  if constexpr (std::totally_ordered<T>) {  // A NaN is outside of all bounds.
     if (rule.low.has_value() && !(value >= *rule.low)) return false;
     if (rule.high.has_value() && !(value <= *rule.high)) return false;
   }
@@ -226,16 +230,16 @@ void Command::FlagAs(std::string name, T* value, std::string help, const FlagRul
   flag.name = std::move(name);
   flag.help = std::move(help);
   flag.default_text = flag_value::Text(As{*value});
-  flag.fix = flag_value::Fix(rule);
+  flag.fix = flag_value::FixText(rule);
   flag.environment = rule.environment;
   flag.choices = rule.one_of;
   flag.is_bool = std::is_same_v<As, bool>;
   flag.set = [value, rule](const std::string& text, std::string* error) {
     As parsed{};
-    const bool taken = (rule.one_of.empty() || std::ranges::count(rule.one_of, text) > 0) &&
-                       flag_value::Parse(text, &parsed, error) && flag_value::Holds(rule, parsed);
-    if (taken) *value = parsed;
-    return taken;
+    const bool valid = (rule.one_of.empty() || std::ranges::count(rule.one_of, text) > 0) &&
+                       flag_value::Parse(text, &parsed, error) && flag_value::IsValid(rule, parsed);
+    if (valid) *value = parsed;
+    return valid;
   };
   AddFlag(std::move(flag));
 }

@@ -43,7 +43,7 @@ class CommandLineTest : public ::testing::Test {
   absl::StatusOr<Command::Call> Parse(std::vector<std::string> arguments) {
     return program_.Parse(arguments);
   }
-  std::string ErrorOf(std::vector<std::string> arguments) {
+  std::string ParseExpectingError(std::vector<std::string> arguments) {
     const absl::Status status = Parse(std::move(arguments)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(". Fix: "));
@@ -77,20 +77,20 @@ TEST_F(CommandLineTest, TheCommandThatIsNamedRuns) {
   EXPECT_EQ(call->command->RunWith(call->words), 7);
 }
 
-TEST_F(CommandLineTest, ABooleanTakesNoWordAndCanBeDenied) {
+TEST_F(CommandLineTest, ABooleanDoesNotTakeTheNextWordAsItsValue) {
   auto call = Parse({"--json", "ops", "add"});
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_TRUE(json_);
   EXPECT_THAT(call->words, ElementsAre("add"));
 }
 
-TEST_F(CommandLineTest, TheLastOfSeveralValuesCounts) {
+TEST_F(CommandLineTest, TheLastOfSeveralValuesIsUsed) {
   ASSERT_TRUE(Parse({"--json", "bench", "--batch=4", "--nojson", "--batch", "5"}).ok());
   EXPECT_FALSE(json_);
   EXPECT_EQ(batch_, 5);
 }
 
-TEST_F(CommandLineTest, ABooleanTakesTheUsualTexts) {
+TEST_F(CommandLineTest, ABooleanAcceptsTheUsualTexts) {
   json_ = true;
   ASSERT_TRUE(Parse({"bench", "--json=no"}).ok());
   EXPECT_FALSE(json_);
@@ -116,7 +116,7 @@ TEST_F(CommandLineTest, TwoDashesEndTheFlags) {
   EXPECT_FALSE(json_);
 }
 
-TEST_F(CommandLineTest, NamesOfCommandsAreWordsBehindTheCommand) {
+TEST_F(CommandLineTest, NamesOfCommandsAreWordsAfterTheCommand) {
   const auto call = Parse({"ops", "install", "install", "bench"});
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_THAT(call->words, ElementsAre("install", "bench"));
@@ -135,65 +135,65 @@ TEST_F(CommandLineTest, AnAliasNamesTheCommand) {
   EXPECT_EQ(call->command->name(), "version");
 }
 
-TEST_F(CommandLineTest, TheFlagCountsForMoreThanTheEnvironment) {
+TEST_F(CommandLineTest, TheFlagOverridesTheEnvironment) {
   setenv(kVariable, "far:2", 1);
   ASSERT_TRUE(Parse({"bench", "--server=flag:3"}).ok());
   EXPECT_EQ(server_, "flag:3");
 }
 
-TEST_F(CommandLineTest, TheEnvironmentCountsForMoreThanTheDefault) {
+TEST_F(CommandLineTest, TheEnvironmentOverridesTheDefault) {
   setenv(kVariable, "far:2", 1);
   ASSERT_TRUE(Parse({"bench"}).ok());
   EXPECT_EQ(server_, "far:2");
 }
 
-TEST_F(CommandLineTest, TimesAreRoundedUp) {
+TEST_F(CommandLineTest, DurationsAreRoundedUp) {
   ASSERT_TRUE(Parse({"bench", "--timeout=1500us"}).ok());
   EXPECT_EQ(timeout_, std::chrono::milliseconds(2));
 }
 
-// Each line is parsed once by a program of its own.
-class WrongLineTest
+// Each command line is parsed once, by a separate program.
+class InvalidCommandLineTest
     : public CommandLineTest,
       public ::testing::WithParamInterface<std::pair<std::vector<std::string>, const char*>> {};
 
-TEST_P(WrongLineTest, IsRefusedWithWhatIsWrong) {
+TEST_P(InvalidCommandLineTest, IsRefusedWithTheReason) {
   const auto& [arguments, expected] = GetParam();
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr(expected));
+  EXPECT_THAT(ParseExpectingError(arguments), HasSubstr(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    CommandLine, WrongLineTest,
+    CommandLine, InvalidCommandLineTest,
     ::testing::ValuesIn(std::vector<std::pair<std::vector<std::string>, const char*>>{
         {{}, "ctl needs a command. Fix: one of bench ops flux"},
         {{"--json"}, "ctl needs a command"},
-        {{"bnch"}, "ctl has no command 'bnch'. Fix: did you mean bench?"},
-        {{"x", "bench"}, "ctl has no command 'x'"},
+        {{"bnch"}, "ctl: unknown command 'bnch'. Fix: did you mean bench?"},
+        {{"x", "bench"}, "ctl: unknown command 'x'"},
         {{"flux"}, "ctl flux needs a command"},
-        {{"flux", "fly", "x"}, "ctl flux has no command 'fly'"},
-        {{"ops", "add", "install", "x"}, "ctl ops has no command 'add'"},
+        {{"flux", "fly", "x"}, "ctl flux: unknown command 'fly'"},
+        {{"ops", "add", "install", "x"}, "ctl ops: unknown command 'add'"},
         {{"ops", "instal", "x"}, "did you mean install?"},
-        {{"bench", "now"}, "ctl bench takes no words, and was given 'now'"},
-        {{"ops", "install"}, "ctl ops install takes NAME [FILE]..., and was given 0 words"},
-        {{"flux", "run", "a", "b"}, "ctl flux run takes FILE, and was given 2 words"},
-        {{"--sever=x", "bench"}, "ctl bench has no flag --sever. Fix: did you mean --server?"},
-        {{"bench", "--zzzzzzzz"}, "has no flag --zzzzzzzz. Fix: ctl bench --help"},
-        {{"bench", "-x"}, "ctl bench has no flag -x"},
+        {{"bench", "now"}, "ctl bench takes no arguments, but got 'now'"},
+        {{"ops", "install"}, "ctl ops install takes NAME [FILE]..., but got 0 arguments"},
+        {{"flux", "run", "a", "b"}, "ctl flux run takes FILE, but got 2 arguments"},
+        {{"--sever=x", "bench"}, "ctl bench: unknown flag --sever. Fix: did you mean --server?"},
+        {{"bench", "--zzzzzzzz"}, "unknown flag --zzzzzzzz. Fix: ctl bench --help"},
+        {{"bench", "-x"}, "ctl bench: unknown flag -x"},
         {{"bench", "--wait=active"}, "Fix: it is a flag of ctl ops install"},
-        {{"bench", "--flagfile=/etc/passwd"}, "has no flag --flagfile"},
-        {{"bench", "--version"}, "ctl bench has no flag --version"},
+        {{"bench", "--flagfile=/etc/passwd"}, "unknown flag --flagfile"},
+        {{"bench", "--version"}, "ctl bench: unknown flag --version"},
         {{"bench", "--server"}, "flag --server has no value. Fix: --server=VALUE"},
-        {{"bench", "--batch=many"}, "--batch cannot be 'many'"},
-        {{"bench", "--batch=0"}, "--batch cannot be '0'. Fix: give 1 to 100"},
-        {{"bench", "--batch", "-1"}, "--batch cannot be '-1'"},
-        {{"bench", "--batch=4294967297"}, "--batch cannot be"},
-        {{"bench", "--timeout=soon"}, "--timeout cannot be 'soon'. Fix: give at most 1h"},
-        {{"bench", "--timeout=inf"}, "--timeout cannot be 'inf'"},
-        {{"bench", "--ratio=nan"}, "--ratio cannot be 'nan'. Fix: give at least 0"},
-        {{"bench", "--device=x"}, "--device cannot be 'x'"},
-        {{"bench", "--json=maybe"}, "--json cannot be 'maybe'"},
+        {{"bench", "--batch=many"}, "invalid value for --batch: 'many'"},
+        {{"bench", "--batch=0"}, "invalid value for --batch: '0'. Fix: give 1 to 100"},
+        {{"bench", "--batch", "-1"}, "invalid value for --batch: '-1'"},
+        {{"bench", "--batch=4294967297"}, "invalid value for --batch: "},
+        {{"bench", "--timeout=soon"}, "invalid value for --timeout: 'soon'. Fix: give at most 1h"},
+        {{"bench", "--timeout=inf"}, "invalid value for --timeout: 'inf'"},
+        {{"bench", "--ratio=nan"}, "invalid value for --ratio: 'nan'. Fix: give at least 0"},
+        {{"bench", "--device=x"}, "invalid value for --device: 'x'"},
+        {{"bench", "--json=maybe"}, "invalid value for --json: 'maybe'"},
         {{"ops", "install", "x", "--wait=never"},
-         "--wait cannot be 'never'. Fix: give staged or active"},
+         "invalid value for --wait: 'never'. Fix: give staged or active"},
     }));
 
 TEST_F(CommandLineTest, HelpNamesEveryFlagWithItsDefault) {
@@ -201,7 +201,7 @@ TEST_F(CommandLineTest, HelpNamesEveryFlagWithItsDefault) {
   EXPECT_THAT(text, HasSubstr("Usage: ctl ops [COMMAND] [NAME] [--FLAG=VALUE]..."));
   EXPECT_THAT(text, HasSubstr("install NAME [FILE]...  a new version"));
   EXPECT_THAT(text, HasSubstr("--wait  until when (default staged)"));
-  EXPECT_THAT(text, HasSubstr(std::string("where; without it $") + kVariable));
+  EXPECT_THAT(text, HasSubstr(std::string("where; overrides $") + kVariable));
   EXPECT_FALSE(program_.Find({"ops", "list"}).ok());
 }
 

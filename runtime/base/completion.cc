@@ -11,29 +11,29 @@
 namespace resident {
 namespace {
 
-// A command where it is reached, with all flags that it takes there.
-struct Place {
+// A command with its path and all flags that it accepts.
+struct Node {
   // "/ops/install"; empty: the program.
-  std::string at;
+  std::string path;
   const Command* command;
   std::vector<const Command::FlagInfo*> flags;
 };
 
-void Collect(const Command& command, Place place, std::vector<Place>& places) {
-  for (const Command::FlagInfo& flag : command.flags()) place.flags.push_back(&flag);
-  places.push_back(place);
+void Collect(const Command& command, Node node, std::vector<Node>& nodes) {
+  for (const Command::FlagInfo& flag : command.flags()) node.flags.push_back(&flag);
+  nodes.push_back(node);
   for (const auto& below : command.commands()) {
-    Collect(*below, {absl::StrCat(place.at, "/", below->name()), below.get(), place.flags}, places);
+    Collect(*below, {absl::StrCat(node.path, "/", below->name()), below.get(), node.flags}, nodes);
   }
 }
 
-std::vector<Place> Places(const Command& program) {
-  std::vector<Place> places;
-  Collect(program, {"", &program, {}}, places);
-  return places;
+std::vector<Node> ListNodes(const Command& program) {
+  std::vector<Node> nodes;
+  Collect(program, {"", &program, {}}, nodes);
+  return nodes;
 }
 
-// As a word of bash and zsh.
+// Quotes for bash and zsh.
 std::string Quote(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
@@ -42,30 +42,30 @@ std::string FishQuote(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
-// The places below the program, as alternatives of a pattern.
-std::string Alternatives(const std::vector<Place>& places, const char* separator) {
+// The paths below the program, as alternatives of a pattern.
+std::string Alternatives(const std::vector<Node>& nodes, const char* separator) {
   std::vector<std::string> names;
-  for (const Place& place : places) {
-    if (!place.at.empty()) names.push_back(place.at);
+  for (const Node& node : nodes) {
+    if (!node.path.empty()) names.push_back(node.path);
   }
   return absl::StrJoin(names, separator);
 }
 
 std::string BashScript(const Command& program) {
-  const std::vector<Place> places = Places(program);
+  const std::vector<Node> nodes = ListNodes(program);
   std::string cases;
   std::string choices;
-  for (const Place& place : places) {
+  for (const Node& node : nodes) {
     std::vector<std::string> commands;
     std::vector<std::string> flags = {"--help"};
-    for (const auto& command : place.command->commands()) commands.push_back(command->name());
-    for (const Command::FlagInfo* flag : place.flags) {
+    for (const auto& command : node.command->commands()) commands.push_back(command->name());
+    for (const Command::FlagInfo* flag : node.flags) {
       flags.push_back(absl::StrCat("--", flag->name, flag->is_bool ? "" : "="));
       if (flag->choices.empty()) continue;
-      absl::StrAppend(&choices, "    ", place.at, "/--", flag->name, ") words='",
+      absl::StrAppend(&choices, "    ", node.path, "/--", flag->name, ") words='",
                       absl::StrJoin(flag->choices, " "), "' ;;\n");
     }
-    absl::StrAppend(&cases, "    ", Quote(place.at), ") words='", absl::StrJoin(commands, " "),
+    absl::StrAppend(&cases, "    ", Quote(node.path), ") words='", absl::StrJoin(commands, " "),
                     "' flags='", absl::StrJoin(flags, " "), "' ;;\n");
   }
   return absl::StrReplaceAll(
@@ -74,13 +74,13 @@ _PROGRAM() {
   local at= i words= flags= current=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]}
   for ((i = 1; i < COMP_CWORD; ++i)); do
     case $at/${COMP_WORDS[i]} in
-      PLACES) at+=/${COMP_WORDS[i]} ;;
+      PATHS) at+=/${COMP_WORDS[i]} ;;
     esac
   done
   case $at in
 CASES  esac
   [[ $current == -* ]] && words=$flags
-  # bash makes "=" a word.
+  # bash passes "=" as a separate word.
   [[ $current == = ]] && current=
   [[ $flag == = ]] && flag=${COMP_WORDS[COMP_CWORD - 2]}
   case $at/$flag in
@@ -92,28 +92,28 @@ CHOICES  esac
 complete -o default -F _PROGRAM PROGRAM
 )",
       {{"PROGRAM", program.name()},
-       {"PLACES", Alternatives(places, " | ")},
+       {"PATHS", Alternatives(nodes, " | ")},
        {"CASES", cases},
        {"CHOICES", choices}});
 }
 
 std::string ZshScript(const Command& program) {
-  const std::vector<Place> places = Places(program);
+  const std::vector<Node> nodes = ListNodes(program);
   // A colon ends the name, unless there is a backslash before it.
   const auto described = [](const std::string& name, const std::string& text) {
     return Quote(absl::StrCat(name, ":", absl::StrReplaceAll(text, {{":", "\\:"}})));
   };
   std::string cases;
-  for (const Place& place : places) {
+  for (const Node& node : nodes) {
     std::vector<std::string> commands;
-    std::vector<std::string> flags = {described("--help", "what there is")};
-    for (const auto& command : place.command->commands()) {
+    std::vector<std::string> flags = {described("--help", "print the help")};
+    for (const auto& command : node.command->commands()) {
       commands.push_back(described(command->name(), command->summary()));
     }
-    for (const Command::FlagInfo* flag : place.flags) {
+    for (const Command::FlagInfo* flag : node.flags) {
       flags.push_back(described(absl::StrCat("--", flag->name), flag->help));
     }
-    absl::StrAppend(&cases, "    (", Quote(place.at), ")\n      commands=(",
+    absl::StrAppend(&cases, "    (", Quote(node.path), ")\n      commands=(",
                     absl::StrJoin(commands, " "), ")\n      flags=(", absl::StrJoin(flags, " "),
                     ") ;;\n");
   }
@@ -125,7 +125,7 @@ _PROGRAM() {
   local -a commands flags
   for ((i = 2; i < CURRENT; ++i)); do
     case $at/${words[i]} in
-      (PLACES) at+=/${words[i]} ;;
+      (PATHS) at+=/${words[i]} ;;
     esac
   done
   case $at in
@@ -140,20 +140,20 @@ CASES  esac
 }
 if [[ ${funcstack[1]} == _PROGRAM ]]; then _PROGRAM "$@"; else compdef _PROGRAM PROGRAM; fi
 )",
-      {{"PROGRAM", program.name()}, {"PLACES", Alternatives(places, "|")}, {"CASES", cases}});
+      {{"PROGRAM", program.name()}, {"PATHS", Alternatives(nodes, "|")}, {"CASES", cases}});
 }
 
 std::string FishScript(const Command& program) {
-  const std::vector<Place> places = Places(program);
+  const std::vector<Node> nodes = ListNodes(program);
   std::string lines;
-  for (const Place& place : places) {
+  for (const Node& node : nodes) {
     const std::string here = absl::StrCat("complete -c ", program.name(), " -n '__", program.name(),
-                                          "_at \"", place.at, "\"' ");
-    for (const auto& command : place.command->commands()) {
+                                          "_at \"", node.path, "\"' ");
+    for (const auto& command : node.command->commands()) {
       absl::StrAppend(&lines, here, "-f -a ", command->name(), " -d ",
                       FishQuote(command->summary()), "\n");
     }
-    for (const Command::FlagInfo* flag : place.flags) {
+    for (const Command::FlagInfo* flag : node.flags) {
       const std::string value =
           flag->choices.empty()
               ? " -r"
@@ -168,14 +168,14 @@ function __PROGRAM_at
   set -l at ''
   for word in (commandline -opc)[2..-1]
     switch "$at/$word"
-      case PLACES
+      case PATHS
         set at "$at/$word"
     end
   end
   test "$at" = "$argv[1]"
 end
 LINES)",
-      {{"PROGRAM", program.name()}, {"PLACES", Alternatives(places, " ")}, {"LINES", lines}});
+      {{"PROGRAM", program.name()}, {"PATHS", Alternatives(nodes, " ")}, {"LINES", lines}});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Completion of a program's commands and flags in bash, zsh and fish.
+// Shell completion of a program's commands and flags in bash, zsh and fish.
 //
 // Thread safety: none.
 #ifndef RESIDENT_RUNTIME_BASE_COMPLETION_H_
@@ -8,8 +8,8 @@
 
 namespace resident {
 
-// Adds the commands `completion bash`, `completion zsh` and `completion fish`, which print a
-// script for the shell with all that the program has when the command runs.
+// Adds the commands `completion bash`, `completion zsh` and `completion fish`. Each prints a script
+// for the shell with all commands and flags that the program has at that time.
 void AddCompletionCommand(Command& program);
 
 }  // namespace resident

@@ -1,6 +1,6 @@
-// Futexes: sleeping on a 32-bit word that another thread, or another process, changes.
+// Futexes: a thread sleeps until another thread or process changes a 32-bit word.
 //
-// Thread safety: any thread. The word may lie in memory that processes share.
+// Thread safety: may be called from any thread. The word may be in memory that processes share.
 #ifndef RESIDENT_RUNTIME_BASE_FUTEX_H_
 #define RESIDENT_RUNTIME_BASE_FUTEX_H_
 
@@ -14,7 +14,7 @@ namespace resident {
 void FutexWait(uint32_t* word, uint32_t value,
                std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
-// Wakes all that sleep on the word.
+// Wakes all threads that sleep on the word.
 void FutexWake(uint32_t* word);
 
 }  // namespace resident

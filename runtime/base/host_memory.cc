@@ -5,7 +5,7 @@
 namespace resident {
 namespace {
 
-// Adds unless that would go beyond the limit; `*before` is what there was.
+// Adds unless that would exceed the limit. Sets `*before` to the previous value.
 bool Add(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* before) {
   *before = to.load();
   do {
@@ -16,7 +16,7 @@ bool Add(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* be
 
 }  // namespace
 
-HostMemory::Charge HostMemory::Charged(std::shared_ptr<HostUse> own, uint64_t bytes) {
+HostMemory::Charge HostMemory::MakeCharge(std::shared_ptr<HostUse> own, uint64_t bytes) {
   Charge charge;
   charge.host_ = this;
   charge.own_ = std::move(own);
@@ -27,21 +27,21 @@ HostMemory::Charge HostMemory::Charged(std::shared_ptr<HostUse> own, uint64_t by
 HostMemory::Charge HostMemory::Count(std::shared_ptr<HostUse> own, uint64_t bytes) {
   own->bytes_.fetch_add(bytes);
   all_.fetch_add(bytes);
-  return Charged(std::move(own), bytes);
+  return MakeCharge(std::move(own), bytes);
 }
 
 absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUse> own, uint64_t bytes) {
-  if (uint64_t taken; !Add(own->bytes_, bytes, client_limit_, &taken)) {
-    return errors::HostMemoryFull(bytes, taken, client_limit_, /*client=*/true);
+  if (uint64_t used; !Add(own->bytes_, bytes, client_limit_, &used)) {
+    return errors::HostMemoryFull(bytes, used, client_limit_, /*client=*/true);
   }
-  if (uint64_t taken; !Add(all_, bytes, limit_, &taken)) {
+  if (uint64_t used; !Add(all_, bytes, limit_, &used)) {
     own->bytes_.fetch_sub(bytes);
-    return errors::HostMemoryFull(bytes, taken, limit_, /*client=*/false);
+    return errors::HostMemoryFull(bytes, used, limit_, /*client=*/false);
   }
-  return Charged(std::move(own), bytes);
+  return MakeCharge(std::move(own), bytes);
 }
 
-void HostMemory::GiveBack(HostUse& own, uint64_t bytes) {
+void HostMemory::Release(HostUse& own, uint64_t bytes) {
   own.bytes_.fetch_sub(bytes);
   all_.fetch_sub(bytes);
 }

@@ -1,9 +1,9 @@
-// HostMemory: bytes of the daemon's own memory that copies of durable buffers take, with a limit
-// for each client and one for all. (What batches, answers and transfers take is limited by
-// server/admission/budget.h.)
+// HostMemory: counts the bytes of the daemon's own memory that copies of durable buffers use, with
+// a limit for each client and one for all clients. (server/admission/budget.h limits the memory of
+// batches, responses and transfers.)
 //
-// Hold refuses what is over a limit. Count takes note of what has to be there: what a restart
-// brings back.
+// Hold fails if a limit would be exceeded. Count always succeeds: it is for the buffers that a
+// restart restores.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -22,7 +22,7 @@
 
 namespace resident {
 
-// Bytes that one client takes.
+// The bytes that one client uses.
 class HostUse {
  public:
   uint64_t bytes() const { return bytes_.load(); }
@@ -39,7 +39,7 @@ class HostMemory {
       : client_limit_(client_limit_bytes == 0 ? UINT64_MAX : client_limit_bytes),
         limit_(limit_bytes == 0 ? UINT64_MAX : limit_bytes) {}
 
-  // What counts until it goes. REQUIRES: goes before the HostMemory.
+  // Bytes that are counted until it is destroyed. REQUIRES: it is destroyed before the HostMemory.
   class Charge {
    public:
     Charge() = default;
@@ -53,7 +53,7 @@ class HostMemory {
       return *this;
     }
     void Clear() {
-      if (host_ != nullptr) std::exchange(host_, nullptr)->GiveBack(*own_, bytes_);
+      if (host_ != nullptr) std::exchange(host_, nullptr)->Release(*own_, bytes_);
       own_ = nullptr;
     }
 
@@ -65,14 +65,14 @@ class HostMemory {
   };
 
   Charge Count(std::shared_ptr<HostUse> own, uint64_t bytes);
-  // RESOURCE_EXHAUSTED: over the client's limit, or that of all.
+  // RESOURCE_EXHAUSTED: it would exceed the client's limit, or the limit for all clients.
   absl::StatusOr<Charge> Hold(std::shared_ptr<HostUse> own, uint64_t bytes);
 
   uint64_t used_bytes() const { return all_.load(std::memory_order_relaxed); }
 
  private:
-  Charge Charged(std::shared_ptr<HostUse> own, uint64_t bytes);
-  void GiveBack(HostUse& own, uint64_t bytes);
+  Charge MakeCharge(std::shared_ptr<HostUse> own, uint64_t bytes);
+  void Release(HostUse& own, uint64_t bytes);
 
   const uint64_t client_limit_;
   const uint64_t limit_;

@@ -9,7 +9,7 @@ namespace {
 
 std::shared_ptr<HostUse> Client() { return std::make_shared<HostUse>(); }
 
-TEST(HostMemoryTest, HoldRefusesOverEitherLimitAndChargesNothingThen) {
+TEST(HostMemoryTest, HoldOverEitherLimitIsRefusedAndCountsNothing) {
   HostMemory host(100, 150);
   const auto first = Client(), second = Client();
   auto held = host.Hold(first, 100);
@@ -26,7 +26,7 @@ TEST(HostMemoryTest, HoldRefusesOverEitherLimitAndChargesNothingThen) {
   EXPECT_EQ(host.used_bytes(), 0u);
 }
 
-TEST(HostMemoryTest, WhatIsRefusedTakesNothingFromOthers) {
+TEST(HostMemoryTest, ARefusedHoldTakesNothingFromOthers) {
   HostMemory host(0, 150);
   const auto greedy = Client(), modest = Client();
   EXPECT_FALSE(host.Hold(greedy, UINT64_MAX).ok());
@@ -35,7 +35,7 @@ TEST(HostMemoryTest, WhatIsRefusedTakesNothingFromOthers) {
   EXPECT_TRUE(host.Hold(modest, 150).ok());
 }
 
-TEST(HostMemoryTest, ChargeThatIsMovedCountsOnce) {
+TEST(HostMemoryTest, AMovedChargeCountsOnce) {
   HostMemory host(100, 100);
   const auto own = Client();
   HostMemory::Charge a = host.Count(own, 10);

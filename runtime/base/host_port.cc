@@ -26,7 +26,7 @@ std::optional<HostPort> ParseHostPort(absl::string_view address) {
     return std::nullopt;
   }
   const absl::string_view bare = WithoutBrackets(host);
-  // Without brackets, where an IPv6 address ends cannot be said.
+  // Without brackets, the end of an IPv6 address would be ambiguous.
   if (bare.empty() || (bare.size() == host.size() && host.find(':') != absl::string_view::npos)) {
     return std::nullopt;
   }

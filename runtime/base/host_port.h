@@ -1,6 +1,6 @@
-// HostPort: "host:port" or "[IPv6 address]:port" in its two parts.
+// HostPort: the two parts of "host:port" or "[IPv6 address]:port".
 //
-// Thread safety: values.
+// Thread safety: a plain value; the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_BASE_HOST_PORT_H_
 #define RESIDENT_RUNTIME_BASE_HOST_PORT_H_
 
@@ -17,13 +17,13 @@ struct HostPort {
   uint16_t port = 0;
 };
 
-// Null if `address` is not of that form.
+// nullopt: `address` does not have one of these forms.
 std::optional<HostPort> ParseHostPort(absl::string_view address);
 
-// What stands before the last colon, brackets and all.
+// The part before the last colon, including brackets.
 absl::string_view HostPart(absl::string_view address);
 
-// A host without the brackets that an IPv6 address has in "[::1]:80".
+// The host without the brackets of an IPv6 address: "::1" for "[::1]".
 absl::string_view WithoutBrackets(absl::string_view host);
 
 }  // namespace resident

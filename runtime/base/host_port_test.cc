@@ -18,14 +18,14 @@ TEST(HostPortTest, NamesAndAddresses) {
   }
 }
 
-TEST(HostPortTest, RefusesWhatIsNeither) {
+TEST(HostPortTest, RefusesOtherForms) {
   for (const char* text : {"", ":", "localhost", ":80", "localhost:", "localhost:65536",
                            "localhost:-1", "localhost:+1", "localhost: 1", "::1:80", "[]:80"}) {
     EXPECT_FALSE(ParseHostPort(text).has_value()) << text;
   }
 }
 
-TEST(HostPortTest, TheHostKeepsItsBrackets) {
+TEST(HostPortTest, BracketsOfTheHostCanBeKeptOrRemoved) {
   EXPECT_EQ(HostPart("[::1]:80"), "[::1]");
   EXPECT_EQ(WithoutBrackets("[::1]"), "::1");
   EXPECT_EQ(WithoutBrackets("localhost"), "localhost");

@@ -22,7 +22,7 @@ void Log(LogLevel level, absl::string_view message) {
   const std::string line =
       absl::StrCat(absl::FormatTime("%E4Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()),
                    " ", FormatLogLine(level, message), "\n");
-  // A log that cannot be written has nowhere to say so.
+  // An error here cannot be reported anywhere.
   [[maybe_unused]] const ssize_t wrote = write(STDERR_FILENO, line.data(), line.size());
 }
 

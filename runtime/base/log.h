@@ -4,7 +4,7 @@
 //
 // Control characters in a message are replaced by '?', so that a message is one line.
 //
-// Thread safety: a line is one write; lines of several threads do not mix.
+// Thread safety: may be called from any thread. Each line is one write, so lines do not mix.
 //
 //   LogWarning("device ", index, " failed to start: ", status.message());
 #ifndef RESIDENT_RUNTIME_BASE_LOG_H_

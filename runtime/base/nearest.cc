@@ -28,13 +28,13 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 std::string Nearest(std::string_view word, std::span<const std::string_view> candidates,
                     Beginnings beginnings) {
   std::string_view nearest;
-  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  size_t min_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string_view candidate : candidates) {
     const bool begins =
         beginnings == Beginnings::kNear && word.size() >= 3 && candidate.starts_with(word);
     const size_t distance = begins ? 1 : EditDistance(word, candidate);
-    if (distance < least) {
-      least = distance;
+    if (distance < min_distance) {
+      min_distance = distance;
       nearest = candidate;
     }
   }

@@ -1,4 +1,4 @@
-// Nearest: what somebody most likely meant who wrote a name that there is not.
+// Nearest: the known name that is most similar to an unknown one, for "did you mean" hints.
 //
 //   const std::string nearest = Nearest("sum_row", names);  // "sum_rows"
 #ifndef RESIDENT_RUNTIME_BASE_NEAREST_H_
@@ -11,12 +11,13 @@
 
 namespace resident {
 
-// Whether a candidate that the word is the beginning of (3 bytes of it or more) counts as
-// near, however long it is: as near as one with a single mistake.
+// kNear: a candidate that starts with the word counts as near as one with a single mistake,
+// whatever its length, if the word has at least 3 bytes.
 enum class Beginnings : uint8_t { kIgnored, kNear };
 
-// The candidate most like `word`, of which at most a third may be mistyped (of a short one
-// two characters); of equally near ones the first. Empty: none is near.
+// Returns the candidate that is most similar to `word`. At most a third of its characters, or two
+// characters of a short word, may differ. The first of equally near candidates is returned. Empty:
+// no candidate is near enough.
 std::string Nearest(std::string_view word, std::span<const std::string_view> candidates,
                     Beginnings beginnings = Beginnings::kIgnored);
 

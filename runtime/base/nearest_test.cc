@@ -20,21 +20,21 @@ TEST(NearestTest, NothingIsNearANonsenseWord) {
   EXPECT_EQ(Nearest("run", {}), "");
 }
 
-TEST(NearestTest, MoreMistakesAreForgivenInALongerWord) {
+TEST(NearestTest, ALongerWordMayHaveMoreMistakes) {
   constexpr std::string_view words[] = {"abcdefghijkl"};
   EXPECT_EQ(Nearest("abcdefgh....", words), "abcdefghijkl");
   EXPECT_EQ(Nearest("abcdefg.....", words), "");
 }
 
-TEST(NearestTest, OfEquallyNearWordsTheFirstIsNamed) {
+TEST(NearestTest, TheFirstOfEquallyNearWordsIsReturned) {
   EXPECT_EQ(Nearest("rn", kWords), "run");
   EXPECT_EQ(Nearest("rin", kWords), "run");
 }
 
-TEST(NearestTest, BeginningsAreNearOnlyWhereTheyCount) {
+TEST(NearestTest, BeginningsAreNearOnlyIfRequested) {
   EXPECT_EQ(Nearest("hard", kWords), "");
   EXPECT_EQ(Nearest("hard", kWords, Beginnings::kNear), "hardsigmoid");
-  // Two characters begin too much.
+  // Two characters are too short for a beginning.
   EXPECT_EQ(Nearest("ha", kWords, Beginnings::kNear), Nearest("ha", kWords));
 }
 

@@ -1,9 +1,9 @@
-// SHA-256: names of content (blobs, cache entries, versions of operators).
+// SHA-256: identifies contents (blobs, cache entries, versions of operators).
 //
-// Thread safety: an object belongs to one thread.
+// Thread safety: an object may be used by one thread at a time.
 //
 //   Sha256 hash;
-//   hash.Field(name).Field(text);   // Fields cannot run into one another.
+//   hash.Field(name).Field(text);   // Different fields give different hashes: lengths are hashed.
 //   std::string key = hash.Hex();   // 64 hex digits.
 #ifndef RESIDENT_RUNTIME_BASE_SHA256_H_
 #define RESIDENT_RUNTIME_BASE_SHA256_H_
@@ -24,7 +24,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   Sha256& Add(std::string_view bytes);
-  // The bytes, behind their length.
+  // Adds the length and then the bytes.
   Sha256& Field(std::string_view bytes);
   // Ends the computation.
   std::string Hex();

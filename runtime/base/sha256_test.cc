@@ -11,7 +11,7 @@ TEST(Sha256, KnownDigests) {  // FIPS 180-2, appendix B.
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
 }
 
-TEST(Sha256, FieldsDoNotRunIntoOneAnother) {
+TEST(Sha256, TheHashDependsOnWhereAFieldEnds) {
   EXPECT_NE(Sha256().Field("ab").Field("c").Hex(), Sha256().Field("a").Field("bc").Hex());
 }
 

@@ -1,7 +1,7 @@
 // Share: a part of a whole, 0 to 1, as the value of a flag: "1%" or "0.01".
 //
-// The daemon's thresholds and those of residentctl are read by it alike. A bare number is the
-// share itself: "1" is all of it, and "5" is refused.
+// The daemon and residentctl use it for their thresholds. A number without "%" is the share itself:
+// "1" is the whole, and "5" is refused.
 //
 // Thread safety: a value.
 //

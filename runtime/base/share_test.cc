@@ -22,7 +22,7 @@ TEST(ShareTest, APercentageAndAFractionAreTheSame) {
   }
 }
 
-TEST(ShareTest, WhatIsNoShareIsRefused) {
+TEST(ShareTest, OtherTextsAreRefused) {
   for (const char* text : {"", "%", "5", "1.01", "101%", "-1%", "-0.1", "nan", "inf", "x", "1%%"}) {
     Share share{0.5};
     std::string error;

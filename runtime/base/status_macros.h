@@ -1,4 +1,4 @@
-// RETURN_IF_ERROR and ASSIGN_OR_RETURN: hand an error on to the caller.
+// RETURN_IF_ERROR and ASSIGN_OR_RETURN: return an error to the caller.
 //
 // For functions that return absl::Status or absl::StatusOr<T>.
 //
@@ -23,8 +23,8 @@
     if (absl::Status status_ = (__VA_ARGS__); !status_.ok()) return status_; \
   } while (false)
 
-// Declares or assigns `lhs` from the expression's value, an absl::StatusOr; returns its status from
-// the calling function if it has none.
+// Declares or assigns `lhs` with the value of the expression, an absl::StatusOr. If it has no
+// value, returns its status from the calling function.
 #define ASSIGN_OR_RETURN(lhs, ...) \
   RESIDENT_ASSIGN_OR_RETURN_(RESIDENT_CONCAT_(status_or_, __LINE__), lhs, __VA_ARGS__)
 

@@ -10,13 +10,13 @@ namespace {
 
 constexpr absl::string_view kReplacement = "\xef\xbf\xbd";
 
-// Bytes of the well-formed character at the beginning; 0: there is none (Unicode 15, table 3-7).
+// Length of the well-formed character at the beginning; 0: there is none (Unicode 15, table 3-7).
 size_t CharacterLength(absl::string_view bytes) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   const uint8_t first = byte(0);
   if (first < 0x80) return 1;
   size_t length = 0;
-  uint8_t low = 0x80, high = 0xbf;  // Of the second byte.
+  uint8_t low = 0x80, high = 0xbf;  // Bounds of the second byte.
   if (first >= 0xc2 && first <= 0xdf) {
     length = 2;
   } else if (first >= 0xe0 && first <= 0xef) {
@@ -65,10 +65,10 @@ std::string Convert(absl::string_view bytes, bool printable) {
 
 std::string ToUtf8(absl::string_view bytes) { return Convert(bytes, /*printable=*/false); }
 
-absl::string_view CutUtf8(absl::string_view text, size_t most_bytes) {
-  if (text.size() <= most_bytes) return text;
-  size_t end = most_bytes;
-  // Not before a byte that continues a character.
+absl::string_view CutUtf8(absl::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t end = max_bytes;
+  // Do not cut before a byte that continues a character.
   while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
   return text.substr(0, end);
 }

@@ -1,4 +1,4 @@
-// UTF-8 from bytes that nobody has checked: what a compiler or an engine printed.
+// UTF-8 from unchecked bytes, for example the output of a compiler or an engine.
 //
 // Thread safety: may be called from any thread.
 //
@@ -15,15 +15,15 @@
 
 namespace resident {
 
-// With U+FFFD in place of each byte that is not part of a well-formed character. Protobuf and its
+// Replaces each byte that is not part of a well-formed character with U+FFFD. Protobuf and its
 // clients refuse a message with other strings.
 std::string ToUtf8(absl::string_view bytes);
 
-// The beginning of a well-formed text: at most so many bytes, and whole characters.
-absl::string_view CutUtf8(absl::string_view text, size_t most_bytes);
+// The beginning of a well-formed text: whole characters, at most `max_bytes` bytes.
+absl::string_view CutUtf8(absl::string_view text, size_t max_bytes);
 
-// As ToUtf8, with '?' in place of each control character but the tab: one line, which does nothing
-// to a terminal.
+// Like ToUtf8, but also replaces each control character except the tab with '?'. The result is one
+// line without terminal control sequences.
 std::string ToPrintableLine(absl::string_view bytes);
 
 }  // namespace resident

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kReplaced[] = "\xef\xbf\xbd";
 
-TEST(Utf8Test, WellFormedTextStays) {
+TEST(Utf8Test, WellFormedTextIsNotChanged) {
   const std::string text =
       "a\n\xc3\xa9 \xe2\x80\xa6 \xed\x9f\xbf \xee\x80\x80 \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf";
   EXPECT_EQ(ToUtf8(text), text);
@@ -44,14 +44,14 @@ TEST(Utf8Test, TextIsCutBetweenCharacters) {
                                "a\xc3\xa9\xe2\x80\xa6\xf0\x90\x80\x80",
                                text,
                                text};
-  for (size_t most = 0; most < std::size(whole); ++most) {
-    EXPECT_EQ(CutUtf8(text, most), whole[most]) << most;
+  for (size_t max_bytes = 0; max_bytes < std::size(whole); ++max_bytes) {
+    EXPECT_EQ(CutUtf8(text, max_bytes), whole[max_bytes]) << max_bytes;
   }
-  // What is not text becomes longer: it is cut afterwards.
+  // ToUtf8 makes malformed text longer, so callers cut its result.
   EXPECT_EQ(CutUtf8(ToUtf8(std::string(10, '\xff')), 10), ToUtf8("\xff\xff\xff"));
 }
 
-TEST(Utf8Test, ALineDoesNothingToATerminal) {
+TEST(Utf8Test, APrintableLineHasNoTerminalControlSequences) {
   EXPECT_EQ(ToPrintableLine("a\tb\x1b[2J\r\n\x7f\xc2\x9b"
                             "1m\xc2\xa0\xff"),
             std::string("a\tb?[2J????1m\xc2\xa0") + kReplaced);

@@ -17,14 +17,14 @@
 namespace resident::flux {
 namespace {
 
-struct Place {
+struct Position {
   size_t line = 1;
   size_t column = 1;
 };
 
-absl::Status ErrorAt(Place place, const std::string& message) {
+absl::Status ErrorAt(Position position, const std::string& message) {
   return absl::InvalidArgumentError(
-      absl::StrCat("line ", place.line, ", column ", place.column, ": ", message));
+      absl::StrCat("line ", position.line, ", column ", position.column, ": ", message));
 }
 
 std::string Quoted(std::string_view text) {
@@ -50,7 +50,7 @@ bool LooksLikeRegister(std::string_view text) {
 // A word of a line: a name, a number, or one character of punctuation.
 struct Token {
   std::string_view text;
-  Place place;
+  Position position;
 };
 
 // Splits a line; comments and blanks are dropped.
@@ -136,9 +136,9 @@ class Assembler {
     if (head.text == ".byte") return AddBytes(head, operands);
     const Instruction* instruction = FindInstruction(head.text);
     if (instruction == nullptr) {
-      return ErrorAt(head.place, absl::StrCat("there is no instruction ", Quoted(head.text),
-                                              ". Fix: see the table of mnemonics in "
-                                              "docs/flux.md, or write .byte"));
+      return ErrorAt(head.position, absl::StrCat("unknown instruction ", Quoted(head.text),
+                                                 ". Fix: see the table of mnemonics in "
+                                                 "docs/flux.md, or write .byte"));
     }
     return AddInstruction(head, *instruction, operands);
   }
@@ -148,33 +148,34 @@ class Assembler {
     bool valid = IsNameStart(static_cast<unsigned char>(name[0])) && !LooksLikeRegister(name);
     for (const unsigned char c : name) valid = valid && IsNameCharacter(c);
     if (!valid) {
-      return ErrorAt(token.place, absl::StrCat(Quoted(name),
-                                               " is no label. Fix: start with a letter or _, go "
-                                               "on with letters, digits, _ or '.', and do not "
-                                               "name it like a register"));
+      return ErrorAt(token.position, absl::StrCat(Quoted(name),
+                                                  " is not a valid label. Fix: use a letter or _, "
+                                                  "then letters, digits, _ or '.', and no name "
+                                                  "of a register"));
     }
-    const auto [it, added] = labels_.emplace(std::string(name), Label{code_.size(), token.place});
+    const auto [it, added] =
+        labels_.emplace(std::string(name), Label{code_.size(), token.position});
     if (!added) {
-      return ErrorAt(token.place,
+      return ErrorAt(token.position,
                      absl::StrCat("label ", Quoted(name), " is already defined in line ",
-                                  it->second.place.line, ". Fix: rename one of them"));
+                                  it->second.position.line, ". Fix: rename one of them"));
     }
     return absl::OkStatus();
   }
 
-  // The operands from token i on: every second token is a comma.
+  // Returns the operands from token i. Every second token must be a comma.
   absl::StatusOr<std::vector<Token>> SplitOperands(const std::vector<Token>& tokens, size_t i) {
     std::vector<Token> operands;
     for (bool comma = false; i < tokens.size(); ++i, comma = !comma) {
       const Token& token = tokens[i];
       if (comma != (token.text == ",") || token.text == ":") {
-        return ErrorAt(token.place, absl::StrCat(comma ? "expected ',' before " : "unexpected ",
-                                                 Quoted(token.text),
-                                                 ". Fix: separate operands by single commas"));
+        return ErrorAt(token.position, absl::StrCat(comma ? "expected ',' before " : "unexpected ",
+                                                    Quoted(token.text),
+                                                    ". Fix: separate operands by single commas"));
       }
       if (!comma) operands.push_back(token);
       if (comma && i + 1 == tokens.size()) {
-        return ErrorAt(token.place,
+        return ErrorAt(token.position,
                        "an operand is missing after ','. Fix: add it or drop the comma");
       }
     }
@@ -183,10 +184,10 @@ class Assembler {
 
   absl::Status AddBytes(const Token& head, const std::vector<Token>& operands) {
     if (operands.empty()) {
-      return ErrorAt(head.place, ".byte has no value. Fix: write .byte 0x00, for example");
+      return ErrorAt(head.position, ".byte has no value. Fix: write .byte 0x00, for example");
     }
     for (const Token& operand : operands) {
-      ASSIGN_OR_RETURN(const int64_t value, NumberIn(operand, -128, 255, 255));
+      ASSIGN_OR_RETURN(const int64_t value, ReadNumber(operand, -128, 255, 255));
       code_.push_back(static_cast<uint8_t>(value));
     }
     return absl::OkStatus();
@@ -196,7 +197,7 @@ class Assembler {
                               const std::vector<Token>& operands) {
     const size_t expected = OperandCount(instruction.operands);
     if (operands.size() != expected) {
-      return ErrorAt(head.place,
+      return ErrorAt(head.position,
                      absl::StrCat(std::string(instruction.mnemonic), " has ", operands.size(),
                                   " operands. Fix: give it ", expected, ": ",
                                   std::string(OperandSyntax(instruction.operands))));
@@ -281,35 +282,36 @@ class Assembler {
 
   absl::Status SetRegister(const Token& token, uint8_t* byte) {
     if (!LooksLikeRegister(token.text)) {
-      return ErrorAt(token.place, absl::StrCat("expected a register, not ", Quoted(token.text),
-                                               ". Fix: use R0 to R15"));
+      return ErrorAt(token.position, absl::StrCat("expected a register, not ", Quoted(token.text),
+                                                  ". Fix: use R0 to R15"));
     }
     const std::optional<Number> number = ParseNumber(token.text.substr(1));
     if (!number.has_value() || number->value > 15) {
-      return ErrorAt(token.place, absl::StrCat("register ", Quoted(token.text),
-                                               " does not exist. Fix: use R0 to R15"));
+      return ErrorAt(token.position, absl::StrCat("register ", Quoted(token.text),
+                                                  " does not exist. Fix: use R0 to R15"));
     }
     *byte = static_cast<uint8_t>(number->value);
     return absl::OkStatus();
   }
 
-  // A number from low to high, or in hexadecimal up to `pattern`.
-  absl::StatusOr<int64_t> NumberIn(const Token& token, int64_t low, int64_t high, int64_t pattern) {
+  // Returns a number from low to high, or a hexadecimal one up to `pattern`.
+  absl::StatusOr<int64_t> ReadNumber(const Token& token, int64_t low, int64_t high,
+                                     int64_t pattern) {
     const std::optional<Number> number = ParseNumber(token.text);
     if (!number.has_value()) {
-      return ErrorAt(token.place, absl::StrCat("expected a number, not ", Quoted(token.text),
-                                               ". Fix: write it in decimal or as 0x.."));
+      return ErrorAt(token.position, absl::StrCat("expected a number, not ", Quoted(token.text),
+                                                  ". Fix: write it in decimal or as 0x.."));
     }
     if (number->value < low || number->value > (number->hexadecimal ? pattern : high)) {
-      return ErrorAt(token.place, absl::StrCat(Quoted(token.text), " is out of range. Fix: use ",
-                                               low, " to ", high));
+      return ErrorAt(token.position, absl::StrCat(Quoted(token.text), " is out of range. Fix: use ",
+                                                  low, " to ", high));
     }
     return number->value;
   }
 
   absl::Status SetNumber(const Token& token, int64_t low, int64_t high, int64_t pattern, int width,
                          uint8_t* bytes) {
-    ASSIGN_OR_RETURN(const int64_t value, NumberIn(token, low, high, pattern));
+    ASSIGN_OR_RETURN(const int64_t value, ReadNumber(token, low, high, pattern));
     for (int i = 0; i < width; ++i) bytes[i] = static_cast<uint8_t>(value >> 8 * i);
     return absl::OkStatus();
   }
@@ -334,7 +336,7 @@ class Assembler {
   absl::Status Resolve(const Reference& reference) {
     const auto it = labels_.find(std::string(reference.label.text));
     if (it == labels_.end()) {
-      return ErrorAt(reference.label.place,
+      return ErrorAt(reference.label.position,
                      absl::StrCat("label ", Quoted(reference.label.text),
                                   " is not defined. Fix: define it, or write a distance"));
     }
@@ -350,10 +352,10 @@ class Assembler {
       high = 0;
     }
     if (distance < low || distance > high) {
-      return ErrorAt(reference.label.place,
+      return ErrorAt(reference.label.position,
                      absl::StrCat("label ", Quoted(reference.label.text), " is ", distance,
                                   " bytes away. Fix: a target of this instruction is ", low, " to ",
-                                  high, " bytes away; go by way of JMP"));
+                                  high, " bytes away; use JMP for a longer distance"));
     }
     if (reference.operands == Operands::kLoop) distance = -distance;
     uint8_t* bytes = code_.data() + reference.address + 2;
@@ -364,7 +366,7 @@ class Assembler {
 
   struct Label {
     size_t address;
-    Place place;
+    Position position;
   };
 
   Bytecode code_;

@@ -8,21 +8,21 @@
 //
 //   * A line has any number of labels, then at most one instruction or directive.
 //   * Mnemonics and registers (R0 to R15) are written in either case.
-//   * A label is a letter or _ followed by letters, digits, _ or '.'; case matters. It
-//     stands for the address of what follows, and may be used before it is defined.
-//     A register's name is no label.
+//   * A label is a letter or _ followed by letters, digits, _ or '.'; case matters. Its
+//     value is the address of what follows, and it may be used before it is defined.
+//     A label must not look like a register.
 //   * A number is decimal or hexadecimal (0x2a), with an optional sign. A signed
-//     operand also takes its bit pattern in hexadecimal: MOVI R0, 0xff is MOVI R0, -1.
+//     operand also accepts its bit pattern in hexadecimal: MOVI R0, 0xff is MOVI R0, -1.
 //   * The target of JZ, JNZ, JLT, JGT, JMP and CALL is a label, or a signed number of
 //     bytes from the start of the instruction itself. The target of LOOP is a label at
 //     or before it, or an unsigned number of bytes back from its start.
-//   * .byte n, n, ...   places bytes as they are (-128 to 255).
-//   * Bytes of an instruction that have no meaning are 0.
+//   * .byte n, n, ...   emits these bytes (-128 to 255).
+//   * Unused bytes of an instruction are 0.
 //
-// Errors: InvalidArgument with line and column, e.g. "line 3, column 9: register R16
-// does not exist. Fix: use R0 to R15". The first error is reported.
+// Errors: INVALID_ARGUMENT with line and column, e.g. "line 3, column 9: register 'R16'
+// does not exist. Fix: use R0 to R15". Only the first error is reported.
 //
-// Thread safety: a pure function.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_FLUX_ASSEMBLER_H_
 #define RESIDENT_RUNTIME_FLUX_ASSEMBLER_H_
 

@@ -13,13 +13,13 @@
 namespace resident::flux {
 namespace {
 
-// What stands at an address of the sweep.
+// An instruction, or bytes that are not one.
 struct Line {
   size_t address;
   size_t length;
   // nullptr: bytes.
   const Instruction* instruction;
-  // Why it is bytes.
+  // Why it is written as bytes.
   std::string reason;
 };
 
@@ -27,8 +27,8 @@ int64_t Signed16(const uint8_t* bytes) {
   return static_cast<int16_t>(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
 }
 
-// Why the assembler would not produce these bytes; empty when it would.
-std::string Unwritable(const Instruction& instruction, const uint8_t* bytes) {
+// Returns why the assembler would not produce these bytes; empty if it would.
+std::string FindUnwritable(const Instruction& instruction, const uint8_t* bytes) {
   size_t registers = 1;
   std::vector<size_t> zero;
   switch (instruction.operands) {
@@ -69,18 +69,18 @@ std::vector<Line> Sweep(const Bytecode& code) {
     const Instruction* instruction = FindInstruction(code[at]);
     const size_t length = InstructionLength(code[at]);
     if (at + length > code.size()) {
-      lines.push_back({at, code.size() - at, nullptr, "cut off by the end"});
+      lines.push_back({at, code.size() - at, nullptr, "truncated at the end"});
     } else if (instruction == nullptr) {
       lines.push_back({at, length, nullptr, "unknown opcode"});
     } else {
-      std::string reason = Unwritable(*instruction, code.data() + at);
+      std::string reason = FindUnwritable(*instruction, code.data() + at);
       lines.push_back({at, length, reason.empty() ? instruction : nullptr, std::move(reason)});
     }
   }
   return lines;
 }
 
-// Distance of a branch from its own address; nothing for other instructions.
+// Distance of a branch's target from its own address; nullopt for other instructions.
 std::optional<int64_t> Distance(const Line& line, const Bytecode& code) {
   if (line.instruction == nullptr) return std::nullopt;
   const uint8_t* bytes = code.data() + line.address;
@@ -125,11 +125,11 @@ class Disassembler {
   }
 
  private:
-  static std::string LabelOf(int64_t address) { return absl::StrFormat("L%04x", address); }
+  static std::string LabelName(int64_t address) { return absl::StrFormat("L%04x", address); }
 
   void AddLabel(size_t address, std::string* text) {
     if (targets_.count(static_cast<int64_t>(address)) != 0) {
-      absl::StrAppend(text, LabelOf(static_cast<int64_t>(address)), ":\n");
+      absl::StrAppend(text, LabelName(static_cast<int64_t>(address)), ":\n");
     }
   }
 
@@ -158,7 +158,7 @@ class Disassembler {
   std::string Target(const Line& line) {
     const int64_t distance = *Distance(line, code_);
     const int64_t target = static_cast<int64_t>(line.address) + distance;
-    if (targets_.count(target) != 0) return LabelOf(target);
+    if (targets_.count(target) != 0) return LabelName(target);
     if (line.instruction->operands == Operands::kLoop) return absl::StrCat(-distance);
     return absl::StrFormat("%+d", distance);
   }

@@ -1,13 +1,14 @@
-// FLUX bytecode to assembly text that assembles to the same bytes, whatever they are.
+// FLUX bytecode to assembly text. The text assembles to the same bytes for any input.
 //
 //   std::string text = Disassemble(code);    // Assemble(text) == code
 //
-// The bytes are read from address 0 on, one instruction behind the other. A branch to
-// an instruction found this way gets a label; any other target is a distance. What an
-// assembler would not produce (unknown opcodes, bad registers, an instruction cut off
-// by the end, meaningless bytes that are not 0) is written as .byte, with a comment.
+// The bytes are read from address 0, one instruction after the other. A branch to an
+// instruction that is found in this way gets a label; other targets are written as
+// distances. Bytes that an assembler would not produce (unknown opcodes, bad registers,
+// an instruction truncated at the end, unused bytes that are not 0) are written as .byte,
+// with a comment.
 //
-// Thread safety: a pure function.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_FLUX_DISASSEMBLER_H_
 #define RESIDENT_RUNTIME_FLUX_DISASSEMBLER_H_
 
@@ -18,7 +19,7 @@
 namespace resident::flux {
 
 struct DisassemblerOptions {
-  // Whether each line ends with a comment: its address and bytes.
+  // Whether each line ends with a comment that contains its address and bytes.
   bool addresses = true;
 };
 

@@ -13,7 +13,7 @@ RESIDENT_OPERATOR(flux_run)(resident::Block& block, const resident::Args& args);
 namespace resident::flux {
 namespace {
 
-// What a CPU worker owns, reused from call to call.
+// The memory of a CPU worker, reused by all calls.
 struct Worker {
   std::unique_ptr<BlockState> state = std::make_unique<BlockState>();
   std::unique_ptr<unsigned char[]> scratch{new (std::align_val_t{64}) unsigned char[kScratchBytes]};

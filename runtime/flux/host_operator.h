@@ -1,4 +1,4 @@
-// Calls the operator flux_run on the calling thread, as a CPU worker does: a batch of
+// Calls the operator flux_run on the calling thread like a CPU worker, to run a batch of
 // programs without a daemon. For tests, benchmarks and tools.
 //
 //   HostBatch batch;
@@ -7,7 +7,7 @@
 //   batch.wanted = {0, 1};
 //   HostResults results = RunOnHost(batch);
 //
-// Thread safety: RunOnHost may be called from several threads at once.
+// Thread safety: RunOnHost may be called from several threads concurrently.
 #ifndef RESIDENT_RUNTIME_FLUX_HOST_OPERATOR_H_
 #define RESIDENT_RUNTIME_FLUX_HOST_OPERATOR_H_
 
@@ -31,13 +31,13 @@ struct HostBatch {
   std::vector<uint32_t> wanted = {0};
   uint64_t max_cycles = 1'000'000;
   bool unknown_nop = false;
-  // Chunks that the task is split into; they run one after another.
+  // Number of chunks of the task; they run one after the other.
   uint32_t chunks = 1;
 };
 
 struct HostResults {
   CompletionStatus status = CompletionStatus::kOk;
-  // Index of the argument that was refused.
+  // Index of the refused argument.
   uint32_t detail = 0;
   std::vector<int32_t> registers;
   std::vector<uint8_t> errors;
@@ -46,7 +46,7 @@ struct HostResults {
 
 HostResults RunOnHost(const HostBatch& batch);
 
-// One run, all registers.
+// Performs one run and returns all registers.
 RunResult RunOnHost(const Bytecode& bytecode, const RunOptions& options);
 
 }  // namespace resident::flux

@@ -10,10 +10,10 @@
 
 namespace resident::flux {
 
-// What stands in the bytes behind the opcode. "x" is a byte without a meaning.
+// The bytes after the opcode. "x" is an unused byte.
 enum class Operands : uint8_t {
   kNone,            //
-  kByte,            // n           a number that is no register
+  kByte,            // n           a number that is not a register
   kRegister,        // rd
   kRegisterImm8,    // rd i8
   kRegisterImm16,   // rd lo hi    signed
@@ -30,17 +30,17 @@ struct Instruction {
   Operands operands;
 };
 
-// All instructions, by opcode.
+// All instructions, sorted by opcode.
 std::span<const Instruction> Instructions();
 
-// nullptr when there is none. Mnemonics are compared without regard to case.
+// nullptr: there is no such instruction. Mnemonics are compared case-insensitively.
 const Instruction* FindInstruction(uint8_t opcode);
 const Instruction* FindInstruction(std::string_view mnemonic);
 
-// Bytes of the instruction with this opcode byte.
+// Length in bytes of the instruction with this opcode.
 uint32_t InstructionLength(uint8_t opcode);
 
-// What an error code means, e.g. "division by zero".
+// The meaning of an error code, e.g. "division by zero".
 std::string_view ErrorName(uint32_t error);
 
 }  // namespace resident::flux

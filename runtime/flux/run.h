@@ -1,5 +1,5 @@
-// One run of a FLUX program as host tools see it: what it starts with and how it
-// ends. docs/flux.md describes the machine.
+// The input and the result of one run of a FLUX program, for host tools. docs/flux.md
+// describes the machine.
 //
 // Thread safety: plain values.
 #ifndef RESIDENT_RUNTIME_FLUX_RUN_H_
@@ -16,15 +16,15 @@ using RegisterValues = std::array<int32_t, 16>;
 
 struct RunOptions {
   RegisterValues initial = {};
-  // Instructions that may execute.
+  // Maximum number of executed instructions.
   uint64_t max_cycles = 1'000'000;
-  // Whether an opcode outside the instruction set is a no-op, not error 4.
+  // Whether an unknown opcode is a no-op instead of error 4.
   bool unknown_nop = false;
 };
 
 struct RunResult {
   RegisterValues registers = {};
-  // As flux::Error in kernels/flux/isa.h.
+  // See flux::Error in kernels/flux/isa.h.
   uint32_t error = 0;
   uint32_t cycles = 0;
 

@@ -24,14 +24,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads the fields of one line; the first error sticks.
+// Reads the fields of one line. Keeps only the first error.
 class Reader {
  public:
   Reader(const Json& object, size_t line) : object_(object) { vector_.line = line; }
 
   absl::StatusOr<Vector> Read() {
     if (!object_.is_object()) {
-      Fail("is no JSON object. Fix: write {\"name\": ..., \"bytecode\": ...}");
+      Fail("is not a JSON object. Fix: write {\"name\": ..., \"bytecode\": ...}");
     }
     CheckNames();
     vector_.name = Text("name").value_or("");
@@ -89,13 +89,13 @@ class Reader {
     const Json* field = Field(name);
     if (field == nullptr) return std::nullopt;
     if (!field->is_string()) {
-      Fail(absl::StrCat("has a \"", name, "\" that is no text. Fix: put it in quotes"));
+      Fail(absl::StrCat("has a \"", name, "\" that is not a string. Fix: put it in quotes"));
       return std::nullopt;
     }
     return field->get<std::string>();
   }
 
-  int64_t IntegerOf(const Json& value, const char* name, int64_t low, int64_t high) {
+  int64_t ToInteger(const Json& value, const char* name, int64_t low, int64_t high) {
     // A JSON integer above the range of int64 is unsigned.
     const bool fits =
         value.is_number_integer() &&
@@ -110,7 +110,7 @@ class Reader {
 
   int64_t Integer(const char* name, int64_t low, int64_t high) {
     const Json* field = Field(name);
-    return field == nullptr ? 0 : IntegerOf(*field, name, low, high);
+    return field == nullptr ? 0 : ToInteger(*field, name, low, high);
   }
 
   std::vector<int32_t> Registers(const char* name) {
@@ -119,11 +119,12 @@ class Reader {
     if (field == nullptr) return values;
     if (!field->is_array() || field->size() > 16) {
       Fail(absl::StrCat("has a \"", name,
-                        "\" that is no list of at most 16 values. Fix: list registers from R0 on"));
+                        "\" that is not a list of at most 16 values. Fix: list the registers, "
+                        "starting at R0"));
       return values;
     }
     for (const Json& value : *field) {
-      values.push_back(static_cast<int32_t>(IntegerOf(
+      values.push_back(static_cast<int32_t>(ToInteger(
           value, name, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())));
     }
     return values;
@@ -143,7 +144,7 @@ class Reader {
         const unsigned char c = static_cast<unsigned char>((*hex)[k]);
         if (!std::isxdigit(c)) {
           Fail(absl::StrCat("has a \"bytecode\" whose character ", k + 1,
-                            " is no hexadecimal digit. Fix: use 0 to 9 and a to f"));
+                            " is not a hexadecimal digit. Fix: use 0 to 9 and a to f"));
           return;
         }
         byte = byte * 16 + (std::isdigit(c) ? c - '0' : std::tolower(c) - 'a' + 10);

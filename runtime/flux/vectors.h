@@ -1,20 +1,20 @@
-// Test vectors: programs with their expected results, one JSON object a line.
+// Test vectors: programs with their expected results, one JSON object on each line.
 //
 //   {"name": "halt", "bytecode": "00", "registers": [0], "error": 0, "cycles": 1}
 //
 //   name            text
-//   bytecode        hexadecimal, two digits a byte
-//   initial         optional: up to 16 initial registers from R0 on; the others are 0
-//   max_cycles      optional: 0 to 4294967295; 1,000,000 when absent
-//   unknown_opcode  optional: "ERROR" (when absent) or "NOP"
-//   registers       the expected registers: 1 to 16 values from R0 on
+//   bytecode        hexadecimal, two digits for each byte
+//   initial         optional: up to 16 initial registers, starting at R0; the others are 0
+//   max_cycles      optional: 0 to 4294967295; default 1,000,000
+//   unknown_opcode  optional: "ERROR" (default) or "NOP"
+//   registers       the expected registers: 1 to 16 values, starting at R0
 //   error           the expected error, 0 to 8
 //   cycles          the expected number of instructions executed
-//   source          optional: text, where the vector comes from; ignored
+//   source          optional: text, the origin of the vector; ignored
 //
-// Empty lines are skipped. Anything else is an error that names the line.
+// Empty lines are skipped. Anything else is an error that contains the line number.
 //
-// Thread safety: pure functions.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_FLUX_VECTORS_H_
 #define RESIDENT_RUNTIME_FLUX_VECTORS_H_
 
@@ -35,7 +35,7 @@ struct Vector {
   std::string name;
   Bytecode bytecode;
   RunOptions options;
-  // The expected registers from R0 on; those beyond are not compared.
+  // The expected registers, starting at R0. Other registers are not compared.
   std::vector<int32_t> registers;
   uint32_t error = 0;
   uint32_t cycles = 0;
@@ -43,11 +43,11 @@ struct Vector {
 
 absl::StatusOr<std::vector<Vector>> ParseVectors(std::string_view text);
 
-// Reads a file. The messages name it.
+// Reads a file. Errors contain its path.
 absl::StatusOr<std::vector<Vector>> ReadVectors(const std::string& path);
 
-// What differs, e.g. "R0 is 1, expected 2; cycles are 3, expected 4". Empty when
-// nothing does.
+// Describes the differences, e.g. "R0 is 1, expected 2; cycles are 3, expected 4". Empty:
+// there are none.
 std::string Difference(const Vector& expected, const RunResult& actual);
 
 }  // namespace resident::flux

@@ -1,8 +1,7 @@
-// OperatorEvent: one change of an operator, as the state store keeps it, Watch streams it and
-// the audit log lists it.
+// OperatorEvent: one change of an operator. The state store keeps it, Watch streams it and the
+// audit log lists it.
 //
-// Revisions are given out by the state store, rise by one with each event and survive a
-// restart.
+// The state store assigns revisions. They increase by one with each event, also across restarts.
 #ifndef RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
 #define RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
 
@@ -26,16 +25,16 @@ enum class EventKind : uint8_t {
 };
 
 struct OperatorEvent {
-  uint64_t revision = 0;  // Given by the store.
-  int64_t time_ms = 0;    // Since 1970; given by the store.
+  uint64_t revision = 0;  // Set by the store.
+  int64_t time_ms = 0;    // Since 1970; set by the store.
   EventKind kind = EventKind::kInstalled;
   std::string operator_name = {};  // Empty for kGeneration.
   uint32_t version = 0;
-  // Identity of the caller, or "residentd" for what the daemon did by itself.
+  // Identity of the caller, or "residentd" for actions of the daemon itself.
   std::string actor = {};
   std::string content_hash = {};
   std::string message = {};
-  uint64_t generation = 0;  // kGeneration.
+  uint64_t generation = 0;  // Only for kGeneration.
 };
 
 }  // namespace resident

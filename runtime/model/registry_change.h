@@ -1,5 +1,5 @@
-// RegistryChange: one change of what the operators are, as the registry makes it and the
-// state store writes it.
+// RegistryChange: one change of the installed operators. The registry makes it, and the state store
+// writes it.
 #ifndef RESIDENT_RUNTIME_MODEL_REGISTRY_CHANGE_H_
 #define RESIDENT_RUNTIME_MODEL_REGISTRY_CHANGE_H_
 
@@ -14,33 +14,31 @@
 
 namespace resident {
 
-// A change, as `commit` gets it (then without revision and switched_at) and the call
-// returns it.
+// A change. `commit` receives it without revision and switched_at; the call returns it with them.
 struct RegistryChange {
   EventKind kind = EventKind::kInstalled;
   std::string name;
-  // The version that the change is about: staged, active now, taken out of service, on
-  // trial.
+  // The version that changes: staged, activated, taken out of service, or on trial.
   uint32_t version = 0;
-  // Serves after it, and before it; 0: none.
+  // The active version after the change, and before it; 0: none.
   uint32_t active_version = 0;
   uint32_t previous_version = 0;
-  // In the standby place after it; 0: none.
+  // The standby version after the change; 0: none.
   uint32_t standby_version = 0;
-  // Taken out of their slots by it.
+  // Versions that the change removes from their slots.
   std::vector<uint32_t> retired;
   uint64_t revision = 0;
-  // Whoever asked after that saw it.
+  // All lookups after this time return the new state.
   std::chrono::steady_clock::time_point switched_at;
 
-  // What the state store needs beside, valid during `commit`: of kInstalled the spec and slot,
-  // of kPromoted the shares, of kQuarantined the reason.
+  // Additional data for the state store, valid during `commit`: the spec and slot for kInstalled,
+  // the shares for kPromoted, the reason for kQuarantined.
   const VersionSpec* spec = nullptr;
   uint32_t slot = kNoSlot;
   double traffic_percent = 0;
   double shadow_percent = 0;
   std::string reason;
-  // kQuarantined: why it could not be committed yet (it was made all the same).
+  // kQuarantined: the error of `commit`. The quarantine takes effect even if it is not OK.
   absl::Status commit_status;
 };
 

@@ -15,8 +15,7 @@
 namespace resident {
 namespace {
 
-// Counts above this are refused: they cannot be memory, and sums of them must not
-// overflow.
+// Larger numbers of elements are refused: no memory is that large, and sums must not overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 62;
 
 struct NamedDType {
@@ -44,7 +43,7 @@ class Reader {
     ++position_;
     return true;
   }
-  // A run of letters, digits and underscores; empty if there is none.
+  // Reads letters, digits and underscores; returns an empty string if there are none.
   std::string TakeWord() {
     SkipSpace();
     const size_t begin = position_;
@@ -55,7 +54,7 @@ class Reader {
     }
     return std::string(text_.substr(begin, position_ - begin));
   }
-  // Everything up to the next comma.
+  // Reads everything up to the next comma.
   std::string TakeValue() {
     SkipSpace();
     const size_t begin = position_;
@@ -108,7 +107,7 @@ absl::Status ReadShape(Reader& reader, Parameter& parameter, std::vector<std::st
     const std::string word = reader.TakeWord();
     if (word.empty()) return reader.Error("expected a number or a name in the shape");
     if (star) {
-      if (spread) return reader.Error("a shape takes one '*' at most");
+      if (spread) return reader.Error("a shape has at most one '*'");
       spread = true;
       dim.kind = DimPattern::Kind::kSpread;
       dim.variable = VariableIndex(variables, "*" + word);
@@ -197,9 +196,9 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   return parameter;
 }
 
-// Whether the parameter takes float32, and the operator cannot tell the tensor's rank from
-// that of a vector.
-bool TakesAnyVector(const Parameter& parameter) {
+// Whether the parameter accepts float32, and the operator cannot distinguish the tensor from a
+// vector of the same elements.
+bool AcceptsAnyVector(const Parameter& parameter) {
   return std::find(parameter.dtypes.begin(), parameter.dtypes.end(), DType::kF32) !=
              parameter.dtypes.end() &&
          parameter.dims.size() == 1 && parameter.dims[0].kind != DimPattern::Kind::kFixed;
@@ -215,7 +214,7 @@ bool BroadcastsTo(absl::Span<const int64_t> from, absl::Span<const int64_t> to) 
   return true;
 }
 
-// Whether the pattern stands for any number of dimensions.
+// Whether the pattern matches any number of dimensions.
 bool IsSpread(DimPattern::Kind kind) {
   return kind == DimPattern::Kind::kSpread || kind == DimPattern::Kind::kBroadcast;
 }
@@ -303,7 +302,7 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
       if (dim.kind == DimPattern::Kind::kBroadcast && !signature.Binds(dim.variable)) {
         const std::string name = signature.variables_[dim.variable].substr(1);
         return reader.Error(absl::StrCat("'*", name, "~' of '", parameter.name,
-                                         "' broadcasts to a shape that nothing gives; write '*",
+                                         "' broadcasts to a shape that no parameter sets; write '*",
                                          name, "' in the output"));
       }
     }
@@ -317,7 +316,7 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
   signature.compact_ = signature.parameters_.size() <= kCompactArguments &&
                        std::all_of(signature.parameters_.begin(), signature.parameters_.end(),
                                    [](const Parameter& parameter) {
-                                     return parameter.scalar() || TakesAnyVector(parameter);
+                                     return parameter.scalar() || AcceptsAnyVector(parameter);
                                    });
   return signature;
 }
@@ -341,11 +340,11 @@ absl::Status Signature::Match(const std::string& operator_name,
     return errors::ArgumentCount(operator_name, arguments.size(), required_, parameters_.size(),
                                  names);
   }
-  // For each variable, the shape it is bound to, and by which argument (-1: not yet).
+  // For each variable, the shape to which it is bound, and the argument that bound it (-1: none).
   absl::InlinedVector<Shape, 4> bound(variables_.size());
   absl::InlinedVector<int, 4> binder(variables_.size(), -1);
 
-  // What must broadcast to what is not bound yet.
+  // Dimensions to check once the variable is bound.
   struct Broadcast {
     size_t argument;
     uint32_t variable;
@@ -440,7 +439,7 @@ uint16_t BFloatBits(double value) {
 }
 
 template <typename T>
-uint64_t BitsOf(T value) {
+uint64_t ToBits(T value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(value));
   return bits;
@@ -451,13 +450,13 @@ uint64_t BitsOf(T value) {
 uint64_t ScalarBits(DType dtype, double value) {
   switch (dtype) {
     case DType::kF64:
-      return BitsOf(value);
+      return ToBits(value);
     case DType::kF16:
       return HalfBits(value);
     case DType::kBF16:
       return BFloatBits(value);
     default:
-      return BitsOf(static_cast<float>(value));
+      return ToBits(static_cast<float>(value));
   }
 }
 

@@ -1,22 +1,22 @@
-// Signature: the types an operator takes, and whether given arguments have them.
+// Signature: the types that an operator accepts, and the check whether arguments match them.
 //
-// The text form stands beside each operator (kernels/ops/builtin.h):
+// The text form is written next to each operator (kernels/ops/builtin.h):
 //
 //   signature := parameter ("," parameter)*
 //   parameter := name ":" kind ["strided"] dtype ("|" dtype)* [shape] ["=" default]
 //   kind      := "in" | "out" | "inout" | "scalar"
 //   dtype     := "f32" | "f16" | "bf16" | "f64" | "i32" | "i64" | "u8" | "i8" | "u32"
-//   shape     := "[" [dim ("," dim)*] "]"        Of tensors; "[]": rank 0.
+//   shape     := "[" [dim ("," dim)*] "]"        For tensors; "[]": rank 0.
 //   dim       := number | NAME | "*" NAME ["~"]  "*S": any number of dimensions.
 //
-// A NAME means the same wherever it stands: its first use binds it, later uses must
-// agree. "*S~" (of an input) is any shape that broadcasts to S, as PyTorch does: aligned
-// at the last dimension, each dimension is S's or 1, and leading ones may be missing; it
-// binds nothing, so S stands without "~" somewhere, as a rule in the output. The operator
-// sees the shape as it was sent.
+// A NAME has the same value in the whole signature: its first use binds it, later uses
+// must agree. "*S~" (only for an input) is any shape that broadcasts to S as in PyTorch:
+// aligned at the last dimension, each dimension is that of S or 1, and leading ones may be
+// missing. It does not bind S, so S must also be used without "~", usually in the output.
+// The operator receives the shape that was sent.
 //
-// A tensor is dense (row-major) unless its parameter is "strided". A scalar takes one
-// dtype and may have a default, which trailing scalars that a request leaves out get.
+// A tensor is dense (row-major) unless its parameter is "strided". A scalar has one dtype
+// and may have a default, which is used if a request omits trailing scalars.
 //
 //   "x: in f32[*S], y: in f32|f16[*S], out: out f32[*S], alpha: scalar f32 = 1"
 //   "x: in strided f32[*S~], y: in strided f32[*S~], out: out strided f32[*S]"
@@ -42,7 +42,7 @@
 
 namespace resident {
 
-// Elements, outermost first.
+// Numbers of elements, outermost dimension first.
 using Shape = absl::InlinedVector<int64_t, 4>;
 
 // "[2, 3]".
@@ -57,15 +57,15 @@ enum class ParameterKind : uint8_t { kInput = 1, kOutput = 2, kInOut = 3, kScala
 
 // "an input", "a scalar".
 std::string ParameterKindText(ParameterKind kind);
-// What a request may send for it: "a buffer column or an inline column".
+// The columns that a request may send for it: "a buffer column or an inline column".
 std::string ColumnsTaken(ParameterKind kind);
 
 struct DimPattern {
-  // kBroadcast: what broadcasts to the shape that its variable is bound to.
+  // kBroadcast: dimensions that broadcast to the shape to which the variable is bound.
   enum class Kind : uint8_t { kFixed, kNamed, kSpread, kBroadcast };
   Kind kind = Kind::kFixed;
-  int64_t size = 0;       // kFixed.
-  uint32_t variable = 0;  // Otherwise: index in Signature::variables().
+  int64_t size = 0;       // Only for kFixed.
+  uint32_t variable = 0;  // For the other kinds: index in Signature::variables().
 
   bool operator==(const DimPattern&) const = default;
 };
@@ -73,7 +73,7 @@ struct DimPattern {
 struct Parameter {
   std::string name;
   ParameterKind kind = ParameterKind::kInput;
-  // What is taken; exactly one for a scalar.
+  // The accepted dtypes; exactly one for a scalar.
   std::vector<DType> dtypes;
   // At most one of them is kSpread or kBroadcast.
   std::vector<DimPattern> dims;
@@ -81,14 +81,14 @@ struct Parameter {
   bool strided = false;
   uint32_t min_rank = 0;
   uint32_t max_rank = 0;
-  // Bits of a scalar's default, as Argument::scalar_bits has them.
+  // Bits of a scalar's default, in the form of Argument::scalar_bits.
   std::optional<uint64_t> default_bits;
 
   bool scalar() const { return kind == ParameterKind::kScalar; }
   bool operator==(const Parameter&) const = default;
 };
 
-// One argument as a request gives it.
+// The type of an argument in a request.
 struct ArgumentType {
   bool scalar = false;
   DType dtype = DType::kInvalid;
@@ -101,35 +101,35 @@ struct ArgumentType {
   static ArgumentType Scalar(DType dtype) { return {true, dtype, {}}; }
 };
 
-// What Match bound each variable to: one dimension for a NAME, any for "*NAME".
+// The values to which Match bound the variables: one dimension for a NAME, any number for "*NAME".
 struct Bindings {
   std::vector<Shape> values;
 };
 
 class Signature {
  public:
-  // INVALID_ARGUMENT: what is wrong, and where.
+  // INVALID_ARGUMENT: the text is malformed; the message contains the reason and the position.
   static absl::StatusOr<Signature> Parse(std::string_view text);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Names of the variables in the order in which they are bound; "*S" for a spread.
   const std::vector<std::string>& variables() const { return variables_; }
-  // Arguments without trailing scalars that have a default.
+  // Number of arguments without the trailing scalars that have a default.
   size_t required_arguments() const { return required_; }
-  // Whether tasks may travel in compact form (kernels/layout/task.h) when all tensors are
-  // dense float32 of one length: few parameters, all of which take that, and no rank that
-  // an operator could ask for.
+  // Whether tasks may be sent in compact form (kernels/layout/task.h) if all tensors are
+  // dense float32 of one length: there are few parameters, all of them accept this, and the
+  // operator cannot depend on the rank.
   bool compact() const { return compact_; }
-  // Whether both take the same requests; names of dimensions do not count.
+  // Whether both accept the same requests; names of dimensions may differ.
   bool SameAs(const Signature& other) const { return parameters_ == other.parameters_; }
 
-  // Whether `arguments` (required_arguments() or more of them) fit. INVALID_ARGUMENT
-  // names the first that does not, with both sides of the disagreement.
+  // Whether `arguments` (at least required_arguments() of them) match. INVALID_ARGUMENT:
+  // the message contains the first argument that does not, and both values that disagree.
   absl::Status Match(const std::string& operator_name, absl::Span<const ArgumentType> arguments,
                      Bindings* bindings = nullptr) const;
 
  private:
-  // Whether a parameter gives the variable its value.
+  // Whether a parameter binds the variable.
   bool Binds(uint32_t variable) const;
 
   std::vector<Parameter> parameters_;

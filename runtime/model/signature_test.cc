@@ -25,20 +25,20 @@ std::string ParseError(const std::string& text) {
   return std::string(signature.status().message());
 }
 
-struct Given {
+struct TestArgument {
   bool scalar;
   DType dtype;
   std::vector<int64_t> shape;
 };
 
-absl::Status Match(const Signature& signature, const std::vector<Given>& given,
+absl::Status Match(const Signature& signature, const std::vector<TestArgument>& arguments,
                    Bindings* bindings = nullptr) {
   std::vector<ArgumentType> types;
-  for (const Given& g : given) types.push_back({g.scalar, g.dtype, g.shape});
+  for (const TestArgument& a : arguments) types.push_back({a.scalar, a.dtype, a.shape});
   return signature.Match("op", types, bindings);
 }
 
-Given F32(std::vector<int64_t> shape) { return {false, DType::kF32, std::move(shape)}; }
+TestArgument F32(std::vector<int64_t> shape) { return {false, DType::kF32, std::move(shape)}; }
 
 constexpr char kAdd[] = "x: in f32[*S], y: in f32[*S], out: out f32[*S], alpha: scalar f32 = 1";
 
@@ -66,7 +66,7 @@ TEST(SignatureTest, ReadsKindsDTypesDimensionsAndDefaults) {
   EXPECT_EQ(s.variables(), (std::vector<std::string>{"B", "*R"}));
 }
 
-TEST(SignatureTest, MalformedTextIsRefusedWithThePlace) {
+TEST(SignatureTest, MalformedTextIsRefusedWithThePosition) {
   for (const char* text : {"",
                            "x",
                            "x:",
@@ -103,7 +103,7 @@ TEST(SignatureTest, RandomTextNeverCrashesTheParser) {
   }
 }
 
-TEST(SignatureTest, TrailingScalarsWithDefaultsMayBeLeftOut) {
+TEST(SignatureTest, TrailingScalarsWithDefaultsMayBeOmitted) {
   const Signature add = MustParse(kAdd);
   EXPECT_TRUE(Match(add, {F32({4}), F32({4}), F32({4})}).ok());
   EXPECT_TRUE(Match(add, {F32({4}), F32({4}), F32({4}), {true, DType::kF32, {}}}).ok());
@@ -127,7 +127,7 @@ TEST(SignatureTest, SameSizeInAnotherShapeDoesNotMatchASpread) {
   EXPECT_FALSE(Match(MustParse(kAdd), {F32({2, 3}), F32({6}), F32({6})}).ok());
 }
 
-TEST(SignatureTest, SpreadTakesNoDimensionsAtAll) {
+TEST(SignatureTest, ASpreadMayMatchZeroDimensions) {
   EXPECT_TRUE(Match(MustParse(kAdd), {F32({}), F32({}), F32({})}).ok());
   const Signature s = MustParse("x: in f32[B, *R, C]");
   Bindings bindings;
@@ -143,7 +143,7 @@ TEST(SignatureTest, SpreadTakesNoDimensionsAtAll) {
 TEST(SignatureTest, WrongDTypeRankAndKindAreRefused) {
   const Signature add = MustParse(kAdd);
   EXPECT_EQ(Match(add, {{false, DType::kF16, {4}}, F32({4}), F32({4})}).message(),
-            "argument 1 'x' of op: dtype f16 is not taken. Fix: send f32");
+            "argument 1 'x' of op: dtype f16 is not accepted. Fix: send f32");
   EXPECT_FALSE(Match(add, {{true, DType::kF32, {}}, F32({4}), F32({4})}).ok());
   EXPECT_FALSE(Match(add, {F32({4}), F32({4}), F32({4}), F32({4})}).ok());
   EXPECT_EQ(Match(MustParse("x: in f32[R, C]"), {F32({4})}).message(),
@@ -152,7 +152,7 @@ TEST(SignatureTest, WrongDTypeRankAndKindAreRefused) {
   EXPECT_FALSE(Match(MustParse("x: in f32[2]"), {F32({3})}).ok());
 }
 
-TEST(SignatureTest, CompactFormOnlyWhereRankCannotMatter) {
+TEST(SignatureTest, CompactFormOnlyIfTheRankDoesNotMatter) {
   EXPECT_TRUE(MustParse(kAdd).compact());
   EXPECT_FALSE(MustParse("x: in f32[R, C], out: out f32[R]").compact());
   EXPECT_TRUE(MustParse("x: in f16|f32[*S~], out: out f32[*S]").compact());
@@ -163,10 +163,10 @@ TEST(SignatureTest, CompactFormOnlyWhereRankCannotMatter) {
                    .compact());
 }
 
-TEST(SignatureTest, BroadcastTakesWhatPyTorchTakes) {
+TEST(SignatureTest, BroadcastAcceptsTheSameShapesAsPyTorch) {
   const Signature s = MustParse("x: in f32[*S~], y: in f32[*S~], out: out f32[*S]");
-  const std::vector<std::vector<int64_t>> taken = {{3, 4}, {1, 4}, {3, 1}, {4}, {1}, {}, {1, 1}};
-  for (const auto& shape : taken) {
+  const std::vector<std::vector<int64_t>> accepted = {{3, 4}, {1, 4}, {3, 1}, {4}, {1}, {}, {1, 1}};
+  for (const auto& shape : accepted) {
     EXPECT_TRUE(Match(s, {F32(shape), F32({4}), F32({3, 4})}).ok()) << ShapeText(shape);
   }
   const std::vector<std::vector<int64_t>> refused = {{3}, {2, 4}, {4, 3}, {1, 3, 4}, {0}, {4, 1}};
@@ -177,10 +177,10 @@ TEST(SignatureTest, BroadcastTakesWhatPyTorchTakes) {
   EXPECT_FALSE(Match(s, {F32({5, 4}), F32({1}), F32({0, 4})}).ok());
   EXPECT_EQ(Match(s, {F32({4}), F32({3}), F32({3, 4})}).message(),
             "argument 2 'y' of op: shape [3] does not broadcast to S = [3, 4] of 'out'. Fix: "
-            "counted from the last, make each dimension of 'y' that of 'out', or 1");
+            "make each dimension of 'y', counted from the last, 1 or equal to that of 'out'");
 }
 
-TEST(SignatureTest, BroadcastNeedsSomethingThatGivesTheShape) {
+TEST(SignatureTest, BroadcastNeedsAnotherParameterThatSetsTheShape) {
   for (const char* text : {"x: in f32[*S~], out: out f32[*T]", "x: in f32[*S~], out: out f32[*S~]",
                            "x: inout f32[*S~], out: out f32[*S]", "x: in f32[N~], out: out f32[N]",
                            "x: in f32[*S~~], out: out f32[*S]", "x: in f32[~]"}) {
@@ -188,7 +188,7 @@ TEST(SignatureTest, BroadcastNeedsSomethingThatGivesTheShape) {
   }
 }
 
-TEST(SignatureTest, BroadcastBesideOtherDimensions) {
+TEST(SignatureTest, BroadcastMayBeCombinedWithOtherDimensions) {
   const Signature s = MustParse("x: in f32[*S~, K], out: out f32[*S]");
   EXPECT_TRUE(Match(s, {F32({1, 5, 9}), F32({4, 5})}).ok());
   EXPECT_TRUE(Match(s, {F32({9}), F32({4, 5})}).ok());
@@ -207,13 +207,13 @@ TEST(SignatureTest, OnlyAStridedParameterTakesAStridedView) {
   const absl::Status refused = s.Match("op", {dense, strided});
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.message(),
-            "argument 2 'out' of op is a strided view, and the operator takes dense tensors "
-            "there. Fix: leave BufferColumn.strides empty, and copy the elements to a dense "
+            "argument 2 'out' of op is a strided view, but the operator accepts only dense tensors "
+            "for it. Fix: leave BufferColumn.strides empty, and copy the elements to a dense "
             "buffer first");
 }
 
-// Property: whatever shapes a signature's variables are given, the arguments made
-// from them match, and changing any one dimension of a repeated variable does not.
+// Property: for any shapes of a signature's variables, arguments with these shapes match, and
+// arguments in which one dimension of a repeated variable is changed do not match.
 TEST(SignatureTest, ArgumentsMadeFromBindingsMatchAndOneChangeDoesNot) {
   const Signature s = MustParse("x: in f32[B, *S], y: in f32[*S], out: out f32[B, *S]");
   std::mt19937 random(11);
@@ -222,16 +222,16 @@ TEST(SignatureTest, ArgumentsMadeFromBindingsMatchAndOneChangeDoesNot) {
     for (int64_t& dim : spread) dim = random() % 5;
     std::vector<int64_t> with_batch = spread;
     with_batch.insert(with_batch.begin(), random() % 5);
-    std::vector<Given> given = {F32(with_batch), F32(spread), F32(with_batch)};
-    ASSERT_TRUE(Match(s, given).ok());
-    std::vector<int64_t>& changed = given[1 + random() % 2].shape;
+    std::vector<TestArgument> arguments = {F32(with_batch), F32(spread), F32(with_batch)};
+    ASSERT_TRUE(Match(s, arguments).ok());
+    std::vector<int64_t>& changed = arguments[1 + random() % 2].shape;
     if (changed.empty()) continue;
     changed[random() % changed.size()] += 1;
-    ASSERT_FALSE(Match(s, given).ok());
+    ASSERT_FALSE(Match(s, arguments).ok());
   }
 }
 
-TEST(SignatureTest, ElementCountsThatOverflowAreNoNumber) {
+TEST(SignatureTest, ElementCountsThatOverflowAreRefused) {
   EXPECT_EQ(ElementCount({}), 1);
   EXPECT_EQ(ElementCount({3, 0, 5}), 0);
   EXPECT_EQ(ElementCount({int64_t{1} << 40, int64_t{1} << 40}), std::nullopt);
@@ -239,7 +239,7 @@ TEST(SignatureTest, ElementCountsThatOverflowAreNoNumber) {
   EXPECT_EQ(ElementCount({-1}), std::nullopt);
 }
 
-TEST(SignatureTest, ScalarsThatDoNotFitAreKnown) {
+TEST(SignatureTest, ScalarsOutOfRangeDoNotFit) {
   EXPECT_FALSE(ScalarFits(DType::kF32, 1e300));
   EXPECT_TRUE(ScalarFits(DType::kF32, std::nan("")));
   EXPECT_TRUE(ScalarFits(DType::kF32, std::numeric_limits<double>::infinity()));

@@ -22,7 +22,7 @@ absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& s
   SplitRule rule;
   if (text.empty()) return rule;
   const size_t space = text.find(' ');
-  if (space == std::string::npos) return errors::BadSplit(text, "no grain");
+  if (space == std::string::npos) return errors::BadSplit(text, "the grain is missing");
   std::string name = text.substr(0, space);
   if (name.size() > 2 && name.substr(name.size() - 2) == "/1") {
     rule.by_first_dim = true;
@@ -33,7 +33,8 @@ absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& s
       rule.parameter = static_cast<int>(i);
     }
   }
-  if (rule.parameter < 0) return errors::BadSplit(text, "no tensor parameter of that name");
+  if (rule.parameter < 0)
+    return errors::BadSplit(text, "there is no tensor parameter of that name");
   if (!absl::SimpleAtoi(text.substr(space + 1), &rule.grain) || rule.grain == 0) {
     return errors::BadSplit(text, "the grain must be a positive number");
   }

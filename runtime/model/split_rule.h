@@ -3,7 +3,7 @@
 // A task has one chunk for every `grain` elements of that parameter, or with "/1" for
 // every `grain` indices of its first dimension. "" never splits.
 //
-// Thread safety: a value.
+// Thread safety: a plain value.
 //
 //   ASSIGN_OR_RETURN(SplitRule rule, ParseSplit("out 32768", signature));
 //   rule.Chunks({1 << 20});  // 32
@@ -20,18 +20,18 @@
 namespace resident {
 
 struct SplitRule {
-  // Index of the parameter that decides; -1: never split.
+  // Index of the parameter that determines the number of chunks; -1: never split.
   int parameter = -1;
-  // Count indices of the first dimension instead of elements.
+  // Whether indices of the first dimension are counted instead of elements.
   bool by_first_dim = false;
   uint64_t grain = 0;
 
-  // Chunks of a task whose deciding argument has this shape: 1 to kMaxTaskChunks
-  // (kernels/layout/task.h). Beyond that the chunks are larger than the rule says.
+  // Number of chunks of a task whose argument for `parameter` has this shape: 1 to
+  // kMaxTaskChunks (kernels/layout/task.h). If this limit applies, chunks are larger than `grain`.
   uint64_t Chunks(absl::Span<const int64_t> shape) const;
 };
 
-// INVALID_ARGUMENT: says what is wrong.
+// INVALID_ARGUMENT: the text is malformed, or does not match the signature.
 absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature);
 
 }  // namespace resident

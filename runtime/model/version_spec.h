@@ -1,5 +1,5 @@
-// VersionSpec: what is installed as a version of an operator, as the registry, the state
-// store and the install pipeline pass it on.
+// VersionSpec: describes what is installed as a version of an operator. The registry, the state
+// store and the install pipeline use it.
 #ifndef RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 #define RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 
@@ -10,16 +10,17 @@
 
 namespace resident {
 
-// Slot of a version that has none: bytecode, or no longer in the kernel.
+// Slot of a version without a slot: it is bytecode, or no longer in the kernel.
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
 
 enum class OperatorKind : uint8_t {
   kBuiltin = 0,
-  // Native: code in the kernel, called with tasks.
+  // These three are native: code in the kernel, called with tasks.
   kSource = 1,
   kExpression = 2,
   kObject = 3,
-  // A FLUX program, which flux.run runs: no slot, no signature; called with programs.
+  // A FLUX program, which flux.run executes. It has no slot and no signature, and is called with
+  // programs.
   kBytecode = 4,
 };
 
@@ -43,10 +44,10 @@ constexpr const char* OperatorKindName(OperatorKind kind) {
 struct VersionSpec {
   OperatorKind kind = OperatorKind::kSource;
   std::string summary = {};
-  // As text (runtime/model/signature.h, split_rule.h). Bytecode has neither.
+  // In text form (runtime/model/signature.h, split_rule.h). Bytecode has neither.
   std::string signature = {};
   std::string split = {};
-  // SHA-256 of what was installed, in hex.
+  // SHA-256 of the installed contents, in hex.
   std::string content_hash = {};
   std::string installed_by = {};
   int64_t installed_ms = 0;  // Since 1970.
@@ -54,12 +55,12 @@ struct VersionSpec {
   std::chrono::milliseconds task_time_limit{0};
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
-  // kBytecode: the program.
+  // The program, only for kBytecode.
   std::shared_ptr<const std::string> bytecode = nullptr;
 };
 
-// What the install pipeline keeps with a version for as long as it may run (its objects).
-// The registry only holds it.
+// Data of the install pipeline that must exist as long as a version may run (its objects). The
+// registry only keeps it alive.
 class VersionPayload {
  public:
   virtual ~VersionPayload() = default;

@@ -1,4 +1,4 @@
-// Where a version of an operator is in its life.
+// VersionState: the state of a version of an operator.
 //
 //   submitted → compiled → inspected → validated → staged ─▶ active ◀─▶ previous
 //        ↘ rejected                                 │          │           │
@@ -18,10 +18,10 @@ enum class VersionState : uint8_t {
   kCompiled = 2,
   kInspected = 3,
   kValidated = 4,
-  // In the standby slot; has not served yet.
+  // In the standby slot; it has not been active yet.
   kStaged = 5,
   kActive = 6,
-  // Served before the active one; a rollback goes there.
+  // Was active before the current active version; a rollback activates it again.
   kPrevious = 7,
   // No longer in the kernel.
   kRetired = 8,

@@ -1,12 +1,12 @@
-// Batch: many tasks of one operator on their way through a device, and what became
-// of each. The columnar form of everything between the gRPC services and the ring.
+// Batch: many tasks of one operator, and the outcome of each task, stored in columns.
+// The gRPC services, the queue and the ring exchange tasks in this form.
 //
-// Life: the server fills in the first part and enqueues the batch
+// Lifetime: the server fills in the first part and enqueues the batch
 // (device_queue.h); the queue submits its tasks to the ring and records outcomes;
-// `done` is called exactly once, when every task has one.
+// `done` is called exactly once, when every task has an outcome.
 //
-// Thread safety: until Enqueue the batch belongs to its maker; from then until
-// `done` to the queue (only `cancelled` may be touched); afterwards to its maker.
+// Thread safety: before Enqueue the batch belongs to its creator; then to the queue
+// (other threads may only set `cancelled`); after `done` to its creator again.
 #ifndef RESIDENT_RUNTIME_QUEUE_BATCH_H_
 #define RESIDENT_RUNTIME_QUEUE_BATCH_H_
 
@@ -40,10 +40,10 @@ enum class TaskStatus : uint8_t {
 };
 
 struct Batch {
-  // --- Filled in by the maker -------------------------------------------------
+  // --- Filled in by the creator -----------------------------------------------
 
-  // One descriptor for each task: operator slot, flags and words. `token` is the
-  // ring's to fill in.
+  // One descriptor for each task: operator slot, flags and words. The ring fills in
+  // `token`.
   std::vector<TaskDescriptor> tasks;
   // Tasks not in compact form: task i's arguments are
   // arguments[i * arguments_per_task ...]. 0: all tasks are compact.
@@ -51,15 +51,15 @@ struct Batch {
   std::vector<Argument> arguments;
   // Task i + 1 is submitted after task i completed.
   bool in_order = false;
-  // Whether `results` is wanted.
+  // Whether the queue fills in `results`.
   bool wants_results = false;
-  // Tasks not in the ring by then are skipped.
+  // Tasks that are not in the ring at this time are skipped.
   Clock::time_point deadline = Clock::time_point::max();
   // Worker time that one of its tasks may take, in nanoseconds; 0: unknown (ring_backlog.h).
   uint64_t task_bound_ns = 0;
-  // Epoch of the engine that the addresses in the tasks belong to
-  // (DeviceQueue::epoch() when it was made): tasks not submitted when that engine
-  // ends are UNAVAILABLE.
+  // Epoch of the engine that the addresses in the tasks belong to: DeviceQueue::epoch()
+  // when the batch was created. Tasks that are not submitted when that engine ends
+  // become UNAVAILABLE.
   uint64_t epoch = 0;
   // Counters of the operator version. Outlives the batch.
   OperatorStats* stats = nullptr;
@@ -68,25 +68,26 @@ struct Batch {
   // Called once, from any thread, without locks held. Must not block.
   std::function<void(Batch&)> done;
 
-  // --- May be set by anybody at any time --------------------------------------
+  // --- Any thread may set this at any time ------------------------------------
 
   // Tasks not yet in the ring are skipped from now on.
   std::atomic<bool> cancelled{false};
 
   // --- Filled in by the queue -------------------------------------------------
 
-  std::vector<TaskStatus> status;   // One for each task.
-  std::vector<uint32_t> device_ns;  // Likewise.
-  std::vector<uint16_t> detail;     // Likewise; 0 unless the device reported one.
-  std::vector<std::array<uint8_t, kResultBytes>> results;  // If wanted.
+  // One element for each task in each of these.
+  std::vector<TaskStatus> status;
+  std::vector<uint32_t> device_ns;
+  std::vector<uint16_t> detail;                            // 0: the device reported none.
+  std::vector<std::array<uint8_t, kResultBytes>> results;  // Empty without wants_results.
   // Why tasks ended ABORTED or UNAVAILABLE; empty otherwise.
   std::string cause;
 
-  uint64_t client = 0;            // Whose it is.
-  std::shared_ptr<QueueUse> use;  // Where it is counted.
-  uint32_t submitted = 0;         // Tasks given to the ring, or skipped.
+  uint64_t client = 0;            // The client that enqueued it.
+  std::shared_ptr<QueueUse> use;  // Counts its tasks and bytes for that client.
+  uint32_t submitted = 0;         // Tasks that were submitted to the ring, or skipped.
   uint32_t finished = 0;          // Tasks with an outcome.
-  uint32_t failed = 0;            // Of these, not OK.
+  uint32_t failed = 0;            // Tasks with an outcome that is not OK.
   Clock::time_point enqueued_at;
 };
 

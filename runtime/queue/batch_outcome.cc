@@ -9,7 +9,8 @@
 namespace resident {
 namespace {
 
-constexpr size_t kCountedSingly = 16;
+// Up to this many durations are added to the histogram one by one.
+constexpr size_t kMaxCountedSingly = 16;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std:
               FinishedBatches* finished) {
   const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
   if (batch->submitted == count) return;
-  // A batch has one cause: what was said of tasks that may have run must stand.
+  // A batch has one cause. Do not overwrite the cause of tasks that may have run.
   if (batch->cause.empty()) batch->cause = cause;
   const uint32_t skipped = count - batch->submitted;
   std::fill(batch->status.begin() + batch->submitted, batch->status.end(), status);
@@ -57,8 +58,8 @@ void CountOutcomes(const Batch& batch) {
   for (int s = 0; s < OperatorStats::kStatuses; ++s) {
     if (by_status[s] != 0) batch.stats->CountTasks(s, by_status[s]);
   }
-  // A few are counted at once: clearing and reading a Local costs more than that.
-  if (batch.device_ns.size() <= kCountedSingly) {
+  // For a few tasks, clearing and reading a Local costs more than counting each one directly.
+  if (batch.device_ns.size() <= kMaxCountedSingly) {
     for (uint32_t ns : batch.device_ns) {
       if (ns != 0) batch.stats->device.Observe(ns);
     }

@@ -1,5 +1,5 @@
-// What becomes of a batch's tasks: records outcomes, and gathers the batches that have one
-// for every task. Not for what tasks report while they are in the ring: see ring_tasks.h.
+// Outcomes of a batch's tasks: skips tasks, collects the batches in which every task has an
+// outcome, and counts them. ring_tasks.h records the outcomes of the tasks in the ring.
 //
 // Thread safety: none; the caller owns the batches (batch.h).
 //
@@ -28,17 +28,18 @@ struct SkipReason {
   std::string cause;
 };
 
-// Why the tasks of a batch that are not in the ring will not get there, if so.
+// Returns why the tasks of a batch that are not in the ring must be skipped, or nullopt.
 std::optional<SkipReason> ReasonToSkip(const Batch& batch);
 
-// Gives every task that is not submitted its outcome; it is queued no longer.
+// Records this outcome for every task that is not submitted yet. These tasks no longer count as
+// queued.
 void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std::string& cause,
               FinishedBatches* finished);
 
 // Adds the time from admission to the first submission to the operator's statistics.
 void ObserveQueued(const Batch& batch);
 
-// Adds a finished batch to its operator's statistics: a few atomics for a batch.
+// Adds a finished batch to its operator's statistics, with a few atomic operations for each batch.
 void CountOutcomes(const Batch& batch);
 
 }  // namespace resident

@@ -27,7 +27,7 @@ bool ClientQueues::Remove(ClientId client) {
   if (found == clients_.end()) return false;
   for (const auto& batch : found->second->queue) batch->cancelled = true;
   for (const auto& batch : found->second->ready) batch->cancelled = true;
-  clients_.erase(found);  // Stays in its turn until it has nothing to submit.
+  clients_.erase(found);  // `round_` may still have the client: invariant 1.
   return true;
 }
 
@@ -36,7 +36,7 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return absl::NotFoundError(
-        "the client's queue is gone: its session has ended. Fix: open a new session");
+        "the client has no queue: its session has ended. Fix: open a new session");
   }
   Client& client = *found->second;
   const uint64_t count = batch->tasks.size();
@@ -48,22 +48,22 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   const uint64_t held = client.use->bytes();
   if (held != 0 && held + bytes > max_queued_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the client has batches queued or under way with ", held,
-                     " bytes of tasks and arguments; ", bytes, " more would pass the limit of ",
+        absl::StrCat("the client has batches queued or running with ", held,
+                     " bytes of tasks and arguments; ", bytes, " more would exceed the limit of ",
                      max_queued_bytes, ". Fix: wait for results, or raise --max_client_host_mib"));
   }
   batch->use = client.use;
   batch->use->Add(count, bytes);
   next_deadline_ = std::min(next_deadline_, batch->deadline);
   client.queue.push_back(std::move(batch));
-  TakeTurn(found->second);
+  JoinRound(found->second);
   return absl::OkStatus();
 }
 
-void ClientQueues::TakeTurn(const std::shared_ptr<Client>& client) {
-  if (client->in_turn) return;
-  client->in_turn = true;
-  turn_.push_back(client);
+void ClientQueues::JoinRound(const std::shared_ptr<Client>& client) {
+  if (client->in_round) return;
+  client->in_round = true;
+  round_.push_back(client);
 }
 
 void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
@@ -78,12 +78,12 @@ void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* fini
   }
   next_deadline_ = std::min(next_deadline_, batch->deadline);
   found->second->ready.push_back(std::move(batch));
-  TakeTurn(found->second);
+  JoinRound(found->second);
 }
 
 bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
-  std::shared_ptr<Client> client = std::move(turn_.front());
-  turn_.pop_front();
+  std::shared_ptr<Client> client = std::move(round_.front());
+  round_.pop_front();
   bool published = false;
   while (client->has_work() && quantum > 0) {
     Queue& queue = client->Next();
@@ -93,7 +93,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
       SkipRest(batch, reason->status, reason->cause, finished);
       continue;
     }
-    if (!ring_tasks->HasRoom()) break;  // The turn ends with what it got.
+    if (!ring_tasks->HasRoom()) break;  // The client does not keep the rest of its quantum.
     if (batch->submitted == 0) ObserveQueued(*batch);
     const uint32_t submitted = ring_tasks->SubmitFrom(batch, quantum);
     if (submitted == 0) break;
@@ -103,16 +103,16 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     if (batch->in_order || batch->submitted == batch->tasks.size()) queue.pop_front();
   }
   if (client->has_work()) {
-    turn_.push_back(std::move(client));
+    round_.push_back(std::move(client));
   } else {
-    client->in_turn = false;
+    client->in_round = false;
   }
   return published;
 }
 
 void ClientQueues::DropExpired(FinishedBatches* finished) {
   next_deadline_ = Clock::time_point::max();
-  for (auto& client : turn_) {
+  for (auto& client : round_) {
     DropExpired(client->queue, finished);
     DropExpired(client->ready, finished);
   }
@@ -131,14 +131,14 @@ void ClientQueues::DropExpired(Queue& queue, FinishedBatches* finished) {
 }
 
 void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished) {
-  for (auto& client : turn_) {
+  for (auto& client : round_) {
     for (Queue* queue : {&client->queue, &client->ready}) {
       for (const auto& batch : *queue) SkipRest(batch, status, cause, finished);
       queue->clear();
     }
-    client->in_turn = false;
+    client->in_round = false;
   }
-  turn_.clear();
+  round_.clear();
   next_deadline_ = Clock::time_point::max();
 }
 

@@ -1,18 +1,18 @@
-// ClientQueues: what clients have queued for a device, and whose turn it is.
+// ClientQueues: the batches that clients have queued for a device, served in round-robin order.
 //
-// Each client has a bounded queue of batches. Clients with something to submit are served in
-// turn, a quantum of tasks at a time. An in-order batch leaves its queue with each of its tasks
-// and comes back when that task has completed (PushReady), so that its next task waits for its
-// client's turn like any other task.
+// Each client has a bounded queue of batches. Clients with something to submit are served one
+// after the other, a quantum of tasks at a time. An in-order batch leaves its queue with each of
+// its tasks and is queued again when that task has completed (PushReady), so that its next task
+// waits until the client is served, like any other task.
 //
 // Thread safety: one thread at a time (DeviceQueue's mu_).
 //
 // Invariants:
-//   1. A client is in `turn_` exactly once while it has something to submit, and not otherwise;
+//   1. A client is in `round_` exactly once while it has something to submit, and not otherwise;
 //      a removed client stays there until it has nothing to submit.
 //   2. queued_tasks() is the sum of the clients' queued tasks: those neither in the ring nor
 //      skipped. The remaining tasks of in-order batches count too.
-//   3. A batch's bytes are its client's from Push until Ended.
+//   3. A batch's bytes count against its client's limit from Push until Ended.
 //   4. No queued batch has an earlier deadline than next_deadline().
 //
 //   absl::Status taken = queues.Push(client, batch, max_queued_tasks, max_queued_bytes);
@@ -40,35 +40,36 @@ namespace resident {
 class ClientQueues {
  public:
   void Add(ClientId client);
-  // Cancels what the client has queued and forgets it; false if there is none.
+  // Cancels the client's queued batches and removes it; returns false if it does not exist.
   bool Remove(ClientId client);
 
-  // Queues a batch. NOT_FOUND: no such client. RESOURCE_EXHAUSTED: it would have more
-  // than `max_queued_tasks` queued, or than `max_queued_bytes` of descriptors and
-  // arguments in batches that have not ended, and has some.
+  // Queues a batch. NOT_FOUND: no such client. RESOURCE_EXHAUSTED: the client would have more
+  // than `max_queued_tasks` queued, or more than `max_queued_bytes` of descriptors and arguments
+  // in batches that have not ended. A client that has none of these may exceed the limit.
   absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks,
                     uint64_t max_queued_bytes);
 
-  // Queues an in-order batch whose last submitted task has completed, or skips what is left of
-  // it if it was cancelled, is past its deadline or belongs to a client that was removed.
+  // Queues an in-order batch whose last submitted task has completed, or skips its remaining
+  // tasks if it was cancelled, is past its deadline or belongs to a client that was removed.
   void PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished);
 
-  // Whether there is nothing to submit: of in-order batches a task is in the ring.
-  bool empty() const { return turn_.empty(); }
+  // Whether no client has something to submit. In-order batches with a task in the ring may
+  // still have queued tasks.
+  bool empty() const { return round_.empty(); }
   uint64_t queued_tasks() const { return all_->tasks(); }
 
-  // Gives the client whose turn it is at most `quantum` tasks' room in the ring. Returns
-  // whether a task was published. REQUIRES: not empty.
+  // Submits at most `quantum` tasks of the next client. Returns whether a task was published.
+  // REQUIRES: not empty.
   bool ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished);
 
   // Ends queued batches that were cancelled or are past their deadline.
   void DropExpired(FinishedBatches* finished);
-  // Until then DropExpired finds no batch that is past its deadline.
+  // Before this time DropExpired finds no batch that is past its deadline.
   Clock::time_point next_deadline() const { return next_deadline_; }
   // Ends every queued batch.
   void SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished);
 
-  // A batch has ended: its tasks are added to its client's count, its bytes taken off.
+  // A batch has ended: adds its tasks to its client's completed tasks and removes its bytes.
   void Ended(const Batch& batch);
   DeviceQueue::ClientCounters counters(ClientId client) const;
 
@@ -76,27 +77,28 @@ class ClientQueues {
   using Queue = std::deque<std::shared_ptr<Batch>>;
 
   struct Client {
-    Queue queue;  // Batches of which no task has been submitted, or some.
-    Queue ready;  // In-order batches that go on.
+    Queue queue;  // Batches with tasks to submit.
+    Queue ready;  // In-order batches whose last submitted task has completed.
     // `ready` is served next, if it is not empty. The two alternate, so that neither waits
     // until the other is empty.
     bool serve_ready = false;
-    std::shared_ptr<QueueUse> use;  // Its batches' too: those in the ring outlive it.
+    std::shared_ptr<QueueUse> use;  // Shared with its batches: those in the ring outlive it.
     uint64_t completed_tasks = 0;
-    bool in_turn = false;
+    bool in_round = false;
 
     bool has_work() const { return !queue.empty() || !ready.empty(); }
     // REQUIRES: has_work().
     Queue& Next() { return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue; }
   };
 
-  void TakeTurn(const std::shared_ptr<Client>& client);
+  // Appends the client to `round_`, unless it is there already.
+  void JoinRound(const std::shared_ptr<Client>& client);
   // Ends batches of the queue that were cancelled or are past their deadline.
   void DropExpired(Queue& queue, FinishedBatches* finished);
 
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_;
-  // Clients with something to submit, in the order of their turns.
-  std::deque<std::shared_ptr<Client>> turn_;
+  // Clients with something to submit, in the order in which they are served.
+  std::deque<std::shared_ptr<Client>> round_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
   const std::shared_ptr<QueueUse> all_ = std::make_shared<QueueUse>(nullptr);
 };

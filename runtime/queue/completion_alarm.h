@@ -1,14 +1,14 @@
 // CompletionAlarm: lets a thread sleep until an engine completes something.
 //
-// From Set() on, the CPU engine raises completion_event with each completion; Await()
-// returns if it was raised since Set() or the last Await(). A GPU raises nothing: give the
-// wait a bound. Not for waiting for one task: see Batch::done.
+// After Set(), the CPU engine increments completion_event with each completion; Await()
+// returns if it was incremented since Set() or the last Await(). A GPU does not increment it,
+// so Await() needs a timeout. To wait for one task, use Batch::done.
 //
-// Thread safety: one thread at a time; the engine on the other side at any time.
+// Thread safety: one thread at a time; the engine may complete tasks at any time.
 //
-// Memory ordering: a completion that raised nothing because it saw no waiter was written
-// before Set() returned (both sides are sequentially consistent about completion_waiters),
-// so that a look at the ring after Set() finds it.
+// Memory ordering: a completion that did not increment the event because the engine saw no
+// waiter was written before Set() returned (both sides access completion_waiters with
+// sequential consistency), so a read of the ring after Set() finds it.
 //
 //   alarm.Set(ring);
 //   if (nothing has completed) alarm.Await(timeout);
@@ -31,7 +31,7 @@ class CompletionAlarm {
   CompletionAlarm(const CompletionAlarm&) = delete;
   CompletionAlarm& operator=(const CompletionAlarm&) = delete;
 
-  // Asks for the alarms of a ring; of none if it is null.
+  // Registers as a waiter for completions in `ring`. Null: the same as Clear().
   void Set(const std::shared_ptr<HostRing>& ring);
   void Clear();
   bool is_set() const { return ring_ != nullptr; }

@@ -23,25 +23,25 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// How long the dispatch loop sleeps between two looks at the ring while tasks are in flight and
-// none completes: the first time, and at most.
+// How long the dispatch loop sleeps between two polls of the ring while tasks are in flight and
+// none completes. It doubles from the minimum to the maximum.
 constexpr nanoseconds kMinPollBackoff = std::chrono::microseconds(20);
 constexpr nanoseconds kMaxPollBackoff = std::chrono::microseconds(500);
 // How often queued batches are checked against their deadlines.
 constexpr absl::Duration kDeadlineCheckInterval = absl::Milliseconds(20);
-// How long the dispatcher leaves the loop to callers that wait for their own batches.
-constexpr absl::Duration kInlineCallersTurn = absl::Microseconds(50);
+// How long the dispatcher pauses while callers run the dispatch loop inline.
+constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
 
 }  // namespace
 
-// Two locks, never taken in the other order:
+// Two locks, always taken in this order:
 //
-//   dispatch_mu_  the ring and what is in flight; held for one iteration of the dispatch loop.
+//   dispatch_mu_  the ring and the tasks in flight; held for one iteration of the dispatch loop.
 //   mu_           clients and their queues; held briefly.
 //
 // A batch moves from a client's queue (under mu_) to the ring (under dispatch_mu_) as its
-// tasks are submitted, and is then owned by the slots of its tasks; an in-order batch goes back
-// to the queue after each task. It counts against its client's limits until it has ended
+// tasks are submitted, and is then owned by the slots of its tasks; an in-order batch is queued
+// again after each task. It counts against its client's limits until it has ended
 // (queue_use.h).
 class DeviceQueue::Impl {
  public:
@@ -69,7 +69,8 @@ class DeviceQueue::Impl {
       PriorityLock lock_dispatch(this);
       absl::MutexLock lock(&mu_);
       if (!queues_.Remove(id)) return;
-      tasks_.CancelInOrder(id);  // With a task in the ring, they are not in the queue.
+      // In-order batches with a task in the ring are not in `queues_`.
+      tasks_.CancelInOrder(id);
     }
     NoteCancelled();
   }
@@ -89,7 +90,7 @@ class DeviceQueue::Impl {
       if (!has_ring_ || batch->epoch != epoch_) {
         return absl::UnavailableError(absl::StrCat(
             has_ring_ ? "the device's engine was replaced while the batch was prepared"
-                      : "the device has no engine at present",
+                      : "the device has no running engine",
             loss_.empty() ? "" : absl::StrCat(" (", loss_, ")"), ". Fix: send the batch again"));
       }
       RETURN_IF_ERROR(
@@ -158,7 +159,7 @@ class DeviceQueue::Impl {
     absl::MutexLock lock(&mu_);
     if (!has_ring_) return absl::FailedPreconditionError("no engine to park");
     if (parked_) return absl::FailedPreconditionError("parked already");
-    // If the ring is full, something is in flight: its completion makes room for the marker.
+    // If the ring is full, a task is in flight: its completion makes room for the marker.
     tasks_.BeginPark();
     parked_ = true;
     called_for_resume_ = false;
@@ -190,7 +191,7 @@ class DeviceQueue::Impl {
     if (parked_) return absl::FailedPreconditionError("parked already");
     tasks_.Hold();
     parked_ = true;
-    called_for_resume_ = true;  // The hold ends by itself: nobody is to be called.
+    called_for_resume_ = true;  // No callback is needed: the caller of Hold ends the hold.
     return absl::OkStatus();
   }
 
@@ -254,15 +255,15 @@ class DeviceQueue::Impl {
   }
 
  private:
-  // What is to be called once no lock is held.
+  // What to call once no lock is held.
   struct Finished {
     FinishedBatches batches;
     std::function<void()> call_for_resume;
   };
 
-  // Takes dispatch_mu_ ahead of the threads that run the dispatch loop. They take it again as
-  // soon as they have released it, so that under load another thread would wait for
-  // milliseconds; they do not take it while a PriorityLock waits.
+  // Takes dispatch_mu_ before the threads that run the dispatch loop. Under load these threads
+  // take it again as soon as they have released it, so another thread would wait for
+  // milliseconds. They do not take it while a PriorityLock waits.
   class ABSL_SCOPED_LOCKABLE PriorityLock {
    public:
     explicit PriorityLock(Impl* impl) ABSL_EXCLUSIVE_LOCK_FUNCTION(impl->dispatch_mu_)
@@ -285,22 +286,22 @@ class DeviceQueue::Impl {
     prctl(PR_SET_TIMERSLACK, 1000);
     Clock::time_point last_progress = Clock::now();
     nanoseconds poll_backoff = kMinPollBackoff;
-    bool idle = false;  // Nothing has moved for the time that the loop spins.
+    bool idle = false;  // No progress for `options_.spin`.
     std::shared_ptr<HostRing> ring;
     CompletionAlarm alarm;
     while (true) {
       if (inline_callers_.load(std::memory_order_relaxed) > 0) {
-        // A caller that waits for an outcome runs the loop. An outcome found here would reach
-        // it by way of two more threads.
+        // A caller that waits for an outcome runs the loop inline. If this thread found the
+        // outcome, it would reach the caller through two more thread switches.
         alarm.Clear();
         absl::MutexLock lock(&mu_);
-        mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_), kInlineCallersTurn);
+        mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_), kInlineCallersPause);
         wake_dispatcher_ = false;
         idle = false;
       }
       Finished finished;
       bool progress;
-      // Set before the last look at the ring: what completes after it ends the sleep.
+      // Set before the last poll of the ring: a completion after it ends the sleep.
       if (idle) alarm.Set(ring);
       while (priority_waiters_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
       {
@@ -334,7 +335,7 @@ class DeviceQueue::Impl {
       alarm.Clear();
       absl::MutexLock lock(&mu_);
       if (stopping_) return;
-      // Work that cannot go on (parked) may still pass its deadline.
+      // Work that waits for the end of a park may still pass its deadline.
       const bool waiting = idle_since_ == Clock::time_point::max();
       mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_),
                            waiting ? kDeadlineCheckInterval : absl::InfiniteDuration());
@@ -344,8 +345,8 @@ class DeviceQueue::Impl {
     }
   }
 
-  // Has the next iteration drop what is past its deadline, if something may be. Called by the
-  // dispatcher alone.
+  // Makes the next iteration drop expired batches, if there may be any. Only the dispatcher
+  // calls this.
   void CheckDeadlines(Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_) {
     if (now < next_deadline_check_) return;
     next_deadline_check_ = now + absl::ToChronoNanoseconds(kDeadlineCheckInterval);
@@ -376,14 +377,14 @@ class DeviceQueue::Impl {
       }
       Finished finished;
       RunIteration(&finished, /*full_scan=*/false);
-      // Another thread's iteration may have found its completion.
+      // Another thread's iteration may have consumed the batch's last completion.
       done = batch->finished == batch->tasks.size();
       dispatch_mu_.Unlock();
       Deliver(&finished);
       if (!done && Clock::now() > until) break;
     }
     inline_callers_.fetch_sub(1, std::memory_order_relaxed);
-    // The dispatcher does what is left.
+    // The dispatcher does the remaining work.
     absl::MutexLock lock(&mu_);
     if (in_flight_.load(std::memory_order_relaxed) > 0 ||
         work_arrived_.load(std::memory_order_acquire) || queues_.queued_tasks() > 0) {
@@ -391,8 +392,8 @@ class DeviceQueue::Impl {
     }
   }
 
-  // One iteration of the dispatch loop: completions, then submissions. Returns whether anything
-  // moved. `full_scan`: finds every completion.
+  // One iteration of the dispatch loop: completions, then submissions. Returns whether there was
+  // progress. `full_scan`: finds every completion.
   bool RunIteration(Finished* finished, bool full_scan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
     bool progress = tasks_.Consume(full_scan, &finished->batches);
@@ -409,7 +410,7 @@ class DeviceQueue::Impl {
     return progress;
   }
 
-  // Returns whether anything moved.
+  // Returns whether there was progress.
   bool SubmitTasks(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
     if (tasks_.ring() == nullptr) return false;
     tasks_.SubmitDuePark();
@@ -422,7 +423,7 @@ class DeviceQueue::Impl {
     {
       absl::MutexLock lock(&mu_);
       work_arrived_.store(false, std::memory_order_relaxed);
-      // Behind the clients that wait already.
+      // They are served after the clients that are waiting already.
       for (auto& batch : tasks_.TakeReady()) {
         queues_.PushReady(std::move(batch), &finished->batches);
       }
@@ -487,7 +488,7 @@ class DeviceQueue::Impl {
   // The ring's control block, for waking the dispatcher; null without a ring.
   ControlBlock* wake_control_ ABSL_GUARDED_BY(mu_) = nullptr;
 
-  // Whether there may be something to submit: most iterations need not take mu_.
+  // Whether there may be something to submit. If not, an iteration need not take mu_.
   std::atomic<bool> work_arrived_{false};
   std::atomic<bool> sleeping_{false};
   // Callers that wait for a PriorityLock.
@@ -499,7 +500,7 @@ class DeviceQueue::Impl {
   std::atomic<uint64_t> next_sequence_{0};
   std::atomic<uint32_t> ring_slots_{0};
 
-  Clock::time_point next_deadline_check_;  // The dispatcher's own.
+  Clock::time_point next_deadline_check_;  // Used by the dispatcher only.
   std::thread dispatcher_;
 };
 

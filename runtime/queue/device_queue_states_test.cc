@@ -1,5 +1,5 @@
-// The queue against a device that is worked by hand, one state after the other: what counts
-// against a client's limits, and until when; parks that find the ring full.
+// The queue with a device that the test controls step by step: what counts against a client's
+// limits, and until when; parks while the ring is full.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -28,13 +28,12 @@ class DeviceQueueStatesTest : public ::testing::Test {
     void Wait() { done.WaitForNotification(); }
   };
 
-  // 100 tasks may be queued, with an argument each.
-  static constexpr uint64_t kMostTasks = 100;
+  // A client may have 100 tasks queued. Each task has one argument.
+  static constexpr uint64_t kMaxTasks = 100;
   static constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + sizeof(Argument);
-  static constexpr uint64_t kMostBytes = 120 * kTaskBytes;
+  static constexpr uint64_t kMaxBytes = 120 * kTaskBytes;
 
-  DeviceQueueStatesTest()
-      : queue_({.max_queued_tasks = kMostTasks, .max_queued_bytes = kMostBytes}) {
+  DeviceQueueStatesTest() : queue_({.max_queued_tasks = kMaxTasks, .max_queued_bytes = kMaxBytes}) {
     queue_.AddClient(kAlice);
     queue_.AddClient(kBob);
     queue_.AddClient(kCarol);
@@ -56,14 +55,14 @@ class DeviceQueueStatesTest : public ::testing::Test {
   absl::Status Enqueue(Pending& pending, ClientId client = kAlice) {
     return queue_.Enqueue(client, pending.batch);
   }
-  // An in-order batch of kMostTasks, of which the first is in flight.
-  std::shared_ptr<Pending> InOrderBatchUnderWay() {
-    auto pending = NewBatch(kMostTasks, /*in_order=*/true);
+  // Enqueues an in-order batch of kMaxTasks; its first task is then in flight.
+  std::shared_ptr<Pending> StartInOrderBatch() {
+    auto pending = NewBatch(kMaxTasks, /*in_order=*/true);
     EXPECT_TRUE(Enqueue(*pending).ok());
     AwaitInFlight(1);
     return pending;
   }
-  // Whether it is refused, with the flag named.
+  // Whether the batch is refused with an error that names the flag.
   ::testing::AssertionResult Refused(Pending& pending, const std::string& flag) {
     const absl::Status status = Enqueue(pending);
     if (status.code() == absl::StatusCode::kResourceExhausted &&
@@ -72,7 +71,7 @@ class DeviceQueueStatesTest : public ::testing::Test {
     }
     return ::testing::AssertionFailure() << status;
   }
-  // Nothing counts any more, and the queue knows that it is idle.
+  // No task counts as queued any more, and the queue is idle.
   void ExpectNothingLeft() {
     EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, 0u);
     EXPECT_EQ(queue_.counters().queued_tasks, 0u);
@@ -93,25 +92,25 @@ class DeviceQueueStatesTest : public ::testing::Test {
 };
 
 TEST_F(DeviceQueueStatesTest, TasksOfAnInOrderBatchCountUntilTheyAreInTheRing) {
-  const auto ordered = InOrderBatchUnderWay();
-  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 1);
-  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1);
+  const auto ordered = StartInOrderBatch();
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMaxTasks - 1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMaxTasks - 1);
   const auto two = NewBatch(2);
   ASSERT_TRUE(Refused(*two, "--max_queued_tasks"));
-  EXPECT_TRUE(Enqueue(*NewBatch(10), kBob).ok());  // Another client's share is its own.
+  EXPECT_TRUE(Enqueue(*NewBatch(10), kBob).ok());  // Another client has its own limit.
   AwaitSubmissions(11);
   for (uint64_t s = 1; s <= 10; ++s) device_.Complete(s);
   AwaitInFlight(1);
   device_.Complete(0);
   AwaitSubmissions(12);
-  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 2);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMaxTasks - 2);
   EXPECT_TRUE(Enqueue(*two).ok());
   AwaitSubmissions(14);
   device_.Complete(12);
   device_.Complete(13);
   two->Wait();
   EXPECT_EQ(queue_.idle_since(), Clock::time_point::max());
-  for (uint64_t s = 11; s < kMostTasks + 12; ++s) {
+  for (uint64_t s = 11; s < kMaxTasks + 12; ++s) {
     AwaitSubmissions(s + 1);
     if (s != 12 && s != 13) device_.Complete(s);
   }
@@ -121,12 +120,12 @@ TEST_F(DeviceQueueStatesTest, TasksOfAnInOrderBatchCountUntilTheyAreInTheRing) {
 }
 
 TEST_F(DeviceQueueStatesTest, BytesOfAnInOrderBatchCountUntilItHasEnded) {
-  const auto ordered = InOrderBatchUnderWay();
+  const auto ordered = StartInOrderBatch();
   const auto more = NewBatch(30);
-  for (uint64_t s = 0; s < kMostTasks; ++s) {
+  for (uint64_t s = 0; s < kMaxTasks; ++s) {
     AwaitSubmissions(s + 1);
-    // Few of its tasks are left in the end, and all of its memory.
-    if (s + 1 == kMostTasks) {
+    // Before the last completion, only one task is left, but all of the batch's memory.
+    if (s + 1 == kMaxTasks) {
       ASSERT_TRUE(Refused(*more, "--max_client_host_mib"));
     }
     device_.Complete(s);
@@ -135,7 +134,7 @@ TEST_F(DeviceQueueStatesTest, BytesOfAnInOrderBatchCountUntilItHasEnded) {
   ExpectNothingLeft();
   ASSERT_TRUE(Enqueue(*more).ok());
   AwaitInFlight(30);
-  for (uint64_t s = kMostTasks; s < kMostTasks + 30; ++s) device_.Complete(s);
+  for (uint64_t s = kMaxTasks; s < kMaxTasks + 30; ++s) device_.Complete(s);
   more->Wait();
   ExpectNothingLeft();
 }
@@ -151,36 +150,37 @@ TEST_F(DeviceQueueStatesTest, BytesOfABatchThatIsInTheRingCountUntilItHasEnded) 
   EXPECT_TRUE(Enqueue(*more).ok());
 }
 
-TEST_F(DeviceQueueStatesTest, ACancelledInOrderBatchCountsNoLonger) {
-  const auto ordered = InOrderBatchUnderWay();
+TEST_F(DeviceQueueStatesTest, ACancelledInOrderBatchNoLongerCounts) {
+  const auto ordered = StartInOrderBatch();
   ordered->batch->cancelled = true;
   queue_.NoteCancelled();
-  ASSERT_TRUE(Refused(*NewBatch(30), "--max_queued_tasks"));  // A task of it is in flight yet.
+  ASSERT_TRUE(
+      Refused(*NewBatch(30), "--max_queued_tasks"));  // One of its tasks is still in flight.
   device_.Complete(0);
   ordered->Wait();
   ExpectNothingLeft();
-  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+  EXPECT_TRUE(Enqueue(*NewBatch(kMaxTasks)).ok());
 }
 
-TEST_F(DeviceQueueStatesTest, AnInOrderBatchThatIsSkippedWhileItIsHeldBackCountsNoLonger) {
-  const auto ordered = InOrderBatchUnderWay();
+TEST_F(DeviceQueueStatesTest, AnInOrderBatchThatIsSkippedDuringAHoldNoLongerCounts) {
+  const auto ordered = StartInOrderBatch();
   ASSERT_TRUE(queue_.Hold().ok());
   device_.Complete(0);
   AwaitInFlight(0);
-  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMostTasks - 1);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, kMaxTasks - 1);
   EXPECT_EQ(queue_.idle_since(), Clock::time_point::max());
   ordered->batch->cancelled = true;
   queue_.NoteCancelled();
   ordered->Wait();
   ExpectNothingLeft();
   queue_.EndPark();
-  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+  EXPECT_TRUE(Enqueue(*NewBatch(kMaxTasks)).ok());
 }
 
-TEST_F(DeviceQueueStatesTest, ARemovedClientsInOrderBatchCountsNeitherForTheDeviceNorForItsHeir) {
-  const auto ordered = InOrderBatchUnderWay();
+TEST_F(DeviceQueueStatesTest, ARemovedClientsInOrderBatchDoesNotCountForANewClientWithTheSameId) {
+  const auto ordered = StartInOrderBatch();
   queue_.RemoveClient(kAlice);
-  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMaxTasks - 1);
   queue_.AddClient(kAlice);
   const auto next = NewBatch(60);
   ASSERT_TRUE(Enqueue(*next).ok());
@@ -188,30 +188,30 @@ TEST_F(DeviceQueueStatesTest, ARemovedClientsInOrderBatchCountsNeitherForTheDevi
   device_.Complete(0);
   ordered->Wait();
   EXPECT_EQ(queue_.counters().queued_tasks, 0u);
-  ASSERT_TRUE(Refused(*NewBatch(61), "--max_client_host_mib"));  // What it has itself still counts.
+  ASSERT_TRUE(Refused(*NewBatch(61), "--max_client_host_mib"));  // Its own batch still counts.
   for (uint64_t s = 1; s <= 60; ++s) device_.Complete(s);
   next->Wait();
   ExpectNothingLeft();
 }
 
-TEST_F(DeviceQueueStatesTest, InOrderBatchesOfALostRingCountNoLonger) {
-  const auto ordered = InOrderBatchUnderWay();
+TEST_F(DeviceQueueStatesTest, InOrderBatchesOfALostRingNoLongerCount) {
+  const auto ordered = StartInOrderBatch();
   const auto ready = NewBatch(10, /*in_order=*/true);
   ASSERT_TRUE(Enqueue(*ready, kBob).ok());
   AwaitInFlight(2);
   ASSERT_TRUE(queue_.Hold().ok());
   device_.Complete(1);
   AwaitInFlight(1);
-  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - 1 + 9);
+  EXPECT_EQ(queue_.counters().queued_tasks, kMaxTasks - 1 + 9);
   queue_.LoseRing("the engine was killed by signal 9", {});
   ordered->Wait();
   ready->Wait();
   ExpectNothingLeft();
   epoch_ = queue_.SetRing(device_.NewRing());
-  EXPECT_TRUE(Enqueue(*NewBatch(kMostTasks)).ok());
+  EXPECT_TRUE(Enqueue(*NewBatch(kMaxTasks)).ok());
 }
 
-TEST_F(DeviceQueueStatesTest, AReadyInOrderBatchWaitsForItsClientsTurn) {
+TEST_F(DeviceQueueStatesTest, AReadyInOrderBatchWaitsUntilItsClientIsServed) {
   // Two clients fill the ring with the first tasks of in-order batches.
   for (int i = 0; i < 32; ++i) {
     ASSERT_TRUE(Enqueue(*NewBatch(3, /*in_order=*/true), kAlice).ok());
@@ -221,7 +221,7 @@ TEST_F(DeviceQueueStatesTest, AReadyInOrderBatchWaitsForItsClientsTurn) {
   const auto lone = NewBatch(1);
   ASSERT_TRUE(Enqueue(*lone, kBob).ok());
   EXPECT_EQ(queue_.client_counters(kBob).queued_tasks, 1u);
-  // One completion for each client that is busy.
+  // One completion for each of the two busy clients.
   for (uint64_t s = 0; s < 2; ++s) {
     device_.Complete(s);
     AwaitSubmissions(ManualDevice::kSlots + s + 1);
@@ -239,7 +239,7 @@ TEST_F(DeviceQueueStatesTest, AClientsInOrderBatchesDoNotStarveItsOtherBatches) 
   AwaitInFlight(ManualDevice::kSlots);
   const auto other = NewBatch(10);
   ASSERT_TRUE(Enqueue(*other).ok());
-  // At least each second task that is submitted is one of the other batch's.
+  // At least every second submitted task belongs to the other batch.
   for (uint64_t s = 0; s < 20; ++s) {
     device_.Complete(s);
     AwaitSubmissions(ManualDevice::kSlots + s + 1);
@@ -248,8 +248,8 @@ TEST_F(DeviceQueueStatesTest, AClientsInOrderBatchesDoNotStarveItsOtherBatches) 
   EXPECT_TRUE(other->done.WaitForNotificationWithTimeout(absl::Seconds(20)));
 }
 
-TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {
-  const auto batch = NewBatch(kMostTasks);
+TEST_F(DeviceQueueStatesTest, AParkWhileTheRingIsFullIsSubmittedBeforeQueuedTasks) {
+  const auto batch = NewBatch(kMaxTasks);
   ASSERT_TRUE(Enqueue(*batch).ok());
   AwaitInFlight(ManualDevice::kSlots);
   ASSERT_TRUE(queue_.BeginPark().ok());
@@ -262,10 +262,10 @@ TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {
   for (uint64_t s = 1; s < ManualDevice::kSlots; ++s) device_.Complete(s);
   AwaitInFlight(0);
   EXPECT_EQ(queue_.counters().next_sequence, ManualDevice::kSlots + 1);
-  EXPECT_EQ(queue_.counters().queued_tasks, kMostTasks - ManualDevice::kSlots + 10);
-  // The kernel has left, and is back.
+  EXPECT_EQ(queue_.counters().queued_tasks, kMaxTasks - ManualDevice::kSlots + 10);
+  // The kernel has left, and has come back.
   queue_.EndPark();
-  const uint64_t last = ManualDevice::kSlots + 1 + kMostTasks - ManualDevice::kSlots + 10;
+  const uint64_t last = ManualDevice::kSlots + 1 + kMaxTasks - ManualDevice::kSlots + 10;
   AwaitSubmissions(last);
   for (uint64_t s = ManualDevice::kSlots + 1; s < last; ++s) device_.Complete(s);
   batch->Wait();
@@ -274,7 +274,7 @@ TEST_F(DeviceQueueStatesTest, AParkOfAFullRingGoesBeforeWhatIsQueued) {
 }
 
 TEST_F(DeviceQueueStatesTest, AParkThatWaitsForRoomEndsWithItsRing) {
-  const auto batch = NewBatch(kMostTasks);
+  const auto batch = NewBatch(kMaxTasks);
   ASSERT_TRUE(Enqueue(*batch).ok());
   AwaitInFlight(ManualDevice::kSlots);
   ASSERT_TRUE(queue_.BeginPark().ok());

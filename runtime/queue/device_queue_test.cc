@@ -1,4 +1,4 @@
-// The queue and the ring against a real engine in this process: RESIDENT_TEST_ENGINE.
+// The queue and the ring with a real engine in this process. RESIDENT_TEST_ENGINE selects it.
 #include "runtime/queue/device_queue.h"
 
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ using testing::EngineHarness;
 using testing::OperatorSlot;
 using testing::Scalar;
 
-// One engine for all tests of this program: a GPU takes long to start. Each test takes
-// the ring over from the one before, parked in between.
+// One engine for all tests of this program, because a GPU takes long to start. Each test
+// creates a new ring; the engine is parked between two tests.
 class DeviceQueueTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { harness_ = new EngineHarness({}); }
@@ -45,7 +45,7 @@ class DeviceQueueTest : public ::testing::Test {
   }
 
   void TearDown() override {
-    // Leaves the kernel where the next ring starts.
+    // Parks, so that the next ring starts where this one ended.
     ASSERT_TRUE(queue_.BeginPark().ok());
     ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
     ASSERT_TRUE(harness_->engine().Resume().ok());
@@ -108,7 +108,7 @@ TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   EXPECT_EQ(pending->batch->status[0], TaskStatus::kOk);
   EXPECT_GT(pending->batch->device_ns[0], 0u);
   for (int i = 0; i < kN; ++i) {
-    // A GPU rounds once (fused), a CPU may round twice.
+    // A GPU rounds once (fused multiply-add), a CPU may round twice.
     EXPECT_NEAR(out.as<float>()[i], x.as<float>()[i] + 2.5 * y.as<float>()[i], 2e-6);
   }
 }
@@ -140,7 +140,7 @@ TEST_F(DeviceQueueTest, EveryTaskRunsExactlyOnceAcrossManyLapsOfTheRing) {
   EXPECT_EQ(*counter.as<float>(), float{kBatches} * kTasks);
 }
 
-TEST_F(DeviceQueueTest, LongTaskIsPassedOverWhenTheRingComesAround) {
+TEST_F(DeviceQueueTest, ALongTasksSlotIsSkippedInTheNextLapsOfTheRing) {
   auto counter = harness_->Staging(4), out = harness_->Staging(4);
   *counter.as<float>() = 0;
   auto slow = SpinBatch(out.address, 1, 1'000'000'000);
@@ -208,7 +208,7 @@ TEST_F(DeviceQueueTest, InOrderBatchRunsItsTasksOneAfterTheOther) {
   *cell.as<float>() = 0;
   auto pending = NewBatch();
   pending->batch->in_order = true;
-  // x -> x + 1 in place: out of order or at once, steps would be lost.
+  // x -> x + 1 in place: if tasks ran concurrently, steps would be lost.
   auto one = harness_->Staging(4);
   *one.as<float>() = 1;
   for (int i = 0; i < kSteps; ++i) {
@@ -247,13 +247,13 @@ TEST_F(DeviceQueueTest, SlowTasksAfterAFloodOfQuickOnesDoNotFillTheRing) {
   while (queue_.counters().in_flight == 0) std::this_thread::yield();
   auto lone = CountBatch(counter.address, 1);
   ASSERT_TRUE(queue_.Enqueue(2, lone->batch).ok());
-  // What the lone task waits behind: enough to keep the workers busy, and no more.
-  uint32_t most_in_ring = 0;
+  // The lone task waits behind enough tasks to keep the workers busy, but not more.
+  uint32_t max_in_flight = 0;
   while (!lone->done.HasBeenNotified()) {
-    most_in_ring = std::max(most_in_ring, queue_.counters().in_flight);
+    max_in_flight = std::max(max_in_flight, queue_.counters().in_flight);
     std::this_thread::yield();
   }
-  EXPECT_LE(most_in_ring, 2 * workers);
+  EXPECT_LE(max_in_flight, 2 * workers);
   EXPECT_FALSE(slow->done.HasBeenNotified());
   slow->batch->cancelled = true;
   queue_.NoteCancelled();
@@ -269,12 +269,12 @@ TEST_F(DeviceQueueTest, ManyInOrderBatchesOfSlowTasksDoNotFillTheRing) {
     all.back()->batch->in_order = true;
     ASSERT_TRUE(queue_.Enqueue(1, all.back()->batch).ok());
   }
-  uint32_t most_in_ring = 0;
+  uint32_t max_in_flight = 0;
   while (!all.back()->done.HasBeenNotified()) {
-    most_in_ring = std::max(most_in_ring, queue_.counters().in_flight);
+    max_in_flight = std::max(max_in_flight, queue_.counters().in_flight);
     std::this_thread::yield();
   }
-  EXPECT_LE(most_in_ring, 2 * workers);
+  EXPECT_LE(max_in_flight, 2 * workers);
   for (auto& pending : all) pending->Wait();
 }
 
@@ -299,18 +299,18 @@ TEST_F(DeviceQueueTest, ExpiredDeadlineSkipsTheBatch) {
   EXPECT_NE(late->batch->cause.find("Fix:"), std::string::npos);
 }
 
-TEST_F(DeviceQueueTest, FullClientQueueIsRefusedAndTheOtherClientServed) {
+TEST_F(DeviceQueueTest, ABatchIsRefusedWithoutARing) {
   DeviceQueue::Options options;
   options.max_queued_tasks = 1000;
   DeviceQueue small(options);
-  // No ring yet: unavailable, with the reason.
+  // There is no ring yet.
   small.AddClient(1);
   auto early = NewBatch();
   early->batch->tasks.push_back(TaskDescriptor{});
   EXPECT_EQ(small.Enqueue(1, early->batch).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(DeviceQueueTest, OperatorsRefusalCarriesItsDetail) {
+TEST_F(DeviceQueueTest, ATaskRefusedByItsOperatorReturnsTheDetail) {
   auto out = harness_->Staging(64);
   auto pending = NewBatch();
   pending->batch->tasks.push_back(CompactTask(OperatorSlot("test.refuse"), 1, {out.address, 77}));
@@ -332,7 +332,8 @@ TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
   auto out = harness_->Staging(64);
   auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
-  // A task of each kind, and an in-order batch that is under way.
+  // An in-order batch with one task in flight and one queued; another client's batch is queued
+  // during the hold.
   auto spinning = SpinBatch(out.address, 2, 20'000'000);
   spinning->batch->in_order = true;
   ASSERT_TRUE(queue_.Enqueue(1, spinning->batch).ok());
@@ -344,13 +345,13 @@ TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
   ASSERT_TRUE(queue_.Enqueue(2, held->batch).ok());
   while (queue_.counters().in_flight != 0) std::this_thread::yield();
   EXPECT_EQ(*counter.as<float>(), 0.0f);
-  queue_.EndPark();  // The hold is taken back: nothing was parked.
+  queue_.EndPark();  // Cancels the hold: nothing was parked.
   held->Wait();
   spinning->Wait();
   EXPECT_EQ(*counter.as<float>(), 10.0f);
   EXPECT_EQ(spinning->batch->failed, 0u);
 
-  // With nothing in flight the marker goes in, and the kernel leaves.
+  // With nothing in flight the marker is published, and the kernel leaves.
   ASSERT_TRUE(queue_.Hold().ok());
   while (!queue_.ParkIfDrained()) std::this_thread::yield();
   ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
@@ -362,7 +363,7 @@ TEST_F(DeviceQueueTest, HoldKeepsTasksBackUntilItEnds) {
   EXPECT_EQ(*counter.as<float>(), 20.0f);
 }
 
-TEST_F(DeviceQueueTest, ParksUnderLoadLoseAndDoubleNothing) {
+TEST_F(DeviceQueueTest, ParksUnderLoadNeitherLoseNorRepeatTasks) {
   auto counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   constexpr int kParks = 20, kTasks = 2000;
@@ -392,7 +393,7 @@ class SmallRingTest : public DeviceQueueTest {
   static void SetUpTestSuite() { harness_ = new EngineHarness({.ring_slots = 64, .engine = {}}); }
 };
 
-TEST_F(SmallRingTest, ParksAreNotPutOffWhileClientsKeepTheRingFull) {
+TEST_F(SmallRingTest, ParksAreNotDelayedWhileClientsKeepTheRingFull) {
   auto out = harness_->Staging(64);
   const auto finish = [](Pending& pending) {
     pending.Wait();
@@ -427,7 +428,7 @@ TEST_F(SmallRingTest, ParksAreNotPutOffWhileClientsKeepTheRingFull) {
 }
 
 TEST_F(DeviceQueueTest, ParksWithoutATaskInBetweenDoNotFillTheRing) {
-  // More than the ring has slots: each park takes one, and completes nothing.
+  // More parks than the ring has slots: each park takes a slot and completes no task.
   for (uint32_t p = 0; p < harness_->region()->layout().slots + 10; ++p) {
     ASSERT_TRUE(queue_.BeginPark().ok()) << "park " << p;
     ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
@@ -442,7 +443,7 @@ TEST_F(DeviceQueueTest, ParksWithoutATaskInBetweenDoNotFillTheRing) {
   EXPECT_EQ(*counter.as<float>(), 100.0f);
 }
 
-TEST_F(DeviceQueueTest, WorkThatComesWhileParkedAsksForTheKernelOnce) {
+TEST_F(DeviceQueueTest, WorkThatArrivesWhileParkedCallsTheCallbackOnce) {
   ASSERT_TRUE(queue_.BeginPark().ok());
   ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
   std::atomic<int> calls{0};
@@ -455,7 +456,7 @@ TEST_F(DeviceQueueTest, WorkThatComesWhileParkedAsksForTheKernelOnce) {
   ASSERT_TRUE(queue_.Enqueue(1, a->batch).ok());
   called.WaitForNotification();
   ASSERT_TRUE(queue_.Enqueue(2, b->batch).ok());
-  // A deadline passes while parked: the batch is answered all the same.
+  // A deadline that passes while parked ends its batch.
   auto late = SpinBatch(out.address, 1, 10);
   late->batch->deadline = Clock::now() + std::chrono::milliseconds(1);
   ASSERT_TRUE(queue_.Enqueue(2, late->batch).ok());
@@ -469,8 +470,8 @@ TEST_F(DeviceQueueTest, WorkThatComesWhileParkedAsksForTheKernelOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
-  // A ring whose engine never runs: tasks go in and stay.
+TEST_F(DeviceQueueTest, ALostRingEndsEveryTask) {
+  // No engine uses this ring: submitted tasks stay in it.
   auto region = SharedRegion::Create(64, 4096);
   ASSERT_TRUE(region.ok());
   DeviceQueue queue{DeviceQueue::Options{}};
@@ -491,7 +492,7 @@ TEST_F(DeviceQueueTest, LostRingAnswersEverything) {
   const auto& status = batch->batch->status;
   EXPECT_EQ(std::count(status.begin(), status.end(), TaskStatus::kAborted), 63);
   EXPECT_EQ(std::count(status.begin(), status.end(), TaskStatus::kUnavailable), 1000 - 63);
-  // What is said of tasks that may have run is not overwritten by those that did not.
+  // The cause of tasks that may have run is not overwritten by that of tasks that did not.
   EXPECT_NE(batch->batch->cause.find("suspect"), std::string::npos) << batch->batch->cause;
   EXPECT_EQ(ordered->batch->status[0], TaskStatus::kAborted);
   EXPECT_EQ(ordered->batch->status[9], TaskStatus::kUnavailable);
@@ -524,13 +525,13 @@ TEST_F(DeviceQueueTest, RemovedClientsInOrderBatchEndsToo) {
   ASSERT_TRUE(queue_.Enqueue(1, ordered->batch).ok());
   while (queue_.counters().in_flight == 0) std::this_thread::yield();
   queue_.RemoveClient(1);
-  ordered->Wait();  // 100 s of work, if it went on.
+  ordered->Wait();  // All its tasks would take 100 s.
   EXPECT_EQ(ordered->batch->status.back(), TaskStatus::kCancelled);
 }
 
-TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTasks) {
+TEST_F(DeviceQueueTest, AQueuedBatchEndsAtItsDeadlineWhileTheRingIsFullOfSlowTasks) {
   auto out = harness_->Staging(64);
-  // Every place that the queue allows in the ring is taken for a while.
+  // For a while, the ring has as many tasks as the queue allows.
   auto slow = SpinBatch(out.address, 2000, 40'000'000);
   ASSERT_TRUE(queue_.Enqueue(1, slow->batch).ok());
   const uint32_t places =
@@ -547,7 +548,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTheRingIsFullOfSlowTask
   slow->Wait();
 }
 
-TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTasksCompleteAllTheTime) {
+TEST_F(DeviceQueueTest, AQueuedBatchEndsAtItsDeadlineWhileTasksKeepCompleting) {
   auto out = harness_->Staging(64);
   auto flood = SpinBatch(out.address, 1'000'000, 2'000);
   ASSERT_TRUE(queue_.Enqueue(1, flood->batch).ok());
@@ -562,7 +563,7 @@ TEST_F(DeviceQueueTest, DeadlineOfAQueuedBatchIsKeptWhileTasksCompleteAllTheTime
   flood->Wait();
 }
 
-TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOthersGoOn) {
+TEST_F(DeviceQueueTest, RemovedClientsQueueIsDroppedAndOtherClientsAreServed) {
   auto out = harness_->Staging(64), counter = harness_->Staging(4);
   *counter.as<float>() = 0;
   auto big = SpinBatch(out.address, 50'000, 1'000'000);

@@ -1,8 +1,8 @@
-// ManualDevice: the device's side of a ring, worked by hand: a test sees what was submitted
-// and says what completes, so that a state lasts for as long as it is looked at. Runs
-// nothing; not for what an engine does by itself (tests/support/engine_harness.h).
+// ManualDevice: the device's side of a ring, controlled by a test: the test completes each
+// task itself, so each state lasts until the test ends it. It runs no operators. For tests
+// with a real engine see tests/support/engine_harness.h.
 //
-// Thread safety: one thread at a time, beside the one that has the ring.
+// Thread safety: one thread at a time; another thread may use the ring.
 //
 //   ManualDevice device;
 //   queue.SetRing(device.NewRing());
@@ -25,10 +25,10 @@ namespace resident {
 class ManualDevice {
  public:
   static constexpr uint32_t kSlots = 64;
-  // So many tasks of an operator of which none has completed go into the ring.
+  // The ring takes two tasks of unknown duration for each worker (ring_backlog.h).
   static constexpr uint32_t kWorkers = kSlots / 2;
 
-  // A ring that is empty and starts at sequence number 0. One at a time is in use.
+  // An empty ring that starts at sequence number 0. Only one may be in use at a time.
   std::shared_ptr<HostRing> NewRing() {
     std::memset(region_->submissions(), 0, kSlots * sizeof(RingSlot));
     std::memset(region_->completions(), 0, kSlots * sizeof(RingSlot));

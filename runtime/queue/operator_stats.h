@@ -2,10 +2,10 @@
 //
 // Written by the device's queue for each task or batch of completions; read by the
 // metrics collector at any time. A reader may see a task in one counter and not yet
-// in another; each counter by itself only rises.
+// in another. No counter ever decreases.
 //
 // Thread safety: all members may be called from any thread. Counters are relaxed
-// atomics: they order nothing.
+// atomics, so they do not order other memory accesses.
 #ifndef RESIDENT_RUNTIME_QUEUE_OPERATOR_STATS_H_
 #define RESIDENT_RUNTIME_QUEUE_OPERATOR_STATS_H_
 
@@ -19,32 +19,33 @@
 namespace resident {
 
 // A histogram of durations: bucket b counts values of at most 2^b * 256 ns; the last
-// one takes the rest. Each is counted in eight parts of equal width, so that a percentile
-// is right to a few percent: in whole buckets, 3 % more time could look like twice as much.
+// bucket counts all longer ones. Each bucket is divided into eight parts of equal width, so that a
+// percentile is exact to a few percent: with whole buckets, 3 % more time could look like twice as
+// much.
 class DurationHistogram {
  public:
   static constexpr int kBuckets = 24;  // 256 ns ... 1.07 s, then the rest.
 
   static constexpr uint64_t UpperBoundNs(int bucket) { return uint64_t{256} << bucket; }
 
-  static int BucketOf(uint64_t ns) {
+  static int FindBucket(uint64_t ns) {
     const uint64_t units = ns == 0 ? 0 : (ns - 1) / 256;
     return units == 0 ? 0 : std::min<int>(64 - std::countl_zero(units), kBuckets - 1);
   }
 
-  // Values gathered by one thread, to be added at once.
+  // Values collected by one thread, to be added together.
   struct Local {
-    std::array<uint32_t, kBuckets * 8> counts{};  // A batch has fewer tasks.
+    std::array<uint32_t, kBuckets * 8> counts{};  // A batch has fewer than 2^32 tasks.
     uint64_t sum_ns = 0;
 
     void Observe(uint64_t ns) {
-      ++counts[PartOf(ns)];
+      ++counts[FindPart(ns)];
       sum_ns += ns;
     }
   };
 
   void Observe(uint64_t ns) {
-    counts_[PartOf(ns)].fetch_add(1, std::memory_order_relaxed);
+    counts_[FindPart(ns)].fetch_add(1, std::memory_order_relaxed);
     sum_ns_.fetch_add(ns, std::memory_order_relaxed);
   }
 
@@ -59,20 +60,20 @@ class DurationHistogram {
 
   uint64_t count(int bucket) const {
     uint64_t sum = 0;
-    for (int part = 8 * bucket; part < 8 * bucket + 8; ++part) sum += CountOf(part);
+    for (int part = 8 * bucket; part < 8 * bucket + 8; ++part) sum += part_count(part);
     return sum;
   }
   uint64_t sum_ns() const { return sum_ns_.load(std::memory_order_relaxed); }
 
-  // The value that a share `p` (0 to 1) of all is not above: within the part of a bucket
-  // that it is in, it is taken to lie in proportion. 0: nothing was observed.
+  // The value that a share `p` (0 to 1) of all values does not exceed, interpolated linearly
+  // within its part of a bucket. 0: nothing was observed.
   uint64_t Percentile(double p) const {
     uint64_t all = 0;
-    for (int part = 0; part < kParts; ++part) all += CountOf(part);
+    for (int part = 0; part < kParts; ++part) all += part_count(part);
     const double rank = p * static_cast<double>(all);
     double below = 0;
     for (int part = 0; part < kParts; ++part) {
-      const double here = static_cast<double>(CountOf(part));
+      const double here = static_cast<double>(part_count(part));
       if (here > 0 && below + here >= rank) {
         const double low = static_cast<double>(LowerBoundNs(part));
         return static_cast<uint64_t>(low + static_cast<double>(WidthNs(part / 8)) * (rank - below) /
@@ -86,7 +87,7 @@ class DurationHistogram {
  private:
   static constexpr int kParts = kBuckets * 8;
 
-  // Of each part of a bucket. The first bucket begins at 0, the others at half their bound.
+  // Width of each part of a bucket. The first bucket begins at 0, the others at half their bound.
   static constexpr uint64_t WidthNs(int bucket) {
     return UpperBoundNs(bucket) / (bucket == 0 ? 8 : 16);
   }
@@ -94,13 +95,13 @@ class DurationHistogram {
     const int bucket = part / 8;
     return (bucket == 0 ? 0 : UpperBoundNs(bucket - 1)) + (part % 8) * WidthNs(bucket);
   }
-  static int PartOf(uint64_t ns) {
-    const int bucket = BucketOf(ns);
+  static int FindPart(uint64_t ns) {
+    const int bucket = FindBucket(ns);
     const uint64_t above = ns - std::min(ns, LowerBoundNs(8 * bucket));
     const uint64_t part = above == 0 ? 0 : (above - 1) / WidthNs(bucket);
     return 8 * bucket + static_cast<int>(std::min<uint64_t>(part, 7));
   }
-  uint64_t CountOf(int part) const { return counts_[part].load(std::memory_order_relaxed); }
+  uint64_t part_count(int part) const { return counts_[part].load(std::memory_order_relaxed); }
 
   std::array<std::atomic<uint64_t>, kParts> counts_{};
   std::atomic<uint64_t> sum_ns_{0};
@@ -119,7 +120,7 @@ class OperatorStats {
     tasks_[status].fetch_add(count, std::memory_order_relaxed);
   }
   uint64_t tasks(int status) const { return tasks_[status].load(std::memory_order_relaxed); }
-  // Tasks that have ended, and those of them that did not end OK.
+  // Tasks that have ended, and those that ended with another status than OK.
   uint64_t all_tasks() const { return tasks(0) + failed_tasks(); }
   uint64_t failed_tasks() const {
     uint64_t sum = 0;
@@ -127,11 +128,9 @@ class OperatorStats {
     return sum;
   }
 
-  // Time of a task on the device; of a batch from admission to the ring; of a batch
-  // from admission to its last outcome.
-  DurationHistogram device;
-  DurationHistogram queued;
-  DurationHistogram whole;
+  DurationHistogram device;  // Time of a task on the device.
+  DurationHistogram queued;  // Time of a batch from admission to its first submission.
+  DurationHistogram whole;   // Time of a batch from admission to its last outcome.
 
  private:
   const std::string name_;

@@ -5,7 +5,7 @@
 namespace resident {
 namespace {
 
-TEST(DurationHistogramTest, ValuesAreCountedInTheBucketThatTheyAreNotAbove) {
+TEST(DurationHistogramTest, AValueIsCountedInTheSmallestBucketWhoseBoundItDoesNotExceed) {
   DurationHistogram histogram;
   uint64_t sum = 0;
   for (int bucket = 0; bucket + 1 < DurationHistogram::kBuckets; ++bucket) {
@@ -21,7 +21,7 @@ TEST(DurationHistogramTest, ValuesAreCountedInTheBucketThatTheyAreNotAbove) {
   EXPECT_EQ(histogram.sum_ns(), sum + UINT64_MAX / 2);
 }
 
-TEST(DurationHistogramTest, WhatIsGatheredCountsAsWhatIsObserved) {
+TEST(DurationHistogramTest, AddingALocalCountsTheSameAsObservingEachValue) {
   DurationHistogram one, other;
   DurationHistogram::Local local;
   for (uint64_t ns = 1; ns < 1'000'000; ns += 977) {
@@ -34,7 +34,7 @@ TEST(DurationHistogramTest, WhatIsGatheredCountsAsWhatIsObserved) {
   EXPECT_EQ(one.Percentile(0.9), other.Percentile(0.9));
 }
 
-TEST(DurationHistogramTest, PercentilesAreRightToAFewPercent) {
+TEST(DurationHistogramTest, PercentilesAreExactToAFewPercent) {
   for (const uint64_t typical : {300u, 900u, 1000u, 1025u, 5000u, 123'456u, 50'000'000u}) {
     DurationHistogram histogram;
     for (int i = 0; i < 980; ++i) histogram.Observe(typical);
@@ -46,8 +46,8 @@ TEST(DurationHistogramTest, PercentilesAreRightToAFewPercent) {
   }
 }
 
-// A bake compares two versions' p99: a bucket's bound between them must not make a
-// regression of nothing.
+// A bake compares two versions' p99. A bucket's bound between the two values must not make a
+// small difference look like a regression.
 TEST(DurationHistogramTest, ALittleMoreTimeDoesNotLookLikeTwiceAsMuch) {
   for (uint64_t bound = 1024; bound < 1'000'000; bound *= 2) {
     DurationHistogram before, after;

@@ -1,11 +1,11 @@
-// QueueUse: what a client's batches take of a device's queue. A task counts from admission
+// QueueUse: how much of a device's queue a client's batches use. A task counts from admission
 // until it is in the ring or skipped, the bytes of a batch until it has ended: an in-order
-// batch that is under way has most of its tasks yet to come, and all of its memory.
+// batch of which some tasks have run still uses all of its memory.
 //
 // Thread safety: all members may be called from any thread.
 //
-// Memory ordering: none is needed. DeviceQueue adds under its mu_; what is taken off
-// meanwhile only makes the figures smaller.
+// Memory ordering: none is needed. DeviceQueue adds under its mu_; concurrent removals only
+// make the values smaller.
 //
 //   batch->use = client.use;
 //   batch->use->Add(tasks, bytes);
@@ -21,7 +21,7 @@ namespace resident {
 
 class QueueUse {
  public:
-  // `all`: what is counted here is counted there too. Null: nowhere else.
+  // Whatever is counted here is also counted in `all`, unless it is null.
   explicit QueueUse(std::shared_ptr<QueueUse> all) : all_(std::move(all)) {}
 
   uint64_t tasks() const { return tasks_.load(std::memory_order_relaxed); }

@@ -3,9 +3,9 @@
 //
 // The time of a task is estimated in one of two ways:
 //
-//   bound     The maker of the batch says how long a task may take (Batch::task_bound_ns).
-//             FLUX programs do: they share one operator slot, and what one client's programs
-//             took says nothing about the next client's.
+//   bound     The creator of the batch sets how long a task may take (Batch::task_bound_ns).
+//             This is used for FLUX programs: they share one operator slot, so the duration of
+//             one client's programs does not predict that of the next client's.
 //   average   Otherwise the average of the completed tasks of the operator slot is used. A slot
 //             without completed tasks counts as kUnknownTask, and so does one whose durations
 //             vary by more than kVaryingFactor, for the next kVaryingTasks of its tasks. A new
@@ -13,27 +13,27 @@
 //
 // There is room while one of these holds:
 //
-//   1. fewer blocks are taken than there are workers: a worker would be idle;
-//   2. fewer than two for each worker are taken, and by the averages they end soon (kMaxBusy):
-//      the second one hides the time between a completion and the next submission;
+//   1. fewer blocks are occupied than there are workers: a worker would be idle;
+//   2. fewer than two blocks for each worker are occupied, and by the averages they end soon
+//      (kMaxBusy): the second block hides the time between a completion and the next submission;
 //   3. the tasks in the ring take less than kTargetRingDelay of each worker's time.
 //
-// Limitation: tasks of a slot whose average is short go into the ring before the first one of
-// them can turn out to be long. Rule 3 bounds their number by the average.
+// Limitation: tasks of a slot with a short average are submitted before the first of them can
+// prove to be long. Rule 3 bounds their number by the average.
 //
 // Not for accounting: the estimate of a wide task is its duration times the blocks that may
-// work on it, and it may have had fewer.
+// work on it, and fewer may have done so.
 //
 // Thread safety: one thread at a time.
 //
 // Invariants:
 //   1. backlog_ns() is the sum over all slots of (blocks in the ring) * (estimate), plus the
 //      bounds of the tasks that have one. A wide task counts as CountBlocks() blocks.
-//   2. Every task added is removed, or the backlog cleared, in the end.
+//   2. Every task that is added is later removed, or the backlog is cleared.
 //
-//   backlog.Add(slot, blocks, bound_ns);              // With the publication.
-//   backlog.Remove(slot, blocks, bound_ns);           // With the completion, and then
-//   backlog.Observe(slot, duration_ns);               // if it ended OK.
+//   backlog.Add(slot, blocks, bound_ns);              // When the task is published.
+//   backlog.Remove(slot, blocks, bound_ns);           // When it has completed;
+//   backlog.Observe(slot, duration_ns);               // then, if it ended OK.
 //   while (backlog.HasRoom()) ...
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
@@ -50,14 +50,14 @@ namespace resident {
 
 class RingBacklog {
  public:
-  // A lone task waits about this long behind those in the ring.
+  // A lone task waits about this long behind the tasks in the ring.
   static constexpr std::chrono::nanoseconds kTargetRingDelay = std::chrono::milliseconds(1);
   // Estimate of a task whose duration is unknown: it fills the ring.
   static constexpr std::chrono::nanoseconds kUnknownTask = kTargetRingDelay;
   // A worker gets a second task only while those in the ring take less than this.
   static constexpr std::chrono::nanoseconds kMaxBusy = std::chrono::milliseconds(50);
-  // Durations of a slot vary if one of them is so many times the average, or the reverse, and
-  // the longer of the two is a long task. Shorter ones do not delay anybody.
+  // Durations of a slot vary if a duration and the average differ by this factor and the longer
+  // of the two exceeds kLongTask. Shorter tasks do not delay other clients.
   static constexpr int64_t kVaryingFactor = 16;
   static constexpr std::chrono::nanoseconds kLongTask = std::chrono::milliseconds(20);
   static constexpr uint32_t kVaryingTasks = 16'384;
@@ -107,7 +107,7 @@ class RingBacklog {
     UpdateEstimate(s);
   }
 
-  // The slot's operator is another one from now on.
+  // The slot has another operator from now on.
   void Forget(uint32_t slot) {
     Slot& s = slots_[Index(slot)];
     s.known = false;
@@ -115,7 +115,7 @@ class RingBacklog {
     UpdateEstimate(s);
   }
 
-  // The tasks in the ring are gone.
+  // Removes all tasks, for example because the ring was lost.
   void Clear() {
     for (Slot& s : slots_) s.blocks = 0;
     blocks_ = average_ns_ = bound_ns_ = 0;
@@ -138,11 +138,11 @@ class RingBacklog {
     uint32_t average_ns = 0;
     uint32_t estimate_ns = kUnknownTask.count();
     bool known = false;
-    uint32_t varying_tasks = 0;  // So many more count as unknown, at least.
+    uint32_t varying_tasks = 0;  // At least this many more tasks count as unknown.
     uint64_t blocks = 0;         // In the ring.
   };
 
-  // The device refuses tasks of slots that it does not have; they share a place here.
+  // The device refuses tasks of slots that it does not have; these share one element here.
   static uint32_t Index(uint32_t slot) { return std::min(slot, kMaxOperatorSlots); }
 
   void UpdateEstimate(Slot& s) {

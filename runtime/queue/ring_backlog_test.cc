@@ -14,14 +14,14 @@ class RingBacklogTest : public ::testing::Test {
  protected:
   RingBacklogTest() { backlog_->Start(kWorkers); }
 
-  // One task of the slot comes and goes.
+  // Adds, completes and observes one task of the slot.
   void Complete(uint32_t slot, uint32_t duration_ns) {
     backlog_->Add(slot, 1);
     backlog_->Remove(slot, 1);
     backlog_->Observe(slot, duration_ns);
   }
 
-  // Tasks of the slot that fit in now; they stay.
+  // Adds tasks of the slot while there is room; returns how many.
   uint32_t Fill(uint32_t slot) {
     uint32_t count = 0;
     for (; backlog_->HasRoom(); ++count) backlog_->Add(slot, 1);
@@ -40,12 +40,12 @@ TEST_F(RingBacklogTest, QuickTasksFillTheTargetDelay) {
   EXPECT_EQ(Fill(kQuick), RingBacklog::kTargetRingDelay.count() * kWorkers / kQuickNs);
 }
 
-TEST_F(RingBacklogTest, QuickTasksOfOneOperatorSayNothingOfAnothers) {
+TEST_F(RingBacklogTest, QuickTasksOfOneOperatorDoNotChangeTheEstimateOfAnother) {
   for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
   EXPECT_EQ(Fill(kSlow), 2 * kWorkers);
 }
 
-TEST_F(RingBacklogTest, AnOperatorThatTurnsSlowCountsAtOnceForItsTasksInTheRing) {
+TEST_F(RingBacklogTest, ANewSlowAverageAppliesAtOnceToTheTasksInTheRing) {
   for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
   for (int i = 0; i < 200; ++i) backlog_->Add(kQuick, 1);
   EXPECT_TRUE(backlog_->HasRoom());
@@ -85,7 +85,7 @@ TEST_F(RingBacklogTest, ForgottenSlotIsUnknownAgainWithItsTasksInTheRing) {
   EXPECT_FALSE(backlog_->HasRoom());
   for (int i = 0; i < 100; ++i) backlog_->Remove(kQuick, 1);
   EXPECT_EQ(backlog_->backlog_ns(), 0u);
-  Complete(kQuick, kSlowNs);  // The first one says it all.
+  Complete(kQuick, kSlowNs);  // The first duration becomes the average.
   backlog_->Add(kQuick, 1);
   EXPECT_EQ(backlog_->backlog_ns(), kSlowNs);
 }
@@ -98,7 +98,7 @@ TEST_F(RingBacklogTest, ANewRingKeepsEstimatesAndHasNoTasks) {
   EXPECT_EQ(Fill(kQuick), RingBacklog::kTargetRingDelay.count() * 2 * kWorkers / kQuickNs);
 }
 
-TEST_F(RingBacklogTest, ATaskWithABoundCountsByItWhateverItsSlotsAverageIs) {
+TEST_F(RingBacklogTest, ATaskWithABoundCountsWithThatBoundInAdditionToTheAverage) {
   constexpr uint64_t kBoundNs = 300'000'000;
   for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
   uint32_t count = 0;
@@ -107,7 +107,7 @@ TEST_F(RingBacklogTest, ATaskWithABoundCountsByItWhateverItsSlotsAverageIs) {
   EXPECT_EQ(backlog_->backlog_ns(), count * (kBoundNs + kQuickNs));
   for (; count > 0; --count) backlog_->Remove(kQuick, 1, kBoundNs);
   EXPECT_EQ(backlog_->backlog_ns(), 0u);
-  // A short bound lets as many in as the target delay allows.
+  // With a short bound, the target delay limits the number of tasks.
   for (; backlog_->HasRoom(); ++count) backlog_->Add(kQuick, 1, kQuickNs);
   EXPECT_EQ(count, RingBacklog::kTargetRingDelay.count() * kWorkers / (2 * kQuickNs));
 }
@@ -118,7 +118,7 @@ TEST_F(RingBacklogTest, ASlotWhoseDurationsVaryWidelyIsUnknownForItsNextTasks) {
   EXPECT_GT(Fill(kQuick), 1000u);
   backlog_->Clear();
   Complete(kQuick, kLongNs);
-  // Its average is short again long before its next tasks are trusted to be.
+  // The average is short again long before the next tasks are estimated by it.
   for (int i = 0; i < 1000; ++i) Complete(kQuick, kQuickNs);
   EXPECT_EQ(Fill(kQuick), 2 * kWorkers);
   backlog_->Clear();
@@ -126,7 +126,7 @@ TEST_F(RingBacklogTest, ASlotWhoseDurationsVaryWidelyIsUnknownForItsNextTasks) {
   EXPECT_GT(Fill(kQuick), 1000u);
 }
 
-TEST_F(RingBacklogTest, LongTasksAreOneForEachWorker) {
+TEST_F(RingBacklogTest, OnlyOneLongTaskForEachWorkerFits) {
   constexpr uint32_t kLongNs = RingBacklog::kMaxBusy.count();
   Complete(kSlow, kLongNs);
   EXPECT_EQ(Fill(kSlow), kWorkers);

@@ -17,8 +17,8 @@ using std::chrono::nanoseconds;
 
 // Completions consumed in one iteration, so that submissions are not delayed for long.
 constexpr uint32_t kMaxConsumed = 1024;
-// With more tasks in flight than this, one that is late hides those behind it for up to
-// kFullScanInterval.
+// With more tasks in flight than this, a late task delays the discovery of the completions behind
+// it by up to kFullScanInterval.
 constexpr uint32_t kFewInFlight = 16;
 constexpr nanoseconds kFullScanInterval = std::chrono::microseconds(10);
 
@@ -84,7 +84,7 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
     Entry& entry = this->entry(sequence);
     const TaskDescriptor& task = entry.batch->tasks[entry.index];
     backlog_.Remove(task.operator_slot, backlog_.CountBlocks(task), entry.batch->task_bound_ns);
-    // How long a refusal took says nothing about a task that is not refused.
+    // The duration of a refused task does not predict that of a task that is not refused.
     if (completion.status == CompletionStatus::kOk) {
       backlog_.Observe(task.operator_slot, completion.duration_ns);
     }
@@ -94,8 +94,8 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
     Finish(entry, ToTaskStatus(completion.status), completion.duration_ns, completion.detail,
            finished);
   };
-  // Tasks mostly complete in order, so the oldest is checked first. Those behind it are checked
-  // when few are in flight, and every kFullScanInterval (HostRing::Consume says why).
+  // Tasks usually complete in order, so the oldest is checked first. The tasks behind it are
+  // checked when few are in flight, and every kFullScanInterval (see HostRing::Consume).
   uint32_t consumed = 0;
   if (ring_->in_flight() > kFewInFlight) consumed = ring_->Consume(report, kMaxConsumed, 1);
   if (consumed == 0) {
@@ -166,7 +166,7 @@ bool RingTasks::PublishPark() {
 }
 
 void RingTasks::EndPark() {
-  if (park_published_ && ring_ != nullptr) ring_->Resumed();
+  if (park_published_ && ring_ != nullptr) ring_->NoteResumed();
   held_ = park_due_ = park_published_ = false;
 }
 
@@ -177,17 +177,17 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
   const nanoseconds passed = time_.Look(now);
   bool any_running = false;
   for (uint32_t w = 0; w < seen_.size(); ++w) {
-    const Breadcrumb crumb = ReadBreadcrumb(w);
-    const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
+    const Breadcrumb breadcrumb = ReadBreadcrumb(w);
+    const auto sequence = ring_->InFlightWithStamp(breadcrumb.stamp);
     if (!sequence) {
       seen_[w].stamp = 0;
       continue;
     }
     any_running = true;
-    if (seen_[w].stamp != crumb.stamp) {
-      seen_[w] = {crumb.stamp, passed};
-    } else if (passed - seen_[w].since > limit(crumb.operator_slot)) {
-      overdue.push_back({*sequence, crumb.operator_slot, passed - seen_[w].since});
+    if (seen_[w].stamp != breadcrumb.stamp) {
+      seen_[w] = {breadcrumb.stamp, passed};
+    } else if (passed - seen_[w].since > limit(breadcrumb.operator_slot)) {
+      overdue.push_back({*sequence, breadcrumb.operator_slot, passed - seen_[w].since});
     }
   }
   if (const auto activity = std::max(last_completion_, busy_since_); activity != last_activity_) {
@@ -204,16 +204,17 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
 std::vector<RunningTask> RingTasks::RunningTasks() const {
   std::vector<RunningTask> running;
   if (ring_ == nullptr) return running;
-  bool faulted = false;  // The CPU engine knows which worker faulted.
+  // The CPU engine records which worker faulted; then only the tasks of such workers are returned.
+  bool faulted = false;
   for (uint32_t w = 0; w < seen_.size(); ++w) {
-    const Breadcrumb crumb = ReadBreadcrumb(w);
-    const auto sequence = ring_->InFlightWithStamp(crumb.stamp);
+    const Breadcrumb breadcrumb = ReadBreadcrumb(w);
+    const auto sequence = ring_->InFlightWithStamp(breadcrumb.stamp);
     if (!sequence) continue;
-    if (crumb.fault_signal != 0 && !faulted) {
+    if (breadcrumb.fault_signal != 0 && !faulted) {
       faulted = true;
       running.clear();
     }
-    if (faulted != (crumb.fault_signal != 0)) continue;
+    if (faulted != (breadcrumb.fault_signal != 0)) continue;
     const Entry& entry = entries_[*sequence & (ring_->slots() - 1)];
     const Batch& batch = *entry.batch;
     RunningTask task{*sequence, w, batch.client, batch.tasks[entry.index], {}};
@@ -234,12 +235,13 @@ std::vector<uint32_t> RingTasks::RunningSlots() const {
 }
 
 Breadcrumb RingTasks::ReadBreadcrumb(uint32_t worker) const {
-  Breadcrumb& crumb = ring_->region().breadcrumbs()[worker];
+  Breadcrumb& breadcrumb = ring_->region().breadcrumbs()[worker];
   Breadcrumb read{};
-  read.stamp = std::atomic_ref<uint32_t>(crumb.stamp).load(std::memory_order_acquire);
+  read.stamp = std::atomic_ref<uint32_t>(breadcrumb.stamp).load(std::memory_order_acquire);
   read.operator_slot =
-      std::atomic_ref<uint32_t>(crumb.operator_slot).load(std::memory_order_relaxed);
-  read.fault_signal = std::atomic_ref<uint32_t>(crumb.fault_signal).load(std::memory_order_relaxed);
+      std::atomic_ref<uint32_t>(breadcrumb.operator_slot).load(std::memory_order_relaxed);
+  read.fault_signal =
+      std::atomic_ref<uint32_t>(breadcrumb.fault_signal).load(std::memory_order_relaxed);
   return read;
 }
 

@@ -1,6 +1,6 @@
 // RingTasks: the tasks of batches that are in a device's ring. Submits them, records their
-// outcomes (batch_outcome.h), and tells what workers are running. Which batch is served next:
-// client_queues.h.
+// outcomes (batch_outcome.h), and returns what workers are running. client_queues.h chooses which
+// batch is served next.
 //
 // Thread safety: one thread at a time (DeviceQueue's dispatch_mu_).
 //
@@ -8,14 +8,14 @@
 //   1. entries_[s] holds a batch exactly while the ring has a task in slot s in flight.
 //   2. An in-order batch of which a task has been submitted is in one place: an entry, `ready_`,
 //      or the queue of its client, until its last task has an outcome.
-//   3. During a hold nothing is published but the park marker. A park is a hold, from
-//      before its marker until the kernel is back.
+//   3. During a hold nothing is published except the park marker. A park includes a hold that
+//      begins before its marker and ends when the kernel is back.
 //
 //   tasks.SetRing(ring);
 //   published |= tasks.SubmitFrom(batch, quantum) > 0;
 //   if (published) tasks.RingDoorbell();
 //   tasks.Consume(full_scan, &finished);
-//   for (auto& batch : tasks.TakeReady()) ... back to the queue of its client ...
+//   for (auto& batch : tasks.TakeReady()) ... queue it again ...
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 
@@ -45,14 +45,14 @@ class RingTasks {
   // Whether a task may be submitted. REQUIRES: a ring.
   bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !held_; }
   // Submits the next tasks of a batch, at most `max_tasks`, while there is room; returns how
-  // many. Of an in-order batch one, once the one before it has completed.
+  // many. Submits only one task of an in-order batch. REQUIRES: its previous task has completed.
   uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks);
-  // Wakes workers that sleep: after publications.
+  // Wakes sleeping workers. Call it after publications.
   void RingDoorbell();
 
   // Records completed tasks; returns whether there were any. `full_scan`: finds every one.
   bool Consume(bool full_scan, FinishedBatches* finished);
-  // In-order batches whose last submitted task has completed, and that have more.
+  // In-order batches whose last submitted task has completed, and that have more tasks.
   bool has_ready() const { return !ready_.empty(); }
   std::vector<std::shared_ptr<Batch>> TakeReady() { return std::exchange(ready_, {}); }
 
@@ -63,11 +63,11 @@ class RingTasks {
   void LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects,
                 FinishedBatches* finished);
 
-  // Nothing is submitted from now on, until EndPark.
+  // Stops submissions until EndPark.
   void Hold() { held_ = true; }
   // Submits the park marker; false if the ring is full. REQUIRES: a hold.
   bool PublishPark();
-  // Holds, and submits the park marker; if the ring is full, a SubmitDuePark does.
+  // Holds, and submits the park marker; if the ring is full, a later SubmitDuePark submits it.
   void BeginPark() {
     Hold();
     park_due_ = !PublishPark();
@@ -78,8 +78,8 @@ class RingTasks {
   // The kernel is back, or was not parked after a Hold.
   void EndPark();
 
-  // Must be called regularly while tasks are in flight: of a longer gap between two calls only
-  // kMaxPerCheck counts.
+  // Must be called regularly while tasks are in flight: only kMaxPerCheck of a longer gap between
+  // two calls counts.
   std::vector<OverdueTask> FindOverdue(const TimeLimit& limit);
   std::vector<uint32_t> RunningSlots() const;
   std::vector<RunningTask> RunningTasks() const;
@@ -94,12 +94,12 @@ class RingTasks {
     uint32_t index = 0;
   };
 
-  // The task that a worker was seen running, and since when, by `time_`.
+  // The task that a worker was seen running, and since when, measured by `time_`.
   struct SeenTask {
     uint32_t stamp = 0;
     std::chrono::nanoseconds since{0};
   };
-  // Of the time between two calls of FindOverdue, so much counts at most.
+  // Limit on the time that counts between two calls of FindOverdue.
   static constexpr std::chrono::milliseconds kMaxPerCheck{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
@@ -121,7 +121,8 @@ class RingTasks {
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point last_full_scan_;
-  // Of FindOverdue: the last completion or submission, and since when there was none, by `time_`.
+  // For FindOverdue: the time of the last activity (a completion, or a submission to an empty
+  // ring), and the value of `time_` when it was noticed.
   WatchedTime time_{kMaxPerCheck, Clock::now()};
   Clock::time_point last_activity_;
   std::chrono::nanoseconds idle_since_{0};

@@ -1,17 +1,18 @@
-// Doorbell: wakes threads of another process that sleep because the ring has nothing for them.
+// Doorbell: wakes threads, also of another process, that sleep because the ring has no work for
+// them.
 //
 //   waiter                                        ringer
 //   const uint32_t seen = bell.BeginWait();       makes work visible
 //   if (there is no work) bell.Wait(seen);        bell.Ring();
 //   bell.EndWait();
 //
-// Invariant: a waiter that looks for work after BeginWait finds it, or is woken. Both sides are
-// sequentially consistent: the waiter counts itself and then looks, the ringer makes work visible
-// and then reads the count, so at least one of them sees the other. Where nobody waits, a ringer
-// writes nothing.
+// Invariant: a waiter that checks for work after BeginWait finds it, or is woken. Both sides use
+// sequential consistency: the waiter increments the number of waiters and then checks for work;
+// the ringer makes work visible and then reads that number. So at least one of them sees the
+// other. Without waiters, a ringer writes nothing.
 //
-// Thread safety: any thread of any process that has the region mapped. The control block outlives
-// the object.
+// Thread safety: any thread of any process that has the region mapped. The control block must
+// outlive the object.
 #ifndef RESIDENT_RUNTIME_RING_DOORBELL_H_
 #define RESIDENT_RUNTIME_RING_DOORBELL_H_
 
@@ -25,20 +26,20 @@ namespace resident {
 
 class Doorbell {
  public:
-  // Rung after publications; CPU workers wait. (A GPU's blocks poll.)
+  // Rung by the front end after publications; CPU workers wait. (The blocks of a GPU poll.)
   static Doorbell ForWorkers(ControlBlock* control) {
     return Doorbell(&control->doorbell, &control->sleepers);
   }
-  // Rung after completions by the CPU engine; the front end waits. (A GPU cannot ring: give the
-  // wait a timeout.)
+  // Rung by the CPU engine after completions; the front end waits. (A GPU cannot ring it, so the
+  // wait needs a timeout.)
   static Doorbell ForCompletions(ControlBlock* control) {
     return Doorbell(&control->completion_event, &control->completion_waiters);
   }
 
-  // Counts the caller as a waiter. Returns what Wait compares with.
+  // Registers the caller as a waiter. Returns the value to pass to Wait.
   uint32_t BeginWait();
-  // Sleeps until Ring, if it was not called since `seen` was read. Returns the new value. May
-  // return early.
+  // Sleeps until Ring is called, unless it was called since `seen` was read. Returns the new
+  // value. May return early.
   uint32_t Wait(uint32_t seen, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   void EndWait();
 

@@ -8,7 +8,7 @@
 namespace resident {
 namespace {
 
-TEST(DoorbellTest, NothingIsWrittenWhereNobodyWaits) {
+TEST(DoorbellTest, RingWritesNothingWithoutWaiters) {
   ControlBlock control{};
   Doorbell::ForWorkers(&control).Ring();
   Doorbell::ForCompletions(&control).Ring();
@@ -16,12 +16,12 @@ TEST(DoorbellTest, NothingIsWrittenWhereNobodyWaits) {
   EXPECT_EQ(control.completion_event, 0u);
 }
 
-TEST(DoorbellTest, ARingBetweenTheLookAndTheSleepEndsTheSleep) {
+TEST(DoorbellTest, ARingBetweenTheCheckAndTheSleepEndsTheSleep) {
   ControlBlock control{};
   Doorbell bell = Doorbell::ForWorkers(&control);
   const uint32_t seen = bell.BeginWait();
   bell.Ring();
-  EXPECT_NE(bell.Wait(seen), seen);  // It does not sleep: nobody would wake it.
+  EXPECT_NE(bell.Wait(seen), seen);  // If it slept, no thread would wake it.
   bell.EndWait();
   EXPECT_EQ(control.sleepers, 0u);
 }
@@ -39,7 +39,7 @@ TEST(DoorbellTest, NoWakeUpIsLost) {
   ControlBlock control{};
   std::atomic<int> step{0};
   constexpr int kSteps = 20'000;
-  const auto play = [&](Doorbell mine, Doorbell other, int parity) {
+  const auto run_steps = [&](Doorbell mine, Doorbell other, int parity) {
     for (int next = parity; next < kSteps; next += 2) {
       while (step.load() != next) {
         const uint32_t seen = mine.BeginWait();
@@ -50,8 +50,9 @@ TEST(DoorbellTest, NoWakeUpIsLost) {
       other.Ring();
     }
   };
-  std::thread thread(play, Doorbell::ForWorkers(&control), Doorbell::ForCompletions(&control), 0);
-  play(Doorbell::ForCompletions(&control), Doorbell::ForWorkers(&control), 1);
+  std::thread thread(run_steps, Doorbell::ForWorkers(&control), Doorbell::ForCompletions(&control),
+                     0);
+  run_steps(Doorbell::ForCompletions(&control), Doorbell::ForWorkers(&control), 1);
   thread.join();
   EXPECT_EQ(step.load(), kSteps);
 }

@@ -21,7 +21,7 @@ std::optional<uint64_t> HostRing::Reserve() {
   while (!full()) {
     const uint64_t sequence = next_sequence_++;
     const uint32_t slot = static_cast<uint32_t>(sequence) & mask_;
-    if (sequence_[slot] != kFree) {  // Its task still runs: pass over it.
+    if (sequence_[slot] != kFree) {  // Its task still runs: skip this slot.
       TaskDescriptor skip{};
       skip.flags = kTaskSkip;
       Write(region_->submissions()[slot], skip, sequence);

@@ -1,28 +1,28 @@
 // HostRing: the front end's side of the ring (kernels/layout/ring_layout.h).
 //
-//   std::optional<uint64_t> sequence = ring.Reserve();   // nullopt: full.
-//   *ring.arguments(*sequence) = ...;                    // If not compact.
+//   std::optional<uint64_t> sequence = ring.Reserve();   // nullopt: the ring is full.
+//   *ring.arguments(*sequence) = ...;                    // If the task is not compact.
 //   ring.Publish(*sequence, descriptor);
 //   ring.Consume([](uint64_t sequence, const TaskCompletion& completion) { ... });
 //
-// Thread safety: one thread at a time (device_queue.h sees to that); the device on
-// the other side at any time.
+// Thread safety: one thread at a time (ensured by runtime/queue/device_queue.h); the
+// device may read and write the region at any time.
 //
 // Memory ordering: what the thread wrote before Publish() is visible to the operator
 // that runs the task. What the operator wrote is visible to the thread once Consume()
 // has reported its completion.
 //
 // Invariants:
-//   1. A slot belongs to its task from Reserve() until Consume() has reported it. A
-//      slot whose task still runs when the ring comes around is passed over: a skip
-//      marker is published in its submission slot (which the device has long read),
-//      and the task keeps its completion slot and argument block.
-//   2. The device has read every submission below `read_`: completions tell, since it
-//      reads in order. A submission slot is written only when its previous content
-//      was read.
+//   1. A slot belongs to its task from Reserve() until Consume() has reported it. If
+//      the task still runs when the next lap reaches its slot, the slot is skipped: a
+//      skip marker is published in its submission slot (which the device has already
+//      read), and the task keeps its completion slot and argument block.
+//   2. The device has read every submission below `read_`. This follows from the
+//      completions, because the device reads in order. A submission slot is written
+//      only after the device has read its previous content.
 //   3. In-flight tasks form a list in submission order. The device starts tasks in
-//      that order on at most worker_count blocks, so behind worker_count tasks that
-//      have not completed none has: a scan for completions ends there.
+//      that order on at most worker_count blocks, so no task behind worker_count
+//      uncompleted tasks has completed: a scan for completions ends there.
 #ifndef RESIDENT_RUNTIME_RING_HOST_RING_H_
 #define RESIDENT_RUNTIME_RING_HOST_RING_H_
 
@@ -40,7 +40,7 @@ namespace resident {
 
 class HostRing {
  public:
-  // `worker_count`: blocks (or threads) that run tasks.
+  // `worker_count`: number of blocks (or threads) that run tasks.
   HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_count);
   HostRing(const HostRing&) = delete;
   HostRing& operator=(const HostRing&) = delete;
@@ -53,24 +53,25 @@ class HostRing {
     return region_->argument_blocks() + (sequence & mask_);
   }
 
-  // Hands a reserved task to the device. Fills in the token.
+  // Makes a reserved task visible to the device. Fills in the token.
   void Publish(uint64_t sequence, const TaskDescriptor& task);
 
   // Publishes a park marker; false when the ring is full. Nothing may be reserved or
   // published behind it until the kernel has left.
   bool PublishPark();
 
-  // The kernel has left and is back: it had read every submission, markers too, which
-  // no completion tells. REQUIRES: the park marker was met.
-  void Resumed() { read_ = next_sequence_; }
+  // The kernel has left and is back. It has read every submission, including markers, which
+  // have no completions. REQUIRES: the kernel left because of the park marker.
+  void NoteResumed() { read_ = next_sequence_; }
 
-  // Reports completed tasks, oldest first, at most `most`; returns their number. Looks
-  // past at most `look_past` tasks that have not completed: worker_count() finds every
-  // completion. Looking at slots that the device is about to write costs it dearly (4.5 M
-  // tasks a second in place of 22 M when four are looked past: docs/benchmarks), so that
-  // a thread with more to publish looks past 1. `report` may reserve and publish.
+  // Reports completed tasks, oldest first, at most `max_completions`; returns their number.
+  // Stops after `max_uncompleted` tasks that have not completed; with worker_count() it finds
+  // every completion. Reading slots that the device is about to write slows the device down
+  // (4.5 M tasks a second instead of 22 M with 4 such tasks, see docs/benchmarks), so a thread
+  // with more to publish passes 1. `report` may reserve and publish.
   template <typename Report>
-  uint32_t Consume(Report report, uint32_t most = UINT32_MAX, uint32_t look_past = kMaxWorkers);
+  uint32_t Consume(Report report, uint32_t max_completions = UINT32_MAX,
+                   uint32_t max_uncompleted = kMaxWorkers);
 
   // Calls visit(sequence) for each task in flight, oldest first.
   template <typename Visit>
@@ -105,7 +106,7 @@ class HostRing {
   uint64_t next_sequence_;
   uint64_t read_;  // Invariant 2.
   uint32_t in_flight_ = 0;
-  std::vector<uint64_t> sequence_;  // Of the task in each slot, or kFree.
+  std::vector<uint64_t> sequence_;  // Sequence number of the task in each slot, or kFree.
   std::vector<uint32_t> next_;      // In-flight list: invariant 3.
   std::vector<uint32_t> previous_;
 };
@@ -113,14 +114,14 @@ class HostRing {
 // Implementation details follow.
 
 template <typename Report>
-uint32_t HostRing::Consume(Report report, uint32_t most, uint32_t look_past) {
+uint32_t HostRing::Consume(Report report, uint32_t max_completions, uint32_t max_uncompleted) {
   RingSlot* const completions = region_->completions();
   uint32_t consumed = 0;
-  uint32_t waiting = 0;
+  uint32_t uncompleted = 0;
   TaskCompletion completion;
   uint32_t slot = next_[head_];
-  look_past = std::min(look_past, worker_count_);
-  while (slot != head_ && waiting < look_past && consumed < most) {
+  max_uncompleted = std::min(max_uncompleted, worker_count_);
+  while (slot != head_ && uncompleted < max_uncompleted && consumed < max_completions) {
     const uint32_t following = next_[slot];
     const uint64_t sequence = sequence_[slot];
     if (IsReady(completions[slot], sequence)) {
@@ -130,7 +131,7 @@ uint32_t HostRing::Consume(Report report, uint32_t most, uint32_t look_past) {
       ++consumed;
       report(sequence, completion);
     } else {
-      ++waiting;
+      ++uncompleted;
     }
     slot = following;
   }

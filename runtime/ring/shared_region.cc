@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slot
   if (fd < 0) return SystemError("memfd_create");
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (ftruncate(fd, static_cast<off_t>(layout.total_bytes)) != 0) return SystemError("ftruncate");
-  // The size is final: no process that has the descriptor can shrink the memory
-  // away from under another's mapping (which would be a SIGBUS there).
+  // Seals the size: no process that has the descriptor can shrink the memory while another
+  // process has it mapped (that process would receive SIGBUS).
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return SystemError("F_ADD_SEALS");
   }
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(uint32_t slot
 
   std::move(close_fd).Cancel();
   std::unique_ptr<SharedRegion> region(new SharedRegion(fd, base, layout));
-  // A fresh memfd reads as zeros: only what is not 0 is left to write.
+  // A new memfd contains zeros, so only the other fields are written.
   ControlBlock* control = region->control();
   control->slots = slots;
   control->staging_bytes = staging_bytes;
@@ -87,19 +87,19 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Attach(int fd) {
   const uint64_t size = static_cast<uint64_t>(info.st_size);
   if (size < sizeof(ControlBlock)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("descriptor ", fd, " is no shared region: it has ", size,
-                     " bytes, and a control block alone takes ", sizeof(ControlBlock),
+        absl::StrCat("descriptor ", fd, " is not a shared region: it has ", size,
+                     " bytes, but a control block alone has ", sizeof(ControlBlock),
                      ". Fix: start the engine through `residentd serve`"));
   }
 
-  // The control block says how large the rest is, so it is read first.
+  // The control block contains the sizes of the other parts, so it is read first.
   ControlBlock control;
   const ssize_t got = pread(fd, &control, sizeof(control), 0);
   if (got != static_cast<ssize_t>(sizeof(control))) return SystemError("read of its control block");
   if (control.magic != kRegionMagic) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("descriptor %d is no shared region: its magic is %#x, not %#x. Fix: start "
-                        "the engine through `residentd serve`",
+        absl::StrFormat("descriptor %d is not a shared region: its magic is %#x, not %#x. Fix: "
+                        "start the engine through `residentd serve`",
                         fd, control.magic, kRegionMagic));
   }
   if (control.layout_hash != LayoutHash()) {
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Attach(int fd) {
   const RegionLayout layout = LayOutRegion(control.slots, control.staging_bytes);
   if (layout.total_bytes != size) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the shared region is damaged: it has ", size, " bytes, and ", control.slots,
+        "the shared region is damaged: it has ", size, " bytes, but ", control.slots,
         " slots with ", control.staging_bytes, " bytes of staging memory take ", layout.total_bytes,
         ". Fix: run front end and engine from the same residentd binary"));
   }

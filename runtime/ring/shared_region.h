@@ -1,11 +1,12 @@
 // SharedRegion: this process's mapping of the region that front end, engine and
 // device share (kernels/layout/ring_layout.h).
 //
-// The front end creates it (an anonymous memfd) and hands the descriptor to the
-// engine, which attaches to it. The mapping lasts as long as the object; the memory
+// The front end creates it (an anonymous memfd) and passes the descriptor to the
+// engine, which attaches to it. The mapping exists as long as the object; the memory
 // as long as any process has it mapped or open.
 //
-// Thread safety: immutable after creation; the memory behind it has its own rules.
+// Thread safety: the object is immutable after creation. For the mapped memory, see
+// ring_layout.h.
 #ifndef RESIDENT_RUNTIME_RING_SHARED_REGION_H_
 #define RESIDENT_RUNTIME_RING_SHARED_REGION_H_
 
@@ -19,11 +20,11 @@ namespace resident {
 
 class SharedRegion {
  public:
-  // Creates and initialises a region. INVALID_ARGUMENT: slots is not a power of two
-  // from 64 to 65536, or staging memory is not whole pages.
+  // Creates and initialises a region. INVALID_ARGUMENT: `slots` is not a power of two
+  // from 64 to 65536, or `staging_bytes` is not a multiple of the page size.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Create(uint32_t slots,
                                                               uint64_t staging_bytes);
-  // Maps a region that another process created; takes the descriptor over.
+  // Maps a region that another process created; takes ownership of the descriptor.
   // FAILED_PRECONDITION: its layout differs from this build's.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Attach(int fd);
 

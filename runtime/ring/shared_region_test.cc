@@ -61,7 +61,7 @@ TEST(SharedRegionTest, PartsDoNotOverlapAndAreAligned) {
     EXPECT_EQ(layout.completions % 64, 0u);
     EXPECT_EQ(layout.argument_blocks % 64, 0u);
     EXPECT_EQ(layout.staging % 4096, 0u);
-    // The last byte of the last part is there.
+    // The last byte of the last part is mapped.
     (*region)->staging()[kStagingBytes - 1] = 1;
   }
 }
@@ -74,7 +74,7 @@ TEST(SharedRegionTest, RejectsNonPowerOfTwoSize) {
   }
 }
 
-TEST(SharedRegionTest, RejectsStagingMemoryThatIsNotWholePages) {
+TEST(SharedRegionTest, RejectsStagingMemoryThatIsNotAMultipleOfThePageSize) {
   EXPECT_EQ(SharedRegion::Create(64, 100).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(SharedRegion::Create(64, 0).ok());
 }
@@ -96,7 +96,7 @@ TEST(SharedRegionTest, AttachRefusesAnotherLayout) {
               AllOf(HasSubstr("layout differs"), HasSubstr("Fix: ")));
 }
 
-TEST(SharedRegionTest, AttachRefusesWhatIsNoRegion) {
+TEST(SharedRegionTest, AttachRefusesADescriptorThatIsNotARegion) {
   auto region = SharedRegion::Create(64, kStagingBytes);
   ASSERT_TRUE(region.ok());
   (*region)->control()->magic = 0;

@@ -1,8 +1,8 @@
-// SlotCodec: payloads in and out of ring slots, on the host's side (kernels/layout/ring_layout.h).
+// SlotCodec: writes and reads payloads of ring slots on the host (kernels/layout/ring_layout.h).
 //
-// Memory ordering: what the writer wrote before WriteSlot is visible to a reader for whom IsReady
-// returned true. The payload is written and read by relaxed atomic accesses, because a CPU worker
-// may read a slot that another worker takes; what it read is then not used.
+// Memory ordering: what the writer wrote before WriteSlot is visible to a reader for which IsReady
+// returned true. WriteSlot and ReadSlotShared use relaxed atomic accesses for the payload, because
+// a CPU worker may read a slot while another worker claims it; it then discards what it read.
 #ifndef RESIDENT_RUNTIME_RING_SLOT_CODEC_H_
 #define RESIDENT_RUNTIME_RING_SLOT_CODEC_H_
 
@@ -38,7 +38,7 @@ void WriteSlot(RingSlot& slot, const Payload& payload, uint64_t sequence) {
 // Whether the slot holds the payload of task `sequence`.
 inline bool IsReady(RingSlot& slot, uint64_t sequence) {
   const u32 stamp = Stamp(sequence);
-  // The last chunk first: a scan mostly meets slots that are not ready.
+  // The last chunk is checked first, because most slots in a scan are not ready.
   for (uint32_t c = kChunksPerSlot; c-- > 0;) {
     if (std::atomic_ref<u32>(slot.chunks[c].stamp).load(std::memory_order_acquire) != stamp) {
       return false;
@@ -47,7 +47,7 @@ inline bool IsReady(RingSlot& slot, uint64_t sequence) {
   return true;
 }
 
-// For the reader that the slot is meant for: nobody writes it until it is given back.
+// For a reader that owns the slot: no thread writes the slot until this reader releases it.
 template <typename Payload>
 void ReadSlot(const RingSlot& slot, Payload* payload) {
   static_assert(sizeof(Payload) == kChunksPerSlot * kChunkPayloadBytes);
@@ -58,8 +58,8 @@ void ReadSlot(const RingSlot& slot, Payload* payload) {
   }
 }
 
-// For readers that compete: what one reads while another has taken the slot may be torn, and is not
-// used.
+// For readers that compete for the slot. If another reader has claimed the slot meanwhile, the
+// payload may be torn and must be discarded.
 template <typename Payload>
 void ReadSlotShared(RingSlot& slot, Payload* payload) {
   static_assert(sizeof(Payload) == kChunksPerSlot * kChunkPayloadBytes);

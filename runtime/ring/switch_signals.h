@@ -1,29 +1,31 @@
-// SwitchSignals: what front end and engine tell each other in shared memory while a
-// generation is changed, so that no call's way is part of the pause.
+// SwitchSignals: words in shared memory with which the front end and the engine coordinate
+// a change of generation, so that the pause does not include the latency of an RPC.
 //
 //   front end                                     engine (in Engine::Switch)
-//   calls Switch(n) ─────────────────────────────▶ Arm(n): stands ready
-//   sees armed(n); stops submitting; Hold(n) ────▶ sees held(n): looks without a pause
-//   waits for what is in flight
+//   calls Switch(n) ─────────────────────────────▶ Arm(n): is ready
+//   sees armed(n); stops submitting; Hold(n) ────▶ sees held(n): polls without a pause
+//   waits for the tasks in flight
 //     drained: publishes the marker                kernel leaves; load; launch
 //     sees ended(n); submits again  ◀───────────── End(n, generation)
 //     not drained: Hold(0); submits again, tries
 //     later, or gives up: Withdraw(n) ───────────▶ sees withdrawn(n): Switch is CANCELLED
 //
-// The answer to the call brings the details, later.
+// The response of the call follows later, with the details.
 //
 // Invariants:
-//   1. n rises by one with each change of one engine; each word but `held` only rises.
+//   1. n increases by one with each change of one engine. Each word except `held` never
+//      decreases.
 //   2. After the marker the front end does not withdraw, and submits nothing until
 //      ended(n).
-//   3. End(n) follows a launch: of the new generation, or of the former one if the new
+//   3. End(n) follows a launch of the new generation, or of the previous one if the new
 //      one could not be loaded. An engine that can launch neither does not end the change;
-//      its answer says so, and it is replaced.
+//      the call returns an error, and the engine is replaced.
 //
-// Thread safety: each side's members from one thread at a time.
+// Thread safety: the members of each side may be called from one thread at a time.
 //
-// Memory ordering: what the engine wrote before Arm or End is visible to the front end
-// that has seen armed() or ended(), and the other way round for Withdraw.
+// Memory ordering: what the engine wrote before Arm or End is visible to a front end that
+// has seen armed() or ended(). What the front end wrote before Hold or Withdraw is visible
+// to an engine that has seen held() or withdrawn().
 #ifndef RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
 #define RESIDENT_RUNTIME_RING_SWITCH_SIGNALS_H_
 
@@ -36,7 +38,7 @@ namespace resident {
 
 class SwitchSignals {
  public:
-  // `control` outlives the object.
+  // `control` must outlive the object.
   explicit SwitchSignals(ControlBlock* control) : control_(control) {}
 
   // The engine's side.
@@ -53,7 +55,7 @@ class SwitchSignals {
   void Withdraw(uint64_t change) { Store(control_->switch_withdrawn, change); }
   bool armed(uint64_t change) const { return Load(control_->switch_armed) >= change; }
   bool ended(uint64_t change) const { return Load(control_->switch_ended) >= change; }
-  // The generation that runs. Meaningful once a change has ended.
+  // The running generation. Valid once a change has ended.
   uint64_t generation() const { return Load(control_->generation); }
 
  private:

@@ -32,20 +32,20 @@ absl::StatusOr<std::string> BlobStore::Put(std::string_view bytes) {
   absl::MutexLock files(&files_mu_);
   {
     absl::MutexLock lock(&mu_);
-    used_lately_.insert(sha256);
+    recently_used_.insert(sha256);
   }
-  // One that is there may have been damaged since: it is as good as new afterwards.
-  const absl::StatusOr<std::string> there = ReadWholeFile(PathOf(sha256));
-  if (there.ok() && *there == bytes) return sha256;
-  RETURN_IF_ERROR(WriteWholeFile(PathOf(sha256), {bytes}));
+  // An existing file may be damaged; then it is replaced.
+  const absl::StatusOr<std::string> existing = ReadWholeFile(BlobPath(sha256));
+  if (existing.ok() && *existing == bytes) return sha256;
+  RETURN_IF_ERROR(WriteWholeFile(BlobPath(sha256), {bytes}));
   return sha256;
 }
 
 absl::StatusOr<std::string> BlobStore::Get(const std::string& sha256) const {
   if (folder_.empty() || !IsSha256(sha256)) return errors::NoBlob(sha256);
-  absl::StatusOr<std::string> bytes = ReadWholeFile(PathOf(sha256));
+  absl::StatusOr<std::string> bytes = ReadWholeFile(BlobPath(sha256));
   if (absl::IsNotFound(bytes.status())) return errors::NoBlob(sha256);
-  if (bytes.ok() && Sha256Hex(*bytes) != sha256) return errors::DamagedFile(PathOf(sha256));
+  if (bytes.ok() && Sha256Hex(*bytes) != sha256) return errors::DamagedFile(BlobPath(sha256));
   return bytes;
 }
 
@@ -53,30 +53,30 @@ bool BlobStore::Use(const std::string& sha256) {
   if (!IsSha256(sha256)) return false;
   if (folder_.empty()) return true;
   absl::MutexLock lock(&mu_);
-  if (access(PathOf(sha256).c_str(), R_OK) != 0) return false;
-  used_lately_.insert(sha256);
+  if (access(BlobPath(sha256).c_str(), R_OK) != 0) return false;
+  recently_used_.insert(sha256);
   return true;
 }
 
 absl::Status BlobStore::Remove(const std::string& sha256) {
   absl::MutexLock files(&files_mu_);
-  return RemoveFile(PathOf(sha256));
+  return RemoveFile(BlobPath(sha256));
 }
 
 absl::Status BlobStore::Collect(const std::set<std::string>& used) {
   if (folder_.empty()) return absl::OkStatus();
   absl::MutexLock files(&files_mu_);
-  std::set<std::string> spared;
+  std::set<std::string> kept;
   {
     absl::MutexLock lock(&mu_);
-    spared = std::exchange(used_lately_, {});
+    kept = std::exchange(recently_used_, {});
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFiles(folder_));
   for (const std::string& name : names) {
-    if (used.contains(name) || spared.contains(name)) continue;
+    if (used.contains(name) || kept.contains(name)) continue;
     absl::MutexLock lock(&mu_);
-    if (used_lately_.contains(name)) continue;
-    RETURN_IF_ERROR(RemoveFile(PathOf(name)));
+    if (recently_used_.contains(name)) continue;
+    RETURN_IF_ERROR(RemoveFile(BlobPath(name)));
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,11 @@
-// BlobStore: bytes by their SHA-256, each in a file of that name: sources, programs and examples of
-// operators in one folder, contents of durable buffers in another.
+// BlobStore: stores contents by their SHA-256, each in a file of that name: sources, programs and
+// examples of operators in one folder, contents of durable buffers in another.
 //
-// Nothing is written over: a name says what is in the file, and what is read is checked
-// against it.
+// Files are never overwritten with other contents: the name is the hash of the contents, and Get
+// checks it.
 //
-// Without a folder nothing is kept: what is put is for a restart, and there is none to
-// bring it back.
+// Without a folder nothing is stored: blobs are only needed after a restart, and without
+// --state_dir a restart restores nothing.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
@@ -26,33 +26,34 @@ namespace resident {
 
 class BlobStore {
  public:
-  // `folder` empty: keeps nothing.
+  // `folder` empty: stores nothing.
   static absl::StatusOr<std::unique_ptr<BlobStore>> Open(const std::string& folder);
 
+  // Returns the SHA-256 in hex.
   absl::StatusOr<std::string> Put(std::string_view bytes);
-  // NOT_FOUND; DATA_LOSS.
+  // NOT_FOUND: there is no such blob. DATA_LOSS: its file is damaged.
   absl::StatusOr<std::string> Get(const std::string& sha256) const;
-  // Whether it is there; then the next Collect leaves it. Waits for no file to be written.
-  // Always true without a folder.
+  // Returns whether the blob exists; if so, the next Collect does not remove it. Does not wait for
+  // files to be written. Always true without a folder.
   bool Use(const std::string& sha256);
 
-  // Removes what is not in `used`, unless it was put or used after the Collect before this
-  // one: who did may be about to refer to it.
+  // Removes blobs that are not in `used`, unless they were put or used since the previous Collect:
+  // a change that refers to them may follow.
   absl::Status Collect(const std::set<std::string>& used);
-  // Removes it now. REQUIRES: nothing refers to it, nor is about to.
+  // Removes a blob at once. REQUIRES: nothing refers to it, or will refer to it.
   absl::Status Remove(const std::string& sha256);
 
  private:
   explicit BlobStore(std::string folder) : folder_(std::move(folder)) {}
-  std::string PathOf(const std::string& sha256) const { return folder_ + "/" + sha256; }
+  std::string BlobPath(const std::string& sha256) const { return folder_ + "/" + sha256; }
 
   const std::string folder_;
-  absl::Mutex files_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while files come and go.
+  absl::Mutex files_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while files are written or removed.
   absl::Mutex mu_;
-  std::set<std::string> used_lately_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> recently_used_ ABSL_GUARDED_BY(mu_);
 };
 
-// Whether it is what names of blobs look like.
+// Whether the text has the form of a blob's name.
 bool IsSha256(const std::string& text);
 
 }  // namespace resident

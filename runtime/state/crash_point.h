@@ -1,12 +1,12 @@
-// CrashPoint: a place at which a test can kill the process, to see what a restart makes of
-// what is on disk then.
+// CrashPoint: a point in the code at which a test can kill the process, to test what a restart
+// restores from the disk.
 //
 // There is one before and one after each step of a durable write. They are numbered from
-// 1 in the order in which a process comes to them; with RESIDENTD_CRASH_POINT=N in its
-// environment it sends itself SIGKILL at the Nth. Without the variable this is a load and
-// a branch. Whoever may set a daemon's environment may kill it anyway.
+// 1 in the order in which a process reaches them; with RESIDENTD_CRASH_POINT=N in its
+// environment the process sends itself SIGKILL at the Nth. Without the variable this costs a
+// load and a branch. It is no risk: a user who can set a daemon's environment can also kill it.
 //
-// Thread safety: any thread.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_STATE_CRASH_POINT_H_
 #define RESIDENT_RUNTIME_STATE_CRASH_POINT_H_
 

@@ -20,7 +20,7 @@ absl::Status FileError(const std::string& what, const std::string& path) {
   return absl::UnavailableError(absl::StrCat(
       "cannot ", what, " ", path, ": ", strerror(error), ". Fix: ",
       error == ENOSPC || error == EDQUOT
-          ? "make room on the disk that --state_dir is on"
+          ? "free space on the disk of --state_dir"
           : "make --state_dir a folder that the daemon may read and write, on a disk that works"));
 }
 
@@ -66,20 +66,20 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
 }
 
 absl::Status WriteWholeFile(const std::string& path, const std::vector<std::string_view>& parts) {
-  const std::string draft = path + kDraftEnding;
+  const std::string temporary = path + kTemporarySuffix;
   CrashPoint();
-  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return FileError("write", draft);
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("write", temporary);
   absl::Status status;
   for (const std::string_view part : parts) {
-    if (status.ok()) status = WriteAll(fd, part, draft);
+    if (status.ok()) status = WriteAll(fd, part, temporary);
   }
   CrashPoint();
-  if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", draft);
+  if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", temporary);
   CrashPoint();
   close(fd);
-  if (status.ok()) status = RenameFile(draft, path);
-  if (!status.ok()) unlink(draft.c_str());
+  if (status.ok()) status = RenameFile(temporary, path);
+  if (!status.ok()) unlink(temporary.c_str());
   return status;
 }
 

@@ -1,9 +1,9 @@
-// Files that are whole or not there: the few calls that the state folder is made of.
+// File operations of the state folder. A file is either complete or does not exist.
 //
-// Every step that changes what a crash would leave is between two crash points
-// (crash_point.h).
+// There is a crash point (crash_point.h) before and after each step that changes what a restart
+// would find after a crash.
 //
-// Thread safety: functions without state.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_STATE_FILES_H_
 #define RESIDENT_RUNTIME_STATE_FILES_H_
 
@@ -16,27 +16,27 @@
 
 namespace resident {
 
-// Ending of files that are being written; those that are found were left by a crash.
-inline constexpr char kDraftEnding[] = ".new";
+// Suffix of files that are being written. At a start, such a file was left by a crash.
+inline constexpr char kTemporarySuffix[] = ".new";
 
-// UNAVAILABLE with the path, what was tried, and the system's reason. Names errno.
+// UNAVAILABLE with the path, the failed operation, and the text of errno.
 absl::Status FileError(const std::string& what, const std::string& path);
 
-// Makes the folder, readable by its owner alone, unless it is there.
+// Creates the folder, accessible only to its owner, unless it exists.
 absl::Status MakeFolder(const std::string& path);
-// NOT_FOUND: it is not there.
+// NOT_FOUND: it does not exist.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
-// Puts a file with these contents at `path`, on disk: a draft beside it, fdatasync,
-// rename, fsync of the folder.
+// Writes a file with these contents durably: to a temporary file in the same folder, then
+// fdatasync, rename, fsync of the folder.
 absl::Status WriteWholeFile(const std::string& path, const std::vector<std::string_view>& parts);
-// All of it at the file's position.
+// Writes all bytes at the current position of the file.
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path);
 absl::Status SyncFolder(const std::string& path);
-// Puts a file in the place of another one in the same folder, on disk.
+// Renames a file durably within its folder; replaces an existing file.
 absl::Status RenameFile(const std::string& from, const std::string& to);
-// OK also if it is not there.
+// OK also if it does not exist.
 absl::Status RemoveFile(const std::string& path);
-// Names of plain files, sorted.
+// Names of regular files, sorted.
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& folder);
 
 }  // namespace resident

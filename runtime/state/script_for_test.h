@@ -1,5 +1,5 @@
-// A script of changes of a state store, and what a store holds as text: for tests that
-// kill a process in the middle of the script and look at what is left.
+// A script of changes of a state store, and a description of a store's contents: for tests that
+// kill a process during the script and then check what a restart finds.
 #ifndef RESIDENT_RUNTIME_STATE_SCRIPT_FOR_TEST_H_
 #define RESIDENT_RUNTIME_STATE_SCRIPT_FOR_TEST_H_
 
@@ -13,7 +13,7 @@
 
 namespace resident {
 
-// Small enough that the script makes the store copy its log into the database several times.
+// So small that the store copies its log into the database several times during the script.
 inline constexpr uint64_t kScriptCheckpointBytes = 60'000;
 
 inline RegistryChange InstallChange(const std::string& name, uint32_t version, uint32_t active,
@@ -38,7 +38,7 @@ inline RegistryChange SwitchChange(EventKind kind, const std::string& name, uint
   return change;
 }
 
-// As a daemon makes a change: appended, made, synced.
+// Makes a change like a daemon: appends it and syncs it.
 inline absl::StatusOr<uint64_t> AppendAndSync(StateStore& store, const RegistryChange& change,
                                               const StateStore::Origin& origin) {
   absl::StatusOr<uint64_t> revision = store.Append(change, origin);
@@ -117,7 +117,7 @@ inline std::vector<ScriptStep> MakeScript() {
   };
 }
 
-// All that a restart must bring back.
+// Describes everything that a restart must restore.
 inline std::string Describe(const StateStore& store) {
   std::string text =
       absl::StrCat("revision ", store.revision(), " generation ", store.generation(), "\n");

@@ -11,7 +11,7 @@
 namespace resident {
 namespace {
 
-// Of a row. Records are far smaller; a damaged length is refused without taking the memory.
+// Limit of a row. Records are much smaller; a damaged length is refused before memory is allocated.
 constexpr int kMaxRowBytes = 256 << 20;
 
 }  // namespace
@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<Sqlite>> Sqlite::Open(const std::string& path,
 }
 
 absl::Status Sqlite::Configure(const Options& options) {
-  // A damaged or forged database must not do more than be refused: no code in its schema, no
-  // trust in its sizes, and no mapping, where a file that is cut off raises SIGBUS.
+  // A damaged or forged database must only cause errors: its schema must not run code, its sizes
+  // are checked, and it is not mapped, because a truncated file would raise SIGBUS.
   sqlite3_db_config(db_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(db_, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
   sqlite3_db_config(db_, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
@@ -51,7 +51,7 @@ absl::Status Sqlite::Error(int code) const {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
     case SQLITE_TOOBIG:
-    case SQLITE_ERROR:  // A table is missing, or is not what it should be.
+    case SQLITE_ERROR:  // A table is missing, or has other columns.
       return errors::DatabaseDamaged(path_, what);
     default:
       break;
@@ -81,7 +81,7 @@ absl::Status Sqlite::Transact(absl::FunctionRef<absl::Status()> work) {
   CrashPoint();
   if (status.ok()) status = Execute("COMMIT");
   CrashPoint();
-  // After some errors SQLite has rolled back by itself.
+  // After some errors SQLite has already rolled back.
   if (!status.ok() && sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
   return status;
 }

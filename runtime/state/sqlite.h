@@ -1,15 +1,15 @@
 // Sqlite: a connection to an SQLite database, its statements and transactions, with
-// absl::Status in place of result codes.
+// absl::Status instead of result codes.
 //
 // The connection uses a write-ahead log, and a commit that returned OK is on disk (synchronous =
-// FULL). It locks the database for itself, so that SQLite needs no shared memory beside it. The log
-// is copied into the database by Checkpoint alone, also when the connection is closed: looking at a
-// damaged database changes nothing.
+// FULL). It locks the database exclusively, so SQLite needs no shared memory. Only Checkpoint
+// copies the log into the database, closing the connection does not: reading a damaged database
+// changes nothing.
 //
-// Errors: DATA_LOSS (the database is damaged; the message names the path), UNAVAILABLE (the disk
+// Errors: DATA_LOSS (the database is damaged; the message contains the path), UNAVAILABLE (the disk
 // is full or fails, or another process uses the database).
 //
-// Thread safety: a connection and what was made from it belong to one thread at a time.
+// Thread safety: a connection and its statements may be used by one thread at a time.
 //
 //   ASSIGN_OR_RETURN(auto db, Sqlite::Open(path, {}));
 //   Sqlite::Statement insert(*db, "INSERT INTO t VALUES (?, ?)");
@@ -40,19 +40,19 @@ class Sqlite {
     // A VFS that is registered with SQLite, for tests; empty: the system's.
     std::string vfs = {};
   };
-  // Opens a database that is there.
+  // Opens an existing database.
   static absl::StatusOr<std::unique_ptr<Sqlite>> Open(const std::string& path,
                                                       const Options& options);
   ~Sqlite();
   Sqlite(const Sqlite&) = delete;
   Sqlite& operator=(const Sqlite&) = delete;
 
-  // Statements without values and results.
+  // Executes statements without parameters and results.
   absl::Status Execute(const std::string& sql);
-  // The first column of the first row; empty: there is none.
+  // Returns the first column of the first row; empty: there is no row.
   absl::StatusOr<std::string> Text(const std::string& sql);
-  // Runs `work` in a transaction: all of it is on disk when this returns OK; otherwise nothing of
-  // it is in the database, unless the error came from the disk and the process ends before a later
+  // Runs `work` in a transaction. If this returns OK, all of it is on disk; otherwise nothing of it
+  // is in the database, unless the error came from the disk and the process ends before a later
   // transaction succeeds.
   absl::Status Transact(absl::FunctionRef<absl::Status()> work);
   // Copies the log into the database, syncs that, and empties the log.
@@ -60,20 +60,20 @@ class Sqlite {
 
   class Statement {
    public:
-    // An error is returned by the first call of Step or Run.
+    // The first call of Step or Run returns an error of the constructor.
     Statement(Sqlite& db, std::string_view sql);
     ~Statement();
     Statement(const Statement&) = delete;
     Statement& operator=(const Statement&) = delete;
 
-    // Parameters count from 1. Bytes are kept until the next Run or Step has returned.
+    // Parameters count from 1. The bytes must stay valid until the next Run or Step has returned.
     Statement& Bind(int parameter, int64_t value);
     Statement& Bind(int parameter, std::string_view bytes);
-    // Runs it to its end, and makes it ready to be bound and run again.
+    // Runs the statement to its end, and resets it so that it can be bound and run again.
     absl::Status Run();
-    // True: there is a row. False: the end.
+    // Returns true if there is a row, false at the end.
     absl::StatusOr<bool> Step();
-    // Of the row; columns count from 0. Bytes are valid until the next Step.
+    // Values of the current row; columns count from 0. Bytes are valid until the next Step.
     int64_t Integer(int column) const;
     std::string_view Bytes(int column) const;
 

@@ -30,15 +30,15 @@ std::string Plural(uint64_t count, const std::string& what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
-// A folder that is looked at, with what was found so far.
+// The folder that is inspected, with the results so far.
 struct Inspection {
   std::string folder;
   StateModel model;
-  bool rewrite = false;  // The database has to be written anew.
+  bool rewrite = false;  // Repair must rewrite the database.
   StateReport report;
 };
 
-// Reads the database into the model, as far as it is good.
+// Reads all undamaged parts of the database into the model.
 absl::Status InspectDatabase(Inspection& state) {
   std::vector<std::string>& problems = state.report.problems;
   const auto database = StateDatabase::Open(state.folder, {.read_only = true});
@@ -54,7 +54,7 @@ absl::Status InspectDatabase(Inspection& state) {
   if (database.ok() && (*database)->torn_bytes() > 0 && problems.empty()) {
     problems.push_back(absl::StrCat(
         state.folder, "/state.db-wal: its last ", (*database)->torn_bytes(),
-        " bytes are not a whole transaction: a daemon was killed while it wrote them. A start "
+        " bytes are an incomplete transaction: a daemon was killed while it wrote them. A start "
         "drops them"));
   }
   const StateModel& model = state.model;
@@ -73,12 +73,12 @@ absl::Status InspectDatabase(Inspection& state) {
   return absl::OkStatus();
 }
 
-// Files that do not have the contents that their names say.
+// Returns the files whose contents do not match their names.
 absl::StatusOr<std::set<std::string>> FindDamagedFiles(Inspection& state,
                                                        const std::string& folder) {
   std::set<std::string> damaged;
   const absl::StatusOr<std::vector<std::string>> names = ListFiles(folder);
-  if (!names.ok() && access(folder.c_str(), F_OK) != 0) return damaged;  // None was ever made.
+  if (!names.ok() && access(folder.c_str(), F_OK) != 0) return damaged;  // There are no files yet.
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
     const std::string path = folder + "/" + name;
@@ -86,10 +86,10 @@ absl::StatusOr<std::set<std::string>> FindDamagedFiles(Inspection& state,
     if (bytes.ok() && Sha256Hex(*bytes) == name) continue;
     damaged.insert(path);
     state.report.problems.push_back(
-        absl::StrCat(path, absl::EndsWith(name, kDraftEnding)
-                               ? " was left half written by a daemon that was killed; a start "
-                                 "removes it"
-                               : " does not have the contents that its name says"));
+        absl::StrCat(path, absl::EndsWith(name, kTemporarySuffix)
+                               ? " is incomplete, because a daemon was killed while it wrote it; a "
+                                 "start removes it"
+                               : " has contents that do not match its name"));
   }
   state.report.contents.push_back(
       absl::StrCat(folder, ": ", Plural(names->size() - damaged.size(), "good file")));
@@ -104,13 +104,13 @@ void CheckOperators(Inspection& state, const std::set<std::string>& damaged) {
         if (!damaged.contains(path) && access(path.c_str(), R_OK) == 0) continue;
         state.report.problems.push_back(absl::StrCat(
             "operator ", operator_name, " version ", version.version, ": its ", name, " (", path,
-            ") cannot be read; what is compiled already still runs, if the compile cache has it"));
+            ") cannot be read; the version still runs if the compile cache has its compiled code"));
       }
     }
   }
 }
 
-// Durable buffers whose contents are damaged.
+// Returns the durable buffers whose contents are damaged.
 std::set<uint64_t> CheckBuffers(Inspection& state, const std::set<std::string>& damaged) {
   std::set<uint64_t> lost;
   for (const auto& [id, buffer] : state.model.buffers) {
@@ -130,7 +130,7 @@ std::set<uint64_t> CheckBuffers(Inspection& state, const std::set<std::string>& 
   return lost;
 }
 
-// Copies of the database and its log, with names that are not used yet.
+// Copies the database and its log to names that are not used yet.
 absl::Status KeepCopies(Inspection& state) {
   const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
                           std::chrono::system_clock::now().time_since_epoch())
@@ -155,7 +155,7 @@ absl::Status Repair(Inspection& state, const std::set<std::string>& files,
   if (state.rewrite) {
     status = KeepCopies(state);
     state.report.repairs.push_back(
-        "wrote the database anew with what could be read; the problems say what could not");
+        "rewrote the database with all records that could be read; the problems list the others");
   }
   for (const uint64_t id : buffers) {
     state.model.buffers.erase(id);

@@ -1,12 +1,12 @@
-// What is in a state folder, and what is wrong with it: `residentctl state check|repair`.
+// Lists the contents and the problems of a state folder: `residentctl state check|repair`.
 //
-// Check reads and changes nothing. Repair writes the database anew with all that can be read of it
-// (a copy of the damaged one is kept beside it), removes files that do not have the contents that
-// their names say and buffers that refer to them, and says what was lost by that.
+// Check only reads. Repair rewrites the database with all records that can be read (and keeps a
+// copy of the damaged one beside it), removes files whose contents do not match their names and
+// buffers that refer to them, and reports what was lost.
 //
-// Both take the folder's lock, so that no daemon writes meanwhile.
+// Both take the folder's lock, so that no daemon writes to it meanwhile.
 //
-// Thread safety: functions without state.
+// Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_STATE_STATE_CHECK_H_
 #define RESIDENT_RUNTIME_STATE_STATE_CHECK_H_
 
@@ -18,18 +18,18 @@
 namespace resident {
 
 struct StateReport {
-  // What is there, a line each.
+  // The contents, one line for each item.
   std::vector<std::string> contents;
-  // What is wrong, a line each. A transaction that was not finished is: a start drops it.
+  // The problems, one line each. A transaction that was not finished is one: a start drops it.
   std::vector<std::string> problems;
-  // Repair: what was done, and what was lost by it.
+  // Repair: what was done, and what was lost.
   std::vector<std::string> repairs;
-  // Whether a daemon starts with the folder as it is now.
+  // Whether a daemon can start with the folder in its current state.
   bool starts = true;
 };
 
-// FAILED_PRECONDITION: a daemon has the folder, or it has a format that is not known, which is no
-// damage. NOT_FOUND: it is no state folder.
+// FAILED_PRECONDITION: a daemon uses the folder, or it has an unknown format, which is not damage.
+// NOT_FOUND: it is not a state folder.
 absl::StatusOr<StateReport> CheckState(const std::string& folder);
 absl::StatusOr<StateReport> RepairState(const std::string& folder);
 

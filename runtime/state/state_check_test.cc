@@ -60,15 +60,15 @@ TEST_F(StateCheckTest, AGoodFolderIsListed) {
   EXPECT_TRUE(Repair().repairs.empty());
 }
 
-TEST_F(StateCheckTest, AFolderThatIsInUseOrNoneIsRefused) {
+TEST_F(StateCheckTest, AFolderThatIsInUseOrIsNotAStateFolderIsRefused) {
   EXPECT_EQ(CheckState(folder_ + "/blobs").status().code(), absl::StatusCode::kNotFound);
   auto store = *StateStore::Open({.directory = folder_});
   EXPECT_EQ(CheckState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(RepairState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// In the operator's row, and nowhere else.
-TEST_F(StateCheckTest, ADamagedRowIsDroppedWithACopyAndWhatIsLostIsNamed) {
+// Only the operator's row is damaged.
+TEST_F(StateCheckTest, ADamagedRowIsDroppedAndReportedAndACopyIsKept) {
   const uint64_t byte = ReadWholeFile(DatabasePath())->find("in f32[*S]");
   ASSERT_NE(byte, std::string::npos);
   Flip(DatabasePath(), byte);
@@ -92,7 +92,7 @@ TEST_F(StateCheckTest, ADamagedRowIsDroppedWithACopyAndWhatIsLostIsNamed) {
   EXPECT_TRUE(absl::StrContains(Text(repaired.repairs), copy)) << Text(repaired.repairs);
   const StateReport good = Check();
   EXPECT_TRUE(good.problems.empty()) << Text(good.problems);
-  // The rest is there, and goes on from the same revision.
+  // The other records exist, and the next revision follows the last one.
   auto store = *StateStore::Open({.directory = folder_});
   EXPECT_TRUE(store->operators().empty());
   EXPECT_EQ(*store->ReadBuffer(7), std::string(1000, 'b'));
@@ -101,8 +101,8 @@ TEST_F(StateCheckTest, ADamagedRowIsDroppedWithACopyAndWhatIsLostIsNamed) {
   EXPECT_EQ(*store->AppendEvent({.kind = EventKind::kRejected}), before + 1);
 }
 
-// The only copy of what was written last is in the log.
-TEST_F(StateCheckTest, ADamagedLogIsReportedAndWhatIsBeforeTheDamageIsKept) {
+// The last changes are only in the log.
+TEST_F(StateCheckTest, ADamagedLogIsReportedAndChangesBeforeTheDamageAreKept) {
   const std::string killed = testing::TempDir() + "/killed";
   uint64_t second = 0;
   {
@@ -130,7 +130,7 @@ TEST_F(StateCheckTest, ADamagedLogIsReportedAndWhatIsBeforeTheDamageIsKept) {
   EXPECT_EQ(store->EventsBefore(0, "", 1)[0].kind, EventKind::kRejected);
 }
 
-TEST_F(StateCheckTest, ADatabaseOfWhichNothingCanBeReadIsReplacedByAnEmptyOneAndKept) {
+TEST_F(StateCheckTest, AnUnreadableDatabaseIsKeptAndReplacedByAnEmptyOne) {
   for (const std::string& contents : {std::string(), std::string(9000, 'x')}) {
     SCOPED_TRACE(contents.size());
     ASSERT_TRUE(WriteWholeFile(DatabasePath(), {contents}).ok());
@@ -142,7 +142,7 @@ TEST_F(StateCheckTest, ADatabaseOfWhichNothingCanBeReadIsReplacedByAnEmptyOneAnd
   }
 }
 
-TEST_F(StateCheckTest, AnUnfinishedTransactionIsAProblemThatAStartMends) {
+TEST_F(StateCheckTest, AnUnfinishedTransactionIsReportedAndAStartDropsIt) {
   const std::string killed = testing::TempDir() + "/unfinished";
   {
     auto store = *StateStore::Open({.directory = folder_});
@@ -161,7 +161,7 @@ TEST_F(StateCheckTest, AnUnfinishedTransactionIsAProblemThatAStartMends) {
   EXPECT_TRUE(Check().problems.empty());
 }
 
-TEST_F(StateCheckTest, AFormatThatIsNotKnownIsNotRepaired) {
+TEST_F(StateCheckTest, AnUnknownFormatIsNotRepaired) {
   {
     const auto db = Sqlite::Open(DatabasePath(), {});
     ASSERT_TRUE((*db)->Execute("PRAGMA user_version = 7").ok());

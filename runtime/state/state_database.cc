@@ -169,7 +169,7 @@ bool ReadFact(const std::string& name, const std::string& record, StateModel* mo
   return true;
 }
 
-// Makes good what can be told from the rows that are left, so that the model is a whole one.
+// Derives missing counters from the remaining rows, so that the model is consistent.
 void Complete(StateModel* model) {
   for (const auto& [name, op] : model->operators) {
     model->revision = std::max(model->revision, op.revision);
@@ -192,7 +192,7 @@ void Complete(StateModel* model) {
   model->events.erase(model->events.begin(), first);
 }
 
-bool EventsFit(const StateModel& model) {
+bool EventsAreContiguous(const StateModel& model) {
   uint64_t revision = model.first_revision();
   return std::all_of(model.events.begin(), model.events.end(),
                      [&](const auto& event) { return event->revision == revision++; });
@@ -225,20 +225,20 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   absl::Status status = WriteRow(db, CountersRow(model, 1));
   if (status.ok()) status = WriteRow(db, RemovalsRow(model));
   for (const auto& [name, op] : model.operators) {
-    if (status.ok()) status = WriteRow(db, RowOf(op));
+    if (status.ok()) status = WriteRow(db, MakeRow(op));
   }
   for (const auto& [id, buffer] : model.buffers) {
-    if (status.ok()) status = WriteRow(db, RowOf(buffer));
+    if (status.ok()) status = WriteRow(db, MakeRow(buffer));
   }
   for (const auto& event : model.events) {
-    if (status.ok()) status = WriteRow(db, RowOf(*event));
+    if (status.ok()) status = WriteRow(db, MakeRow(*event));
   }
   return status;
 }
 
 }  // namespace
 
-StateRow RowOf(const StoredOperator& op) {
+StateRow MakeRow(const StoredOperator& op) {
   internal::StoredOperator stored;
   stored.set_revision(op.revision);
   stored.set_last_version(op.last_version);
@@ -249,7 +249,7 @@ StateRow RowOf(const StoredOperator& op) {
   return {kOperators, op.name, stored.SerializeAsString()};
 }
 
-StateRow RowOf(const OperatorEvent& event) {
+StateRow MakeRow(const OperatorEvent& event) {
   internal::StoredEvent stored;
   stored.set_time_ms(event.time_ms);
   stored.set_kind(static_cast<uint32_t>(event.kind));
@@ -262,7 +262,7 @@ StateRow RowOf(const OperatorEvent& event) {
   return {kEvents, static_cast<int64_t>(event.revision), stored.SerializeAsString()};
 }
 
-StateRow RowOf(const StoredBuffer& buffer) {
+StateRow MakeRow(const StoredBuffer& buffer) {
   internal::StoredBuffer stored;
   stored.set_name(buffer.name);
   stored.set_device(buffer.device);
@@ -291,10 +291,10 @@ StateDatabase::StateDatabase(std::string folder, std::unique_ptr<Sqlite> db)
 
 absl::StatusOr<bool> StateDatabase::Exists(const std::string& folder) {
   if (access(DatabasePath(folder).c_str(), F_OK) == 0) return true;
-  if (access((folder + "/journal").c_str(), F_OK) == 0) return errors::FormerStateFolder(folder);
+  if (access((folder + "/journal").c_str(), F_OK) == 0) return errors::OlderStateFolder(folder);
   struct stat log = {};
   if (stat(LogPath(folder).c_str(), &log) == 0 && log.st_size > 0) {
-    // SQLite would remove it, with the last changes.
+    // SQLite would remove the log, and the last changes with it.
     return errors::DatabaseMissing(DatabasePath(folder), LogPath(folder));
   }
   return false;
@@ -302,14 +302,15 @@ absl::StatusOr<bool> StateDatabase::Exists(const std::string& folder) {
 
 absl::Status StateDatabase::Create(const std::string& folder, const StateModel& model) {
   const std::string path = DatabasePath(folder);
-  const std::string draft = path + kDraftEnding;
-  // A database of SQLite begins as an empty file; this one is the owner's alone.
-  absl::Status status = RemoveFile(draft + "-journal");
-  if (status.ok()) status = RemoveFile(draft + "-wal");
-  if (status.ok()) status = WriteWholeFile(draft, {});
+  const std::string temporary = path + kTemporarySuffix;
+  // SQLite accepts an empty file as a new database. Creating it here makes it accessible only to
+  // its owner.
+  absl::Status status = RemoveFile(temporary + "-journal");
+  if (status.ok()) status = RemoveFile(temporary + "-wal");
+  if (status.ok()) status = WriteWholeFile(temporary, {});
   if (!status.ok()) return status;
   {
-    ASSIGN_OR_RETURN(std::unique_ptr<Sqlite> db, Sqlite::Open(draft, {}));
+    ASSIGN_OR_RETURN(std::unique_ptr<Sqlite> db, Sqlite::Open(temporary, {}));
     std::string schema;
     for (const char* table : kTables) absl::StrAppend(&schema, TableSql(table), "; ");
     status = db->Transact([&]() -> absl::Status {
@@ -320,13 +321,13 @@ absl::Status StateDatabase::Create(const std::string& folder, const StateModel& 
     if (status.ok()) status = db->Execute("PRAGMA journal_mode = WAL");
     if (status.ok()) status = db->Checkpoint();
   }
-  (void)unlink((draft + "-wal").c_str());
-  (void)unlink((draft + "-journal").c_str());
-  // The log of a former database would be taken for one of the new.
+  (void)unlink((temporary + "-wal").c_str());
+  (void)unlink((temporary + "-journal").c_str());
+  // SQLite would apply the log of an old database to the new one.
   if (status.ok()) status = RemoveFile(LogPath(folder));
   if (status.ok()) status = SyncFolder(folder);
-  if (status.ok()) status = RenameFile(draft, path);
-  if (!status.ok()) unlink(draft.c_str());
+  if (status.ok()) status = RenameFile(temporary, path);
+  if (!status.ok()) unlink(temporary.c_str());
   return status;
 }
 
@@ -338,8 +339,8 @@ absl::StatusOr<std::unique_ptr<StateDatabase>> StateDatabase::Open(const std::st
                    Sqlite::Open(path, {.read_only = options.read_only, .vfs = options.vfs}));
   std::unique_ptr<StateDatabase> database(new StateDatabase(folder, std::move(db)));
   ASSIGN_OR_RETURN(const std::string version, database->db_->Text("PRAGMA user_version"));
-  // An empty file has version 0. SQLite takes it for a new database; here it is a damaged one.
-  if (version == "0") return errors::DatabaseDamaged(path, "it is empty, or another database");
+  // An empty file has version 0. SQLite treats it as a new database, but here it is a damaged one.
+  if (version == "0") return errors::DatabaseDamaged(path, "it is empty, or not a state database");
   if (version != absl::StrCat(kStateVersion)) {
     return errors::OtherStateVersion(folder, version, kStateVersion);
   }
@@ -351,9 +352,8 @@ absl::Status StateDatabase::CheckStructure() {
   ASSIGN_OR_RETURN(const WalCheck log, CheckWal(LogPath(folder_)));
   if (log.end == WalCheck::End::kDamaged) {
     return errors::DatabaseDamaged(
-        LogPath(folder_),
-        absl::StrCat("a transaction at offset ", log.good_bytes,
-                     " does not have its checksum, and there are others behind it"));
+        LogPath(folder_), absl::StrCat("a transaction at offset ", log.good_bytes,
+                                       " has a wrong checksum, and other transactions follow it"));
   }
   ASSIGN_OR_RETURN(const std::string sound, db_->Text("PRAGMA integrity_check(1)"));
   if (sound != "ok") return errors::DatabaseDamaged(path_, sound);
@@ -365,12 +365,11 @@ absl::Status StateDatabase::CheckStructure() {
     if (std::none_of(std::begin(kTables), std::end(kTables), [&](const char* table) {
           return name == table && schema.Bytes(1) == TableSql(table);
         })) {
-      return errors::DatabaseDamaged(
-          path_, absl::StrCat("it has a table '", name, "' that no daemon makes"));
+      return errors::DatabaseDamaged(path_, absl::StrCat("it has an unknown table '", name, "'"));
     }
   }
   if (!row.ok()) return row.status();
-  if (tables != std::size(kTables)) return errors::DatabaseDamaged(path_, "it lacks a table");
+  if (tables != std::size(kTables)) return errors::DatabaseDamaged(path_, "a table is missing");
   return absl::OkStatus();
 }
 
@@ -392,7 +391,7 @@ absl::Status StateDatabase::ReadTable(const char* table, StateModel* model,
       good = ReadFact(std::get<1>(key), record, model, &transactions_);
     }
     if (good) continue;
-    const std::string what = absl::StrCat(RowName(table, key), " does not have its checksum");
+    const std::string what = absl::StrCat(RowName(table, key), " has a wrong checksum");
     if (problems == nullptr) return errors::DatabaseDamaged(path_, what);
     problems->push_back(absl::StrCat(path_, ": ", what));
   }
@@ -411,7 +410,7 @@ absl::Status StateDatabase::Read(StateModel* model, std::vector<std::string>* pr
   if (!status.ok()) return status;
   if (problems != nullptr && !problems->empty()) {
     Complete(model);
-  } else if (!EventsFit(*model)) {
+  } else if (!EventsAreContiguous(*model)) {
     status = note(errors::DatabaseDamaged(path_, "its events do not end at its last revision"));
     Complete(model);
   }
@@ -426,8 +425,8 @@ absl::Status StateDatabase::Write(const std::vector<StateRow>& rows, const State
       if (status.ok()) status = WriteRow(*db_, row);
     }
     if (!status.ok()) return status;
-    Sqlite::Statement forget(*db_, "DELETE FROM events WHERE key < ?");
-    return forget.Bind(1, static_cast<int64_t>(first_event)).Run();
+    Sqlite::Statement drop_events(*db_, "DELETE FROM events WHERE key < ?");
+    return drop_events.Bind(1, static_cast<int64_t>(first_event)).Run();
   });
 }
 

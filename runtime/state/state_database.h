@@ -7,13 +7,13 @@
 //   facts      'counters'       StoredCounters
 //              'removals'       StoredRemovals
 //
-// Each row has a CRC-32 of its table, key and record: SQLite's own checks are about the structure
-// of the file. PRAGMA user_version is kStateVersion; another one is refused.
+// Each row has a CRC-32 of its table, key and record, because SQLite's own checks only cover the
+// structure of the file. PRAGMA user_version is kStateVersion; other versions are refused.
 //
-// Damage is looked for at each start: in the log (wal_check.h), the structure (integrity_check),
-// the schema and each row.
+// Each start checks for damage in the log (wal_check.h), the structure (integrity_check), the
+// schema and each row.
 //
-// Thread safety: none of its own.
+// Thread safety: none; one thread at a time.
 #ifndef RESIDENT_RUNTIME_STATE_STATE_DATABASE_H_
 #define RESIDENT_RUNTIME_STATE_STATE_DATABASE_H_
 
@@ -34,16 +34,16 @@ namespace resident {
 
 inline constexpr int kStateVersion = 1;
 
-// A row to be written.
+// A row to write.
 struct StateRow {
   const char* table;
   std::variant<int64_t, std::string> key;
-  std::optional<std::string> record;  // Absent: the row is deleted.
+  std::optional<std::string> record;  // nullopt: delete the row.
 };
 
-StateRow RowOf(const StoredOperator& op);
-StateRow RowOf(const OperatorEvent& event);
-StateRow RowOf(const StoredBuffer& buffer);
+StateRow MakeRow(const StoredOperator& op);
+StateRow MakeRow(const OperatorEvent& event);
+StateRow MakeRow(const StoredBuffer& buffer);
 StateRow RemovalsRow(const StateModel& model);
 StateRow DeletedOperator(const std::string& name);
 StateRow DeletedBuffer(uint64_t id);
@@ -52,27 +52,27 @@ class StateDatabase {
  public:
   struct Options {
     bool read_only = false;
-    std::string vfs = {};  // As Sqlite's.
+    std::string vfs = {};  // See Sqlite::Options.
   };
-  // Whether the folder has a database. FAILED_PRECONDITION: it has the journal of a former daemon.
-  // DATA_LOSS: only the log of a database is there.
+  // Whether the folder has a database. FAILED_PRECONDITION: it has the journal of an older version.
+  // DATA_LOSS: there is only the log of a database.
   static absl::StatusOr<bool> Exists(const std::string& folder);
-  // Makes a database with what the model has; it replaces one that is there. A crash leaves the
-  // former one or the new one.
+  // Creates a database with the contents of the model; it replaces an existing one. After a crash
+  // there is either the old or the new one.
   static absl::Status Create(const std::string& folder, const StateModel& model);
 
-  // REQUIRES: there is one. FAILED_PRECONDITION: it has another version. DATA_LOSS: it is damaged.
+  // REQUIRES: Exists. FAILED_PRECONDITION: it has another version. DATA_LOSS: it is damaged.
   static absl::StatusOr<std::unique_ptr<StateDatabase>> Open(const std::string& folder,
                                                              const Options& options);
 
-  // Reads all rows. With `problems`, what cannot be read is left out and described there, and the
+  // Reads all rows. With `problems`, unreadable rows are omitted and described there, and the
   // model is one that Create can write. Otherwise the first problem is returned (DATA_LOSS).
   absl::Status Read(StateModel* model, std::vector<std::string>* problems);
-  // Bytes at the end of the log of a transaction that was not finished; they are ignored.
+  // Bytes of an unfinished transaction at the end of the log; they are ignored.
   uint64_t torn_bytes() const { return torn_bytes_; }
 
-  // Writes the rows and the model's counters in one transaction, and forgets events below
-  // `first_event`. Afterwards it is on disk.
+  // Writes the rows and the model's counters in one transaction, and deletes events below
+  // `first_event`. If it returns OK, the changes are on disk.
   absl::Status Write(const std::vector<StateRow>& rows, const StateModel& counters,
                      uint64_t first_event);
   // Copies the log into the database and empties it.

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<StateLock>> StateLock::Take(const std::string& fo
     const absl::Status status = held ? absl::OkStatus() : FileError("lock", path);
     close(fd);
     if (!held) return status;
-    // Empty for the moment between the other's lock and its writing: no pid then.
+    // The file is empty between the other process's flock and its write; then the pid is unknown.
     const absl::StatusOr<std::string> text = ReadWholeFile(path);
     int64_t pid = 0;
     if (text.ok()) (void)absl::SimpleAtoi(absl::StripSuffix(*text, "\n"), &pid);

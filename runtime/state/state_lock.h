@@ -1,10 +1,10 @@
-// StateLock: a state folder belongs to one process at a time.
+// StateLock: ensures that only one process at a time uses a state folder.
 //
-// A lock of the kernel's (flock) on STATE_DIR/lock, so that it goes with its holder however
-// that ends. The file says who that is, and is never removed: a lock on a removed file
-// would hold nobody off.
+// It is a kernel lock (flock) on STATE_DIR/lock, which is released whenever its holder ends. The
+// file contains the pid of the holder. It is never removed, because a lock on a removed file would
+// not stop another process.
 //
-// Thread safety: an object belongs to one thread.
+// Thread safety: an object may be used by one thread at a time.
 #ifndef RESIDENT_RUNTIME_STATE_STATE_LOCK_H_
 #define RESIDENT_RUNTIME_STATE_STATE_LOCK_H_
 
@@ -17,7 +17,7 @@ namespace resident {
 
 class StateLock {
  public:
-  // FAILED_PRECONDITION: names the pid of the process that has it.
+  // FAILED_PRECONDITION: another process has it; the message contains its pid.
   static absl::StatusOr<std::unique_ptr<StateLock>> Take(const std::string& folder);
   ~StateLock();
   StateLock(const StateLock&) = delete;

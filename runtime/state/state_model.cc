@@ -17,7 +17,7 @@ StoredVersion* FindVersion(StoredOperator& op, uint32_t version) {
   return nullptr;
 }
 
-// Takes it out of its slot. Only what listings show is kept.
+// Removes the version from its slot. Keeps only the data for listings.
 void Retire(StoredVersion& version) {
   if (version.state != VersionState::kQuarantined) version.state = VersionState::kRetired;
   version.in_slot = false;
@@ -41,7 +41,7 @@ StoredVersion NewVersion(const RegistryChange& change, const VersionContent& con
   version.in_slot = true;
   version.slot = change.slot;
   version.spec = *change.spec;
-  version.spec.bytecode = nullptr;  // It is a blob.
+  version.spec.bytecode = nullptr;  // The bytecode is stored as a blob.
   version.content = content;
   return version;
 }
@@ -52,12 +52,12 @@ absl::Status StateModel::Check(const RegistryChange& change) const {
   const bool installs = change.kind == EventKind::kInstalled;
   const auto found = operators.find(change.name);
   if (found == operators.end() && !installs) {
-    return errors::RecordDoesNotFit(
+    return errors::InconsistentRecord(
         absl::StrCat("it changes operator '", change.name, "', which is not installed"));
   }
   if (installs && change.spec == nullptr) {
-    return errors::RecordDoesNotFit(
-        absl::StrCat("it installs operator '", change.name, "' without saying what"));
+    return errors::InconsistentRecord(
+        absl::StrCat("it installs operator '", change.name, "' without its specification"));
   }
   if (found == operators.end()) return absl::OkStatus();
   for (const uint32_t version : {change.active_version, change.standby_version}) {
@@ -66,9 +66,9 @@ absl::Status StateModel::Check(const RegistryChange& change) const {
     if (std::none_of(versions.begin(), versions.end(), [&](const StoredVersion& candidate) {
           return candidate.version == version && candidate.in_slot;
         })) {
-      return errors::RecordDoesNotFit(absl::StrCat("it is about version ", version,
-                                                   " of operator '", change.name,
-                                                   "', which is not in a slot"));
+      return errors::InconsistentRecord(absl::StrCat("it refers to version ", version,
+                                                     " of operator '", change.name,
+                                                     "', which is not in a slot"));
     }
   }
   return absl::OkStatus();
@@ -78,7 +78,7 @@ void StateModel::Apply(const RegistryChange& change, const VersionContent& conte
   if (change.kind == EventKind::kRemoved) {
     removed.push_back({change.name, operators[change.name].last_version});
     operators.erase(change.name);
-    // One more than the registry remembers, so that it sees the one that it drops.
+    // One more than the registry keeps, so that the registry also gets the one that it drops.
     if (removed.size() > kMaxRemovedNames + 1) {
       const uint32_t floor = removed.front().last_version;
       removed.pop_front();
@@ -94,13 +94,13 @@ void StateModel::Apply(const RegistryChange& change, const VersionContent& conte
     op.last_version = std::max(op.last_version, change.version);
   }
   if (change.kind == EventKind::kQuarantined) {
-    if (StoredVersion* const guilty = FindVersion(op, change.version)) {
-      guilty->state = VersionState::kQuarantined;
-      guilty->quarantine_reason = change.reason;
+    if (StoredVersion* const version = FindVersion(op, change.version)) {
+      version->state = VersionState::kQuarantined;
+      version->quarantine_reason = change.reason;
     }
   }
-  // A version also loses its slot if the registry did not get it back after a start (its contents
-  // were damaged) and this change did not leave it active or standby.
+  // A version also loses its slot if the registry could not restore it after a start (its contents
+  // were damaged) and it is not active or standby after this change.
   for (StoredVersion& version : op.versions) {
     const bool retired = std::find(change.retired.begin(), change.retired.end(), version.version) !=
                          change.retired.end();
@@ -108,11 +108,12 @@ void StateModel::Apply(const RegistryChange& change, const VersionContent& conte
         version.version == change.active_version || version.version == change.standby_version;
     if (retired || (version.in_slot && !stays)) Retire(version);
   }
-  // By what the change left, and not by what it changed: the registry may have made a change
-  // before it that was never written (a quarantine, on a full disk).
+  // States follow from the versions that are active and standby after the change, not from the kind
+  // of the change: an earlier change of the registry may never have been written (a quarantine, on
+  // a full disk).
   if (StoredVersion* const active = FindVersion(op, change.active_version)) {
     active->state = VersionState::kActive;
-    active->quarantine_reason.clear();  // It was activated with force.
+    active->quarantine_reason.clear();  // A quarantined version can be activated with force.
   }
   StoredVersion* const standby = FindVersion(op, change.standby_version);
   if (standby != nullptr && standby->state == VersionState::kActive) {

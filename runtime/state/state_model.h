@@ -1,6 +1,6 @@
-// StateModel: what a state folder says, in memory. Pure logic: no disk, no clock.
+// StateModel: the records of a state folder in memory. Pure logic without disk and clock.
 //
-// Thread safety: none of its own; the state store's lock guards it.
+// Thread safety: none; the state store's lock guards it.
 #ifndef RESIDENT_RUNTIME_STATE_STATE_MODEL_H_
 #define RESIDENT_RUNTIME_STATE_STATE_MODEL_H_
 
@@ -19,27 +19,27 @@
 namespace resident {
 
 struct StateModel {
-  uint64_t revision = 0;        // Of the last event.
-  uint64_t generation = 0;      // Of the last kGeneration event.
-  uint64_t highest_buffer = 0;  // Id; also of buffers that were freed.
+  uint64_t revision = 0;        // Revision of the last event.
+  uint64_t generation = 0;      // Generation of the last kGeneration event.
+  uint64_t highest_buffer = 0;  // Highest id of a durable buffer, including freed ones.
   std::map<std::string, StoredOperator> operators = {};
   std::deque<StoredRemoval> removed = {};  // Oldest first.
   std::map<uint64_t, StoredBuffer> buffers = {};
-  // The last ones, up to `revision`, without gaps.
+  // The last events, up to `revision`, without gaps.
   std::deque<std::shared_ptr<const OperatorEvent>> events = {};
 
-  // DATA_LOSS: the change does not fit what is there.
+  // DATA_LOSS: the change contradicts the model.
   absl::Status Check(const RegistryChange& change) const;
-  // REQUIRES: Check(change) is OK. `content`: of kInstalled.
+  // REQUIRES: Check(change) is OK. `content` is used for kInstalled.
   void Apply(const RegistryChange& change, const VersionContent& content);
-  // Keeps the last `max_events`.
+  // Keeps the last `max_events` events.
   void AddEvent(OperatorEvent event, size_t max_events);
 
-  // Of the oldest event.
+  // Revision of the oldest event.
   uint64_t first_revision() const { return revision + 1 - events.size(); }
-  // Of a version that is known; otherwise empty.
+  // Content hash of a version; empty: the version is unknown.
   std::string ContentHash(const std::string& name, uint32_t version) const;
-  // SHA-256 of contents of versions that are in slots, and of buffers.
+  // SHA-256 of the contents of versions that are in slots, and of buffers.
   std::set<std::string> UsedBlobs() const;
   std::set<std::string> UsedBufferContents() const;
 };

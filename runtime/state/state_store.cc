@@ -18,8 +18,8 @@
 namespace resident {
 namespace {
 
-// A cause may bring a compiler's whole log, and thousands of events are kept.
-std::string Shortened(const std::string& text) {
+// A text may contain the whole log of a compiler, and thousands of events are kept.
+std::string Shorten(const std::string& text) {
   if (text.size() <= kMaxEventTextBytes) return text;
   constexpr absl::string_view kMore = "...";
   return absl::StrCat(absl::string_view(text).substr(0, kMaxEventTextBytes - kMore.size()), kMore);
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<StateStore>> StateStore::Open(const Options& opti
     ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> blobs, BlobStore::Open(""));
     store->blobs_ = std::move(blobs);
     store->warnings_.push_back(
-        "no --state_dir: installed operators, the audit log and durable buffers are gone when "
+        "no --state_dir: installed operators, the audit log and durable buffers are lost when "
         "this daemon ends");
     return store;
   }
@@ -75,7 +75,7 @@ absl::Status StateStore::Load() {
   ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> contents, BlobStore::Open(directory + "/buffers"));
   contents_ = std::move(contents);
 
-  // Of a repair that was killed.
+  // Files of a repair that was killed.
   for (const char* left : {"/state.db.new", "/state.db.new-wal", "/state.db.new-journal"}) {
     (void)RemoveFile(directory + left);
   }
@@ -94,20 +94,20 @@ absl::Status StateStore::Load() {
     database_ = std::move(database);
     model_ = std::move(model);
     shown_ = model_.revision;
-    // It is only to begin with an empty log; a full disk does not keep the daemon from starting.
+    // This only empties the log, so an error (a full disk) does not prevent the start.
     status = database_->Checkpoint();
     if (!status.ok()) warnings_.emplace_back(status.message());
   }
   if (torn_bytes > 0) {
     warnings_.push_back(absl::StrCat(
         directory, "/state.db-wal: its last ", torn_bytes,
-        " bytes are not a whole transaction and are dropped. The daemon before this one was "
-        "killed, or its machine went down, while it wrote them. Files that nothing refers to are "
-        "left until the next start"));
+        " bytes are an incomplete transaction and are dropped. The previous daemon was killed, or "
+        "its machine went down, while it wrote them. Files that nothing refers to are kept until "
+        "the next start"));
   }
-  // What could be needed for a repair stays.
+  // Keep files that may be needed for a repair.
   if (torn_bytes > 0 || !exists) return absl::OkStatus();
-  // What nothing refers to was left by a crash, or by a version that is gone.
+  // Files that nothing refers to were left by a crash, or by a removed version.
   status = blobs_->Collect(used_blobs);
   if (status.ok()) status = contents_->Collect(used_contents);
   return status;
@@ -128,7 +128,7 @@ void StateStore::Note(const RegistryChange* change, const VersionContent& conten
 }
 
 absl::Status StateStore::Sync() {
-  CrashPoint();  // What was appended has been made.
+  CrashPoint();  // The appended changes have taken effect.
   uint64_t noted = 0;
   uint64_t shown = 0;
   {
@@ -167,13 +167,13 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
       for (const std::string& name : changed.operators) {
         const auto found = model_.operators.find(name);
         rows.push_back(found == model_.operators.end() ? DeletedOperator(name)
-                                                       : RowOf(found->second));
+                                                       : MakeRow(found->second));
       }
       if (changed.removals) rows.push_back(RemovalsRow(model_));
       const size_t events = std::min<size_t>(changed.events, model_.events.size());
       for (auto it = model_.events.end() - static_cast<int64_t>(events); it != model_.events.end();
            ++it) {
-        rows.push_back(RowOf(**it));
+        rows.push_back(MakeRow(**it));
       }
     }
   }
@@ -186,10 +186,10 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
     }
     status = database_->Write(rows, counters, first_event);
     if (!status.ok()) {
-      // What failed transactions leave in the log, a start could take for damage: the log is
-      // emptied as soon as that works.
+      // A start could mistake what failed transactions leave in the log for damage, so the log is
+      // emptied as soon as possible.
       checkpoint_at_ = 0;
-      Log(absl::StrCat(status.message(), "; it is tried once more"));
+      Log(absl::StrCat(status.message(), "; retrying once"));
       status = database_->Write(rows, counters, first_event);
     }
     if (status.ok() && checkpoint_at_ == 0 && database_->Checkpoint().ok()) {
@@ -210,7 +210,7 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
   return status;
 }
 
-absl::Status StateStore::Mend() {
+absl::Status StateStore::RetryFailedWrite() {
   uint64_t shown = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -240,12 +240,12 @@ void StateStore::CheckpointIfDue() {
     used = model_.UsedBlobs();
   }
   absl::Status status = database_->Checkpoint();
-  // What is referred to since then was used since then.
+  // A blob that became referenced after UsedBlobs() was also used after it, so Collect keeps it.
   if (status.ok()) status = blobs_->Collect(used);
   checkpoint_at_ = options_.checkpoint_bytes;
   if (status.ok()) return;
-  Log(absl::StrCat("the log of the state's database goes on to grow: ", status.message()));
-  // Not with every change again.
+  Log(absl::StrCat("the log of the state's database continues to grow: ", status.message()));
+  // Do not try again with every change.
   checkpoint_at_ += database_->log_bytes();
 }
 
@@ -274,7 +274,7 @@ uint64_t StateStore::generation() const {
 }
 
 absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const Origin& origin) {
-  RETURN_IF_ERROR(Mend());
+  RETURN_IF_ERROR(RetryFailedWrite());
   if (change.kind == EventKind::kInstalled) {
     for (const auto& [name, sha256] : origin.content.blobs) {
       if (!blobs_->Use(sha256)) return errors::NoBlob(sha256);
@@ -288,7 +288,7 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
   event.revision = model_.revision;
   event.time_ms = absl::ToUnixMillis(absl::Now());
   event.operator_name = change.name;
-  event.actor = Shortened(origin.actor);
+  event.actor = Shorten(origin.actor);
   if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
     event.kind = EventKind::kRetired;
     for (const uint32_t version : change.retired) {
@@ -300,17 +300,17 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
   ++event.revision;
   event.kind = change.kind;
   event.version = change.version;
-  event.message = Shortened(origin.message.empty() ? change.reason : origin.message);
+  event.message = Shorten(origin.message.empty() ? change.reason : origin.message);
   event.content_hash = change.spec != nullptr ? change.spec->content_hash
                                               : model_.ContentHash(change.name, change.version);
   events.push_back(event);
   RegistryChange noted = change;
   noted.revision = event.revision;
-  noted.reason = Shortened(change.reason);
+  noted.reason = Shorten(change.reason);
   VersionSpec spec;
   if (change.spec != nullptr) {
     spec = *change.spec;
-    spec.installed_by = Shortened(spec.installed_by);
+    spec.installed_by = Shorten(spec.installed_by);
     noted.spec = &spec;
   }
   Note(&noted, origin.content, std::move(events));
@@ -318,15 +318,15 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
 }
 
 absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
-  RETURN_IF_ERROR(Mend());
+  RETURN_IF_ERROR(RetryFailedWrite());
   uint64_t revision = 0;
   {
     absl::MutexLock lock(&mu_);
     if (!broken_.ok()) return broken_;
     revision = event.revision = model_.revision + 1;
     event.time_ms = absl::ToUnixMillis(absl::Now());
-    event.actor = Shortened(event.actor);
-    event.message = Shortened(event.message);
+    event.actor = Shorten(event.actor);
+    event.message = Shorten(event.message);
     Note(nullptr, {}, {std::move(event)});
   }
   RETURN_IF_ERROR(Sync());
@@ -349,7 +349,7 @@ uint64_t StateStore::revision() const {
 }
 
 absl::StatusOr<std::vector<OperatorEvent>> StateStore::EventsAfter(uint64_t after,
-                                                                   size_t most) const {
+                                                                   size_t max_events) const {
   std::vector<std::shared_ptr<const OperatorEvent>> found;
   {
     absl::MutexLock lock(&mu_);
@@ -357,7 +357,8 @@ absl::StatusOr<std::vector<OperatorEvent>> StateStore::EventsAfter(uint64_t afte
     const uint64_t first = model_.first_revision();
     if (after + 1 < first) return errors::EventsGone(after, first);
     const auto begin = model_.events.begin() + static_cast<int64_t>(after + 1 - first);
-    found.assign(begin, begin + static_cast<int64_t>(std::min<uint64_t>(most, shown_ - after)));
+    found.assign(begin,
+                 begin + static_cast<int64_t>(std::min<uint64_t>(max_events, shown_ - after)));
   }
   std::vector<OperatorEvent> list;
   for (const auto& event : found) list.push_back(*event);
@@ -365,10 +366,10 @@ absl::StatusOr<std::vector<OperatorEvent>> StateStore::EventsAfter(uint64_t afte
 }
 
 std::vector<OperatorEvent> StateStore::EventsBefore(uint64_t before, const std::string& name,
-                                                    size_t most) const {
+                                                    size_t max_events) const {
   std::vector<OperatorEvent> list;
-  uint64_t next = before == 0 ? UINT64_MAX : before;  // Revisions below it are to be looked at.
-  while (list.size() < most) {
+  uint64_t next = before == 0 ? UINT64_MAX : before;  // Revisions below it are still to be read.
+  while (list.size() < max_events) {
     std::vector<std::shared_ptr<const OperatorEvent>> some;  // Newest last.
     {
       absl::MutexLock lock(&mu_);
@@ -379,7 +380,7 @@ std::vector<OperatorEvent> StateStore::EventsBefore(uint64_t before, const std::
       some.assign(end - static_cast<int64_t>(std::min<uint64_t>(kEventsAtOnce, next - first)), end);
     }
     next -= some.size();
-    for (auto it = some.rbegin(); it != some.rend() && list.size() < most; ++it) {
+    for (auto it = some.rbegin(); it != some.rend() && list.size() < max_events; ++it) {
       if (name.empty() || (*it)->operator_name == name) list.push_back(**it);
     }
   }
@@ -399,7 +400,7 @@ void StateStore::Unsubscribe(uint64_t token) {
 
 void StateStore::WakeAfter(uint64_t revision) {
   if (this->revision() == revision) return;
-  // Held during the calls: Unsubscribe returns once none is under way.
+  // Held during the calls, so that Unsubscribe waits for a running call.
   absl::MutexLock lock(&wake_mu_);
   for (const auto& [token, wake] : wakes_) wake();
 }
@@ -450,14 +451,14 @@ void StateStore::RemoveContents(const std::string& sha256) {
     absl::MutexLock lock(&mu_);
     if (sha256.empty() || model_.UsedBufferContents().contains(sha256)) return;
   }
-  // What could not be removed is at the next start.
+  // If this fails, the next start removes the file.
   (void)contents_->Remove(sha256);
 }
 
 absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const uint8_t> contents) {
   if (in_memory()) return absl::OkStatus();
   absl::MutexLock buffers(&buffers_mu_);
-  RETURN_IF_ERROR(Mend());
+  RETURN_IF_ERROR(RetryFailedWrite());
   StoredBuffer stored = buffer;
   stored.sha256.clear();
   if (!contents.empty()) {
@@ -466,31 +467,31 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
         contents_->Put({reinterpret_cast<const char*>(contents.data()), contents.size()}));
     stored.sha256 = std::move(sha256);
   }
-  std::string former;
-  const absl::Status written = WriteBuffer(buffer.id, RowOf(stored), [&](StateModel& model) {
+  std::string previous;
+  const absl::Status written = WriteBuffer(buffer.id, MakeRow(stored), [&](StateModel& model) {
     StoredBuffer& kept = model.buffers[buffer.id];
-    former = kept.sha256;
+    previous = kept.sha256;
     kept = stored;
     model.highest_buffer = std::max(model.highest_buffer, buffer.id);
   });
-  // After an error a crash may bring back either contents: both files stay.
-  if (written.ok()) RemoveContents(former);
+  // After an error, a crash may restore either contents, so both files are kept.
+  if (written.ok()) RemoveContents(previous);
   return written;
 }
 
 absl::Status StateStore::DropBuffer(uint64_t id) {
   absl::MutexLock buffers(&buffers_mu_);
-  RETURN_IF_ERROR(Mend());
+  RETURN_IF_ERROR(RetryFailedWrite());
   {
     absl::MutexLock lock(&mu_);
     if (!model_.buffers.contains(id)) return absl::OkStatus();
   }
-  std::string former;
+  std::string previous;
   const absl::Status written = WriteBuffer(id, DeletedBuffer(id), [&](StateModel& model) {
-    former = model.buffers[id].sha256;
+    previous = model.buffers[id].sha256;
     model.buffers.erase(id);
   });
-  if (written.ok()) RemoveContents(former);
+  if (written.ok()) RemoveContents(previous);
   return written;
 }
 

@@ -1,7 +1,7 @@
-// StateStore: what a daemon knows again after a restart: operators and their versions,
-// the audit log, durable buffers. In --state_dir, or in memory alone.
+// StateStore: what a restart restores: operators and their versions, the audit log, durable
+// buffers. It is stored in --state_dir, or only in memory.
 //
-//   STATE_DIR/lock            held by the daemon that uses the folder (state_lock.h)
+//   STATE_DIR/lock            locked by the daemon that uses the folder (state_lock.h)
 //   STATE_DIR/state.db        an SQLite database of small records (state_database.h)
 //   STATE_DIR/state.db-wal    its log
 //   STATE_DIR/blobs/SHA256    sources, programs, examples, by content (blob_store.h)
@@ -10,27 +10,28 @@
 // All records are in memory too (state_model.h); the database is read when the store is opened.
 //
 // Durability. A change is made in two steps, so that a switch does not wait for the disk: Append
-// notes it in memory, then it is made; Sync writes all that was appended before in one transaction,
-// and only then is it answered, and shown to Watch and Audit. One transaction serves everybody who
-// waits. A crash before it has ended loses the last changes, all unanswered.
+// records it in memory, and the change takes effect; Sync writes all appended changes in one
+// transaction. Only then is the call answered, and the change visible to Watch and Audit. One
+// transaction serves all waiting callers. A crash before its end loses the last changes, and none
+// of them was answered.
 //
-// A transaction that fails is tried once more at once. If that fails too, the changes have happened
-// and may be gone after a crash, which their callers are told (INTERNAL). The next change first
-// writes them, and is refused (UNAVAILABLE) while that does not work. A durable buffer whose
+// A transaction that fails is retried once at once. If that fails too, the changes have taken
+// effect but a crash may lose them, and their callers receive an error (INTERNAL). The next change
+// first writes them, and is refused (UNAVAILABLE) while that fails. A durable buffer whose
 // transaction failed is not in memory, so that no later transaction writes it.
 //
-// // Revisions rise by one with each event, over all operators, and across restarts.
+// Revisions increase by one with each event, over all operators, and across restarts.
 //
-// Start. The end of a transaction that was not finished (the daemon was killed) is dropped, with a
-// warning. Damage stops the start: DATA_LOSS names the file, and `residentctl state check|repair`.
-// Files that nothing refers to are removed, unless something was dropped or there was no database:
-// should that not have been a crash, they are needed to repair it.
+// Start. An unfinished transaction at the end (the daemon was killed) is dropped, with a warning.
+// Damage stops the start with DATA_LOSS; the message contains the file and `residentctl state
+// check|repair`. Files that nothing refers to are removed, unless something was dropped or there
+// was no database: if the cause was not a crash, they are needed for a repair.
 //
-// When the database's log has grown beyond Options::checkpoint_bytes, the Sync that finds this
-// copies it into the database. Blobs that nothing refers to are removed then.
+// When the database's log has grown beyond Options::checkpoint_bytes, the next Sync copies it into
+// the database, and removes blobs that nothing refers to.
 //
-// // Thread safety: all members may be called from any thread. Append, the events and what is
-// listed wait for no disk, unless a transaction has failed before (Append).
+// Thread safety: all members may be called from any thread. Append and the members that return
+// events and lists do not wait for the disk, except Append after a failed transaction.
 //
 //   ASSIGN_OR_RETURN(auto store, StateStore::Open({.directory = "/var/lib/residentd"}));
 //   for (const StoredOperator& op : store->operators()) ...;
@@ -70,75 +71,75 @@ namespace resident {
 class StateStore {
  public:
   struct Options {
-    // Made if it is not there. Empty: nothing is kept.
+    // Created if it does not exist. Empty: only in memory.
     std::string directory = {};
-    // Bytes of the database's log after which it is copied into the database.
+    // Size of the database's log at which it is copied into the database.
     uint64_t checkpoint_bytes = 8u << 20;
-    // Events that Watch and Audit can go back to.
+    // Number of events that are kept for Watch and Audit.
     size_t max_events = 10'000;
-    // Told what went wrong without a caller whom it would concern; default: to stderr.
-    // Must not call the store.
+    // Receives errors that are returned to no caller; default: stderr. Must not call the store.
     std::function<void(const std::string& error)> log = {};
     // A VFS that is registered with SQLite, for tests; empty: the system's.
     std::string vfs = {};
   };
 
-  // Who made a change, and what a version is made of (kInstalled).
+  // Who made a change, and the contents of a version (for kInstalled).
   struct Origin {
     std::string actor = {};
     std::string message = {};
     VersionContent content = {};
   };
 
-  // FAILED_PRECONDITION: another daemon has the folder (its pid is named), or it has a format
-  // that this daemon does not read. DATA_LOSS: it is damaged. UNAVAILABLE: it cannot be read or
-  // written.
+  // FAILED_PRECONDITION: another daemon uses the folder (the message contains its pid), or it has a
+  // format that this daemon does not read. DATA_LOSS: it is damaged. UNAVAILABLE: it cannot be read
+  // or written.
   static absl::StatusOr<std::unique_ptr<StateStore>> Open(const Options& options);
   ~StateStore();
 
   bool in_memory() const { return options_.directory.empty(); }
-  // What Open had to drop, and what is not kept at all; for the daemon's log.
+  // What Open had to drop, and what is not stored; for the daemon's log.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // --- Operators ------------------------------------------------------------------
 
-  // All that are installed, by name, as of now.
+  // All installed operators, sorted by name.
   std::vector<StoredOperator> operators() const;
   // Operators that were removed, oldest first.
   std::vector<StoredRemoval> removed() const;
-  // Of the last kGeneration event; 0: none.
+  // Generation of the last kGeneration event; 0: there is none.
   uint64_t generation() const;
 
-  // Takes a change of the registry; what Registry's `commit` is to call. Versions
-  // that it retires get events of their own before it. The revision of the change, which is
-  // on disk once a Sync that began afterwards has returned OK.
+  // Records a change of the registry; Registry's `commit` calls it. Versions that the change
+  // retires get separate events before it. Returns the revision of the change. The change is on
+  // disk when a Sync that began afterwards has returned OK.
   absl::StatusOr<uint64_t> Append(const RegistryChange& change, const Origin& origin);
-  // What was appended before is on disk. INTERNAL: it may not be; see above.
+  // Writes everything that was appended to the disk. INTERNAL: it may not be on disk; see above.
   absl::Status Sync();
-  // An event that changes no operator (kRejected, kGeneration, kRegressed). Its revision
-  // and time are given here. Returns the revision, once it is on disk.
+  // Records an event that changes no operator (kRejected, kGeneration, kRegressed), and sets its
+  // revision and time. Returns the revision when the event is on disk.
   absl::StatusOr<uint64_t> AppendEvent(OperatorEvent event);
 
-  // Keeps the bytes; returns their SHA-256 in hex. What no installed version refers to is
-  // dropped some time after it was put.
+  // Stores the bytes; returns their SHA-256 in hex. Blobs that no installed version refers to are
+  // removed some time later.
   absl::StatusOr<std::string> PutBlob(std::string_view bytes);
-  // NOT_FOUND; DATA_LOSS: what is on disk is not what was put.
+  // NOT_FOUND: there is no such blob. DATA_LOSS: its file is damaged.
   absl::StatusOr<std::string> GetBlob(const std::string& sha256) const;
 
   // --- Events ---------------------------------------------------------------------
 
-  // Of the last event that is on disk; 0: none yet.
+  // Revision of the last event that is on disk; 0: none yet.
   uint64_t revision() const;
-  // Events with a revision above `after`, oldest first, at most `most`. OUT_OF_RANGE:
-  // events that old are no longer kept.
-  absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after, size_t most) const;
-  // Events below `before` (0: the newest), newest first; of `name` unless empty.
+  // At most `max_events` events with a revision above `after`, oldest first. OUT_OF_RANGE: events
+  // that old are no longer kept.
+  absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after, size_t max_events) const;
+  // At most `max_events` events below `before` (0: the newest), newest first; only those of
+  // operator `name` unless it is empty.
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
-                                          size_t most) const;
-  // Calls `wake` after new events (some at a time), without locks of the store; returns a token for
-  // Unsubscribe, after which `wake` is not called any more (it waits for a call that is
-  // under way: not to be called from `wake`).
+                                          size_t max_events) const;
+  // Calls `wake` after new events (one call may cover several), without locks of the store. Returns
+  // a token for Unsubscribe.
   uint64_t Subscribe(std::function<void()> wake);
+  // `wake` is not called afterwards. Waits for a running call, so `wake` must not call it.
   void Unsubscribe(uint64_t token);
 
   // --- Durable buffers --------------------------------------------------------------
@@ -146,10 +147,10 @@ class StateStore {
   std::vector<StoredBuffer> buffers() const;
   // Highest id that a durable buffer ever had.
   uint64_t highest_buffer() const;
-  // Empty: it was never written. DATA_LOSS: the contents on disk are damaged.
+  // Returns the contents; empty: never written. DATA_LOSS: the contents on disk are damaged.
   absl::StatusOr<std::string> ReadBuffer(uint64_t id) const;
-  // Writes a buffer and its contents (all of them, or empty: not yet written): both, or, if
-  // this fails, neither (INTERNAL: a restart finds both or neither).
+  // Writes a buffer and all of its contents (empty: not written yet). If it fails, neither is
+  // changed (INTERNAL: after a restart either both or neither are changed).
   absl::Status PutBuffer(const StoredBuffer& buffer, absl::Span<const uint8_t> contents);
   absl::Status DropBuffer(uint64_t id);
 
@@ -157,27 +158,28 @@ class StateStore {
   // What has changed in memory since the last transaction.
   struct Changed {
     std::set<std::string> operators;
-    uint64_t events = 0;  // The last ones.
+    uint64_t events = 0;  // Number of events, counted from the newest.
     bool removals = false;
   };
 
   explicit StateStore(const Options& options);
   absl::Status Load();
 
-  // Notes a change with its events. REQUIRES: the model's Check; events have their revisions.
+  // Records a change with its events in memory. REQUIRES: the model's Check is OK; the events have
+  // their revisions.
   void Note(const RegistryChange* change, const VersionContent& content,
             std::vector<OperatorEvent> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes what has changed in memory, and `row` beside it, in one transaction.
+  // Writes what has changed in memory, and `row` if not null, in one transaction.
   absl::Status WriteChanges(const StateRow* row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a row of a buffer, whose memory `apply` then changes.
+  // The same with a row of a buffer. If it succeeds, `apply` changes the model.
   absl::Status WriteBuffer(uint64_t id, const StateRow& row,
                            absl::FunctionRef<void(StateModel& model)> apply)
       ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
-  // Writes what a failed transaction has left to be written.
-  absl::Status Mend() ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
+  // Writes the changes of a failed transaction, if there are any.
+  absl::Status RetryFailedWrite() ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
   void CheckpointIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes a buffer's former contents unless another buffer has the same.
+  // Removes the previous contents of a buffer unless another buffer has the same contents.
   void RemoveContents(const std::string& sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(buffers_mu_);
   // Wakes subscribers if there are events above `revision`.
   void WakeAfter(uint64_t revision);
@@ -187,24 +189,25 @@ class StateStore {
   std::vector<std::string> warnings_;
   std::unique_ptr<StateLock> lock_;
 
-  // Serialises what is written of buffers; changes of operators do not wait for their contents.
+  // Serialises writes of buffers, so that changes of operators do not wait for buffer contents.
   mutable absl::Mutex buffers_mu_ ABSL_ACQUIRED_BEFORE(sync_mu_);
-  // Held while the database is written. Who had to wait for it finds its own changes written.
+  // Held while the database is written. When a waiting caller gets it, its changes may already be
+  // written.
   absl::Mutex sync_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  std::unique_ptr<StateDatabase> database_ ABSL_GUARDED_BY(sync_mu_);  // Null: in memory.
-  uint64_t synced_ ABSL_GUARDED_BY(sync_mu_) = 0;                      // Changes on disk.
-  uint64_t checkpoint_at_ ABSL_GUARDED_BY(sync_mu_);                   // Bytes of the log.
+  std::unique_ptr<StateDatabase> database_ ABSL_GUARDED_BY(sync_mu_);  // Null: only in memory.
+  uint64_t synced_ ABSL_GUARDED_BY(sync_mu_) = 0;                      // Number of changes on disk.
+  uint64_t checkpoint_at_ ABSL_GUARDED_BY(sync_mu_);  // Size of the log for the next checkpoint.
 
-  // Never held while the disk is waited for.
+  // Never held during a disk operation.
   mutable absl::Mutex mu_;
   StateModel model_ ABSL_GUARDED_BY(mu_);
   Changed changed_ ABSL_GUARDED_BY(mu_);
-  uint64_t noted_ ABSL_GUARDED_BY(mu_) = 0;  // Changes, since the start.
+  uint64_t noted_ ABSL_GUARDED_BY(mu_) = 0;  // Number of changes in memory, since the start.
   uint64_t shown_ ABSL_GUARDED_BY(mu_) = 0;  // Revision up to which events are on disk.
-  // Why the last transaction failed. Not OK: nothing is appended until one succeeds.
+  // The error of the last transaction. If not OK, Append fails until a transaction succeeds.
   absl::Status broken_ ABSL_GUARDED_BY(mu_);
 
-  // Set by Open; locks of their own.
+  // Set by Open; they have their own locks.
   std::unique_ptr<BlobStore> blobs_;
   std::unique_ptr<BlobStore> contents_;
 

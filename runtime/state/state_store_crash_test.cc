@@ -1,4 +1,5 @@
-// The store's process is killed at each step of each write, and the machine goes down.
+// The store after its process is killed at each step of each write, also with a loss of unsynced
+// data as after a power failure.
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -25,10 +26,10 @@ namespace {
 
 constexpr char kScriptArgument[] = "--run_script";
 
-// Bytes of the database's log: all of them on disk once a step is done.
+// A message of the child: after each step of the script, and before each sync of the log.
 struct LogState {
-  int64_t bytes = 0;
-  bool syncing = false;  // Not a step that is done: a sync of the log begins.
+  int64_t bytes = 0;     // Size of the database's log; all of it is on disk after a step.
+  bool syncing = false;  // A sync of the log begins; no step has ended.
 };
 
 LogState FindLog(const std::string& folder) {
@@ -38,8 +39,8 @@ LogState FindLog(const std::string& folder) {
 }
 
 struct Crash {
-  int done = 0;   // Steps that it said were done; -1: it came to the end of the script.
-  LogState then;  // When it said so last.
+  int done = 0;   // Number of steps that the child reported; -1: it completed the script.
+  LogState last;  // The last report.
 };
 
 // Runs the script in a process that is killed at the given crash point.
@@ -59,12 +60,12 @@ Crash RunAndCrash(const std::string& folder, int crash_point, uint64_t checkpoin
   }
   close(pipe_fds[1]);
   Crash crash;
-  LogState said;
-  while (read(pipe_fds[0], &said, sizeof(said)) == sizeof(said)) {
-    crash.then.syncing = said.syncing;
-    if (said.syncing) continue;
+  LogState report;
+  while (read(pipe_fds[0], &report, sizeof(report)) == sizeof(report)) {
+    crash.last.syncing = report.syncing;
+    if (report.syncing) continue;
     ++crash.done;
-    crash.then = said;
+    crash.last = report;
   }
   close(pipe_fds[0]);
   int status = 0;
@@ -80,8 +81,8 @@ Crash RunAndCrash(const std::string& folder, int crash_point, uint64_t checkpoin
 
 class StateStoreCrashTest : public StateStoreTest {
  protected:
-  // What the store holds before the script, and after each of its steps.
-  std::vector<std::string> StatesOfScript() {
+  // Returns the contents of the store before the script, and after each of its steps.
+  std::vector<std::string> ListStatesOfScript() {
     auto store = Open({.directory = folder_, .checkpoint_bytes = kScriptCheckpointBytes});
     std::vector<std::string> states = {Describe(*store)};
     for (const ScriptStep& step : MakeScript()) {
@@ -92,18 +93,17 @@ class StateStoreCrashTest : public StateStoreTest {
   }
 };
 
-// As the test below, and the machine goes down too: what was written and not yet synced is
-// gone, or its half is.
-TEST_F(StateStoreCrashTest, WhatWasNotSyncedMayBeLostAndNothingElse) {
-  const std::vector<std::string> states = StatesOfScript();
+// Like the test below, but data that was written and not yet synced is lost, or half of it.
+TEST_F(StateStoreCrashTest, OnlyUnsyncedDataMayBeLost) {
+  const std::vector<std::string> states = ListStatesOfScript();
   int lost = 0;
   for (int point = 1;; ++point) {
     const std::string folder = MakeTemp();
     const Crash crash = RunAndCrash(folder, point, /*checkpoint_bytes=*/UINT64_MAX);
     if (crash.done < 0) break;
     const LogState now = FindLog(folder);
-    if (crash.done > 0 && !crash.then.syncing && now.bytes > crash.then.bytes) {
-      for (const off_t bytes : {(crash.then.bytes + now.bytes) / 2, crash.then.bytes}) {
+    if (crash.done > 0 && !crash.last.syncing && now.bytes > crash.last.bytes) {
+      for (const off_t bytes : {(crash.last.bytes + now.bytes) / 2, crash.last.bytes}) {
         SCOPED_TRACE(absl::StrCat("crash point ", point, ", ", bytes, " of ", now.bytes));
         const std::string down = MakeTemp();
         std::filesystem::copy(folder, down, std::filesystem::copy_options::recursive);
@@ -121,8 +121,8 @@ TEST_F(StateStoreCrashTest, WhatWasNotSyncedMayBeLostAndNothingElse) {
   EXPECT_GT(lost, 2 * static_cast<int>(MakeScript().size()));
 }
 
-TEST_F(StateStoreCrashTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOrAfter) {
-  const std::vector<std::string> states = StatesOfScript();
+TEST_F(StateStoreCrashTest, AfterAKillAtAnyStepAStartFindsTheStateBeforeOrAfterTheStep) {
+  const std::vector<std::string> states = ListStatesOfScript();
   int points = 0;
   for (int point = 1;; ++point) {
     const std::string folder = MakeTemp();
@@ -134,12 +134,12 @@ TEST_F(StateStoreCrashTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOr
     auto store = Open({.directory = folder, .checkpoint_bytes = kScriptCheckpointBytes});
     ASSERT_NE(store, nullptr);
     const std::string found = Describe(*store);
-    // A step that was under way happened or did not; one that was done is there.
+    // The step that was running may have happened or not; all completed steps have happened.
     if (found != states[done]) {
       ASSERT_LT(static_cast<size_t>(done) + 1, states.size());
       ASSERT_EQ(found, states[done + 1]);
     }
-    // And all goes on from there.
+    // The store works after that.
     ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
     const uint64_t revision = store->revision();
     store.reset();
@@ -150,21 +150,21 @@ TEST_F(StateStoreCrashTest, KilledAtAnyStepOfAnyWriteAStartFindsTheStateBeforeOr
       const auto names = ListFiles(folder + sub);
       ASSERT_TRUE(names.ok());
       for (const std::string& name : *names) {
-        EXPECT_EQ(name.find(kDraftEnding), std::string::npos) << sub << "/" << name;
+        EXPECT_EQ(name.find(kTemporarySuffix), std::string::npos) << sub << "/" << name;
       }
     }
     store.reset();
     std::filesystem::remove_all(folder);
   }
-  // Every step of the script has several.
+  // Each step of the script has several crash points.
   EXPECT_GT(points, static_cast<int>(3 * MakeScript().size()));
 }
 
 }  // namespace
 
-// The child of RunAndCrash: the log to stdout for each step that is done.
+// The child of RunAndCrash. It writes its reports to stdout.
 int RunScriptIn(const std::string& folder, uint64_t checkpoint_bytes) {
-  const auto say = [](LogState log) {
+  const auto report = [](LogState log) {
     return write(STDOUT_FILENO, &log, sizeof(log)) == sizeof(log);
   };
   TestDisk disk;
@@ -172,9 +172,9 @@ int RunScriptIn(const std::string& folder, uint64_t checkpoint_bytes) {
     using Step = TestDisk::Step;
     const bool before = step.phase == Step::Phase::kBefore;
     if (before && step.kind == Step::Kind::kSync && step.path.ends_with("-wal")) {
-      say({.syncing = true});
+      report({.syncing = true});
     }
-    // After a write is before the next one.
+    // The point after a write is the same as the point before the next step.
     if (step.phase ==
         (step.kind == Step::Kind::kWrite ? Step::Phase::kMiddle : Step::Phase::kAfter)) {
       CrashPoint();
@@ -186,7 +186,7 @@ int RunScriptIn(const std::string& folder, uint64_t checkpoint_bytes) {
   if (!store.ok()) return 2;
   for (const ScriptStep& step : MakeScript()) {
     if (!step(**store).ok()) return 3;
-    if (!say(FindLog(folder))) return 4;
+    if (!report(FindLog(folder))) return 4;
   }
   return 0;
 }

@@ -23,13 +23,13 @@ namespace {
 
 using Step = TestDisk::Step;
 
-// A disk that fails, or whose syncs take as long as the test likes.
+// A disk that fails, or whose syncs wait until the test continues them.
 class Disk {
  public:
   Disk() {
-    disk_.hook = [this](const Step& step) { return Take(step); };
+    disk_.hook = [this](const Step& step) { return OnStep(step); };
   }
-  // So many of the next steps of this kind fail with this code of SQLite.
+  // The next `times` steps of this kind fail with this SQLite code.
   void Fail(Step::Kind kind, int code, int times = INT_MAX) {
     absl::MutexLock lock(&mu_);
     failing_ = kind;
@@ -54,13 +54,13 @@ class Disk {
   }
 
  private:
-  int Take(const Step& step) {
+  int OnStep(const Step& step) {
     absl::MutexLock lock(&mu_);
     if (step.phase != Step::Phase::kBefore) return SQLITE_OK;
     if (step.kind == Step::Kind::kSync) {
       ++syncs_;
-      const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
-      mu_.Await(absl::Condition(&free));
+      const auto not_held = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
+      mu_.Await(absl::Condition(&not_held));
     }
     if (step.kind != failing_ || times_ == 0) return SQLITE_OK;
     --times_;
@@ -98,7 +98,7 @@ class StateStoreDiskTest : public StateStoreTest {
   std::vector<std::string> errors_ ABSL_GUARDED_BY(mu_);
 };
 
-TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNotWaitForThat) {
+TEST_F(StateStoreDiskTest, AChangeIsVisibleWhenItIsOnDiskAndAppendsAndReadersDoNotWaitForTheDisk) {
   auto store = OpenOnDisk();
   RunScript(*store, 4);
   const uint64_t before = store->revision();
@@ -112,7 +112,7 @@ TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNot
   };
   threads.emplace_back(sync);
   disk_.AwaitSyncs(1);
-  // The disk is being waited for.
+  // The sync waits for the disk now.
   ASSERT_TRUE(store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
   ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
   threads.emplace_back(sync);
@@ -123,7 +123,7 @@ TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNot
   EXPECT_EQ(answered, 0);
   EXPECT_EQ(disk_.syncs(), 1);
   {
-    // What the first one waits for does not cover the two behind it.
+    // The running transaction does not include the two later changes.
     disk_.Hold(false);
     for (std::thread& thread : threads) thread.join();
   }
@@ -135,7 +135,7 @@ TEST_F(StateStoreDiskTest, AChangeIsShownOnceItIsOnDiskAndAppendsAndReadersDoNot
   EXPECT_EQ(Describe(*Open()), state);
 }
 
-TEST_F(StateStoreDiskTest, ASwitchIsSeenAndOthersAreMadeWhileItsSyncIsWaitedFor) {
+TEST_F(StateStoreDiskTest, ASwitchTakesEffectAndOthersFollowWhileItsSyncWaits) {
   auto store = OpenOnDisk();
   auto registry = *Registry::Create({});
   const Registry::Commit commit = [&](const RegistryChange& change) {
@@ -158,7 +158,7 @@ TEST_F(StateStoreDiskTest, ASwitchIsSeenAndOthersAreMadeWhileItsSyncIsWaitedFor)
   std::thread answer([&] { EXPECT_TRUE(store->Sync().ok()); });
   disk_.AwaitSyncs(1);
   EXPECT_EQ(registry->Resolve("swish", 0)->version->version, 1u);
-  // Neither lock of a change is held meanwhile.
+  // The locks of a change are not held meanwhile.
   ASSERT_TRUE(registry->Activate("swish", 2, std::nullopt, false, commit).ok());
   EXPECT_EQ(registry->Resolve("swish", 0)->version->version, 2u);
   EXPECT_EQ(store->revision(), before);
@@ -169,7 +169,7 @@ TEST_F(StateStoreDiskTest, ASwitchIsSeenAndOthersAreMadeWhileItsSyncIsWaitedFor)
   EXPECT_EQ(store->revision(), before + 2);
 }
 
-TEST_F(StateStoreDiskTest, OneSyncAnswersAllThatWereAppendedBeforeIt) {
+TEST_F(StateStoreDiskTest, OneSyncWritesAllChangesThatWereAppendedBeforeIt) {
   auto store = OpenOnDisk();
   RunScript(*store, 4);
   disk_.Hold(true);
@@ -184,11 +184,11 @@ TEST_F(StateStoreDiskTest, OneSyncAnswersAllThatWereAppendedBeforeIt) {
   disk_.Hold(false);
   first.join();
   for (std::thread& other : others) other.join();
-  // Hold forgot the first one's.
+  // Hold has reset the count, so the first sync is not included.
   EXPECT_EQ(disk_.syncs(), 1);
 }
 
-TEST_F(StateStoreDiskTest, ATransactionThatFailedOnceIsMadeGoodAtOnce) {
+TEST_F(StateStoreDiskTest, ATransactionThatFailsOnceIsRetriedAtOnce) {
   auto store = OpenOnDisk();
   RunScript(*store, 4);
   disk_.FailSyncs(1);
@@ -200,7 +200,7 @@ TEST_F(StateStoreDiskTest, ATransactionThatFailedOnceIsMadeGoodAtOnce) {
   EXPECT_EQ(Describe(*Open()), state);
 }
 
-TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefusedUntilItIs) {
+TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskReturnsAnErrorAndTheNextIsRefusedUntilItIs) {
   struct Failure {
     Step::Kind kind;
     int code;
@@ -217,7 +217,7 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefus
     ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 2, 1), {}).ok());
     const absl::Status synced = store->Sync();
     EXPECT_EQ(synced.code(), absl::StatusCode::kInternal);
-    EXPECT_NE(synced.message().find("a restart may come back without it"), std::string::npos);
+    EXPECT_NE(synced.message().find("a restart may lose it"), std::string::npos);
     EXPECT_NE(synced.message().find("Fix: "), std::string::npos);
     EXPECT_EQ(store->revision(), before);
     const absl::Status refused =
@@ -228,7 +228,7 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefus
     disk_.Recover();
     ASSERT_TRUE(
         AppendAndSync(*store, SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).ok());
-    // Both are there, and both were shown.
+    // Both changes were made, and both are visible.
     EXPECT_EQ(store->EventsAfter(before, 100)->size(), 2u);
     const std::string state = Describe(*store);
     LeaveAsKilled(std::move(store));
@@ -236,9 +236,9 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskIsSaidToBeMadeAndTheNextIsRefus
   }
 }
 
-// The records of the refused buffer may be in the log already. Whatever follows, a restart must
-// not list it once the disk works again.
-TEST_F(StateStoreDiskTest, ADurableBufferThatWasRefusedDoesNotComeBackOnceTheDiskWorksAgain) {
+// The records of the refused buffer may already be in the log. In any case, a restart must not list
+// the buffer when the disk works again.
+TEST_F(StateStoreDiskTest, ARefusedDurableBufferIsNotRestoredWhenTheDiskWorksAgain) {
   const StoredBuffer buffer = {.id = 9, .shape = {10}, .size_bytes = 10};
   const std::vector<uint8_t> contents(10, 'n');
   for (const bool another_change : {true, false}) {
@@ -265,12 +265,12 @@ TEST_F(StateStoreDiskTest, ADurableBufferThatWasRefusedDoesNotComeBackOnceTheDis
   }
 }
 
-// Transactions that failed leave frames in the log behind those of the next one.
-TEST_F(StateStoreDiskTest, WhatFailedTransactionsLeaveInTheLogIsNotTakenForDamage) {
+// Failed transactions leave frames in the log after those of the next transaction.
+TEST_F(StateStoreDiskTest, FramesOfFailedTransactionsAreNotMistakenForDamage) {
   auto store = OpenOnDisk();
   RunScript(*store, 4);
   disk_.FailSyncs();
-  // Each one's transaction is smaller than the one before it.
+  // Each transaction is smaller than the previous one.
   for (const size_t text_bytes : {4000, 2000, 1}) {
     const std::string name(text_bytes, 'n');
     EXPECT_FALSE(store->PutBuffer({.id = 9, .name = name, .shape = {1}, .size_bytes = 1}, {}).ok());
@@ -292,7 +292,7 @@ TEST_F(StateStoreDiskTest, WhatFailedTransactionsLeaveInTheLogIsNotTakenForDamag
   EXPECT_EQ(Describe(*store), state);
 }
 
-// It was killed before the disk worked again: contents of one write, of either.
+// The store is killed before the disk works again. The buffer must not have a mix of both contents.
 TEST_F(StateStoreDiskTest, AFailedWriteOfABufferLeavesTheOldContentsOrTheNew) {
   auto store = OpenOnDisk();
   RunScript(*store, 3);
@@ -315,7 +315,7 @@ TEST_F(StateStoreDiskTest, ALogThatCannotBeCopiedIntoTheDatabaseKeepsTheChanges)
     ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
   }
   EXPECT_GT(errors(), 0u);
-  EXPECT_LT(errors(), 20u);  // Not with every change again.
+  EXPECT_LT(errors(), 20u);  // The checkpoint is not tried again with every change.
   const std::string state = Describe(*store);
   LeaveAsKilled(std::move(store));
   disk_.Recover();

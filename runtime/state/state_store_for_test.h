@@ -1,4 +1,4 @@
-// What the tests of the state store share: a folder of their own, and the script run in it.
+// The fixture of the state store's tests: a temporary folder in which the script runs.
 #ifndef RESIDENT_RUNTIME_STATE_STATE_STORE_FOR_TEST_H_
 #define RESIDENT_RUNTIME_STATE_STATE_STORE_FOR_TEST_H_
 
@@ -25,8 +25,8 @@ class StateStoreTest : public testing::Test {
   StateStoreTest() { folder_ = MakeTemp(); }
   ~StateStoreTest() override { std::filesystem::remove_all(folder_); }
 
-  // In memory where there is such a folder: what is asked is what is there after a kill,
-  // and that does not depend on the disk, which only makes it slow.
+  // Uses a folder in memory if there is one. The tests kill processes, not machines, so a disk
+  // would make them slower but not change the results.
   static std::string MakeTemp() {
     std::string folder =
         (access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir()) + "/state_test.XXXXXX";
@@ -39,7 +39,7 @@ class StateStoreTest : public testing::Test {
     EXPECT_TRUE(store.ok()) << store.status();
     return store.ok() ? *std::move(store) : nullptr;
   }
-  // The first `steps` of the script.
+  // Runs the first `steps` of the script.
   void RunScript(StateStore& store, size_t steps = SIZE_MAX) {
     const std::vector<ScriptStep> script = MakeScript();
     for (size_t i = 0; i < std::min(steps, script.size()); ++i) {
@@ -49,8 +49,8 @@ class StateStoreTest : public testing::Test {
   }
   std::string DatabasePath() const { return folder_ + "/state.db"; }
   std::string LogPath() const { return folder_ + "/state.db-wal"; }
-  // The folder as a kill would leave it now, in place of the present one. REQUIRES: its store is
-  // still open (it would empty its log when it is closed); it goes on in the former folder.
+  // Replaces the folder by a copy in the state that a kill would leave now. REQUIRES: `store` is
+  // still open, because closing it empties the log. It is closed after the copy was made.
   void LeaveAsKilled(std::unique_ptr<StateStore> store) {
     const std::string killed = MakeTemp();
     std::filesystem::copy(folder_, killed, std::filesystem::copy_options::recursive);

@@ -22,7 +22,7 @@
 namespace resident {
 namespace {
 
-TEST_F(StateStoreTest, ARestartBringsEverythingBack) {
+TEST_F(StateStoreTest, ARestartRestoresEverything) {
   std::string before;
   const std::vector<ScriptStep> script = MakeScript();
   for (size_t i = 0; i < script.size(); ++i) {
@@ -34,7 +34,7 @@ TEST_F(StateStoreTest, ARestartBringsEverythingBack) {
   EXPECT_EQ(Describe(*Open()), before);
 }
 
-TEST_F(StateStoreTest, TheStateIsWhatTheRegistryDid) {
+TEST_F(StateStoreTest, TheStateMatchesTheChangesOfTheRegistry) {
   auto store = Open();
   RunScript(*store, 9);  // Three installs; 2 serves, 3 is staged, 1 is retired.
   ASSERT_EQ(store->operators().size(), 1u);
@@ -47,7 +47,7 @@ TEST_F(StateStoreTest, TheStateIsWhatTheRegistryDid) {
   EXPECT_EQ(op.versions[2].slot, 103u);
   EXPECT_EQ(op.versions[2].spec.task_time_limit.count(), 250);
   EXPECT_EQ(op.revision, store->revision());
-  // The retired version has an event of its own, before that of the install.
+  // The retired version has a separate event before that of the install.
   const auto events = store->EventsBefore(0, "", 2);
   EXPECT_EQ(events[0].kind, EventKind::kInstalled);
   EXPECT_EQ(events[1].kind, EventKind::kRetired);
@@ -55,18 +55,18 @@ TEST_F(StateStoreTest, TheStateIsWhatTheRegistryDid) {
   EXPECT_EQ(events[0].revision, events[1].revision + 1);
 }
 
-TEST_F(StateStoreTest, WithoutAFolderEverythingWorksInMemoryAndSaysSo) {
+TEST_F(StateStoreTest, WithoutAFolderEverythingWorksInMemoryWithAWarning) {
   auto store = Open(StateStore::Options{});
   EXPECT_TRUE(store->in_memory());
   ASSERT_EQ(store->warnings().size(), 1u);
   EXPECT_NE(store->warnings()[0].find("no --state_dir"), std::string::npos);
   RunScript(*store);
   EXPECT_EQ(store->operators().size(), 1u);
-  // Nothing would ever read it again: it is not kept.
+  // It is not stored, because only a restart would read it.
   EXPECT_EQ(store->GetBlob(*store->PutBlob("text")).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(StateStoreTest, ASecondDaemonIsToldWhoHasTheFolder) {
+TEST_F(StateStoreTest, ASecondDaemonGetsAnErrorWithThePidOfTheFirst) {
   auto store = Open();
   const absl::Status second = StateStore::Open({.directory = folder_}).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
@@ -101,7 +101,7 @@ TEST_F(StateStoreTest, AnUnfinishedLastTransactionIsDroppedWithAWarning) {
   folder_ = killed;
 }
 
-// A machine that goes down may have written any pages of the last transaction.
+// When a machine goes down, any pages of the last transaction may have been written.
 TEST_F(StateStoreTest, ALaterPageWithoutAnEarlierOneIsAnUnfinishedTransaction) {
   auto store = Open();
   RunScript(*store, 4);
@@ -119,8 +119,8 @@ TEST_F(StateStoreTest, ALaterPageWithoutAnEarlierOneIsAnUnfinishedTransaction) {
   EXPECT_EQ(Describe(*store), before);
 }
 
-// SQLite itself would drop what is behind it without a word.
-TEST_F(StateStoreTest, ADamagedTransactionWithOthersBehindItStopsTheStart) {
+// SQLite itself would drop the later transactions without an error.
+TEST_F(StateStoreTest, ADamagedTransactionThatOthersFollowStopsTheStart) {
   auto store = Open();
   RunScript(*store, 3);
   const uint64_t damaged = ReadWholeFile(LogPath())->size();
@@ -138,7 +138,7 @@ TEST_F(StateStoreTest, ADamagedTransactionWithOthersBehindItStopsTheStart) {
                                     std::string("residentctl state repair")}) {
       EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
     }
-    // Nothing was changed by looking: with the bit put right, all is there.
+    // The failed start has changed nothing: with the bit corrected, everything is restored.
     EXPECT_EQ(*ReadWholeFile(LogPath()), log);
     Flip(LogPath(), byte);
   }
@@ -172,7 +172,7 @@ TEST_F(StateStoreTest, AFlippedBitOfTheDatabaseStopsTheStartOrChangesNothing) {
   EXPECT_GT(refused, 20);
 }
 
-TEST_F(StateStoreTest, ADatabaseThatIsCutOffStopsTheStart) {
+TEST_F(StateStoreTest, ATruncatedDatabaseStopsTheStart) {
   {
     auto store = Open();
     RunScript(*store);
@@ -188,7 +188,7 @@ TEST_F(StateStoreTest, ADatabaseThatIsCutOffStopsTheStart) {
   }
 }
 
-TEST_F(StateStoreTest, ADatabaseWithATableOfItsOwnIsNotTrusted) {
+TEST_F(StateStoreTest, ADatabaseWithAnUnknownTableIsRefused) {
   Open();
   {
     const auto db = Sqlite::Open(DatabasePath(), {});
@@ -201,7 +201,7 @@ TEST_F(StateStoreTest, ADatabaseWithATableOfItsOwnIsNotTrusted) {
   EXPECT_EQ(StateStore::Open({.directory = folder_}).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(StateStoreTest, AnotherFormatIsRefusedAndLeftAsItIs) {
+TEST_F(StateStoreTest, AnotherFormatIsRefusedAndNotChanged) {
   Open();
   {
     const auto db = Sqlite::Open(DatabasePath(), {});
@@ -216,14 +216,14 @@ TEST_F(StateStoreTest, AnotherFormatIsRefusedAndLeftAsItIs) {
       << status;
   EXPECT_EQ(*ReadWholeFile(DatabasePath()), newer);
 
-  const std::string former = MakeTemp();
-  ASSERT_TRUE(WriteWholeFile(former + "/journal", {"RSDJRNL1"}).ok());
-  status = StateStore::Open({.directory = former}).status();
+  const std::string older = MakeTemp();
+  ASSERT_TRUE(WriteWholeFile(older + "/journal", {"RSDJRNL1"}).ok());
+  status = StateStore::Open({.directory = older}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_NE(status.message().find("former daemon"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("older version"), std::string::npos) << status;
   EXPECT_NE(status.message().find("Fix: "), std::string::npos) << status;
-  EXPECT_FALSE(std::filesystem::exists(former + "/state.db"));
-  std::filesystem::remove_all(former);
+  EXPECT_FALSE(std::filesystem::exists(older + "/state.db"));
+  std::filesystem::remove_all(older);
 }
 
 TEST_F(StateStoreTest, AfterAnUnfinishedTransactionNothingIsCollectedUntilTheNextStart) {
@@ -231,10 +231,10 @@ TEST_F(StateStoreTest, AfterAnUnfinishedTransactionNothingIsCollectedUntilTheNex
   RunScript(*store, 3);
   const auto blobs = *ListFiles(folder_ + "/blobs");
   LeaveAsKilled(std::move(store));
-  // The transaction of the buffer's contents is cut off, so that nothing refers to them any more.
+  // The transaction of the buffer is truncated, so that nothing refers to its contents any more.
   std::filesystem::resize_file(LogPath(), std::filesystem::file_size(LogPath()) - 1);
   const std::string orphan(64, 'a');
-  ASSERT_TRUE(WriteWholeFile(folder_ + "/blobs/" + orphan, {"of a change that is cut off"}).ok());
+  ASSERT_TRUE(WriteWholeFile(folder_ + "/blobs/" + orphan, {"of a truncated change"}).ok());
   {
     store = Open();
     EXPECT_EQ(store->warnings().size(), 1u);
@@ -257,7 +257,7 @@ TEST_F(StateStoreTest, AStartThatFindsNoDatabaseRemovesNothing) {
   const std::string database = *ReadWholeFile(DatabasePath());
   ASSERT_TRUE(RemoveFile(DatabasePath()).ok());
   EXPECT_TRUE(Open()->operators().empty());
-  // It had been moved away by mistake.
+  // The database had been moved away by mistake.
   ASSERT_TRUE(WriteWholeFile(DatabasePath(), {database}).ok());
   EXPECT_EQ(Describe(*Open()), state);
 }
@@ -296,7 +296,7 @@ TEST_F(StateStoreTest, TextsOfEventsAreShortenedAndNeedNotBeUtf8) {
   }
 }
 
-TEST_F(StateStoreTest, AChangeThatDoesNotFitIsRefused) {
+TEST_F(StateStoreTest, AnInconsistentChangeIsRefused) {
   auto store = Open();
   RunScript(*store, 2);
   const std::string before = Describe(*store);
@@ -316,11 +316,11 @@ TEST_F(StateStoreTest, AChangeThatDoesNotFitIsRefused) {
   EXPECT_EQ(Describe(*Open()), before);
 }
 
-// A daemon that could not bring a version back (its contents were damaged) has another idea
-// of what is in the slots than the state; the state follows it.
-TEST_F(StateStoreTest, AVersionThatDidNotComeBackDoesNotKeepItsPlace) {
+// If a daemon could not restore a version (its contents were damaged), its slots differ from the
+// state. The state then follows the changes of the registry.
+TEST_F(StateStoreTest, AVersionThatWasNotRestoredLosesItsSlot) {
   auto store = Open();
-  RunScript(*store, 5);  // 2 is active, 1 is the previous one; 2 does not come back.
+  RunScript(*store, 5);  // 2 is active, 1 is the previous one; 2 is not restored.
   ASSERT_TRUE(store->Append(SwitchChange(EventKind::kActivated, "swish", 1, 0), {}).ok());
   const StoredOperator op = store->operators()[0];
   EXPECT_EQ(op.versions[0].state, VersionState::kActive);
@@ -328,8 +328,9 @@ TEST_F(StateStoreTest, AVersionThatDidNotComeBackDoesNotKeepItsPlace) {
   EXPECT_FALSE(op.versions[1].in_slot);
 }
 
-// The registry quarantined version 2, whose record the disk refused; then the next change.
-TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotPutTwoVersionsInOnePlace) {
+// The registry quarantined version 2, but the record could not be written; then comes the next
+// change.
+TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotLeaveTwoActiveVersions) {
   VersionSpec spec;
   RegistryChange install = InstallChange("swish", 3, 1, &spec);
   install.retired = {2};
@@ -358,7 +359,7 @@ TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotPutTwoVersionsInOneP
   }
 }
 
-TEST_F(StateStoreTest, CopyingTheLogKeepsWhatCountsAndForgetsTheRest) {
+TEST_F(StateStoreTest, ACheckpointKeepsTheStateAndRemovesUnusedBlobs) {
   std::string before;
   {
     auto store = Open({.directory = folder_, .checkpoint_bytes = kScriptCheckpointBytes});
@@ -371,12 +372,12 @@ TEST_F(StateStoreTest, CopyingTheLogKeepsWhatCountsAndForgetsTheRest) {
     LeaveAsKilled(std::move(store));
   }
   EXPECT_EQ(Describe(*Open()), before);
-  // Version 4's source alone is left, now that the others were removed.
+  // Only the source of version 4 is left, because the other versions were removed.
   EXPECT_EQ(ListFiles(folder_ + "/blobs")->size(), 1u);
   EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
 }
 
-TEST_F(StateStoreTest, BuffersWithTheSameContentsDoNotTakeThemFromOneAnother) {
+TEST_F(StateStoreTest, ContentsThatTwoBuffersShareAreKeptUntilBothChange) {
   auto store = Open();
   const std::vector<uint8_t> same(10, 's'), other(10, 'o');
   for (const uint64_t id : {1, 2}) {
@@ -390,7 +391,7 @@ TEST_F(StateStoreTest, BuffersWithTheSameContentsDoNotTakeThemFromOneAnother) {
   EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
 }
 
-TEST_F(StateStoreTest, OldEventsAreForgottenAndWhoAsksForThemIsTold) {
+TEST_F(StateStoreTest, OldEventsAreDroppedAndReadingThemIsAnError) {
   auto store = Open({.directory = folder_, .max_events = 10});
   for (int i = 0; i < 25; ++i) {
     ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .operator_name = "x"}).ok());
@@ -406,7 +407,7 @@ TEST_F(StateStoreTest, OldEventsAreForgottenAndWhoAsksForThemIsTold) {
   EXPECT_TRUE(store->EventsBefore(0, "y", 3).empty());
 }
 
-TEST_F(StateStoreTest, ADamagedBlobOrBufferIsNotGivenOut) {
+TEST_F(StateStoreTest, ADamagedBlobOrBufferIsNotReturned) {
   auto store = Open();
   RunScript(*store, 3);
   const std::string sha256 = *store->PutBlob("some source");
@@ -414,7 +415,7 @@ TEST_F(StateStoreTest, ADamagedBlobOrBufferIsNotGivenOut) {
   Flip(absl::StrCat(folder_, "/buffers/", ListFiles(folder_ + "/buffers")->front()), 3);
   EXPECT_EQ(store->GetBlob(sha256).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(store->ReadBuffer(7).status().code(), absl::StatusCode::kDataLoss);
-  // Putting it again makes it good.
+  // Putting it again replaces the damaged file.
   ASSERT_TRUE(store->PutBlob("some source").ok());
   EXPECT_EQ(*store->GetBlob(sha256), "some source");
   EXPECT_EQ(store->GetBlob("../lock").status().code(), absl::StatusCode::kNotFound);
@@ -428,7 +429,7 @@ TEST_F(StateStoreTest, ABlobThatWasJustPutIsNotCollected) {
   EXPECT_TRUE(store->GetBlob(sha256).ok());
 }
 
-TEST_F(StateStoreTest, WakesAfterEachEventUntilUnsubscribed) {
+TEST_F(StateStoreTest, TheSubscriberIsCalledAfterEachEventUntilItUnsubscribes) {
   auto store = Open();
   std::atomic<int> woken{0};
   const uint64_t token = store->Subscribe([&] { ++woken; });

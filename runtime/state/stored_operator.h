@@ -1,4 +1,4 @@
-// StoredOperator and StoredBuffer: what the state store gives back after a start.
+// StoredOperator and StoredBuffer: what the state store restores at a start.
 #ifndef RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_
 #define RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_
 
@@ -12,19 +12,19 @@
 
 namespace resident {
 
-// What a version was made of, beyond its VersionSpec: enough to compile it again.
+// The contents of a version in addition to its VersionSpec: enough to compile it again.
 struct VersionContent {
   // Name of the main file (source, object), or the expression.
   std::string body = {};
   // Name to SHA-256: files under "file/NAME", the program of bytecode under "bytecode",
-  // or whatever else whoever installs wants back.
+  // and any other blobs that the installer needs after a restart.
   std::map<std::string, std::string> blobs = {};
 };
 
 struct StoredVersion {
   uint32_t version = 0;
   VersionState state = VersionState::kStaged;
-  // It has its slot still; of the others only what listings show is kept.
+  // Whether it still has its slot. Of other versions only the data for listings is kept.
   bool in_slot = false;
   uint32_t slot = kNoSlot;
   VersionSpec spec;  // Without bytecode, which is a blob.
@@ -37,7 +37,7 @@ struct StoredOperator {
   uint64_t revision = 0;
   uint32_t last_version = 0;
   std::vector<StoredVersion> versions;  // Ascending.
-  uint32_t trial_version = 0;           // 0: none is on trial.
+  uint32_t trial_version = 0;           // 0: no version is on trial.
   double traffic_percent = 0;
   double shadow_percent = 0;
 };
@@ -55,7 +55,7 @@ struct StoredBuffer {
   uint32_t dtype = 0;  // DType of kernels/layout/task.h.
   std::vector<int64_t> shape = {};
   uint64_t size_bytes = 0;
-  // Of the contents; empty: never written. Set by the store.
+  // SHA-256 of the contents; empty: never written. Set by the store.
   std::string sha256 = {};
 };
 

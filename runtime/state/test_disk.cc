@@ -10,12 +10,12 @@ namespace {
 using Kind = TestDisk::Step::Kind;
 using Phase = TestDisk::Step::Phase;
 
-TestDisk* present = nullptr;
+TestDisk* current = nullptr;
 sqlite3_vfs vfs;
 
 sqlite3_vfs* System() { return static_cast<sqlite3_vfs*>(vfs.pAppData); }
 
-// The system's file stands behind it.
+// In memory, the system's file follows it.
 struct File {
   sqlite3_file base;
   const char* path;
@@ -25,7 +25,7 @@ struct File {
 sqlite3_file* SystemFile(sqlite3_file* file) { return reinterpret_cast<File*>(file)->system(); }
 
 int Call(Kind kind, Phase phase, const char* path) {
-  return present->hook == nullptr ? SQLITE_OK : present->hook({kind, phase, path});
+  return current->hook == nullptr ? SQLITE_OK : current->hook({kind, phase, path});
 }
 
 template <typename Work>
@@ -36,30 +36,30 @@ int Around(Kind kind, const char* path, Work work) {
   return code;
 }
 
-const char* PathOf(sqlite3_file* file) { return reinterpret_cast<File*>(file)->path; }
+const char* FilePath(sqlite3_file* file) { return reinterpret_cast<File*>(file)->path; }
 
 int Close(sqlite3_file* file) { return SystemFile(file)->pMethods->xClose(SystemFile(file)); }
 int Read(sqlite3_file* file, void* data, int bytes, sqlite3_int64 offset) {
   return SystemFile(file)->pMethods->xRead(SystemFile(file), data, bytes, offset);
 }
 int Write(sqlite3_file* file, const void* data, int bytes, sqlite3_int64 offset) {
-  return Around(Kind::kWrite, PathOf(file), [&] {
+  return Around(Kind::kWrite, FilePath(file), [&] {
     const auto put = [&](int from, int to) {
       return SystemFile(file)->pMethods->xWrite(
           SystemFile(file), static_cast<const char*>(data) + from, to - from, offset + from);
     };
     const int half = bytes / 2;
     int code = half == 0 ? SQLITE_OK : put(0, half);
-    if (code == SQLITE_OK) code = Call(Kind::kWrite, Phase::kMiddle, PathOf(file));
+    if (code == SQLITE_OK) code = Call(Kind::kWrite, Phase::kMiddle, FilePath(file));
     return code == SQLITE_OK ? put(half, bytes) : code;
   });
 }
 int Truncate(sqlite3_file* file, sqlite3_int64 bytes) {
-  return Around(Kind::kTruncate, PathOf(file),
+  return Around(Kind::kTruncate, FilePath(file),
                 [&] { return SystemFile(file)->pMethods->xTruncate(SystemFile(file), bytes); });
 }
 int Sync(sqlite3_file* file, int flags) {
-  return Around(Kind::kSync, PathOf(file),
+  return Around(Kind::kSync, FilePath(file),
                 [&] { return SystemFile(file)->pMethods->xSync(SystemFile(file), flags); });
 }
 int FileSize(sqlite3_file* file, sqlite3_int64* bytes) {
@@ -84,7 +84,7 @@ int Characteristics(sqlite3_file* file) {
   return SystemFile(file)->pMethods->xDeviceCharacteristics(SystemFile(file));
 }
 
-// Version 1: without shared memory and mappings.
+// Version 1 has no shared memory and no mappings.
 constexpr sqlite3_io_methods kMethods = {1,
                                          Close,
                                          Read,
@@ -108,7 +108,7 @@ constexpr sqlite3_io_methods kMethods = {1,
 int Open(sqlite3_vfs*, const char* path, sqlite3_file* file, int flags, int* out_flags) {
   File* const opened = reinterpret_cast<File*>(file);
   opened->base.pMethods = nullptr;
-  opened->path = path == nullptr ? "" : path;  // SQLite keeps it for as long as the file.
+  opened->path = path == nullptr ? "" : path;  // SQLite keeps the string while the file is open.
   const int code = System()->xOpen(System(), path, opened->system(), flags, out_flags);
   if (code == SQLITE_OK) opened->base.pMethods = &kMethods;
   return code;
@@ -121,7 +121,7 @@ int Delete(sqlite3_vfs*, const char* path, int sync_folder) {
 }  // namespace
 
 TestDisk::TestDisk() {
-  present = this;
+  current = this;
   sqlite3_vfs* const system = sqlite3_vfs_find(nullptr);
   vfs = *system;
   vfs.pNext = nullptr;
@@ -135,7 +135,7 @@ TestDisk::TestDisk() {
 
 TestDisk::~TestDisk() {
   sqlite3_vfs_unregister(&vfs);
-  present = nullptr;
+  current = nullptr;
 }
 
 }  // namespace resident

@@ -1,9 +1,9 @@
-// TestDisk: a VFS for SQLite that calls a test before and after each step that changes what is on
-// disk, and in the middle of each write. The rest is the system's VFS.
+// TestDisk: a VFS for SQLite that calls a test's hook before and after each step that changes the
+// disk, and in the middle of each write. Everything else is done by the system's VFS.
 //
-// Only for databases with an exclusive lock: it has no shared memory.
+// Only for databases with an exclusive lock, because it has no shared memory.
 //
-// Thread safety: the hook may be changed while no database is used.
+// Thread safety: the hook may be changed while no database is in use.
 //
 //   TestDisk disk;
 //   disk.hook = [](const TestDisk::Step& step) { return SQLITE_OK; };  // Or the disk's error.
@@ -27,10 +27,11 @@ class TestDisk {
     Phase phase;
     std::string path;
   };
-  // The result is that of the step, if it is not SQLITE_OK: before it, in its place.
+  // If the hook returns an error, the step returns it too. Before the step, the step is then
+  // skipped.
   std::function<int(const Step& step)> hook;
 
-  // One at a time.
+  // There may be one object at a time.
   TestDisk();
   ~TestDisk();
   TestDisk(const TestDisk&) = delete;

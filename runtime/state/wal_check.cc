@@ -8,8 +8,8 @@ namespace resident {
 namespace {
 
 // The format is described at https://www.sqlite.org/fileformat2.html#walformat: a header, and
-// frames of a head and a page. Numbers are big-endian; the checksum reads words of the byte order
-// that the lowest bit of the magic number says.
+// frames of a head and a page. Numbers are big-endian; the lowest bit of the magic number is the
+// byte order of the words in the checksum.
 constexpr uint32_t kMagic = 0x377f0682;
 constexpr uint64_t kHeaderBytes = 32;
 constexpr uint64_t kFrameHeadBytes = 24;
@@ -34,7 +34,7 @@ struct Checksum {
       second += words[1] + first;
     }
   }
-  bool StandsAt(std::string_view bytes, uint64_t at) const {
+  bool Matches(std::string_view bytes, uint64_t at) const {
     return BigEndian(bytes, at) == first && BigEndian(bytes, at + 4) == second;
   }
 };
@@ -56,25 +56,25 @@ absl::StatusOr<WalCheck> CheckWal(const std::string& path) {
   Checksum sum;
   sum.Add(log.substr(0, 24), big_endian);
   const uint64_t frame_bytes = kFrameHeadBytes + BigEndian(log, 8);
-  if ((magic & ~1u) != kMagic || !sum.StandsAt(log, 24)) {
+  if ((magic & ~1u) != kMagic || !sum.Matches(log, 24)) {
     // The header is on disk before the first frame is written.
     if (log.size() > kHeaderBytes) check.end = WalCheck::End::kDamaged;
     return check;
   }
   const std::string_view salts = log.substr(16, 8);
   check.good_bytes = kHeaderBytes;
-  bool chain = true;     // All frames so far are as they were written.
-  bool written = false;  // Behind the bad one a whole transaction was written.
+  bool chain = true;     // The checksums of all frames so far match.
+  bool written = false;  // A complete transaction follows the bad frame.
   uint64_t at = kHeaderBytes;
   for (; at + frame_bytes <= log.size(); at += frame_bytes) {
     const std::string_view frame = log.substr(at, frame_bytes);
-    // A frame with other salts is a remainder of what stood in the file before.
+    // A frame with other salts is left over from an earlier use of the file.
     const bool of_this_log = frame.substr(8, 8) == salts;
     const bool commits = BigEndian(frame, 4) != 0;
     if (chain) {
       sum.Add(frame.substr(0, 8), big_endian);
       sum.Add(frame.substr(kFrameHeadBytes), big_endian);
-      chain = of_this_log && sum.StandsAt(frame, 16);
+      chain = of_this_log && sum.Matches(frame, 16);
       if (chain) {
         if (commits) check.good_bytes = at + frame_bytes;
         continue;

@@ -88,7 +88,7 @@ TEST(AccessTest, WithoutAPolicyEverybodyMayEverythingUnderTheirName) {
   // Nobody asked for it.
   EXPECT_EQ((*access.Identify(Token("Bearer what")))->name(), "anonymous");
   ExpectDenied(access.Admit("/resident.v1.Executor/New", {}), absl::StatusCode::kPermissionDenied,
-               "nobody may");
+               "not served");
 }
 
 class PolicyAccessTest : public ::testing::Test {
@@ -119,7 +119,7 @@ TEST_F(PolicyAccessTest, CredentialsSayWhoCalls) {
 TEST_F(PolicyAccessTest, WithoutAValidCredentialNothingButHealthIsOpen) {
   const absl::StatusCode code = absl::StatusCode::kUnauthenticated;
   ExpectDenied(access_.Admit(kRun, {}), code, "no credential");
-  ExpectDenied(access_.Admit(kRun, Token("Bearer wrong")), code, "not known");
+  ExpectDenied(access_.Admit(kRun, Token("Bearer wrong")), code, "unknown token");
   ExpectDenied(access_.Admit(kRun, Token("Bearer ")), code, "no token");
   ExpectDenied(access_.Admit(kRun, Token("Basic dzp3")), code, "no token");
   ExpectDenied(access_.Admit(kRun, Token("")), code, "no token");
@@ -135,11 +135,11 @@ TEST_F(PolicyAccessTest, WithoutAValidCredentialNothingButHealthIsOpen) {
   Presented both = Certificate("alice");
   both.authorization = "Bearer wrong";
   both.authorizations = 1;
-  ExpectDenied(access_.Admit(kInstall, both), code, "not known");
+  ExpectDenied(access_.Admit(kInstall, both), code, "unknown token");
   EXPECT_TRUE(access_.Admit(kHealth, {}).ok());
   EXPECT_TRUE(access_.Admit(kHealth, Token("Bearer wrong")).ok());
   ExpectDenied(access_.Admit("", Token("Bearer w-token")), absl::StatusCode::kPermissionDenied,
-               "nobody may");
+               "not served");
 }
 
 TEST_F(PolicyAccessTest, WhatWasLoadedAnewHoldsForIdentitiesThatAreThere) {
@@ -159,9 +159,9 @@ TEST_F(PolicyAccessTest, WhatWasLoadedAnewHoldsForIdentitiesThatAreThere) {
 
   access_.Load(limited, Tokens({{"worker", "second"}}));
   ExpectDenied((*worker)->Has(Role::kSubmit, kRun), absl::StatusCode::kUnauthenticated,
-               "taken out of the token file");
+               "removed from the token file");
   ExpectDenied(access_.Admit(kRun, Token("Bearer w-token")), absl::StatusCode::kUnauthenticated,
-               "not known");
+               "unknown token");
   EXPECT_TRUE(access_.Admit(kRun, Token("Bearer second")).ok());
 
   access_.Load(MustParse(R"({"identities": {}})"), Tokens({{"worker", "second"}}));

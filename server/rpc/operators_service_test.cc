@@ -248,17 +248,17 @@ TEST_F(OperatorsServiceTest, AnErrorOfManyLinesFitsTheHeadersOfAnAnswer) {
 }
 
 TEST_F(OperatorsServiceTest, RefusesWhatIsOutOfOrder) {
-  ExpectRefused({}, {"begins with its header"});
-  ExpectRefused({File("swish.cc", kSource)}, {"begins with its header"});
-  ExpectRefused({OneExample({1}, "1234")}, {"begins with its header"});
+  ExpectRefused({}, {"does not begin with a header"});
+  ExpectRefused({File("swish.cc", kSource)}, {"does not begin with a header"});
+  ExpectRefused({OneExample({1}, "1234")}, {"does not begin with a header"});
   ExpectRefused({Header(), Header()}, {"second header"});
-  ExpectRefused({Header(), v1::InstallRequest()}, {"without a part"});
+  ExpectRefused({Header(), v1::InstallRequest()}, {"no field that this daemon supports"});
 }
 
 TEST_F(OperatorsServiceTest, RefusesBadHeaders) {
   v1::InstallRequest header = Header();
   header.mutable_header()->clear_main_file();
-  ExpectRefused({header}, {"does not say what to install"});
+  ExpectRefused({header}, {"has nothing to install"});
   header = Header();
   header.mutable_header()->clear_name();
   ExpectRefused({header}, {"name is empty"});
@@ -311,8 +311,8 @@ TEST_F(OperatorsServiceTest, RefusesBadFiles) {
 TEST_F(OperatorsServiceTest, RefusesBadExamples) {
   const auto file = File("swish.cc", kSource);
   ExpectRefused({Header(), file, OneExample({2}, "1234")},
-                {"example 1, value 1", "data of 4 bytes", "8"});
-  ExpectRefused({Header(), file, OneExample({2}, std::string(24, 'x'))}, {"data of 24 bytes"});
+                {"example 1, value 1", "data has 4 bytes", "8"});
+  ExpectRefused({Header(), file, OneExample({2}, std::string(24, 'x'))}, {"data has 24 bytes"});
   ExpectRefused({Header(), file, OneExample({UINT64_MAX, 2}, "")}, {"over the limit"});
   ExpectRefused({Header(), file, OneExample({1ull << 33, 1ull << 33}, "")}, {"over the limit"});
   ExpectRefused({Header(), file, OneExample({9u << 20}, ""), OneExample({9u << 20}, "")},

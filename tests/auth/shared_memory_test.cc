@@ -154,7 +154,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, ATokenIsGoodOnceForTheSessionThatPassedTheD
   const auto bob = Connect(kBobToken);
   const LocalAnswer answer = Pass(*alice, NewMemory(4096, true));
   ASSERT_EQ(answer.code, 0) << answer.text;
-  const std::string gone = "no descriptor of this session is kept";
+  const std::string gone = "no descriptor of this session has";
   ExpectRefused(Import(*bob, kBobToken, answer.text), StatusCode::NOT_FOUND, {gone});
   ExpectRefused(Import(*other, kAliceToken, answer.text), StatusCode::NOT_FOUND, {gone});
   ExpectRefused(Import(*alice, kBobToken, answer.text), StatusCode::PERMISSION_DENIED, {"'bob'"});

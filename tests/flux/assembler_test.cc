@@ -42,7 +42,7 @@ void ExpectError(const std::string& text, const std::string& place, const std::s
 }
 
 TEST(FluxAssembler, ErrorsGiveLineAndColumn) {
-  ExpectError("NOP\n  FOO R1", "line 2, column 3", "no instruction 'FOO'");
+  ExpectError("NOP\n  FOO R1", "line 2, column 3", "unknown instruction 'FOO'");
   ExpectError("INC R16", "line 1, column 5", "'R16' does not exist");
   ExpectError("INC 3", "line 1, column 5", "expected a register");
   ExpectError("MOVI R0, 128", "line 1, column 10", "-128 to 127");
@@ -53,7 +53,7 @@ TEST(FluxAssembler, ErrorsGiveLineAndColumn) {
   ExpectError("MOVI R0,", "line 1, column 8", "missing");
   ExpectError("ADD R0, R1", "line 1, column 1", "2 operands");
   ExpectError("a: NOP\na: NOP", "line 2, column 1", "already defined in line 1");
-  ExpectError("r1: NOP", "line 1, column 1", "no label");
+  ExpectError("r1: NOP", "line 1, column 1", "not a valid label");
   ExpectError(": NOP", "line 1, column 1", "':'");
   ExpectError("JMP nowhere", "line 1, column 5", "not defined");
   ExpectError("LOOP R0, ahead\nahead:", "line 1, column 10", "4 bytes away");

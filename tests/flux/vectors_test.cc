@@ -65,9 +65,9 @@ TEST(FluxVectors, ErrorsNameTheLineAndTheCure) {
     EXPECT_NE(message.find("Fix: "), std::string::npos) << message;
   };
   expect("{", "not JSON");
-  expect("[1]", "no JSON object");
+  expect("[1]", "not a JSON object");
   expect(R"({"name": "a"})", "no \"bytecode\"");
-  expect(R"({"name": 1, "bytecode": ""})", "no text");
+  expect(R"({"name": 1, "bytecode": ""})", "not a string");
   expect(R"({"name": "a", "bytecode": "0"})", "1 digits");
   expect(R"({"name": "a", "bytecode": "0g"})", "character 2");
   expect(R"({"name": "a", "bytecode": "00", "cicles": 1})", "unknown field \"cicles\"");

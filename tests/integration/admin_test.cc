@@ -230,7 +230,7 @@ TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
   EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
 
   v1::DrainResponse response;
-  ExpectRefused(drain(1, &response), StatusCode::DEADLINE_EXCEEDED, {"1 tasks are left"});
+  ExpectRefused(drain(1, &response), StatusCode::DEADLINE_EXCEEDED, {"1 tasks have not finished"});
   for (const char* service : {"", "resident.v1.Executor", "resident.device/0"}) {
     EXPECT_EQ(HealthOf(daemon, service), kNotServing) << service;
   }

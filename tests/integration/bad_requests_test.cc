@@ -171,7 +171,7 @@ TEST_F(BadRequestsTest, NanAndFractionsWhereAnIntegerIsNeeded) {
   Returned(batch, {1});
   Scalar(batch, {std::nan("")});
   ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT,
-                     {"'detail' of test.refuse is a i64", "NaN among them"});
+                     {"'detail' of test.refuse is a i64", "including NaN"});
 }
 
 TEST_F(BadRequestsTest, ScalarsOfTheWrongKindCountOrRange) {
@@ -332,10 +332,10 @@ TEST_F(BadRequestsTest, InstalledProgramsThatAreNone) {
   batch.mutable_programs()->set_operator_("add");
   ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"'add'"});
   batch.mutable_programs()->set_bytecode(std::string("\x00", 1));
-  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"'add'", "programs of its own"});
+  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"'add'", "its own programs"});
   batch.mutable_programs()->clear_operator_();
   batch.mutable_programs()->set_version(2);
-  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"version is 2", "no operator is named"});
+  ExpectBatchRefused(batch, StatusCode::INVALID_ARGUMENT, {"version is 2", "operator is not set"});
 }
 
 TEST_F(BadRequestsTest, MessageOverTheSizeLimit) {
@@ -510,7 +510,7 @@ TEST_F(BadRequestsTest, BytesThatAreNoMessageAreToldToEveryRpc) {
   for (const std::string& method : methods) {
     SCOPED_TRACE(method);
     ExpectRefused(CallWithBytes(channel, method, client_.session(), {kNoMessage}),
-                  StatusCode::INVALID_ARGUMENT, {"a message is no "});
+                  StatusCode::INVALID_ARGUMENT, {"a message cannot be parsed as "});
   }
   EXPECT_FALSE(daemon_->Status().draining());
   ExpectServes();
@@ -531,7 +531,7 @@ TEST_F(BadRequestsTest, StreamOfBatchesEndsAtWhatIsNoMessage) {
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Executor/Submit", client_.session(),
                               {good, good, kNoMessage, good}, &responses),
                 StatusCode::INVALID_ARGUMENT,
-                {"a message is no resident.v1.SubmitRequest", "UTF-8"});
+                {"a message cannot be parsed as resident.v1.SubmitRequest", "UTF-8"});
   EXPECT_EQ(responses, 2);
   ExpectServes();
 }
@@ -542,7 +542,8 @@ TEST_F(BadRequestsTest, UploadWithWhatIsNoMessageIsNotOk) {
   request.set_data(std::string(32, 'x'));
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Buffers/Upload", client_.session(),
                               {request.SerializeAsString(), kNoMessage}),
-                StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.UploadRequest"});
+                StatusCode::INVALID_ARGUMENT,
+                {"a message cannot be parsed as resident.v1.UploadRequest"});
   ExpectServes();
 }
 
@@ -553,7 +554,8 @@ TEST_F(BadRequestsTest, InstallWithWhatIsNoMessageInstallsNothing) {
   request.mutable_header()->set_main_file("cut_short.cc");
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Operators/Install",
                               client_.session(), {request.SerializeAsString(), kNoMessage}),
-                StatusCode::INVALID_ARGUMENT, {"a message is no resident.v1.InstallRequest"});
+                StatusCode::INVALID_ARGUMENT,
+                {"a message cannot be parsed as resident.v1.InstallRequest"});
   v1::DescribeOperatorRequest describe;
   describe.set_name("cut_short");
   v1::DescribeOperatorResponse described;

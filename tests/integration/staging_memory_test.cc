@@ -156,7 +156,7 @@ TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
   v1::DrainRequest drain;
   drain.set_timeout_ms(1);
   ExpectRefused(v1::Admin::NewStub(daemon.Connect())->Drain(&drain_context, drain, &drained),
-                StatusCode::DEADLINE_EXCEEDED, {"1 tasks are left"});
+                StatusCode::DEADLINE_EXCEEDED, {"1 tasks have not finished"});
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);

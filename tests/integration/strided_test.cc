@@ -180,8 +180,8 @@ TEST_F(StridedTest, BadStridesAreRefusedWithTheReason) {
   } kInputs[] = {
       {{3, 4}, {1}, 0, {"1 strides and 2 dimensions"}},
       {{3}, {1, 1}, 0, {"2 strides and 1 dimensions"}},
-      {{3}, {INT64_MIN}, 0, {"stride", "beyond any memory"}},
-      {{3}, {INT64_MAX}, 0, {"stride", "beyond any memory"}},
+      {{3}, {INT64_MIN}, 0, {"stride", "larger than any memory"}},
+      {{3}, {INT64_MAX}, 0, {"stride", "larger than any memory"}},
       {{3}, {int64_t{1} << 60}, 0, {"beyond buffer"}},
       {{3}, {6}, 0, {"from 0 bytes before offset 0 to 52 bytes after it", "of 48 bytes"}},
       {{3}, {-1}, 4, {"from 8 bytes before offset 4"}},
@@ -203,10 +203,10 @@ TEST_F(StridedTest, BadStridesAreRefusedWithTheReason) {
     std::vector<std::string> parts;
   } kOutputs[] = {
       {{3}, {-1}, {"stride -1 of dimension 0 is negative"}},
-      {{3}, {0}, {"may fall on one another"}},
-      {{2, 3}, {1, 1}, {"[2, 3]", "[1, 1]", "may fall on one another"}},
-      {{2, 3}, {2, 1}, {"may fall on one another"}},
-      {{3, 2}, {1, 2}, {"may fall on one another"}},
+      {{3}, {0}, {"may overlap"}},
+      {{2, 3}, {1, 1}, {"[2, 3]", "[1, 1]", "may overlap"}},
+      {{2, 3}, {2, 1}, {"may overlap"}},
+      {{3, 2}, {1, 2}, {"may overlap"}},
       {{3}, {6}, {"beyond buffer"}},
   };
   for (const auto& c : kOutputs) {

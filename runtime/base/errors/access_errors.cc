@@ -9,7 +9,7 @@ using absl::StrCat;
 
 absl::Status NoCredential() {
   return absl::UnauthenticatedError(
-      "the call has no credential, and this daemon serves nobody without one. Fix: send a token "
+      "the call has no credential, but this daemon requires one. Fix: send a token "
       "(residentctl --token_file) or a client certificate (--tls_cert and --tls_key)");
 }
 
@@ -24,20 +24,21 @@ absl::Status ManyTokens() {
 }
 
 absl::Status TokenTooLong(size_t bytes, size_t limit) {
-  return absl::UnauthenticatedError(StrCat("the token has ", bytes, " bytes, and none has over ",
-                                           limit, ". Fix: send the token alone"));
+  return absl::UnauthenticatedError(StrCat("the token has ", bytes,
+                                           " bytes, which is over the limit of ", limit,
+                                           ". Fix: send only the token"));
 }
 
 absl::Status UnknownToken() {
   return absl::UnauthenticatedError(
-      "the token is not known here. Fix: have the line that residentctl token new printed added "
-      "to the daemon's token file (--token_file)");
+      "unknown token. Fix: add the line that residentctl token new printed to the daemon's token "
+      "file (--token_file)");
 }
 
 absl::Status RevokedToken(const std::string& identity) {
   return absl::UnauthenticatedError(StrCat("the token of ", Quote(identity),
-                                           " was taken out of the token file. Fix: call with a "
-                                           "token that is in it"));
+                                           " was removed from the token file. Fix: call with a "
+                                           "token that is in the file"));
 }
 
 absl::Status BadCertificateName(const std::string& name) {
@@ -50,14 +51,14 @@ absl::Status BadCertificateName(const std::string& name) {
 absl::Status UriWithoutScheme(const std::string& name) {
   return absl::UnauthenticatedError(
       StrCat("the client certificate's URI ", Quote(name),
-             " has no scheme, so that it could be taken for a common name. Fix: use a certificate "
-             "whose URI begins with one, as spiffe://corp/name does"));
+             " has no scheme, so it could be mistaken for a common name. Fix: use a certificate "
+             "whose URI begins with a scheme, such as spiffe://corp/name"));
 }
 
 absl::Status CommonNameLikeUri(const std::string& name) {
   return absl::UnauthenticatedError(
       StrCat("the client certificate's common name ", Quote(name),
-             " contains ':', so that it could be taken for a URI. Fix: use a certificate that has "
+             " contains ':', so it could be mistaken for a URI. Fix: use a certificate that has "
              "the URI among its alternative names, or a common name without ':'"));
 }
 
@@ -66,7 +67,7 @@ absl::Status LacksRole(const std::string& identity, const std::string& roles,
   return absl::PermissionDeniedError(StrCat("identity ", Quote(identity),
                                             " does not have the role ", roles, ", which ", call,
                                             " needs. Fix: give it the role in the daemon's policy "
-                                            "(--policy), or call as somebody who has it"));
+                                            "(--policy), or call with an identity that has it"));
 }
 
 absl::Status LacksOperator(const std::string& identity, const std::string& role,
@@ -78,9 +79,9 @@ absl::Status LacksOperator(const std::string& identity, const std::string& role,
 }
 
 absl::Status UnlistedMethod(const std::string& identity, const std::string& method) {
-  return absl::PermissionDeniedError(StrCat("identity ", Quote(identity), " may not call ",
-                                            Quote(method),
-                                            ": nobody may. Fix: call a method of resident.v1"));
+  return absl::PermissionDeniedError(
+      StrCat("identity ", Quote(identity), " may not call ", Quote(method),
+             ": this method is not served. Fix: call a method of resident.v1"));
 }
 
 absl::Status OthersSession(const std::string& identity) {
@@ -94,7 +95,7 @@ absl::Status TaskQuota(const std::string& identity, uint64_t tasks, uint64_t in_
   return absl::ResourceExhaustedError(
       StrCat(tasks, " tasks with ", in_flight, " in flight are more than the quota ", quota,
              " (tasks_in_flight) of identity ", Quote(identity),
-             ". Fix: wait for answers, send smaller batches, or raise the quota in the daemon's "
+             ". Fix: wait for results, send smaller batches, or raise the quota in the daemon's "
              "policy (--policy)"));
 }
 

@@ -1,4 +1,4 @@
-// Errors of who may do what, and how much of it (as argument_errors.h).
+// Errors of access control and quotas. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_ACCESS_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_ACCESS_ERRORS_H_
 
@@ -17,12 +17,12 @@ absl::Status TokenTooLong(size_t bytes, size_t limit);
 absl::Status UnknownToken();
 absl::Status RevokedToken(const std::string& identity);
 absl::Status BadCertificateName(const std::string& name);
-// `roles`: "'submit' or 'admin'"; `call`: what needs them.
 absl::Status UriWithoutScheme(const std::string& name);
 absl::Status CommonNameLikeUri(const std::string& name);
+// `roles`: "'submit' or 'admin'"; `call`: the call that needs one of them.
 absl::Status LacksRole(const std::string& identity, const std::string& roles,
                        const std::string& call);
-// `role`: "submit" or "install", whose list of prefixes has none for the operator.
+// `role`: "submit" or "install". Its list of prefixes has none for the operator.
 absl::Status LacksOperator(const std::string& identity, const std::string& role,
                            const std::string& operator_name);
 absl::Status UnlistedMethod(const std::string& identity, const std::string& method);

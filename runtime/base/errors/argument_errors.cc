@@ -24,9 +24,10 @@ absl::Status BadSplit(const std::string& text, const std::string& what) {
                                            "(kernels/ops/builtin.h)"));
 }
 
-absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t least, size_t most,
-                           const std::string& names) {
-  const std::string wanted = least == most ? StrCat(least) : StrCat(least, " to ", most);
+absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t min_count,
+                           size_t max_count, const std::string& names) {
+  const std::string wanted =
+      min_count == max_count ? StrCat(min_count) : StrCat(min_count, " to ", max_count);
   return absl::InvalidArgumentError(StrCat(operator_name, " takes ", wanted, " arguments and got ",
                                            got, ". Fix: send one column for each of: ", names));
 }
@@ -38,9 +39,9 @@ absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, con
 }
 
 absl::Status ArgumentDType(const ArgumentPlace& place, const std::string& got,
-                           const std::string& taken) {
+                           const std::string& accepted) {
   return absl::InvalidArgumentError(
-      StrCat(ArgumentText(place), ": dtype ", got, " is not taken. Fix: send ", taken));
+      StrCat(ArgumentText(place), ": dtype ", got, " is not accepted. Fix: send ", accepted));
 }
 
 absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, uint32_t min_rank,
@@ -56,7 +57,7 @@ absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& sha
                               int64_t wanted) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": dimension ", dim, " of shape ",
                                            shape, " must be ", wanted, ". Fix: send a tensor with ",
-                                           wanted, " there"));
+                                           wanted, " in this dimension"));
 }
 
 absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
@@ -73,14 +74,14 @@ absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& sh
                                const std::string& binder) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": shape ", shape, " does not broadcast to ", variable, " = ",
-             bound, " of '", binder, "'. Fix: counted from the last, make each dimension of '",
-             place.parameter, "' that of '", binder, "', or 1"));
+             bound, " of '", binder, "'. Fix: make each dimension of '", place.parameter,
+             "', counted from the last, 1 or equal to that of '", binder, "'"));
 }
 
 absl::Status ArgumentStrided(const ArgumentPlace& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place),
-             " is a strided view, and the operator takes dense tensors there. Fix: "
+             " is a strided view, but the operator accepts only dense tensors for it. Fix: "
              "leave BufferColumn.strides empty, and copy the elements to a dense "
              "buffer first"));
 }

@@ -1,8 +1,8 @@
-// Errors of signatures, and of arguments that do not fit them.
+// Errors of signatures, and of arguments that do not match them.
 //
-// All of runtime/base/errors: one named function for each error that a client can meet.
-// Every message says what was wrong, with the values, and ends with "Fix: ..." and
-// what to do. Text that a client sent is quoted, shortened and made printable.
+// Rules for all of runtime/base/errors: there is one named function for each error that a
+// client can receive. Every message contains the reason and the values, and ends with
+// "Fix: ...". Text that a client sent is quoted, shortened and made printable.
 //
 //   return errors::ArgumentStrided({op.name, index, parameter.name});
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_ARGUMENT_ERRORS_H_
@@ -16,7 +16,7 @@
 
 namespace resident::errors {
 
-// Which argument of which operator; ArgumentText: "argument 2 'y' of add".
+// An argument of an operator. ArgumentText returns "argument 2 'y' of add".
 struct ArgumentPlace {
   const std::string& operator_name;
   size_t index;  // From 0; messages count from 1.
@@ -27,9 +27,9 @@ std::string ArgumentText(const ArgumentPlace& place);
 
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what);
 absl::Status BadSplit(const std::string& text, const std::string& what);
-// `names` of all `most` parameters, of which `least` are required.
-absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t least, size_t most,
-                           const std::string& names);
+// `names`: the names of all `max_count` parameters; the first `min_count` are required.
+absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t min_count,
+                           size_t max_count, const std::string& names);
 // `is`: "an input"; `takes`: "a buffer column or an inline column".
 absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, const std::string& got,
                           const std::string& takes);

@@ -77,23 +77,23 @@ absl::Status StridesRank(const ArgumentPlace& place, size_t strides, size_t rank
 absl::Status StrideTooLarge(const ArgumentPlace& place, size_t dim, int64_t stride) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": stride ", stride,
                                            " of dimension ", dim,
-                                           " leads beyond any memory. Fix: send "
+                                           " is larger than any memory. Fix: send "
                                            "strides in elements that stay in the buffer"));
 }
 
 absl::Status NegativeStride(const ArgumentPlace& place, size_t dim, int64_t stride) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": stride ", stride,
                                            " of dimension ", dim,
-                                           " is negative, which an output's must not be. Fix: "
-                                           "send positive strides, and reverse the inputs"));
+                                           " is negative, but an output needs positive strides. "
+                                           "Fix: send positive strides, and reverse the inputs"));
 }
 
 absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& shape,
                                 const std::string& strides) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": elements of shape ", shape, " with strides ", strides,
-             " may fall on one another, and they are written. Fix: make each stride larger than "
-             "what the dimensions with smaller strides reach together"));
+             " may overlap, and they are written. Fix: make each stride larger than the range that "
+             "all dimensions with smaller strides cover together"));
 }
 
 absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
@@ -136,7 +136,7 @@ absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bo
                            " and got integers. Fix: send "
                            "ScalarColumn.f64")
                   : StrCat(ArgumentText(place), " is a ", dtype, " and got floating-point numbers",
-                           has_nan ? " (NaN among them)" : "", ". Fix: send ScalarColumn.i64"));
+                           has_nan ? " (including NaN)" : "", ". Fix: send ScalarColumn.i64"));
 }
 
 absl::Status ScalarBoth(const ArgumentPlace& place) {
@@ -154,9 +154,9 @@ absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::s
 }
 
 absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit) {
-  return absl::ResourceExhaustedError(
-      StrCat("the client has ", queued, " tasks queued; ", tasks, " more would pass the limit of ",
-             limit, ". Fix: wait for results, or raise --max_queued_tasks"));
+  return absl::ResourceExhaustedError(StrCat(
+      "the client has ", queued, " tasks queued; ", tasks, " more would exceed the limit of ",
+      limit, ". Fix: wait for results, or raise --max_queued_tasks"));
 }
 
 absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits) {

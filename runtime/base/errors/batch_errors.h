@@ -1,4 +1,4 @@
-// Errors of batches and their columns (as argument_errors.h).
+// Errors of batches and their columns. The rules in argument_errors.h apply.
 //
 //   if (count == 0) return errors::NoTasks();
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_BATCH_ERRORS_H_

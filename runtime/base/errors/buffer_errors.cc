@@ -21,7 +21,7 @@ absl::Status LostBuffer(uint64_t id, uint32_t device, const std::string& cause) 
                                               device, " restarted (", cause,
                                               "). Fix: free it, "
                                               "allocate it again and upload its contents; durable "
-                                              "buffers are restored by themselves"));
+                                              "buffers are restored automatically"));
 }
 
 absl::Status OtherDevicesBuffer(uint64_t id, uint32_t device, uint32_t batch_device) {
@@ -80,7 +80,7 @@ absl::Status SharedMemoryDisabled() {
 absl::Status SharedMemoryName(const std::string& name) {
   return absl::InvalidArgumentError(
       StrCat(Quote(name),
-             " cannot name a shared-memory object. Fix: send what was given to "
+             " is not the name of a shared-memory object. Fix: send the name that was passed to "
              "shm_open: a slash, then 1 to 254 bytes without a slash"));
 }
 
@@ -124,8 +124,8 @@ absl::Status SharedMemoryNameAndToken() {
 
 absl::Status NoLocalSocket() {
   return absl::FailedPreconditionError(
-      "the daemon has no local socket, so that nothing can have been passed under this "
-      "descriptor_token. Fix: start the daemon with --local_address");
+      "the daemon has no local socket, so this descriptor_token cannot belong to a passed "
+      "descriptor. Fix: start the daemon with --local_address");
 }
 
 absl::Status LocalPacket(size_t bytes, size_t limit) {
@@ -143,7 +143,7 @@ absl::Status LocalPacketDescriptors(size_t descriptors) {
 
 absl::Status NoFileDescriptorLeft() {
   return absl::ResourceExhaustedError(
-      "the daemon could not receive the descriptor: it has no file descriptor left. Fix: try again "
+      "the daemon could not receive the descriptor: it has no free file descriptor. Fix: try again "
       "later, or raise LimitNOFILE of the daemon");
 }
 
@@ -186,31 +186,31 @@ absl::Status DescriptorSize(uint64_t asked, uint64_t object) {
 }
 
 absl::Status UnknownDescriptorToken(uint32_t lifetime_ms) {
-  return absl::NotFoundError(
-      StrCat("no descriptor of this session is kept under this descriptor_token: it was imported, "
-             "was passed more than ",
-             lifetime_ms / 1000,
-             " s ago or by another session, or never was. Fix: pass the descriptor again and send "
-             "the new token once"));
+  return absl::NotFoundError(StrCat(
+      "no descriptor of this session has this descriptor_token: it was imported, was passed "
+      "more than ",
+      lifetime_ms / 1000,
+      " s ago or by another session, or was never passed. Fix: pass the descriptor again and "
+      "send the new token once"));
 }
 
 absl::Status EngineReplacedDuringWrite(uint64_t id) {
   return absl::UnavailableError(StrCat("the engine of durable buffer ", id,
-                                       " was replaced during the write; the buffer has the "
-                                       "contents that it had before. Fix: wait until the device "
-                                       "serves and send the write again"));
+                                       " was replaced during the write; the buffer has its "
+                                       "previous contents. Fix: wait until the device serves and "
+                                       "send the write again"));
 }
 
 absl::Status PersistDuringUpload(uint64_t id) {
-  return absl::AbortedError(StrCat("durable buffer ", id,
-                                   " was being uploaded to during Persist; what restarts restore "
-                                   "is not changed. Fix: call Persist again once no upload to the "
-                                   "buffer is under way"));
+  return absl::AbortedError(StrCat("an upload to durable buffer ", id,
+                                   " was running during Persist; the saved contents are not "
+                                   "changed. Fix: call Persist again when no upload to the buffer "
+                                   "is running"));
 }
 
 absl::Status TransferFailed(const std::string& what, const std::string& cause) {
-  return absl::UnavailableError(
-      StrCat(what, " broke off: ", cause, ". Fix: wait until the device serves and send it again"));
+  return absl::UnavailableError(StrCat(what, " was interrupted: ", cause,
+                                       ". Fix: wait until the device serves and send it again"));
 }
 
 }  // namespace resident::errors

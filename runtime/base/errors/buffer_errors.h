@@ -1,4 +1,4 @@
-// Errors of buffers, transfers and shared memory (as argument_errors.h).
+// Errors of buffers, transfers and shared memory. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_BUFFER_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_BUFFER_ERRORS_H_
 
@@ -20,7 +20,7 @@ absl::Status ClientMemory(uint64_t bytes, uint64_t used, uint64_t limit_mib);
 absl::Status NotDurable(uint64_t id);
 absl::Status BeyondBufferEnd(uint64_t id, uint64_t offset, uint64_t bytes, uint64_t size);
 absl::Status NoUpload();
-// A write to a durable buffer that began on an engine that has been replaced since.
+// A write to a durable buffer started on an engine that was then replaced.
 absl::Status EngineReplacedDuringWrite(uint64_t id);
 absl::Status PersistDuringUpload(uint64_t id);
 absl::Status SharedMemoryDisabled();
@@ -29,11 +29,11 @@ absl::Status SharedMemoryMissing(const std::string& name);
 absl::Status SharedMemoryDenied(const std::string& name, const std::string& why);
 absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t object);
 absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size);
-// `why`: what about the daemon rules names out.
+// `why`: the property of the daemon for which names are not accepted.
 absl::Status SharedMemoryNotByName(const std::string& why, bool local_socket);
 absl::Status SharedMemoryNameAndToken();
 
-// Descriptors of shared memory, passed over the socket of --local_address.
+// Descriptors of shared memory, passed through the socket of --local_address.
 absl::Status NoLocalSocket();
 absl::Status LocalPacket(size_t bytes, size_t limit);
 // `descriptors`: how many came with the packet.

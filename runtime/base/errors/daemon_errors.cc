@@ -15,7 +15,7 @@ absl::Status NoSession() {
 
 absl::Status UnknownSession(const std::string& id) {
   return absl::UnauthenticatedError(StrCat("no session ", Quote(id),
-                                           ": it has ended or never was. "
+                                           ": it has ended or never existed. "
                                            "Fix: open one (Sessions.Open) and keep its stream "
                                            "open"));
 }
@@ -24,13 +24,13 @@ absl::Status NoSlot(const std::string& what, const std::string& holder, const Sl
                     const std::string& flag) {
   const std::string raise = flag.empty() ? "" : StrCat(", or raise ", flag);
   if (slots.free == 0) {
-    return absl::ResourceExhaustedError(StrCat("all ", slots.total, " ", what, " are taken, ",
+    return absl::ResourceExhaustedError(StrCat("all ", slots.total, " ", what, " are in use, ",
                                                slots.held, " of them by ", holder,
                                                ". Fix: try again once one has ended", raise));
   }
   return absl::ResourceExhaustedError(
       StrCat(holder, " has ", slots.held, " of ", slots.total, " ", what, ", and the ", slots.free,
-             " that are free are kept for callers who have none. Fix: end one first", raise));
+             " that are free are reserved for callers that have none. Fix: end one first", raise));
 }
 
 absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
@@ -42,24 +42,24 @@ absl::Status SlotQuota(const std::string& what, const std::string& holder, uint6
 
 absl::Status NoHostMemory(uint64_t bytes) {
   return absl::ResourceExhaustedError(StrCat(
-      "the system gives the daemon no ", bytes,
+      "out of memory: cannot allocate ", bytes,
       " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
 }
 
 absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
   return absl::ResourceExhaustedError(
       StrCat(bytes, " bytes of the daemon's memory, with ", used,
-             client ? " taken by this client" : " taken by all clients", ", are over the limit of ",
+             client ? " used by this client" : " used by all clients", ", are over the limit of ",
              limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
              client ? "--max_client_host_mib" : "--max_host_mib"));
 }
 
 absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {
   return absl::ResourceExhaustedError(StrCat(
-      "the batch's tasks and their answer need ", bytes.wanted,
-      " bytes of the daemon's memory; this client holds ", bytes.of_client, ", all clients hold ",
-      bytes.of_all, ", and ", client ? "one client may hold " : "all may hold ", bytes.limit >> 20,
-      client ? " MiB" : " MiB, of which each leaves as much free as it holds",
+      "the batch's tasks and their results need ", bytes.wanted,
+      " bytes of the daemon's memory; this client uses ", bytes.of_client, ", all clients use ",
+      bytes.of_all, ", and ", client ? "one client may use " : "all may use ", bytes.limit >> 20,
+      client ? " MiB" : " MiB, where each client must leave as much free as it uses",
       ". Fix: wait for results and read them, send batches of fewer tasks, or raise ",
       client ? "--max_client_host_mib" : "--max_host_mib"));
 }
@@ -77,9 +77,9 @@ absl::Status UnknownDevice(uint64_t device, size_t devices) {
 }
 
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
-  return absl::UnavailableError(StrCat("device ", device, " has no engine at the moment",
+  return absl::UnavailableError(StrCat("device ", device, " has no running engine",
                                        detail.empty() ? "" : StrCat(" (", detail, ")"),
-                                       ". Fix: send it again in a second; Admin.Status tells its "
+                                       ". Fix: send it again in a second; Admin.Status returns its "
                                        "state"));
 }
 
@@ -89,34 +89,33 @@ absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail) {
 
 absl::Status NoDeviceAvailable() {
   return absl::UnavailableError(
-      "no device has an engine at the moment. Fix: send it again in a second; Admin.Status tells "
-      "why");
+      "no device has a running engine. Fix: send it again in a second; Admin.Status returns the "
+      "reason");
 }
 
 absl::Status UnreadableMessage(const std::string& type) {
   return absl::InvalidArgumentError(
-      StrCat("a message is no ", type,
-             ": it is cut short, or has a string that is not UTF-8, or is of another type. Fix: "
-             "send what the protos of this daemon's version define"));
+      StrCat("a message cannot be parsed as ", type,
+             ": it is truncated, or has a string that is not UTF-8, or is of another type. Fix: "
+             "send the messages that the protos of this daemon's version define"));
 }
 
 absl::Status Draining() {
   return absl::UnavailableError(
-      "the daemon is draining and takes no new work. Fix: send it to another daemon, or again "
+      "the daemon is draining and accepts no new work. Fix: send it to another daemon, or again "
       "after the restart");
 }
 
 absl::Status UnknownHealthService(const std::string& name) {
-  return absl::NotFoundError(StrCat("no service ", Quote(name),
-                                    " is known to the health service. Fix: ask for '' (all of "
-                                    "them), a service such as 'resident.v1.Executor', or "
-                                    "'resident.device/0'"));
+  return absl::NotFoundError(StrCat("the health service has no service ", Quote(name),
+                                    ". Fix: request '' (all of them), a service such as "
+                                    "'resident.v1.Executor', or 'resident.device/0'"));
 }
 
 absl::Status HealthNameTooLong(size_t bytes, size_t limit) {
   return absl::InvalidArgumentError(StrCat("the name of a service has ", bytes, " bytes, at most ",
                                            limit,
-                                           " are allowed. Fix: ask for '' or a service's name"));
+                                           " are allowed. Fix: request '' or a service's name"));
 }
 
 absl::Status NoChannelzEntity() {
@@ -137,8 +136,8 @@ absl::Status DeadlineExceeded() {
 
 absl::Status DrainUnfinished(uint64_t remaining) {
   return absl::DeadlineExceededError(StrCat(remaining,
-                                            " tasks are left. Fix: call Drain again, or "
-                                            "stop the daemon, which answers them UNAVAILABLE"));
+                                            " tasks have not finished. Fix: call Drain again, or "
+                                            "stop the daemon, which ends them UNAVAILABLE"));
 }
 
 }  // namespace resident::errors

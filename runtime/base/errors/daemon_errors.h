@@ -1,4 +1,4 @@
-// Errors of sessions, devices and the daemon as a whole (as argument_errors.h).
+// Errors of sessions, devices and the daemon as a whole. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_DAEMON_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_DAEMON_ERRORS_H_
 
@@ -12,21 +12,21 @@ namespace resident::errors {
 
 absl::Status NoSession();
 absl::Status UnknownSession(const std::string& id);
-// Of slots that callers share (server/rpc/shared_slots.h). `what`: "sessions". `flag`: what sets
-// how many there are; empty: nothing does.
+// Numbers of slots that callers share (server/rpc/shared_slots.h).
 struct SlotFigures {
   uint64_t total;
   uint64_t free;
-  // Of the holder.
+  // Slots of the holder.
   uint64_t held;
 };
+// `what`: "sessions". `flag`: the flag that sets their number; empty: none.
 absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
                     const std::string& flag);
 absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
                        uint64_t quota, const std::string& quota_name);
 absl::Status NoHostMemory(uint64_t bytes);
 absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
-// Bytes that a batch's tasks need, and that are taken.
+// Bytes that a batch's tasks need, and bytes in use by its client and by all clients.
 struct BatchMemoryFigures {
   uint64_t wanted;
   uint64_t of_client;
@@ -37,7 +37,7 @@ absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
 absl::Status UnknownDevice(uint64_t device, size_t devices);
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
-// `detail` says what to do.
+// `detail` ends with "Fix: ...".
 absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail);
 absl::Status NoDeviceAvailable();
 absl::Status Draining();

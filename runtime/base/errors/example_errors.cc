@@ -7,7 +7,7 @@ namespace {
 
 using absl::StrCat;
 
-std::string PlaceOf(size_t example, size_t value) {
+std::string DescribeValue(size_t example, size_t value) {
   return StrCat("example ", example + 1, ", value ", value + 1);
 }
 
@@ -16,44 +16,45 @@ std::string PlaceOf(size_t example, size_t value) {
 absl::Status ExampleTolerance(size_t example) {
   return absl::InvalidArgumentError(
       StrCat("example ", example + 1,
-             ": a tolerance is negative or no number. Fix: 0 or more, as in 1e-5"));
+             ": a tolerance is negative or not a number. Fix: send 0 or more, such as 1e-5"));
 }
 
 absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit) {
   return absl::InvalidArgumentError(StrCat("example ", example + 1, " has ", values,
-                                           " values, and no operator has more than ", limit,
+                                           " values, but an operator has at most ", limit,
                                            " parameters. Fix: send one for each parameter"));
 }
 
 absl::Status ExampleDType(size_t example, size_t value, int dtype) {
-  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": dtype ", dtype,
-                                           " is none. Fix: set one of resident.v1.DType"));
+  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": dtype ", dtype,
+                                           " is unknown. Fix: set a value of resident.v1.DType"));
 }
 
 absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit) {
-  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value), ": ", rank,
+  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": ", rank,
                                            " dimensions are over the limit of ", limit,
                                            ". Fix: give a shape that the signature takes"));
 }
 
 absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit) {
-  return absl::InvalidArgumentError(StrCat(PlaceOf(example, value),
-                                           " brings the examples over the limit of ", limit,
-                                           " bytes for one install, outputs included. Fix: send "
-                                           "smaller tensors"));
+  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), " exceeds the limit of ",
+                                           limit,
+                                           " bytes for all examples of one install, including "
+                                           "outputs. Fix: send smaller tensors"));
 }
 
 absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
   return absl::InvalidArgumentError(StrCat(
-      PlaceOf(example, value), ": data of ", got, " bytes, and dtype and shape make ", wanted,
-      ". Fix: send dense elements, twice as many of an inout whose outcome is expected, or none "
-      "for an output that is compared with the active version's"));
+      DescribeValue(example, value), ": data has ", got, " bytes, but dtype and shape require ",
+      wanted,
+      ". Fix: send dense elements; twice as many for an inout with expected values; none for an "
+      "output that is compared with the active version's"));
 }
 
 absl::Status TooManyExamples(uint64_t count, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat(count, " examples are more than the limit of ", limit,
-                                           " for one install. Fix: send the ", limit,
-                                           " that tell the most"));
+                                           " for one install. Fix: send at most ", limit,
+                                           " examples"));
 }
 
 absl::Status InExample(size_t example, const absl::Status& why) {
@@ -62,12 +63,12 @@ absl::Status InExample(size_t example, const absl::Status& why) {
 
 absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": the example has ", got,
-                                           " bytes of data for it, and it takes ", takes,
+                                           " bytes of data for it, but it takes ", takes,
                                            ". Fix: send dense elements of its dtype and shape"));
 }
 
 absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape) {
-  return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": a scalar has no shape, and ",
+  return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": a scalar has no shape, but ",
                                            shape,
                                            " was sent. Fix: leave the shape of scalars empty"));
 }

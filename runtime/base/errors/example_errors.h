@@ -1,4 +1,4 @@
-// Errors of the examples that come with an install (as argument_errors.h).
+// Errors of the examples of an install. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_EXAMPLE_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_EXAMPLE_ERRORS_H_
 
@@ -20,9 +20,9 @@ absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit);
 absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted);
 
 absl::Status TooManyExamples(uint64_t count, uint64_t limit);
-// `why` with the example's number (from 0; messages count from 1) in front.
+// Returns `why` with the example's number (from 0; messages count from 1) as a prefix.
 absl::Status InExample(size_t example, const absl::Status& why);
-// `takes`: "12 bytes", "0 or 12 bytes (what is expected)".
+// `takes`: "12 bytes", "0 or 12 bytes (the expected values)".
 absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes);
 absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape);
 absl::Status ExampleExpectations(const std::string& with, const std::string& without);

@@ -10,7 +10,7 @@ using absl::StrCat;
 
 absl::Status BadExpression(std::string_view text, size_t position, size_t width,
                            const std::string& what, const std::string& fix) {
-  // A line of the text around the place, and a line that points at it.
+  // A line with the text around the position, and a line that points at it.
   constexpr size_t kAround = 36;
   const size_t begin = position > kAround ? position - kAround : 0;
   const size_t end = std::min(text.size(), position + kAround);

@@ -1,4 +1,4 @@
-// The error of an expression that cannot be read (as argument_errors.h).
+// The error of an expression that cannot be parsed. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_EXPRESSION_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_EXPRESSION_ERRORS_H_
 
@@ -10,7 +10,7 @@
 
 namespace resident::errors {
 
-// `what` is wrong at bytes [position, position + width) of the expression; `fix` may be
+// `what`: the problem at bytes [position, position + width) of the expression. `fix` may be
 // empty.
 absl::Status BadExpression(std::string_view text, size_t position, size_t width,
                            const std::string& what, const std::string& fix);

@@ -47,15 +47,15 @@ absl::Status FluxWanted(const std::string& what) {
 }
 
 absl::Status FluxOperatorAndPrograms(const std::string& name) {
-  return absl::InvalidArgumentError(StrCat("programs names the operator ", Quote(name),
-                                           " and brings programs of its own. Fix: send operator, "
-                                           "or bytecode with offsets and program_index"));
+  return absl::InvalidArgumentError(StrCat("FluxPrograms has both the operator ", Quote(name),
+                                           " and its own programs. Fix: send either operator, or "
+                                           "bytecode with offsets and program_index"));
 }
 
 absl::Status FluxVersionAlone(uint32_t version) {
-  return absl::InvalidArgumentError(StrCat("programs.version is ", version,
-                                           " and no operator is named. Fix: name the installed "
-                                           "program, or leave out version"));
+  return absl::InvalidArgumentError(StrCat("FluxPrograms.version is ", version,
+                                           " but operator is not set. Fix: set operator to the "
+                                           "installed program, or leave out version"));
 }
 
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
@@ -65,17 +65,17 @@ absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
 }
 
 absl::Status FluxCyclesInTime(uint64_t cycles, uint64_t limit) {
-  return absl::InvalidArgumentError(
-      StrCat("FluxPrograms.max_cycles is ", cycles, "; on this device a run of more than ", limit,
-             " might take longer than --task_time_limit, which ends the engine. Fix: send less, or "
-             "raise --task_time_limit"));
+  return absl::InvalidArgumentError(StrCat(
+      "FluxPrograms.max_cycles is ", cycles, ", but on this device a run of more than ", limit,
+      " might take longer than --task_time_limit, which ends the engine. Fix: send less, or "
+      "raise --task_time_limit"));
 }
 
 absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uint64_t limit) {
   return absl::InvalidArgumentError(
-      StrCat(runs, " runs of up to ", cycles, " cycles are ", tasks,
-             " tasks, so that none runs for too long, over the limit of ", limit,
-             ". Fix: send fewer runs in a batch, or a lower max_cycles"));
+      StrCat(runs, " runs of up to ", cycles, " cycles need ", tasks,
+             " tasks, because the time of one task is limited. This is over the limit of ", limit,
+             " tasks. Fix: send fewer runs in a batch, or a lower max_cycles"));
 }
 
 }  // namespace resident::errors

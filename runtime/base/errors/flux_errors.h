@@ -1,4 +1,4 @@
-// Errors of batches of FLUX programs (as argument_errors.h).
+// Errors of batches of FLUX programs. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_FLUX_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_FLUX_ERRORS_H_
 
@@ -19,7 +19,7 @@ absl::Status FluxWanted(const std::string& what);
 absl::Status FluxOperatorAndPrograms(const std::string& name);
 absl::Status FluxVersionAlone(uint32_t version);
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
-// What a run may be allowed on the device, by its time limit.
+// `limit`: the cycles that a run may have on the device because of the time limit.
 absl::Status FluxCyclesInTime(uint64_t cycles, uint64_t limit);
 absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uint64_t limit);
 

@@ -9,29 +9,30 @@ using absl::StrCat;
 
 absl::Status InstallNoHeader() {
   return absl::InvalidArgumentError(
-      "an install begins with its header, and there is none. Fix: send InstallRequest.header "
-      "first");
+      "the install does not begin with a header. Fix: send InstallRequest.header first");
 }
 
 absl::Status InstallSecondHeader() {
   return absl::InvalidArgumentError(
-      "a second header. Fix: install one version with each call, and send its header once");
+      "the install has a second header. Fix: install one version with each call, and send its "
+      "header once");
 }
 
 absl::Status InstallEmptyMessage() {
   return absl::InvalidArgumentError(
-      "an InstallRequest without a part that this daemon knows. Fix: set header, file or example");
+      "an InstallRequest has no field that this daemon supports. Fix: set header, file or example");
 }
 
 absl::Status InstallNoName() {
   return absl::InvalidArgumentError(
-      "InstallHeader.name is empty. Fix: letters, digits, '_', '.', '-', beginning with a letter");
+      "InstallHeader.name is empty. Fix: send letters, digits, '_', '.', '-', beginning with a "
+      "letter");
 }
 
 absl::Status InstallNoKind() {
   return absl::InvalidArgumentError(
-      "the header does not say what to install. Fix: set one of main_file, expression, bytecode "
-      "and object_file");
+      "InstallHeader has nothing to install. Fix: set one of main_file, expression, bytecode and "
+      "object_file");
 }
 
 absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t limit) {
@@ -42,9 +43,9 @@ absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t l
 
 absl::Status InstallNotSent(uint64_t limit_ms) {
   return absl::DeadlineExceededError(
-      StrCat("the install was not sent whole within ", limit_ms,
-             " ms. Fix: have files and examples ready before the call, and half-close after the "
-             "last; or raise --max_install_upload_ms"));
+      StrCat("the install was not sent completely within ", limit_ms,
+             " ms. Fix: prepare files and examples before the call, and half-close after the "
+             "last one; or raise --max_install_upload_ms"));
 }
 
 absl::Status InstallHeaderNotSent(uint64_t limit_ms) {
@@ -55,14 +56,14 @@ absl::Status InstallHeaderNotSent(uint64_t limit_ms) {
 
 absl::Status InstallFileName(const std::string& name, const std::string& what) {
   return absl::InvalidArgumentError(StrCat("file name ", Quote(name), ": ", what,
-                                           ". Fix: name it as the file that includes it does, as "
-                                           "in util/math.h"));
+                                           ". Fix: use the name that the #include directive uses, "
+                                           "such as util/math.h"));
 }
 
 absl::Status InstallUnexpectedFile(const std::string& name) {
   return absl::InvalidArgumentError(StrCat("file ", Quote(name),
-                                           " comes with an expression or bytecode, which have "
-                                           "none. Fix: leave it out, or set main_file"));
+                                           " was sent with an expression or bytecode, which have "
+                                           "no files. Fix: leave it out, or set main_file"));
 }
 
 absl::Status InstallMissingFile(const std::string& name, size_t files) {
@@ -74,40 +75,39 @@ absl::Status InstallMissingFile(const std::string& name, size_t files) {
 
 absl::Status InstallTooManyFiles(uint64_t limit) {
   return absl::InvalidArgumentError(
-      StrCat("more than ", limit, " files, the limit of one install. Fix: join some of them"));
+      StrCat("the install has more than ", limit, " files, the limit. Fix: merge some of them"));
 }
 
 absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat(what, " of ", bytes, " bytes or more; the limit is ",
                                            limit, " for all files of one install. Fix: ",
                                            what == "source"
-                                               ? "leave out what the operator does not use; tables "
-                                                 "belong into buffers"
+                                               ? "leave out what the operator does not use, and "
+                                                 "pass tables in buffers"
                                                : "strip it, or send the source"));
 }
 
 absl::Status InstallTooManyExamples(uint64_t limit) {
   return absl::InvalidArgumentError(
-      StrCat("more than ", limit,
-             " examples, the limit of one install. Fix: keep those that tell the most"));
+      StrCat("the install has more than ", limit, " examples, the limit. Fix: send fewer"));
 }
 
 absl::Status ExpressionSignature(const std::string& given, const std::string& derived) {
   return absl::InvalidArgumentError(StrCat("the signature ", Quote(given),
-                                           " is not that of the expression, ", Quote(derived),
-                                           ". Fix: leave it out"));
+                                           " differs from the expression's signature ",
+                                           Quote(derived), ". Fix: leave it out"));
 }
 
 absl::Status ObjectsNotAllowed() {
   return absl::FailedPreconditionError(
-      "this daemon takes no compiled objects. Fix: install source, or start it with "
+      "this daemon does not accept compiled objects. Fix: install source, or start the daemon with "
       "--allow_objects");
 }
 
 absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::milliseconds limit) {
   return absl::InvalidArgumentError(StrCat("a task time of ", asked.count(),
                                            " ms is above --task_time_limit, ", limit.count(),
-                                           " ms. Fix: ask for less, or raise the flag"));
+                                           " ms. Fix: request less, or raise the flag"));
 }
 
 absl::Status InstallWithdrawn() {
@@ -116,9 +116,9 @@ absl::Status InstallWithdrawn() {
 }
 
 absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries) {
-  return absl::ResourceExhaustedError(StrCat(
-      "the compiler filled its folder over the limit of ", limit_mib, " MiB or ", limit_entries,
-      " files. Fix: make the source smaller, and pass large tables as tensors"));
+  return absl::ResourceExhaustedError(
+      StrCat("the compiler's folder exceeded the limit of ", limit_mib, " MiB or ", limit_entries,
+             " files. Fix: make the source smaller, and pass large tables as tensors"));
 }
 
 absl::Status BytecodeSize(size_t bytes, size_t limit) {
@@ -134,15 +134,15 @@ absl::Status BytecodeExample(size_t example) {
 }
 
 absl::Status BytecodeError(size_t example, uint32_t error, uint32_t cycles) {
-  return absl::InvalidArgumentError(StrCat(
-      example == 0 ? std::string("a run from registers that are 0") : StrCat("example ", example),
-      " ended with error ", error, " after ", cycles,
-      " instructions (docs/flux.md lists the errors). Fix: mend the program"));
+  return absl::InvalidArgumentError(
+      StrCat(example == 0 ? std::string("a run with all registers 0") : StrCat("example ", example),
+             " ended with error ", error, " after ", cycles,
+             " instructions (docs/flux.md lists the errors). Fix: correct the program"));
 }
 
 absl::Status BytecodeResult(size_t example, size_t reg, int32_t got, int32_t expected) {
   return absl::InvalidArgumentError(StrCat("example ", example, ": R", reg, " is ", got, ", not ",
-                                           expected, ". Fix: mend the program or the example"));
+                                           expected, ". Fix: correct the program or the example"));
 }
 
 }  // namespace resident::errors

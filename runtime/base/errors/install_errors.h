@@ -1,4 +1,4 @@
-// Errors of installs, but for their examples (as argument_errors.h).
+// Errors of installs, except those of their examples. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_INSTALL_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_INSTALL_ERRORS_H_
 
@@ -17,7 +17,7 @@ absl::Status InstallSecondHeader();
 absl::Status InstallEmptyMessage();
 absl::Status InstallNoName();
 absl::Status InstallNoKind();
-// `field`: of InstallHeader.
+// `field`: a field of InstallHeader.
 absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t limit);
 absl::Status InstallNotSent(uint64_t limit_ms);
 absl::Status InstallFileName(const std::string& name, const std::string& what);
@@ -34,7 +34,7 @@ absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::mi
 absl::Status InstallWithdrawn();
 absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries);
 
-// Of bytecode. Examples count from 1; 0: the run without one.
+// Errors of bytecode. `example` counts from 1; 0: the run without an example.
 absl::Status BytecodeSize(size_t bytes, size_t limit);
 absl::Status BytecodeExample(size_t example);
 absl::Status BytecodeError(size_t example, uint32_t error, uint32_t cycles);

@@ -9,10 +9,10 @@ using absl::StrCat;
 
 absl::Status UnknownOperator(const std::string& name, const std::string& nearest) {
   return absl::NotFoundError(StrCat("no operator ", Quote(name), ". ",
-                                    nearest.empty() ? "Fix: Operators.List names all there are"
+                                    nearest.empty() ? "Fix: see Operators.List for all operators"
                                                     : StrCat("Fix: did you mean '", nearest,
-                                                             "'? Operators.List names "
-                                                             "all there are")));
+                                                             "'? Operators.List lists all "
+                                                             "operators")));
 }
 
 absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active) {
@@ -32,8 +32,8 @@ absl::Status InternalOperator(const std::string& name) {
 absl::Status BadOperatorName(const std::string& name) {
   return absl::InvalidArgumentError(StrCat(
       "operator name ", Quote(name),
-      " is not valid. Fix: begin with a letter, go on with letters, digits, '_', '.' and '-', and "
-      "take at most 64 bytes"));
+      " is not valid. Fix: use at most 64 bytes: a letter, then letters, digits, '_', '.' and "
+      "'-'"));
 }
 
 absl::Status BuiltinName(const std::string& name) {
@@ -44,7 +44,7 @@ absl::Status BuiltinName(const std::string& name) {
 
 absl::Status BuiltinOperator(const std::string& name) {
   return absl::FailedPreconditionError(StrCat("operator '", name,
-                                              "' is built in and does not change. Fix: name an "
+                                              "' is built in and cannot be changed. Fix: name an "
                                               "operator that was installed"));
 }
 
@@ -86,53 +86,52 @@ absl::Status VersionQuarantined(const std::string& name, uint32_t version,
 absl::Status StaleRevision(const std::string& name, uint64_t expected, uint64_t revision) {
   const std::string is =
       revision == 0 ? "it is not installed" : StrCat("it is at revision ", revision);
-  return absl::AbortedError(
-      StrCat("operator ", Quote(name), " was expected ",
-             expected == 0 ? std::string("not to be installed") : StrCat("at revision ", expected),
-             " and ", is,
-             ": somebody else has changed it. Fix: look at it again, then "
-             "repeat the call with its revision"));
+  return absl::AbortedError(StrCat(
+      "operator ", Quote(name), " was expected ",
+      expected == 0 ? std::string("not to be installed") : StrCat("at revision ", expected),
+      " and ", is,
+      ": another caller has changed it. Fix: read its state again, then repeat the call with "
+      "its revision"));
 }
 
 absl::Status OtherKind(const std::string& name, bool bytecode) {
   return absl::FailedPreconditionError(
       StrCat("operator '", name, "' is ", bytecode ? "bytecode" : "native code",
-             ", and a version of the other kind would be called otherwise. Fix: install under "
+             ", and a version of the other kind is called in a different way. Fix: install under "
              "another name, or remove it first"));
 }
 
 absl::Status OtherSignature(const std::string& name, const std::string& signature,
                             const std::string& installed) {
-  return absl::FailedPreconditionError(
-      StrCat("signature \"", signature, "\" is not that of the versions of operator '", name,
-             "' that are installed, \"", installed,
-             "\". Fix: keep the signature, or install under another name"));
+  return absl::FailedPreconditionError(StrCat(
+      "signature \"", signature, "\" differs from that of the installed versions of operator '",
+      name, "', \"", installed, "\". Fix: keep the signature, or install under another name"));
 }
 
 absl::Status OnTrial(const std::string& name, uint32_t version) {
   return absl::FailedPreconditionError(
       StrCat("version ", version, " of operator '", name,
-             "' is on trial, and another version would take its place. Fix: end the trial first "
+             "' is on trial, and another version would replace it. Fix: end the trial first "
              "(Activate, Rollback, or Promote with 0 percent)"));
 }
 
 absl::Status TooManyOperators(uint64_t limit, bool bytecode) {
   return absl::ResourceExhaustedError(StrCat("there are ", limit,
                                              bytecode ? " operators of bytecode" : " operators",
-                                             " installed, the most there may be. Fix: remove one "
-                                             "that is not used"));
+                                             " installed, the limit. Fix: remove one that is not "
+                                             "used"));
 }
 
 absl::Status NoFreeSlot(uint64_t slots) {
   return absl::DeadlineExceededError(
       StrCat("all ", slots,
-             " slots of the kernel are taken, some by versions whose last tasks still run. Fix: "
+             " slots of the kernel are in use, some by versions whose last tasks still run. Fix: "
              "try again, or remove an operator that is not used"));
 }
 
 absl::Status AlreadyActive(const std::string& name, uint32_t version) {
   return absl::FailedPreconditionError(StrCat("version ", version, " of operator '", name,
-                                              "' is the active one already. Fix: none needed, or "
+                                              "' is already active. Fix: none needed, or "
                                               "name another version"));
 }
 
@@ -151,57 +150,59 @@ absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t stand
 }
 
 absl::Status NoPrevious(const std::string& name, uint32_t standby) {
-  return absl::FailedPreconditionError(
-      StrCat("operator '", name, "' has no version that served before the active one",
-             standby == 0 ? std::string()
-                          : StrCat("; the standby, version ", standby, ", was not the one before"),
-             ". Fix: activate the version that you want by its number"));
+  return absl::FailedPreconditionError(StrCat(
+      "operator '", name, "' has no version that served before the active one",
+      standby == 0 ? std::string()
+                   : StrCat("; the standby, version ", standby, ", was not active before it"),
+      ". Fix: activate the version that you want by its number"));
 }
 
 absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby) {
   return absl::FailedPreconditionError(
-      StrCat("operator '", name, "' has no active version that ",
-             standby == 0 ? std::string("another") : StrCat("version ", standby),
-             " could be tried beside. Fix: activate a version"));
+      StrCat("operator '", name, "' has no active version to compare ",
+             standby == 0 ? std::string("another version") : StrCat("version ", standby),
+             " with. Fix: activate a version"));
 }
 
 absl::Status BadPercent(const std::string& what, double percent) {
   return absl::InvalidArgumentError(
-      StrCat("a share of ", percent, " % for ", what, " is not possible. Fix: send 0 to 100"));
+      StrCat("a share of ", percent, " % for ", what, " is not valid. Fix: send 0 to 100"));
 }
 
 absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version) {
   return absl::DataLossError(StrCat("version ", version, " of operator '", name,
-                                    "' has a place that another version has too. Fix: run "
-                                    "`residentctl state check` on the state folder"));
+                                    "' and another version are both active, or both standby. Fix: "
+                                    "run `residentctl state check` on the state folder"));
 }
 
 absl::Status PromoteShare(const std::string& field, double percent) {
   return absl::InvalidArgumentError(
-      StrCat(field, " of ", percent, " is no percentage. Fix: send 0 to 100"));
+      StrCat(field, " of ", percent, " is not a percentage. Fix: send 0 to 100"));
 }
 
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range) {
   return absl::InvalidArgumentError(StrCat("BakeOptions.", field, " of ", value,
-                                           " is no threshold. Fix: send ", range,
-                                           ", where 0 is the daemon's own"));
+                                           " is not a valid threshold. Fix: send ", range,
+                                           ", where 0 selects the daemon's setting"));
 }
 
 absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms) {
   return absl::InvalidArgumentError(StrCat("BakeOptions.time_ms of ", time_ms,
                                            " is over the limit of ", limit_ms,
-                                           ". Fix: send less; 0 is the daemon's --bake_time"));
+                                           ". Fix: send less; 0 selects --bake_time"));
 }
 
 absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("count of ", count, " is over the limit of ", limit,
-                                           ". Fix: ask for fewer and go on with before_revision"));
+                                           ". Fix: request fewer, then continue with "
+                                           "before_revision"));
 }
 
 absl::Status RemovedButRunning(const std::string& name) {
   return absl::DeadlineExceededError(StrCat(Quote(name),
-                                            " was removed, but tasks of it still run. Fix: none "
-                                            "needed; they end by themselves or at their limit"));
+                                            " was removed, but some of its tasks still run. Fix: "
+                                            "none needed; they end, at the latest at their time "
+                                            "limit"));
 }
 
 }  // namespace resident::errors

@@ -1,4 +1,4 @@
-// Errors of naming, calling and changing operators (as argument_errors.h).
+// Errors of naming, calling and changing operators. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_OPERATOR_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_OPERATOR_ERRORS_H_
 
@@ -11,15 +11,15 @@ namespace resident::errors {
 
 // `nearest` may be empty.
 absl::Status UnknownOperator(const std::string& name, const std::string& nearest);
-// `active` 0: none is.
+// `active` 0: there is no active version.
 absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active);
 absl::Status InternalOperator(const std::string& name);
 
 absl::Status BadOperatorName(const std::string& name);
 absl::Status BuiltinName(const std::string& name);
 absl::Status BuiltinOperator(const std::string& name);
-absl::Status CalledWithTasks(const std::string& name);     // It is bytecode.
-absl::Status CalledWithPrograms(const std::string& name);  // It is native.
+absl::Status CalledWithTasks(const std::string& name);     // The operator is bytecode.
+absl::Status CalledWithPrograms(const std::string& name);  // The operator is native.
 // `standby` 0: there is none; `quarantine_reason` empty: it is not quarantined.
 absl::Status NoActiveVersion(const std::string& name, uint32_t standby,
                              const std::string& quarantine_reason);
@@ -33,7 +33,7 @@ absl::Status OnTrial(const std::string& name, uint32_t version);
 absl::Status TooManyOperators(uint64_t limit, bool bytecode);
 absl::Status NoFreeSlot(uint64_t slots);
 absl::Status AlreadyActive(const std::string& name, uint32_t version);
-// `version` 0: whichever is standby; `active` 0: none is.
+// `version` 0: the standby version, whatever its number; `active` 0: there is no active version.
 absl::Status NoStandby(const std::string& name, uint32_t version, uint32_t active);
 absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t standby);
 absl::Status NoPrevious(const std::string& name, uint32_t standby);

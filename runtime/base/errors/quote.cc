@@ -11,20 +11,20 @@ namespace {
 
 using absl::StrCat;
 
-constexpr size_t kMostQuoted = 64;
+constexpr size_t kMaxQuotedBytes = 64;
 
 }  // namespace
 
 std::string Quote(std::string_view text) {
-  const bool cut = text.size() > kMostQuoted;
-  const absl::string_view shown(text.data(), cut ? kMostQuoted : text.size());
+  const bool cut = text.size() > kMaxQuotedBytes;
+  const absl::string_view shown(text.data(), cut ? kMaxQuotedBytes : text.size());
   return StrCat("'", absl::CHexEscape(shown), cut ? "..." : "", "'");
 }
 
 std::string QuoteAt(std::string_view text, size_t position) {
-  const size_t most_before = kMostQuoted / 2;
-  if (text.size() <= kMostQuoted || position <= most_before) return Quote(text);
-  const size_t begin = std::min(position, text.size()) - most_before;
+  const size_t max_before = kMaxQuotedBytes / 2;
+  if (text.size() <= kMaxQuotedBytes || position <= max_before) return Quote(text);
+  const size_t begin = std::min(position, text.size()) - max_before;
   return StrCat("...", Quote(text.substr(begin)));
 }
 

@@ -1,4 +1,4 @@
-// Quote: text that a client sent, as a message shows it.
+// Quote: formats text that a client sent for a message.
 //
 //   return absl::NotFoundError(StrCat("no operator ", Quote(name), ". Fix: ..."));
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_QUOTE_H_
@@ -10,10 +10,10 @@
 
 namespace resident::errors {
 
-// 'text', at most 64 bytes of it, with what is not printable escaped.
+// Returns 'text', at most 64 bytes of it. Bytes that are not printable are escaped.
 std::string Quote(std::string_view text);
 
-// As Quote, of what stands around `position`.
+// Like Quote, for the part of the text around `position`.
 std::string QuoteAt(std::string_view text, size_t position);
 
 }  // namespace resident::errors

@@ -8,29 +8,29 @@ namespace resident::errors {
 using absl::StrCat;
 
 absl::Status StateFolderInUse(const std::string& folder, int64_t pid) {
-  return absl::FailedPreconditionError(
-      StrCat("--state_dir=", folder, " is in use by another process",
-             pid == 0 ? std::string() : StrCat(", pid ", pid),
-             ". Fix: stop that one, or give this one a folder of its own"));
+  return absl::FailedPreconditionError(StrCat("--state_dir=", folder,
+                                              " is in use by another process",
+                                              pid == 0 ? std::string() : StrCat(", pid ", pid),
+                                              ". Fix: stop that process, or use another folder"));
 }
 
 absl::Status DatabaseDamaged(const std::string& path, const std::string& what) {
   const std::string folder = path.substr(0, path.rfind('/'));
   return absl::DataLossError(StrCat(
-      path, " is damaged: ", what, ". Fix: look with `residentctl state check ", folder,
+      path, " is damaged: ", what, ". Fix: run `residentctl state check ", folder,
       "`; `residentctl state repair ", folder, "` keeps a copy and drops what cannot be read"));
 }
 
 absl::Status DatabaseMissing(const std::string& path, const std::string& log) {
   return absl::DataLossError(StrCat(path, " is missing, but its log ", log,
-                                    " is there. Fix: put the file back; if it is lost, move the "
-                                    "log away, and the daemon starts with nothing"));
+                                    " exists. Fix: restore the file; if it is lost, move the log "
+                                    "away, and the daemon starts without state"));
 }
 
 absl::Status DatabaseUnavailable(const std::string& path, const std::string& why, bool full) {
   return absl::UnavailableError(
       StrCat("cannot use ", path, ": ", why, ". Fix: ",
-             full ? "make room on the disk that --state_dir is on"
+             full ? "free space on the disk of --state_dir"
                   : "make --state_dir a folder that the daemon may read and write, on a disk that "
                     "works"));
 }
@@ -42,57 +42,57 @@ absl::Status OtherStateVersion(const std::string& folder, const std::string& ver
       own_version, ". Fix: start the daemon that wrote it, or use another --state_dir"));
 }
 
-absl::Status FormerStateFolder(const std::string& folder) {
+absl::Status OlderStateFolder(const std::string& folder) {
   return absl::FailedPreconditionError(
       StrCat("the state folder ", folder,
-             " was written by a former daemon (it has a journal), and this daemon does not read "
-             "that format. Fix: start the former daemon, or use another --state_dir and install "
+             " was written by an older version (it has a journal), and this daemon does not read "
+             "that format. Fix: start the older version, or use another --state_dir and install "
              "the operators again"));
 }
 
 absl::Status ChangesRefused(const std::string& path, const std::string& why) {
-  return absl::UnavailableError(StrCat("no change can be written to ", path, ": ", why,
-                                       ". What serves goes on, but nothing can be changed. Fix: "
-                                       "make the disk that --state_dir is on work, and room on "
-                                       "it; then try again"));
+  return absl::UnavailableError(
+      StrCat("no change can be written to ", path, ": ", why,
+             ". The daemon continues to serve, but nothing can be "
+             "changed. Fix: repair the disk of --state_dir, or free space "
+             "on it; then try again"));
 }
 
 absl::Status NotOnDisk(const std::string& path, const std::string& why) {
-  return absl::InternalError(StrCat("it was done, but a restart may come back without it: ", path,
+  return absl::InternalError(StrCat("the change was made, but a restart may lose it: ", path,
                                     " could not be written: ", why,
-                                    ". Fix: make the disk that --state_dir is on work, and room on "
-                                    "it; the next change then writes this one too"));
+                                    ". Fix: repair the disk of --state_dir, or free space on it; "
+                                    "the next change then writes this one too"));
 }
 
 absl::Status BufferNotSaved(uint64_t id, const std::string& path, const std::string& why) {
   return absl::InternalError(
       StrCat("durable buffer ", id, " was not saved: ", path, " could not be written: ", why,
-             ". Until the next change succeeds, a crash may come back with what was written or "
-             "with what was there before. Fix: make the disk that --state_dir is on work, and room "
-             "on it; then try again"));
+             ". Until the next change succeeds, a crash may restore the new or the previous "
+             "contents. Fix: repair the disk of --state_dir, or free space on it; then try again"));
 }
 
-absl::Status RecordDoesNotFit(const std::string& what) {
-  return absl::DataLossError(StrCat("a record does not fit those before it: ", what,
-                                    ". Fix: `residentctl state check` on the state folder"));
+absl::Status InconsistentRecord(const std::string& what) {
+  return absl::DataLossError(StrCat("a record contradicts the records before it: ", what,
+                                    ". Fix: run `residentctl state check` on the state folder"));
 }
 
 absl::Status NoBlob(const std::string& sha256) {
   return absl::NotFoundError(StrCat("no contents with SHA-256 ", Quote(sha256),
-                                    " are kept. Fix: `residentctl state check` says what is "
+                                    " are stored. Fix: see `residentctl state check` for what is "
                                     "missing; install the version again"));
 }
 
 absl::Status DamagedFile(const std::string& path) {
   return absl::DataLossError(StrCat(path,
                                     " is missing, or does not have the contents that were "
-                                    "written. Fix: `residentctl state check` says what it was of"));
+                                    "written. Fix: see `residentctl state check` for its use"));
 }
 
 absl::Status NoStateFolder(const std::string& folder) {
   return absl::NotFoundError(StrCat(folder,
-                                    " has no database. Fix: name the folder that a daemon "
-                                    "was given as --state_dir"));
+                                    " has no database. Fix: name the folder of a daemon's "
+                                    "--state_dir"));
 }
 
 absl::Status EventsGone(uint64_t after, uint64_t first) {

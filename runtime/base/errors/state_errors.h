@@ -1,4 +1,4 @@
-// Errors of the state folder and of what is in it (as argument_errors.h).
+// Errors of the state folder and of its contents. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_STATE_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_STATE_ERRORS_H_
 
@@ -9,21 +9,21 @@
 
 namespace resident::errors {
 
-// `pid` 0: not known.
+// `pid` 0: unknown.
 absl::Status StateFolderInUse(const std::string& folder, int64_t pid);
 absl::Status DatabaseDamaged(const std::string& path, const std::string& what);
-// The log of a database without the database.
+// There is the log of a database, but not the database.
 absl::Status DatabaseMissing(const std::string& path, const std::string& log);
 absl::Status DatabaseUnavailable(const std::string& path, const std::string& why, bool full);
 absl::Status OtherStateVersion(const std::string& folder, const std::string& version,
                                int own_version);
-absl::Status FormerStateFolder(const std::string& folder);
+absl::Status OlderStateFolder(const std::string& folder);
 absl::Status ChangesRefused(const std::string& path, const std::string& why);
-// A change that was made and may not be durable.
+// A change was made but may not be durable.
 absl::Status NotOnDisk(const std::string& path, const std::string& why);
-// A buffer that was not written and may be there after a restart.
+// A buffer was not written, but its new contents may exist after a restart.
 absl::Status BufferNotSaved(uint64_t id, const std::string& path, const std::string& why);
-absl::Status RecordDoesNotFit(const std::string& what);
+absl::Status InconsistentRecord(const std::string& what);
 absl::Status NoBlob(const std::string& sha256);
 absl::Status DamagedFile(const std::string& path);
 absl::Status NoStateFolder(const std::string& folder);

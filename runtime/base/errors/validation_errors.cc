@@ -22,30 +22,30 @@ absl::Status ValidationUnavailable(const absl::Status& why) {
 
 absl::Status ValidationLoad(const std::string& operator_name, const std::string& why) {
   return absl::InvalidArgumentError(StrCat(operator_name, ": a validation cannot load it: ", why,
-                                           ". Fix: an operator has no static state and runs "
-                                           "nothing when it is loaded"));
+                                           ". Fix: remove static state, and code that runs when "
+                                           "the operator is loaded"));
 }
 
 absl::Status ValidationFault(const ValidationPlace& place, const std::string& cause) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it ended the engine: ", cause,
-             ". Fix: check its addresses and indices; a validation checks what goes through [] and "
-             "at(), and not what goes through data()"));
+             ". Fix: check its addresses and indices; a validation checks accesses through [] and "
+             "at(), but not through data()"));
 }
 
 absl::Status ValidationNeverReturned(const ValidationPlace& place, int64_t limit_ms) {
-  return absl::InvalidArgumentError(
-      StrCat(Text(place), "it has not returned within its time limit of ", limit_ms,
-             " ms. Fix: see that every loop ends and that all threads come to every barrier; if "
-             "it only needs longer, raise limits.task_time_ms"));
+  return absl::InvalidArgumentError(StrCat(
+      Text(place), "it has not returned within its time limit of ", limit_ms,
+      " ms. Fix: make sure that every loop ends and that all threads reach every barrier; if "
+      "it only needs more time, raise limits.task_time_ms"));
 }
 
 absl::Status ValidationTaskFailed(const ValidationPlace& place, const std::string& status,
                                   uint32_t detail) {
   return absl::InvalidArgumentError(StrCat(Text(place), "it ended with ", status, ", detail ",
                                            detail,
-                                           ". Fix: see what it calls fail() for; examples must be "
-                                           "calls that succeed"));
+                                           ". Fix: check why it calls fail(); the calls of "
+                                           "examples must succeed"));
 }
 
 absl::Status ValidationOutOfBounds(const ValidationPlace& place, const std::string& what) {
@@ -56,7 +56,7 @@ absl::Status ValidationRedZone(const ValidationPlace& place, const std::string& 
                                const std::string& where, uint64_t distance) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "it wrote outside of its tensors, ", distance, " bytes ", where, " '", parameter,
-      "'. Fix: check its indices; use [] or at(), and the message names the element"));
+      "'. Fix: check its indices; with [] or at() the message contains the element"));
 }
 
 absl::Status ValidationInputWritten(const ValidationPlace& place, const std::string& parameter,
@@ -85,7 +85,7 @@ absl::Status ValidationDiffers(const ValidationPlace& place,
 
 absl::Status ValidationNoReference(const ValidationPlace& place, const absl::Status& why) {
   return absl::InvalidArgumentError(
-      StrCat(Text(place), "the active version's outputs were to be what is expected, but ",
+      StrCat(Text(place), "the active version's outputs are the expected values, but ",
              why.message(), ". Fix: send expected outputs with the example"));
 }
 

@@ -1,4 +1,4 @@
-// What a validation finds, as errors of the install (as argument_errors.h).
+// The findings of a validation, as errors of the install. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_VALIDATION_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_VALIDATION_ERRORS_H_
 
@@ -14,23 +14,24 @@ namespace resident::errors {
 struct ValidationPlace {
   const std::string& operator_name;
   size_t example;      // From 0; messages count from 1.
-  bool generated;      // Made from the signature.
+  bool generated;      // Whether it was made from the signature.
   std::string run;     // "checked build", "in 3 chunks".
-  std::string shapes;  // Of the tensors: "x [1000], out [1000]".
+  std::string shapes;  // Shapes of the tensors: "x [1000], out [1000]".
 };
 
 absl::Status ValidationUnavailable(const absl::Status& why);
-// The version's code cannot be loaded, or ends the engine when it is.
+// The version's code cannot be loaded, or ends the engine when it is loaded.
 absl::Status ValidationLoad(const std::string& operator_name, const std::string& why);
-// `cause`: how the engine ended, as far as it is known.
+// `cause`: how the engine ended, if known.
 absl::Status ValidationFault(const ValidationPlace& place, const std::string& cause);
 absl::Status ValidationNeverReturned(const ValidationPlace& place, int64_t limit_ms);
 // The task reported a failure.
 absl::Status ValidationTaskFailed(const ValidationPlace& place, const std::string& status,
                                   uint32_t detail);
-// `what` was refused by the checked build: "touched element 8 of 'y', which has 8 elements".
+// `what`: the access that the checked build refused, such as "touched element 8 of 'y', which has
+// 8 elements".
 absl::Status ValidationOutOfBounds(const ValidationPlace& place, const std::string& what);
-// A byte was written that belongs to no tensor; `where`: "past the end of".
+// A byte outside of all tensors was written. `where`: "past the end of".
 absl::Status ValidationRedZone(const ValidationPlace& place, const std::string& parameter,
                                const std::string& where, uint64_t distance);
 absl::Status ValidationInputWritten(const ValidationPlace& place, const std::string& parameter,
@@ -38,7 +39,7 @@ absl::Status ValidationInputWritten(const ValidationPlace& place, const std::str
 absl::Status ValidationUnwritten(const ValidationPlace& place, const std::string& parameter,
                                  uint64_t first, uint64_t unwritten, uint64_t elements);
 
-// An output's elements that differ from what they are held against.
+// The elements of an output that differ from the expected values.
 struct ValidationDifference {
   const std::string& parameter;
   std::string against;  // "what the example expects", "the active version".
@@ -51,7 +52,7 @@ struct ValidationDifference {
 };
 absl::Status ValidationDiffers(const ValidationPlace& place,
                                const ValidationDifference& difference);
-// The active version, whose outputs were to be what is expected, fails the example itself.
+// The active version, whose outputs are the expected values, fails the example.
 absl::Status ValidationNoReference(const ValidationPlace& place, const absl::Status& why);
 
 }  // namespace resident::errors

@@ -1,4 +1,4 @@
-// What the tests of ChildProcess run: does what its first argument says.
+// The program that the tests of ChildProcess run. The first argument selects what it does.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +22,11 @@ int main(int argc, char** argv) {
   if (what == "sleep") {
     while (true) pause();
   }
-  if (what == "ready_then_sleep") {  // Says so on descriptor 3.
+  if (what == "ready_then_sleep") {  // Writes "ready" to descriptor 3.
     Write(3, "ready\n");
     while (true) pause();
   }
-  if (what == "descriptors") {  // Lists them on descriptor 5.
+  if (what == "descriptors") {  // Writes the list of its descriptors to descriptor 5.
     std::string list;
     DIR* dir = opendir("/proc/self/fd");
     while (dirent* entry = readdir(dir)) {
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (what == "parent") {
-    // Starts a grandchild, says its pid on descriptor 3, and waits to be killed.
+    // Starts a grandchild, writes its pid to descriptor 3, and waits to be killed.
     resident::ChildOptions options;
     options.program = argv[0];
     options.arguments = {argv[0], "sleep"};

@@ -21,8 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunkBytes = 16384;
-// How long the pipe is left alone while lines are dropped: a child that prints without end costs
-// this process little.
+// While lines are dropped, the pipe is not read for this time, so that a child that prints without
+// end costs this process little.
 constexpr int kPauseMs = 20;
 
 void WriteToStandardError(const std::string& line) {
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string pre
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no pipe for the output of a process: ", strerror(errno),
+        absl::StrCat("cannot create a pipe for the output of a process: ", strerror(errno),
                      ". Fix: raise the limit on open files of the service"));
   }
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string pre
   } catch (const std::system_error& error) {
     for (const int end : ends) close(end);
     return absl::ResourceExhaustedError(
-        absl::StrCat("no thread for the output of a process: ", error.what(),
+        absl::StrCat("cannot start a thread for the output of a process: ", error.what(),
                      ". Fix: raise the limit on tasks of the service"));
   }
 }
@@ -61,7 +61,7 @@ ChildOutput::ChildOutput(std::string prefix, Sink sink, int read_end, int child_
 
 ChildOutput::~ChildOutput() {
   CloseChildEnd();
-  // A process that the child started may still have the pipe: its end is not waited for.
+  // Do not wait for the end of the pipe: a process that the child started may still have it open.
   stop_.Signal();
   thread_.join();
   close(read_end_);
@@ -79,7 +79,7 @@ void ChildOutput::Loop() {
     if (poll(ready, 2, -1) < 0) continue;
     const bool stop = ready[1].revents != 0;
     const uint64_t dropped = dropped_;
-    // At the end, what the pipe can hold: no more than a few reads.
+    // At the end, a few reads are enough for the whole contents of the pipe.
     for (int reads = stop ? 8 : 1; open && reads > 0; --reads) open = ReadSome();
     if (stop) break;
     if (dropped_ != dropped || line_.size() == kMaxLineBytes) poll(&ready[1], 1, kPauseMs);
@@ -92,11 +92,11 @@ bool ChildOutput::ReadSome() {
   char chunk[kChunkBytes];
   const ssize_t got = read(read_end_, chunk, sizeof(chunk));
   if (got < 0) return errno == EINTR || errno == EAGAIN;
-  Take(absl::string_view(chunk, static_cast<size_t>(got)));
+  Append(absl::string_view(chunk, static_cast<size_t>(got)));
   return got > 0;
 }
 
-void ChildOutput::Take(absl::string_view bytes) {
+void ChildOutput::Append(absl::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());
     line_.append(bytes.data(), std::min(end, kMaxLineBytes - line_.size()));

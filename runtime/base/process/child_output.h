@@ -1,19 +1,19 @@
-// ChildOutput: what a child prints, as lines of this process's own standard error. Of use where
-// the child cannot be trusted with the descriptor itself: each line is marked as the child's, has a
-// limited length and no control characters, and there are only so many of them.
+// ChildOutput: copies what a child prints to this process's standard error. It is for children that
+// are not trusted with the descriptor itself: each line is marked as the child's, has a limited
+// length and no control characters, and the number of lines is limited.
 //
 //   limit    kMaxLineBytes of a line; the rest of it is dropped
-//            kBurstLines at once, and then kLinesPerSecond; the number of others is reported
+//            kBurstLines at once, and then kLinesPerSecond; the number of dropped lines is reported
 //
-// A child that prints faster than that waits for a full pipe.
+// A child that prints faster is blocked when the pipe is full.
 //
-// Thread safety: belongs to one thread at a time. It has a thread of its own.
+// Thread safety: may be used by one thread at a time. It runs a thread of its own.
 //
 //   ASSIGN_OR_RETURN(auto output, ChildOutput::Create("residentd: engine of device 0: "));
 //   options.fds = {{output->child_end(), STDERR_FILENO}};
 //   auto child = ChildProcess::Spawn(options);
 //   output->CloseChildEnd();
-//   child->reset(); output.reset();      // In this order: what was printed last is seen.
+//   child->reset(); output.reset();      // In this order, so that the last output is read.
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_CHILD_OUTPUT_H_
 #define RESIDENT_RUNTIME_BASE_PROCESS_CHILD_OUTPUT_H_
 
@@ -37,29 +37,29 @@ class ChildOutput {
   static constexpr uint32_t kBurstLines = 100;
   static constexpr uint32_t kLinesPerSecond = 10;
 
-  // Gets each line with its prefix and without its end.
+  // Receives each line with its prefix and without its end.
   using Sink = std::function<void(const std::string& line)>;
 
-  // `sink`: empty: standard error. RESOURCE_EXHAUSTED: no descriptors, or no
-  // thread.
+  // `sink` empty: standard error. RESOURCE_EXHAUSTED: there are no descriptors, or no
+  // thread could be started.
   static absl::StatusOr<std::unique_ptr<ChildOutput>> Create(std::string prefix, Sink sink = {});
-  // Reports what is in the pipe.
+  // Reports the remaining contents of the pipe.
   ~ChildOutput();
   ChildOutput(const ChildOutput&) = delete;
   ChildOutput& operator=(const ChildOutput&) = delete;
 
   int child_end() const { return child_end_; }
-  // To be called once the child has it.
+  // Call it once the child has inherited the descriptor.
   void CloseChildEnd();
 
  private:
   ChildOutput(std::string prefix, Sink sink, int read_end, int child_end);
 
-  // Until the pipe has ended or stop_ is signalled.
+  // Runs until the pipe has ended or stop_ is signalled.
   void Loop();
-  // Reads what there is; false: the pipe has ended.
+  // Reads available bytes; returns false if the pipe has ended.
   bool ReadSome();
-  void Take(absl::string_view bytes);
+  void Append(absl::string_view bytes);
   void EndLine();
   // Whether a line may be reported now.
   bool MayReport();
@@ -70,7 +70,7 @@ class ChildOutput {
   int child_end_;
   WakeEvent stop_;
 
-  // Of the thread.
+  // Used by the thread only.
   std::string line_;
   double allowance_ = kBurstLines;
   std::chrono::steady_clock::time_point allowance_since_ = std::chrono::steady_clock::now();

@@ -22,11 +22,11 @@ using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::SizeIs;
 
-// The lines that come of what is printed.
-std::vector<std::string> Lines(const std::vector<std::string>& printed) {
+// Returns the lines that are reported for the printed texts.
+std::vector<std::string> ReportedLines(const std::vector<std::string>& printed) {
   std::vector<std::string> lines;
   auto output = ChildOutput::Create("child: ", [&](const std::string& line) {
-    lines.push_back(line);  // Read once the thread has ended.
+    lines.push_back(line);  // `lines` is read only after the thread has ended.
   });
   EXPECT_TRUE(output.ok()) << output.status();
   for (const std::string& text : printed) {
@@ -38,33 +38,33 @@ std::vector<std::string> Lines(const std::vector<std::string>& printed) {
 }
 
 TEST(ChildOutputTest, EachLineIsMarked) {
-  EXPECT_THAT(Lines({"one\ntwo", " and more\nresidentd: forged\nno end"}),
+  EXPECT_THAT(ReportedLines({"one\ntwo", " and more\nresidentd: forged\nno end"}),
               ElementsAre("child: one", "child: two and more", "child: residentd: forged",
                           "child: no end"));
-  EXPECT_THAT(Lines({}), ElementsAre());
+  EXPECT_THAT(ReportedLines({}), ElementsAre());
 }
 
-TEST(ChildOutputTest, TerminalsAreLeftAlone) {
-  EXPECT_THAT(Lines({"\x1b[2J\rresidentd: forged\xff\n"}),
+TEST(ChildOutputTest, ControlCharactersAreReplaced) {
+  EXPECT_THAT(ReportedLines({"\x1b[2J\rresidentd: forged\xff\n"}),
               ElementsAre("child: ?[2J?residentd: forged\xef\xbf\xbd"));
 }
 
-TEST(ChildOutputTest, ALineHasALimit) {
-  const auto lines = Lines({std::string(5000, 'x'), "y\nz\n"});
+TEST(ChildOutputTest, ALongLineIsCut) {
+  const auto lines = ReportedLines({std::string(5000, 'x'), "y\nz\n"});
   EXPECT_THAT(lines,
               ElementsAre("child: " + std::string(ChildOutput::kMaxLineBytes, 'x'), "child: z"));
 }
 
-TEST(ChildOutputTest, AFloodIsCut) {
+TEST(ChildOutputTest, LinesAboveTheRateAreDropped) {
   std::string flood;
-  for (int i = 0; i < 20'000; ++i) flood += "\n";  // Less than a pipe holds.
-  const auto lines = Lines({flood});
-  // What may be added while the flood is read: a second's.
+  for (int i = 0; i < 20'000; ++i) flood += "\n";  // Less than the capacity of a pipe.
+  const auto lines = ReportedLines({flood});
+  // While the flood is read, more lines may be allowed; reading takes less than two seconds.
   EXPECT_THAT(lines, SizeIs(Le(ChildOutput::kBurstLines + 2 * ChildOutput::kLinesPerSecond)));
   EXPECT_THAT(lines.back(), HasSubstr(" lines were dropped)"));
 }
 
-TEST(ChildOutputTest, AnotherHolderOfThePipeIsNotWaitedFor) {
+TEST(ChildOutputTest, DestructionDoesNotWaitForAnotherHolderOfThePipe) {
   auto output = ChildOutput::Create("child: ", [](const std::string&) {});
   ASSERT_TRUE(output.ok()) << output.status();
   const int held = dup((*output)->child_end());

@@ -30,22 +30,22 @@ namespace {
 #define CLOSE_RANGE_CLOEXEC (1U << 2)
 #endif
 
-// What the child tells the parent when it cannot become the program.
+// The child sends this to the parent if it cannot execute the program.
 struct SpawnFailure {
   enum Step : int { kParentGone, kDescriptors, kExec } step;
   int error;
 };
 
-// All that the child needs, laid out before the fork: between fork and exec nothing
-// may allocate, since another thread may hold the allocator's locks.
+// Everything that the child needs, prepared before the fork: between fork and exec the child
+// must not allocate, because another thread may have held the allocator's locks.
 struct ChildPlan {
   const char* program;
   char* const* argv;
   char* const* envp;
   const ChildOptions::Fd* fds;
-  int* spare_fds;  // Room for one descriptor for each of fds.
+  int* spare_fds;  // Space for one descriptor for each of fds.
   size_t fd_count;
-  int first_free_fd;  // Above every number that the child is to have.
+  int first_free_fd;  // Above all numbers that the descriptors get in the child.
   int failure_fd;
   pid_t parent;
 };
@@ -58,11 +58,11 @@ struct ChildPlan {
 
 void CloseOnExecFrom(int first) {
   if (syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
-  const long most = std::min(sysconf(_SC_OPEN_MAX), 65536L);
-  for (int fd = first; fd < most; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  const long max_fds = std::min(sysconf(_SC_OPEN_MAX), 65536L);
+  for (int fd = first; fd < max_fds; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-// Runs in the child, on a copy of one thread: async-signal-safe calls only.
+// Runs in the child, which has only one thread: only async-signal-safe calls are allowed.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
   // Handlers of the parent must not run here once signals are unblocked.
   struct sigaction default_action = {};
@@ -75,7 +75,7 @@ void CloseOnExecFrom(int first) {
   if (getppid() != plan.parent) Fail(plan, SpawnFailure::kParentGone, failure_fd);
 
   CloseOnExecFrom(3);
-  // In two steps, since a number that one descriptor is to get may be another's.
+  // In two steps, because the new number of one descriptor may be the current number of another.
   failure_fd = fcntl(failure_fd, F_DUPFD_CLOEXEC, plan.first_free_fd);
   if (failure_fd < 0) Fail(plan, SpawnFailure::kDescriptors, plan.failure_fd);
   for (size_t i = 0; i < plan.fd_count; ++i) {
@@ -99,8 +99,8 @@ void CloseOnExecFrom(int first) {
   Fail(plan, SpawnFailure::kExec, failure_fd);
 }
 
-// fork() with every signal blocked in between, so that no handler of the parent runs
-// in the child.
+// Calls fork() with all signals blocked, so that no signal handler of the parent runs in the
+// child.
 pid_t ForkInto(const ChildPlan& plan) {
   sigset_t all, before;
   sigfillset(&all);
@@ -162,7 +162,7 @@ absl::StatusOr<Spawned> ForkAndExec(const ChildOptions& options) {
     first_free_fd = std::max(first_free_fd, fd.child + 1);
   }
 
-  // Closed by a successful exec; carries a SpawnFailure otherwise.
+  // A successful exec closes it; otherwise the child writes a SpawnFailure.
   int failure_pipe[2];
   if (pipe2(failure_pipe, O_CLOEXEC) != 0) return ForkError("pipe", errno);
   absl::Cleanup close_read = [&] { close(failure_pipe[0]); };
@@ -175,8 +175,8 @@ absl::StatusOr<Spawned> ForkAndExec(const ChildOptions& options) {
   if (pid < 0) return ForkError("fork", errno);
   std::move(close_write).Invoke();
 
-  // The child is not reaped before waitid below or in ChildProcess, so the number is
-  // still its own.
+  // The child is reaped only by the waitpid below or by ChildProcess, so no other process can
+  // have its pid yet.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   const int pidfd_error = errno;
   SpawnFailure failure;
@@ -248,11 +248,11 @@ void ChildProcess::Kill(int signal) {
   syscall(SYS_pidfd_send_signal, pidfd_, signal, nullptr, 0);
 }
 
-std::optional<ChildExit> ChildProcess::Wait(std::chrono::nanoseconds most) {
-  const auto until = std::chrono::steady_clock::now() + most;
+std::optional<ChildExit> ChildProcess::Wait(std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
   pollfd ended{pidfd_, POLLIN, 0};
   while (true) {
-    // Rounded up: a wait must not turn into a loop of empty ones at its end.
+    // Rounded up, because a remainder below 1 ms would make poll() return at once, repeatedly.
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     const int timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000'000));
@@ -264,7 +264,7 @@ std::optional<ChildExit> ChildProcess::Wait(std::chrono::nanoseconds most) {
   if (exit_) return exit_;
   siginfo_t info = {};
   if (waitid(P_PIDFD, static_cast<id_t>(pidfd_), &info, WEXITED) != 0) {
-    // Somebody else reaped it (SIGCHLD ignored): that it ended is all that is known.
+    // The system has reaped it (SIGCHLD is ignored), so its exit status is not known.
     exit_ = ChildExit{.status = 0, .signal = std::nullopt};
   } else if (info.si_code == CLD_EXITED) {
     exit_ = ChildExit{.status = info.si_status, .signal = std::nullopt};

@@ -1,13 +1,13 @@
 // ChildProcess: another program, run as a child that cannot outlive this process.
 //
-// Spawn forks and executes; an error of either is reported by Spawn itself, with what
-// failed. The child gets exactly the descriptors and the environment that it is given,
-// default signal handlers and no blocked signals. It is killed by the system when this process
-// ends, however that comes about. The destructor kills and reaps it: no zombie is left.
+// Spawn forks and executes; it returns an error of either, with the step that failed.
+// The child gets exactly the descriptors and the environment in its options, default
+// signal handlers and no blocked signals. The system kills it when this process ends in
+// any way. The destructor kills and reaps it, so that no zombie remains.
 //
-// The system ties "killed when the parent ends" to the thread that forked, not to
-// the process (prctl(2), PR_SET_PDEATHSIG). So one thread, which is started by the
-// first Spawn and lives as long as the process, forks for everybody.
+// The system kills the child when the thread that forked ends, not when the process ends
+// (prctl(2), PR_SET_PDEATHSIG). So one thread, which is started by the first Spawn and
+// runs as long as the process, performs all forks.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -52,31 +52,31 @@ struct ChildOptions {
 
   // Path of the program; not looked up in $PATH.
   std::string program;
-  // argv, from argv[0].
+  // argv, including argv[0].
   std::vector<std::string> arguments;
-  // The child's whole environment, each "NAME=value": nothing of this process's is inherited.
-  // PickEnvironment makes it from this process's variables.
+  // The child's whole environment, each "NAME=value". It inherits no variable of this process;
+  // PickEnvironment selects some of them.
   std::vector<std::string> environment;
-  // What the child gets besides stdin (/dev/null), stdout and stderr (this process's,
-  // unless they are given here). Numbers must differ.
+  // Additional descriptors. The child also has stdin (/dev/null), stdout and stderr (those of
+  // this process, unless they are set here). The numbers in the child must differ.
   std::vector<Fd> fds;
 };
 
-// Those of this process's environment variables that one of `names` names: the whole name, or the
-// beginning of one, with "*" behind it ("CUDA_*"; "*": all). As ChildOptions::environment.
+// Returns the environment variables of this process that match one of `names`, in the form of
+// ChildOptions::environment. A name with "*" at its end matches a prefix ("CUDA_*"; "*": all).
 std::vector<std::string> PickEnvironment(const std::vector<std::string>& names);
 
-// Variables of sanitizers, which a child built with one reads. Empty in builds without.
+// Names of the variables that the runtime of a sanitizer reads. Empty in builds without one.
 std::vector<std::string> SanitizerVariables();
 
 class ChildProcess {
  public:
   // Errors: NOT_FOUND (no such program), RESOURCE_EXHAUSTED (no process or descriptor
-  // to be had), INTERNAL. The descriptors stay the caller's.
+  // is available), INTERNAL. The caller keeps ownership of the descriptors.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Spawn(const ChildOptions& options);
 
-  // Kills the child, if it still runs, and reaps it. A child that the system cannot
-  // end (stuck in a driver) is given up after kReapLimit.
+  // Kills the child, if it still runs, and reaps it. If the system cannot end it (because it
+  // is stuck in a driver), the destructor returns after kReapLimit without reaping it.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -84,15 +84,15 @@ class ChildProcess {
   static constexpr std::chrono::seconds kReapLimit{30};
 
   pid_t pid() const { return pid_; }
-  // Becomes readable when the child has ended, and stays so.
+  // Becomes readable when the child has ended, and remains readable.
   int pidfd() const { return pidfd_; }
 
-  // Sends a signal; does nothing when the child has ended. Never hits another process
-  // that got the same number.
+  // Sends a signal; does nothing when the child has ended. It never sends the signal to another
+  // process with the same pid.
   void Kill(int signal);
 
-  // How the child ended; nullopt if it has not within `most`.
-  std::optional<ChildExit> Wait(std::chrono::nanoseconds most);
+  // How the child ended; nullopt if it has not ended within `timeout`.
+  std::optional<ChildExit> Wait(std::chrono::nanoseconds timeout);
 
  private:
   ChildProcess(pid_t pid, int pidfd) : pid_(pid), pidfd_(pidfd) {}

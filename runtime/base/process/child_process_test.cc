@@ -51,7 +51,7 @@ struct Pipe {
     if (fd[1] >= 0) close(fd[1]);
   }
   void CloseWriteEnd() { close(std::exchange(fd[1], -1)); }
-  // Until the other end is closed or `stop` was read.
+  // Reads until the other end is closed or `stop` was read.
   std::string Read(char stop = '\0') {
     std::string text;
     char c;
@@ -69,7 +69,7 @@ TEST(ChildProcessTest, ReportsTheExitStatus) {
   EXPECT_EQ(exit->status, 7);
   EXPECT_EQ(exit->signal, std::nullopt);
   EXPECT_EQ(exit->ToString(), "exited with status 7");
-  EXPECT_EQ((*child)->Wait(seconds(0))->status, 7);  // Asked again, says the same.
+  EXPECT_EQ((*child)->Wait(seconds(0))->status, 7);  // A second call returns the same.
 }
 
 TEST(ChildProcessTest, ReportsTheSignal) {
@@ -81,7 +81,7 @@ TEST(ChildProcessTest, ReportsTheSignal) {
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->signal, SIGTERM);
   EXPECT_THAT(exit->ToString(), HasSubstr("signal 15"));
-  (*child)->Kill(SIGTERM);  // Nobody is hit.
+  (*child)->Kill(SIGTERM);  // No process receives it.
 }
 
 TEST(ChildProcessTest, PidfdBecomesReadableAtTheEnd) {
@@ -107,7 +107,7 @@ TEST(ChildProcessTest, ChildGetsTheGivenDescriptorsAndNoOthers) {
   Pipe pipe;
   const int inheritable = dup(pipe.fd[0]);  // Not close-on-exec.
   ChildOptions options = Options({"descriptors"});
-  // Numbers that cross: 4 may well be one of this process's own.
+  // Numbers that may overlap: 4 may also be a descriptor of this process.
   options.fds = {{pipe.fd[1], 5}, {pipe.fd[0], 4}};
   auto child = ChildProcess::Spawn(options);
   ASSERT_TRUE(child.ok()) << child.status();
@@ -116,7 +116,7 @@ TEST(ChildProcessTest, ChildGetsTheGivenDescriptorsAndNoOthers) {
   close(inheritable);
 }
 
-TEST(ChildProcessTest, DescriptorsThatSwapNumbers) {
+TEST(ChildProcessTest, DescriptorsMaySwapNumbers) {
   Pipe a, b;
   ChildOptions options = Options({"ready_then_sleep"});
   // Whatever numbers the two have, each gets the other's, and one of them is 3.
@@ -139,7 +139,7 @@ TEST(ChildProcessTest, StandardOutputCanBeReplaced) {
   EXPECT_EQ(pipe.Read(), "hello\n");
 }
 
-TEST(ChildProcessTest, SignalsAreAsInAFreshProcess) {
+TEST(ChildProcessTest, TheChildHasNoIgnoredOrBlockedSignals) {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   struct sigaction before;
@@ -154,7 +154,7 @@ TEST(ChildProcessTest, SignalsAreAsInAFreshProcess) {
   pipe.CloseWriteEnd();
   const std::string report = pipe.Read();
   EXPECT_THAT(report, HasSubstr("SigBlk:\t0000000000000000\n"));
-  // All but the C library's own, which nobody can set: signals 32 and 33.
+  // Except signals 32 and 33, which the C library reserves for itself.
   const size_t ignored = report.find("SigIgn:");
   ASSERT_NE(ignored, std::string::npos) << report;
   EXPECT_EQ(std::stoull(report.substr(ignored + 8), nullptr, 16) & ~0x180000000ull, 0u) << report;
@@ -166,19 +166,19 @@ TEST(ChildProcessTest, DestructionKillsAndReaps) {
   ASSERT_TRUE(child.ok()) << child.status();
   const pid_t pid = (*child)->pid();
   child->reset();
-  EXPECT_EQ(kill(pid, 0), -1);  // Not even a zombie.
+  EXPECT_EQ(kill(pid, 0), -1);  // There is no zombie either.
   EXPECT_EQ(errno, ESRCH);
 }
 
-TEST(ChildProcessTest, ChildOutlivesTheThreadThatAskedForIt) {
+TEST(ChildProcessTest, ChildOutlivesTheThreadThatSpawnedIt) {
   std::unique_ptr<ChildProcess> child;
   std::thread([&] {
     auto spawned = ChildProcess::Spawn(Options({"sleep"}));
     ASSERT_TRUE(spawned.ok()) << spawned.status();
     child = *std::move(spawned);
   }).join();
-  // Tied to that thread, it would get SIGKILL within moments. Its own end by another
-  // signal shows that it was there to receive it.
+  // If it depended on that thread, it would soon be killed by SIGKILL. That it ends by another
+  // signal shows that it was still running.
   EXPECT_EQ(child->Wait(std::chrono::milliseconds(200)), std::nullopt);
   child->Kill(SIGTERM);
   EXPECT_EQ(child->Wait(kLong)->signal, SIGTERM);

@@ -1,6 +1,6 @@
-// How many file descriptors this process may have open.
+// The limit on open file descriptors of this process.
 //
-// Thread safety: any thread, but one at a time.
+// Thread safety: may be called from any thread, but not concurrently.
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_DESCRIPTOR_LIMIT_H_
 #define RESIDENT_RUNTIME_BASE_PROCESS_DESCRIPTOR_LIMIT_H_
 
@@ -8,8 +8,8 @@
 
 namespace resident {
 
-// Raises the limit to `wanted`, or as near to it as the system allows (the hard limit);
-// never lowers it. The limit that holds then.
+// Raises the limit to `wanted`, or to the hard limit if that is lower; never lowers it. Returns the
+// resulting limit.
 uint64_t RaiseDescriptorLimit(uint64_t wanted);
 
 }  // namespace resident

@@ -27,10 +27,10 @@ class ProcessThread {
  private:
   void Loop() {
     prctl(PR_SET_NAME, "resident-spawn");
-    const auto given = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return work_ != nullptr; };
+    const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return work_ != nullptr; };
     while (true) {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&given));
+      mu_.Await(absl::Condition(&has_work));
       (*work_)();
       work_ = nullptr;
     }
@@ -44,7 +44,7 @@ class ProcessThread {
 }  // namespace
 
 void RunOnProcessThread(const std::function<void()>& work) {
-  static ProcessThread* const thread = new ProcessThread;  // Lives as long as the process.
+  static ProcessThread* const thread = new ProcessThread;  // Never deleted.
   thread->Run(work);
 }
 

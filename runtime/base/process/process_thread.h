@@ -1,8 +1,8 @@
-// The process thread: one thread that lives as long as the process, for what the
-// system ties to the life of a thread and should be tied to that of the process.
-// It sleeps when it has nothing to do, and is never joined.
+// The process thread: one thread that runs as long as the process. It performs actions whose
+// effects the system ends with the calling thread, although they should last as long as the
+// process. It sleeps when it has no work, and is never joined.
 //
-// Thread safety: may be called from any thread but the process thread itself. One
+// Thread safety: may be called from any thread except the process thread itself. One
 // call runs at a time.
 //
 // Memory ordering: what the caller wrote before the call is visible to `work`, and

@@ -20,13 +20,13 @@ WakeEvent::~WakeEvent() { close(fd_); }
 
 void WakeEvent::Signal() {
   const uint64_t one = 1;
-  // Fails only when it is signalled 2^64 - 2 times over already.
+  // Fails only after 2^64 - 2 signals without a Drain.
   [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));
 }
 
 void WakeEvent::Drain() {
   uint64_t count;
-  // Fails when nothing was signalled: nothing to drain.
+  // Fails if there was no signal.
   [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof(count));
 }
 

@@ -1,9 +1,9 @@
-// WakeEvent: wakes a thread that waits in poll(), from any other.
+// WakeEvent: any thread can wake a thread that waits in poll().
 //
-// Thread safety: Signal from any thread; Drain from the one that waits. Signals that
-// come before a Drain count as one.
+// Thread safety: Signal may be called from any thread, Drain from the waiting thread. Several
+// signals before a Drain count as one.
 //
-// Memory ordering: none to rely on; what is signalled stands under the owner's lock.
+// Memory ordering: no guarantees; the owner's lock must protect the data that is signalled.
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_WAKE_EVENT_H_
 #define RESIDENT_RUNTIME_BASE_PROCESS_WAKE_EVENT_H_
 
@@ -11,12 +11,12 @@ namespace resident {
 
 class WakeEvent {
  public:
-  WakeEvent();  // Dies if the process has no descriptor left.
+  WakeEvent();  // Aborts if the process has no free descriptor.
   ~WakeEvent();
   WakeEvent(const WakeEvent&) = delete;
   WakeEvent& operator=(const WakeEvent&) = delete;
 
-  // Readable from Signal() to Drain().
+  // Readable between Signal() and Drain().
   int fd() const { return fd_; }
   void Signal();
   void Drain();

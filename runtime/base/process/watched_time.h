@@ -1,13 +1,13 @@
-// WatchedTime: time as far as this process was running to see it pass.
+// WatchedTime: elapsed time with each gap capped, so that a suspended machine does not count.
 //
-// For limits on what another process does: a machine that was suspended, or a daemon that
-// was stopped for a while, is not the other one's delay. Of a break between two looks that
-// took longer than looks do, only so much counts.
+// For limits on what another process does: while the machine is suspended, or this daemon is
+// stopped, the other process is not late. At most `max_gap` of the time between two calls of
+// Look counts.
 //
-// Thread safety: none; its owner's own.
+// Thread safety: none; one thread at a time.
 //
 //   WatchedTime time(milliseconds(200), now);
-//   const nanoseconds since = time.Look(now);  // ... more looks ...
+//   const nanoseconds since = time.Look(now);  // ... more calls of Look ...
 //   if (time.Look(now) - since > limit) ...
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_WATCHED_TIME_H_
 #define RESIDENT_RUNTIME_BASE_PROCESS_WATCHED_TIME_H_
@@ -21,20 +21,20 @@ class WatchedTime {
  public:
   using Clock = std::chrono::steady_clock;
 
-  WatchedTime(std::chrono::nanoseconds most_for_one_look, Clock::time_point now)
-      : most_for_one_look_(most_for_one_look), last_look_(now) {}
+  WatchedTime(std::chrono::nanoseconds max_gap, Clock::time_point now)
+      : max_gap_(max_gap), last_look_(now) {}
 
-  // What counts from the beginning until now.
+  // Returns the time that counts since construction.
   std::chrono::nanoseconds Look(Clock::time_point now) {
-    passed_ += std::min<std::chrono::nanoseconds>(now - last_look_, most_for_one_look_);
+    elapsed_ += std::min<std::chrono::nanoseconds>(now - last_look_, max_gap_);
     last_look_ = now;
-    return passed_;
+    return elapsed_;
   }
 
  private:
-  const std::chrono::nanoseconds most_for_one_look_;
+  const std::chrono::nanoseconds max_gap_;
   Clock::time_point last_look_;
-  std::chrono::nanoseconds passed_{0};
+  std::chrono::nanoseconds elapsed_{0};
 };
 
 }  // namespace resident

@@ -23,38 +23,37 @@ namespace resident {
 namespace {
 
 constexpr const char* kDriverDevices[] = {"/dev/nvidia*", "/dev/dxg"};
-// Libraries that the driver opens by itself, and where a toolkit installs itself (PTX is linked by
-// its nvJitLink).
+// Libraries that the driver opens, and the folder of a toolkit (its nvJitLink links PTX).
 constexpr const char* kLibraries[] = {"/usr", "/lib", "/lib64", "/opt/cuda"};
-// What the driver asks of the machine and of its own process.
-constexpr const char* kFacts[] = {"/etc/ld.so.cache",
-                                  "/etc/nvidia",
-                                  "/proc/self",
-                                  "/proc/driver/nvidia",
-                                  "/proc/devices",
-                                  "/proc/modules",
-                                  "/proc/cpuinfo",
-                                  "/proc/meminfo",
-                                  "/proc/stat",
-                                  "/proc/filesystems",
-                                  "/proc/version",
-                                  "/proc/sys/vm",
-                                  "/proc/sys/kernel",
-                                  "/sys/devices",
-                                  "/sys/bus",
-                                  "/sys/class",
-                                  "/sys/module",
-                                  "/sys/kernel/mm",
-                                  "/sys/fs/cgroup",
-                                  "/dev/zero",
-                                  "/dev/random",
-                                  "/dev/urandom",
-                                  "/run/nvidia-persistenced"};
-// How many CPUs there are: without it an engine would take a wrong number of threads.
+// Files that the driver reads about the machine and about its own process.
+constexpr const char* kSystemFiles[] = {"/etc/ld.so.cache",
+                                        "/etc/nvidia",
+                                        "/proc/self",
+                                        "/proc/driver/nvidia",
+                                        "/proc/devices",
+                                        "/proc/modules",
+                                        "/proc/cpuinfo",
+                                        "/proc/meminfo",
+                                        "/proc/stat",
+                                        "/proc/filesystems",
+                                        "/proc/version",
+                                        "/proc/sys/vm",
+                                        "/proc/sys/kernel",
+                                        "/sys/devices",
+                                        "/sys/bus",
+                                        "/sys/class",
+                                        "/sys/module",
+                                        "/sys/kernel/mm",
+                                        "/sys/fs/cgroup",
+                                        "/dev/zero",
+                                        "/dev/random",
+                                        "/dev/urandom",
+                                        "/run/nvidia-persistenced"};
+// The number of CPUs. Without them an engine would start a wrong number of threads.
 constexpr const char* kCpuCounts[] = {"/sys/devices/system/cpu/online",
                                       "/sys/devices/system/cpu/possible",
                                       "/sys/devices/system/cpu/present"};
-// The driver names its threads (/proc/self/task/N/comm); cuInit fails where it cannot.
+// The driver names its threads (/proc/self/task/N/comm); cuInit fails if it cannot.
 constexpr char kThreads[] = "/proc/self/task";
 constexpr char kMpsFolder[] = "/tmp/nvidia-mps";
 
@@ -82,12 +81,12 @@ LandlockPaths GpuPaths() {
   }
   paths.devices.push_back("/dev/null");
   for (const char* path : kLibraries) paths.readable.push_back(path);
-  for (const char* path : kFacts) paths.readable.push_back(path);
+  for (const char* path : kSystemFiles) paths.readable.push_back(path);
   for (const absl::string_view folder :
        absl::StrSplit(Variable("LD_LIBRARY_PATH"), ':', absl::SkipEmpty())) {
     paths.readable.emplace_back(folder);
   }
-  // A bundle's libraries stand beside its programs.
+  // The libraries of a bundle are in the folder lib beside that of its programs.
   char program[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
   if (length > 0) {
@@ -95,13 +94,13 @@ LandlockPaths GpuPaths() {
     paths.readable.push_back(absl::StrCat(path.substr(0, path.rfind('/')), "/../lib"));
   }
   paths.writable.emplace_back(kThreads);
-  // Where there is a server that several processes share the GPU through, its pipes are there.
+  // The pipes of the MPS server, through which several processes can share the GPU.
   const absl::string_view mps = Variable("CUDA_MPS_PIPE_DIRECTORY");
   paths.writable.emplace_back(mps.empty() ? absl::string_view(kMpsFolder) : mps);
   return paths;
 }
 
-// Text without allocation: this runs in a signal handler.
+// Formats without allocation, because it runs in a signal handler.
 void ReportRefusedCall(int, siginfo_t* info, void* context) {
   char text[] = "refused system call 0000\n";
   int number = info->si_syscall;

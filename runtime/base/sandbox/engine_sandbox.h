@@ -1,29 +1,29 @@
-// What confines an engine process, so that an operator that means harm reaches what the engine
-// has, and nothing else of the machine.
+// The sandbox of an engine process. A malicious operator can reach the resources of its engine, but
+// nothing else on the machine.
 //
 //   layer      CPU engine                             GPU engine
-//   Landlock   no file can be opened, except for       the driver's devices; to read: the system's
-//              the number of CPUs. (An operator's      libraries and what the kernel says of
-//              devices object is memory.)
+//   Landlock   can open only the files with the       can open the driver's devices, and read the
+//              number of CPUs (an operator's          system's libraries and the files in which
+//              shared object is in memory)            the kernel describes devices
 //   seccomp    a list of allowed calls: threads,      a list of refused calls: new sockets, other
-//              memory, time, what is open already     processes, programs, kernel interfaces
+//              memory, time, open descriptors         processes, programs, kernel interfaces
 //
-// Operators of a GPU make no system calls; there the layers hold a driver or an engine that was
-// taken over through the memory that it shares with its kernel.
+// Operators of a GPU make no system calls. There the layers confine a driver or an engine that was
+// compromised through the memory that it shares with its kernel.
 //
-// A layer that the kernel does not have is left out, and DescribeSandbox (sandbox.h) says so.
-// Not held back: the engine's own memory, CPU time, amounts of memory, attributes of files (stat)
-// by the path.
+// A layer that the kernel does not support is omitted, and DescribeSandbox (sandbox.h) reports it.
+// Not restricted: the engine's own memory, CPU time, amounts of memory, and reading attributes of
+// files (stat) by path.
 //
-// For measurements, $RESIDENTD_ENGINE_SANDBOX of the daemon chooses layers: "off"; "files": without
-// the filter; "calls": without Landlock; "report": all, and each refused call is written to stderr
-// with its number (a driver's thread that blocks SIGSYS is killed by it). Otherwise: all.
+// For measurements, $RESIDENTD_ENGINE_SANDBOX of the daemon selects layers: "off": none; "files":
+// only Landlock; "calls": only seccomp; "report": all, and the number of each refused call is
+// written to stderr (a driver's thread that blocks SIGSYS is killed by it). Otherwise: all.
 //
 // Thread safety: the functions that confine are called once, from one thread.
 //
-//   ConfineEngineFiles(...)   before the process starts threads: Landlock binds the calling
-//                             thread and those that it starts
-//   ConfineEngineCalls(...)   CPU: at once after it. GPU: when the driver is up.
+//   ConfineEngineFiles(...)   before the process starts threads: Landlock applies to the calling
+//                             thread and to the threads that it starts
+//   ConfineEngineCalls(...)   CPU: directly after it. GPU: when the driver is initialised.
 #ifndef RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
 #define RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
 
@@ -33,15 +33,15 @@ namespace resident {
 
 inline constexpr char kEngineSandboxVariable[] = "RESIDENTD_ENGINE_SANDBOX";
 
-// Whether $RESIDENTD_ENGINE_SANDBOX leaves the layer on.
+// Whether $RESIDENTD_ENGINE_SANDBOX enables the layer.
 bool EngineFilesConfined();
 bool EngineCallsConfined();
 
 enum class EngineKind { kCpu, kGpu };
 
-// INTERNAL: a layer that the kernel has could not be put in place.
+// INTERNAL: a layer that the kernel supports could not be applied.
 absl::Status ConfineEngineFiles(EngineKind kind);
-// All threads of the process. REQUIRES: ConfineEngineFiles.
+// Applies to all threads of the process. REQUIRES: ConfineEngineFiles was called.
 absl::Status ConfineEngineCalls(EngineKind kind);
 
 }  // namespace resident

@@ -18,7 +18,7 @@
 namespace resident {
 namespace {
 
-// What the header of an older system does not have yet.
+// Constants that the headers of older systems do not have.
 constexpr uint64_t kRefer = 1ull << 13;          // Version 2.
 constexpr uint64_t kTruncate = 1ull << 14;       // Version 3.
 constexpr uint64_t kDeviceControl = 1ull << 15;  // Version 5.
@@ -41,9 +41,9 @@ constexpr uint64_t kWrite = kRead | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACC
                             kTruncate;
 constexpr uint64_t kDevice = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE |
                              LANDLOCK_ACCESS_FS_READ_DIR | kDeviceControl;
-// Those that make sense for a file that is no folder.
-constexpr uint64_t kOfFiles = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE |
-                              LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate | kDeviceControl;
+// The rights that apply to files that are not folders.
+constexpr uint64_t kFileRights = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE |
+                                 LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate | kDeviceControl;
 
 absl::Status Failed(const char* what) {
   return absl::InternalError(absl::StrCat("Landlock: ", what, ": ", strerror(errno)));
@@ -51,12 +51,12 @@ absl::Status Failed(const char* what) {
 
 absl::Status Allow(int ruleset, const std::string& path, uint64_t access) {
   const int fd = open(path.c_str(), O_PATH | O_CLOEXEC);
-  if (fd < 0) return absl::OkStatus();  // What does not exist needs no rule.
+  if (fd < 0) return absl::OkStatus();  // A path that does not exist needs no rule.
   absl::Cleanup close_fd = [&] { close(fd); };
   struct stat status;
   if (fstat(fd, &status) != 0) return Failed("stat");
   landlock_path_beneath_attr rule = {};
-  rule.allowed_access = S_ISDIR(status.st_mode) ? access : access & kOfFiles;
+  rule.allowed_access = S_ISDIR(status.st_mode) ? access : access & kFileRights;
   rule.parent_fd = fd;
   if (syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0) {
     return Failed(path.c_str());

@@ -1,7 +1,7 @@
-// Landlock: the calling thread, and what it starts, can open no files but given ones.
+// Landlock: the calling thread, and what it starts, can open only the given files.
 //
-// Thread safety: the functions may be called from any thread; the rules bind the calling
-// one and its later children.
+// Thread safety: the functions may be called from any thread; the rules apply to the calling
+// thread and to the threads and processes that it starts later.
 #ifndef RESIDENT_RUNTIME_BASE_SANDBOX_LANDLOCK_H_
 #define RESIDENT_RUNTIME_BASE_SANDBOX_LANDLOCK_H_
 
@@ -20,7 +20,7 @@ struct LandlockPaths {
   std::vector<std::string> devices;
 };
 
-// Version of the kernel's Landlock; 0: it has none, or it is switched off.
+// Version of the kernel's Landlock; 0: it has none, or it is disabled.
 int LandlockVersion();
 
 // REQUIRES: LandlockVersion() > 0, and PR_SET_NO_NEW_PRIVS.

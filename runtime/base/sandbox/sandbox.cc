@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kDescriptors = 256;
 
-// Sanitizers map far more than they use: then there is no limit on address space.
+// Sanitizers map much more memory than they use, so with them the address space is not limited.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kLimitMemory = false;
 #else
@@ -32,7 +32,7 @@ absl::Status Limit(int resource, uint64_t soft, uint64_t hard) {
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
     return absl::InternalError(absl::StrCat("getrlimit: ", strerror(errno)));
   }
-  // An unprivileged process may not raise the hard one.
+  // An unprivileged process must not raise the hard limit.
   limit.rlim_max = std::min<rlim_t>(limit.rlim_max, hard);
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, soft);
   if (setrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) {
@@ -45,7 +45,7 @@ absl::Status SetLimits(const SandboxOptions& options) {
   absl::Status status = Limit(RLIMIT_CORE, 0, 0);
   if (status.ok()) status = Limit(RLIMIT_NOFILE, kDescriptors, kDescriptors);
   if (status.ok() && options.cpu_seconds != 0) {
-    // At the first SIGXCPU, a second later SIGKILL.
+    // SIGXCPU at the soft limit, SIGKILL one second later.
     status = Limit(RLIMIT_CPU, options.cpu_seconds, options.cpu_seconds + 1);
   }
   if (status.ok() && options.memory_bytes != 0 && kLimitMemory) {
@@ -59,8 +59,8 @@ absl::Status SetLimits(const SandboxOptions& options) {
 
 std::string LandlockName() { return absl::StrCat("Landlock (version ", LandlockVersion(), ")"); }
 
-// What engines may do where one of the layers is turned off, or both.
-absl::string_view Open(bool files, bool calls) {
+// The part that is not confined if one of the layers, or both, are disabled.
+absl::string_view DescribeUnconfined(bool files, bool calls) {
   if (files) return "in the system calls that their operators may make";
   return calls ? "in the files that their operators may open" : "at all";
 }
@@ -89,16 +89,16 @@ SandboxLayers DescribeSandbox() {
   } else {
     layers.missing.push_back(
         "compilers, and operators on the CPU engine, can open EVERY FILE THAT THE DAEMON'S USER "
-        "CAN READ: there is no Landlock. Fix: Linux 5.13 or later, with landlock in its lsm= list "
-        "and its system calls allowed");
+        "CAN READ: the kernel has no Landlock. Fix: use Linux 5.13 or later, with landlock in its "
+        "lsm= list and its system calls allowed");
   }
   if (HasSyscallFilters()) {
     held.push_back("seccomp");
   } else {
     layers.missing.push_back(
-        "compilers, and operators on the CPU engine, are NOT HELD BACK from the network and other "
-        "processes: there are no seccomp filters. Fix: a kernel with CONFIG_SECCOMP_FILTER, and "
-        "its system call allowed");
+        "compilers, and operators on the CPU engine, CAN REACH THE NETWORK AND OTHER PROCESSES: "
+        "the kernel has no seccomp filters. Fix: use a kernel with CONFIG_SECCOMP_FILTER, and "
+        "allow its system call");
   }
   const char* const variable = getenv(kEngineSandboxVariable);
   const absl::string_view mode = variable == nullptr ? "" : variable;
@@ -111,7 +111,8 @@ SandboxLayers DescribeSandbox() {
   }
   if (!EngineFilesConfined() || !EngineCallsConfined()) {
     layers.missing.push_back(absl::StrCat(
-        "engines are NOT CONFINED ", Open(EngineFilesConfined(), EngineCallsConfined()), ": ",
+        "engines are NOT CONFINED ",
+        DescribeUnconfined(EngineFilesConfined(), EngineCallsConfined()), ": ",
         kEngineSandboxVariable, "=", mode,
         ", which is for measurements. Fix: remove the variable from the daemon's environment"));
   }

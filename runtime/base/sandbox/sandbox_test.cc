@@ -1,4 +1,4 @@
-// What holds in a confined process, tried from inside one.
+// Tests the restrictions of a confined process from inside one.
 #include "runtime/base/sandbox/sandbox.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ using ::testing::StartsWith;
 
 constexpr int kConfineFailed = 250;
 
-// The result (an errno, or 0) of `attempt` in a process that `confine` was called in.
+// Returns the result (an errno, or 0) of `attempt` in a process in which `confine` was called.
 int InProcess(const std::function<bool()>& confine, const std::function<int()>& attempt) {
   const pid_t pid = fork();
   if (pid == 0) _exit(confine() ? attempt() : kConfineFailed);
@@ -61,7 +61,7 @@ int InSandbox(const SandboxOptions& options, const std::function<int()>& attempt
   return InProcess([&] { return ConfineProcess(options).ok(); }, attempt);
 }
 
-// With the filter alone: a newer Landlock would refuse some of the same.
+// Applies only the filter, because a newer Landlock also refuses some of these calls.
 int InFilter(SyscallPolicy policy, const std::function<int()>& attempt) {
   return InProcess(
       [&] {
@@ -98,7 +98,7 @@ class FilesTest : public SandboxTest {
   }
 };
 
-TEST_F(FilesTest, OnlyThoseGivenCanBeOpened) {
+TEST_F(FilesTest, OnlyGivenFilesCanBeOpened) {
   EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(folder_ + "/inside", O_RDONLY); }), 0);
   EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(folder_ + "/new", O_WRONLY | O_CREAT); }), 0);
   EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(folder_ + "/../outside", O_RDONLY); }),
@@ -109,7 +109,7 @@ TEST_F(FilesTest, OnlyThoseGivenCanBeOpened) {
   EXPECT_EQ(InSandbox(options_, [] { return OpenFor("/proc/self/environ", O_RDONLY); }), EACCES);
 }
 
-TEST_F(FilesTest, ReadableIsNotWritable) {
+TEST_F(FilesTest, ReadableFilesAreNotWritable) {
   SandboxOptions options;
   options.readable = {folder_};
   EXPECT_EQ(InSandbox(options, [&] { return OpenFor(folder_ + "/inside", O_RDONLY); }), 0);
@@ -131,7 +131,7 @@ class SystemCallsTest : public SandboxTest {
   }
 };
 
-TEST_F(SystemCallsTest, ThereIsNoNetwork) {
+TEST_F(SystemCallsTest, SocketsAreRefused) {
   for (const int family : {AF_INET, AF_INET6, AF_UNIX, AF_NETLINK}) {
     EXPECT_EQ(InSandbox(options_, [&] { return socket(family, SOCK_STREAM, 0) >= 0 ? 0 : errno; }),
               EPERM)
@@ -139,7 +139,7 @@ TEST_F(SystemCallsTest, ThereIsNoNetwork) {
   }
 }
 
-TEST_F(SystemCallsTest, OtherProcessesAreOutOfReach) {
+TEST_F(SystemCallsTest, OtherProcessesCannotBeReached) {
   const pid_t parent = getpid();
   EXPECT_EQ(InSandbox(options_, [&] { return kill(parent, 0) == 0 ? 0 : errno; }), EPERM);
   EXPECT_EQ(
@@ -149,7 +149,7 @@ TEST_F(SystemCallsTest, OtherProcessesAreOutOfReach) {
   EXPECT_EQ(InSandbox(options_, [] { return setsid() >= 0 ? 0 : errno; }), EPERM);
 }
 
-// The errno of a system call; 0: it was done.
+// Returns the errno of a system call; 0: it succeeded.
 int Try(long call, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
   return syscall(call, a, b, c, d, e) >= 0 ? 0 : errno;
 }
@@ -162,7 +162,7 @@ struct Attempt {
   std::function<int()> make;
 };
 
-TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
+TEST_F(SystemCallsTest, SignalsLimitsAndMemoryOfOtherProcessesAreRefused) {
   const pid_t parent = getpid();
   siginfo_t info = {};
   info.si_code = SI_QUEUE;
@@ -170,7 +170,7 @@ TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
   sched_param lowest = {};
   cpu_set_t affinity;
   ASSERT_EQ(sched_getaffinity(0, sizeof(affinity), &affinity), 0);
-  // A segment that another process of the user has: attaching it needs its number only.
+  // A segment of another process of the same user: attaching it requires only its number.
   const long segment = shmget(IPC_PRIVATE, 4096, 0600);
   ASSERT_GE(segment, 0);
   shmid_ds segment_info;
@@ -226,8 +226,8 @@ TEST_F(SystemCallsTest, OtherProcessesGetNoSignalsAndNoLimits) {
   EXPECT_EQ(shmctl(static_cast<int>(segment), IPC_RMID, nullptr), 0);
 }
 
-// What an engine goes on to do once it is confined.
-TEST_F(SystemCallsTest, AnEngineHasThreadsMemoryAndItsSockets) {
+// An engine needs these after it is confined.
+TEST_F(SystemCallsTest, AnEngineCanUseThreadsMemoryAndItsSockets) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
   for (const SyscallPolicy policy : {SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine}) {
@@ -238,7 +238,7 @@ TEST_F(SystemCallsTest, AnEngineHasThreadsMemoryAndItsSockets) {
                          const int fd = memfd_create("object", MFD_CLOEXEC);
                          char byte = 'x';
                          if (value != 1 || fd < 0 || write(fd, &byte, 1) != 1) return 1;
-                         // As dlopen does.
+                         // This is what dlopen does.
                          const int again =
                              open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC);
                          if (again < 0 || mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE,
@@ -260,7 +260,7 @@ TEST_F(SystemCallsTest, AnEngineHasThreadsMemoryAndItsSockets) {
   close(sockets[1]);
 }
 
-TEST_F(SystemCallsTest, AnEngineStartsNothingAndConnectsToNothing) {
+TEST_F(SystemCallsTest, AnEngineCannotStartProcessesOrConnect) {
   const Attempt attempts[] = {
       {"fork", [] { return Try(SYS_fork); }},
       {"vfork", [] { return Try(SYS_vfork); }},
@@ -284,8 +284,8 @@ TEST_F(SystemCallsTest, AnEngineStartsNothingAndConnectsToNothing) {
   }
 }
 
-// Also where there is no Landlock.
-TEST_F(SystemCallsTest, ACpuEngineOpensNothingForWriting) {
+// This must also hold without Landlock.
+TEST_F(SystemCallsTest, ACpuEngineCannotOpenFilesForWriting) {
   const std::string file = folder_ + "/inside";
   const auto in_engine = [&](int flags) {
     return InFilter(SyscallPolicy::kCpuEngine, [&] { return OpenFor(file, flags); });
@@ -296,8 +296,8 @@ TEST_F(SystemCallsTest, ACpuEngineOpensNothingForWriting) {
   EXPECT_EQ(in_engine(O_RDONLY), 0);
 }
 
-// Also where there is no Landlock.
-TEST_F(SystemCallsTest, ACompilerThatStaysAloneOpensNothingForWriting) {
+// This must also hold without Landlock.
+TEST_F(SystemCallsTest, ASingleProcessCompilerCannotOpenFilesForWriting) {
   const std::string file = folder_ + "/inside";
   const auto in_compiler = [&](int flags) {
     return InFilter(SyscallPolicy::kCompilerAlone, [&] { return OpenFor(file, flags); });
@@ -308,8 +308,8 @@ TEST_F(SystemCallsTest, ACompilerThatStaysAloneOpensNothingForWriting) {
   EXPECT_EQ(in_compiler(O_RDONLY), 0);
 }
 
-// Harmless ones, of which nobody has thought, and those of later kernels.
-TEST_F(SystemCallsTest, CallsThatAreOnNoListAreRefused) {
+// Calls that no list contains, although they are harmless, and calls of later kernels.
+TEST_F(SystemCallsTest, CallsThatAreInNoListAreRefused) {
   constexpr long kUnknown = 999;
   for (const SyscallPolicy policy :
        {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone, SyscallPolicy::kCpuEngine}) {
@@ -325,8 +325,8 @@ TEST_F(SystemCallsTest, CallsThatAreOnNoListAreRefused) {
   }
 }
 
-// A filter that comes when there are threads binds them too.
-TEST_F(SystemCallsTest, AllThreadsOfAnEngineAreBound) {
+// A filter also applies to threads that were started before it.
+TEST_F(SystemCallsTest, AFilterAppliesToAllThreadsOfAnEngine) {
   EXPECT_EQ(InProcess([] { return true; },
                       [] {
                         std::promise<void> confined;
@@ -335,17 +335,17 @@ TEST_F(SystemCallsTest, AllThreadsOfAnEngineAreBound) {
                           confined.get_future().wait();
                           result.set_value(Try(SYS_socket, AF_INET, SOCK_STREAM, 0));
                         });
-                        const bool bound = ConfineEngineFiles(EngineKind::kGpu).ok() &&
-                                           ConfineEngineCalls(EngineKind::kGpu).ok();
+                        const bool ok = ConfineEngineFiles(EngineKind::kGpu).ok() &&
+                                        ConfineEngineCalls(EngineKind::kGpu).ok();
                         confined.set_value();
                         const int error = result.get_future().get();
                         other.join();
-                        return bound ? error : kConfineFailed;
+                        return ok ? error : kConfineFailed;
                       }),
             EPERM);
 }
 
-TEST_F(FilesTest, ACpuEngineOpensNothingButTheNumberOfCpus) {
+TEST_F(FilesTest, ACpuEngineCanOpenOnlyTheNumberOfCpus) {
   const auto in_engine = [](const std::string& path) {
     return InProcess([] { return ConfineEngineFiles(EngineKind::kCpu).ok(); },
                      [&] { return OpenFor(path, O_RDONLY); });
@@ -357,7 +357,7 @@ TEST_F(FilesTest, ACpuEngineOpensNothingButTheNumberOfCpus) {
   EXPECT_EQ(in_engine("/sys/devices/system/cpu/online"), 0);
 }
 
-TEST_F(FilesTest, AGpuEngineOpensLibrariesAndNoSecrets) {
+TEST_F(FilesTest, AGpuEngineCanOpenLibrariesButNoOtherFiles) {
   const auto in_engine = [](const std::string& path, int flags) {
     return InProcess([] { return ConfineEngineFiles(EngineKind::kGpu).ok(); },
                      [&] { return OpenFor(path, flags); });
@@ -383,7 +383,7 @@ TEST_F(SystemCallsTest, AProcessMaySignalAndLimitItself) {
                       }),
             0);
   EXPECT_EQ(InSandbox(options_, []() -> int { abort(); }), 1000 + SIGABRT);
-  // One that it started ends too, in whatever way.
+  // abort() also ends a process that it started, although not necessarily by SIGABRT.
   EXPECT_EQ(InSandbox(options_,
                       [] {
                         const pid_t pid = fork();
@@ -395,7 +395,7 @@ TEST_F(SystemCallsTest, AProcessMaySignalAndLimitItself) {
             0);
 }
 
-TEST_F(SystemCallsTest, FilesAreNotChangedByPathAlone) {
+TEST_F(SystemCallsTest, FilesCannotBeChangedByPathAlone) {
   const std::string file = folder_ + "/inside";
   const char* const path = file.c_str();
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -404,10 +404,10 @@ TEST_F(SystemCallsTest, FilesAreNotChangedByPathAlone) {
   const auto attribute = Pointer("user.sandbox");
   const Attempt attempts[] = {
       {"truncate", [&] { return Try(SYS_truncate, name, 0); }},
-      {"open to read and cut", [&] { return Try(SYS_open, name, O_RDONLY | O_TRUNC); }},
-      {"openat to read and cut",
+      {"open to read and truncate", [&] { return Try(SYS_open, name, O_RDONLY | O_TRUNC); }},
+      {"openat to read and truncate",
        [&] { return Try(SYS_openat, AT_FDCWD, name, O_RDONLY | O_TRUNC); }},
-      {"openat for nothing and cut",
+      {"openat without access and truncate",
        [&] { return Try(SYS_openat, AT_FDCWD, name, O_ACCMODE | O_TRUNC); }},
       {"chmod", [&] { return Try(SYS_chmod, name, 0600); }},
       {"fchmod", [&] { return Try(SYS_fchmod, fd, 0600); }},
@@ -433,7 +433,7 @@ TEST_F(SystemCallsTest, FilesAreNotChangedByPathAlone) {
   EXPECT_EQ(InSandbox(options_, [&] { return OpenFor(file, O_RDWR | O_TRUNC); }), 0);
 }
 
-TEST_F(SystemCallsTest, SingleProcessStaysAlone) {
+TEST_F(SystemCallsTest, ASingleProcessCannotForkOrExecute) {
   const auto start_another = [] {
     const pid_t pid = fork();
     if (pid == 0) _exit(0);
@@ -475,7 +475,7 @@ TEST_F(SandboxTest, MemoryOverTheLimitIsRefused) {
 }
 #endif
 
-TEST_F(SandboxTest, ProcessorTimeOverTheLimitEndsIt) {
+TEST_F(SandboxTest, ProcessorTimeOverTheLimitEndsTheProcess) {
   options_.cpu_seconds = 1;
   EXPECT_EQ(InSandbox(options_,
                       []() -> int {
@@ -484,7 +484,7 @@ TEST_F(SandboxTest, ProcessorTimeOverTheLimitEndsIt) {
             1000 + SIGXCPU);
 }
 
-TEST(SandboxLayersTest, EachLayerIsHeldOrMissing) {
+TEST(SandboxLayersTest, EachLayerIsUsedOrReportedAsMissing) {
   std::string held = "limits";
   size_t missing = 0;
   if (LandlockVersion() > 0) {
@@ -503,7 +503,7 @@ TEST(SandboxLayersTest, EachLayerIsHeldOrMissing) {
   EXPECT_THAT(layers.missing, SizeIs(missing));
 }
 
-TEST(SandboxLayersTest, LayersThatEnginesAreStartedWithoutAreNotNamed) {
+TEST(SandboxLayersTest, LayersThatAreDisabledForEnginesAreReportedAsMissing) {
   const size_t missing = DescribeSandbox().missing.size();
   const auto described = [](const char* mode) {
     setenv(kEngineSandboxVariable, mode, 1);
@@ -513,7 +513,7 @@ TEST(SandboxLayersTest, LayersThatEnginesAreStartedWithoutAreNotNamed) {
   };
   const SandboxLayers off = described("off");
   EXPECT_EQ(off.engines, "nothing (RESIDENTD_ENGINE_SANDBOX=off)");
-  EXPECT_EQ(off.held, DescribeSandbox().held);  // Of compilers.
+  EXPECT_EQ(off.held, DescribeSandbox().held);  // The layers of compilers do not change.
   ASSERT_THAT(off.missing, SizeIs(missing + 1));
   EXPECT_THAT(off.missing.back(), HasSubstr("engines are NOT CONFINED at all"));
   EXPECT_THAT(off.missing.back(), HasSubstr("RESIDENTD_ENGINE_SANDBOX=off"));
@@ -532,14 +532,14 @@ TEST(SandboxLayersTest, LayersThatEnginesAreStartedWithoutAreNotNamed) {
   ASSERT_THAT(calls.missing, SizeIs(missing + 1));
   EXPECT_THAT(calls.missing.back(), HasSubstr("files"));
 
-  // These confine.
+  // With these values engines are confined.
   for (const char* mode : {"report", "other", ""}) {
     EXPECT_THAT(described(mode).missing, SizeIs(missing)) << mode;
     EXPECT_THAT(described(mode).engines, StartsWith(DescribeSandbox().engines)) << mode;
   }
 }
 
-TEST(SandboxLayersTest, WhatIsMissingIsSaidWithWhatIsOpen) {
+TEST(SandboxLayersTest, AMissingLayerIsReportedWithWhatIsNotRestricted) {
   if (!HasSyscallFilters()) GTEST_SKIP() << "this kernel has no seccomp filters";
   SandboxLayers layers;
   std::thread([&] {
@@ -548,9 +548,8 @@ TEST(SandboxLayersTest, WhatIsMissingIsSaidWithWhatIsOpen) {
   }).join();
   EXPECT_EQ(layers.held, "limits");
   EXPECT_EQ(layers.engines, "nothing");
-  EXPECT_THAT(layers.missing,
-              ElementsAre(HasSubstr("EVERY FILE THAT THE DAEMON'S USER CAN READ"),
-                          HasSubstr("NOT HELD BACK from the network and other processes")));
+  EXPECT_THAT(layers.missing, ElementsAre(HasSubstr("EVERY FILE THAT THE DAEMON'S USER CAN READ"),
+                                          HasSubstr("CAN REACH THE NETWORK AND OTHER PROCESSES")));
   EXPECT_THAT(layers.missing, Each(HasSubstr(". Fix: ")));
 }
 

@@ -21,7 +21,7 @@
 namespace resident {
 namespace {
 
-// What the headers of an older system do not have yet.
+// Constants that the headers of older systems do not have.
 constexpr int kMountSetattr = 442;
 constexpr int kQuotactlFd = 443;
 constexpr int kProcessMrelease = 448;
@@ -32,16 +32,16 @@ constexpr int kOpenTreeAttr = 467;
 constexpr int kFileSetattr = 469;
 constexpr uint32_t kPrSetVma = 0x53564d41;
 
-// New namespaces by clone.
+// Flags of clone that create namespaces.
 constexpr uint32_t kNamespaceFlags = CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                                      CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS;
 
-// Allowed to compilers and to the CPU engine: what is open already, memory, threads, the process's
-// own signals, and time.
+// Allowed to compilers and to the CPU engine: open descriptors, memory, threads, the process's own
+// signals, and time.
 constexpr int kBasics[] = {
     SYS_futex,
     SYS_sched_yield,
-    // What is open.
+    // Open descriptors.
     SYS_read,
     SYS_write,
     SYS_readv,
@@ -119,11 +119,11 @@ constexpr int kBasics[] = {
     SYS_sysinfo,
 };
 
-// Allowed to the CPU engine beside the basics: requests that come with a descriptor.
+// Also allowed to the CPU engine: requests that come with a descriptor.
 constexpr int kCpuEngineCalls[] = {SYS_recvmsg};
 
-// Allowed to compilers beside the basics: looking at files, and at themselves. Where there is
-// Landlock it decides about the files.
+// Also allowed to compilers: reading attributes of files and of themselves. Landlock, if the
+// kernel has it, restricts the files.
 constexpr int kCompilerCalls[] = {
     SYS_stat,       SYS_lstat,       SYS_statx,      SYS_access,    SYS_faccessat,
     SYS_faccessat2, SYS_readlink,    SYS_readlinkat, SYS_getcwd,    SYS_getdents64,
@@ -132,8 +132,8 @@ constexpr int kCompilerCalls[] = {
     SYS_getsid,     SYS_getpriority, SYS_getresuid,  SYS_getresgid, SYS_sched_getattr,
 };
 
-// Allowed to a compiler that consists of several programs: making files in its folder, and
-// programs that it starts and waits for (the driver g++ starts cc1plus, as, collect2 and ld).
+// Allowed to a compiler that consists of several programs: creating files in its folder, and
+// starting programs and waiting for them (the driver g++ starts cc1plus, as, collect2 and ld).
 constexpr int kDriverCalls[] = {
     SYS_ftruncate, SYS_fallocate, SYS_fsync,  SYS_fdatasync, SYS_rename,
     SYS_renameat,  SYS_renameat2, SYS_unlink, SYS_unlinkat,  SYS_mkdir,
@@ -143,8 +143,8 @@ constexpr int kDriverCalls[] = {
 };
 
 // Refused to the GPU engine. It has no list of allowed calls, because the calls of NVIDIA's driver
-// differ from version to version and from machine to machine (its own threads, and device files of
-// several kinds): a list that was made on one machine ends engines on another. Operators of a GPU
+// differ between versions and between machines (its own threads, and device files of several
+// kinds): with a list from one machine, engines on another machine would fail. Operators of a GPU
 // make no system calls.
 constexpr int kRefusedToGpuEngine[] = {
     // Networks, and new connections to other processes.
@@ -175,8 +175,8 @@ constexpr int kRefusedToGpuEngine[] = {
     SYS_ioprio_set,
     SYS_setpgid,
     SYS_setsid,
-    // Objects that all processes of a user share. Their numbers can be guessed, so that refusing
-    // the call that looks one up is not enough.
+    // Objects that all processes of a user share. Their numbers can be guessed, so it is not
+    // enough to refuse the call that looks one up.
     SYS_msgget,
     SYS_msgsnd,
     SYS_msgrcv,
@@ -216,8 +216,8 @@ constexpr int kRefusedToGpuEngine[] = {
     kQuotactlFd,
     SYS_mknod,
     SYS_mknodat,
-    // Files by path, which Landlock leaves alone: owners, modes, times, attributes; and their
-    // length, which it knows from version 3 on.
+    // Changes of files by path that Landlock does not restrict: owners, modes, times, attributes;
+    // and their length, which it restricts since version 3.
     SYS_truncate,
     SYS_chmod,
     SYS_fchmod,
@@ -285,7 +285,7 @@ constexpr int kRefusedToGpuEngine[] = {
 
 using Conditions = std::vector<scmp_arg_cmp>;
 
-// Of the argument's low half, which is all that the kernel reads of those that are looked at here.
+// Compares the low half of an argument. The kernel reads only this half of the arguments here.
 scmp_arg_cmp HasBits(unsigned argument, uint32_t mask, uint32_t bits) {
   return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, bits);
 }
@@ -301,7 +301,8 @@ class Filter {
     if (context_ == nullptr) error_ = -ENOMEM;
   }
 
-  // The rule's action for the call if all conditions hold; of several rules, any.
+  // Adds a rule: the call gets the rule's action if all conditions hold. If there are several rules
+  // for a call, one that matches is enough.
   void Add(int call, const Conditions& conditions = {}) { AddWith(rule_action_, call, conditions); }
   void AddWith(uint32_t action, int call, const Conditions& conditions = {}) {
     if (error_ != 0) return;
@@ -318,7 +319,7 @@ class Filter {
   void Set(scmp_filter_attr attribute, uint32_t value) {
     if (error_ == 0) error_ = seccomp_attr_set(context_.get(), attribute, value);
   }
-  // What threads call most. (Linux before 5.11 goes through the filter for each call.)
+  // Checks this frequent call first. (Linux before 5.11 runs the filter for each call.)
   void Prefer(int call) {
     if (error_ == 0) error_ = seccomp_syscall_priority(context_.get(), call, 255);
   }
@@ -338,15 +339,15 @@ class Filter {
   int error_ = 0;
 };
 
-// The calls whose arguments decide, for processes with a list of allowed calls.
+// Rules that depend on arguments, for processes with a list of allowed calls.
 void AllowWithinItself(Filter& filter, bool one_process) {
-  // No namespaces; in a process that stays alone, threads only.
+  // No namespaces; only threads if `one_process`.
   const uint32_t thread = one_process ? CLONE_THREAD : 0;
   filter.Add(SYS_clone, {HasBits(0, kNamespaceFlags | thread, thread)});
-  // abort() sends itself a signal. In a process that this one starts it cannot, and ends by an
-  // illegal instruction instead.
+  // abort() sends a signal to its own process. In a process that this one starts, the signal is
+  // refused, and abort() ends that process by an illegal instruction instead.
   filter.Add(SYS_tgkill, {Is(0, static_cast<uint32_t>(getpid()))});
-  // 0: the caller.
+  // Process 0 is the caller.
   for (const int call : {SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setparam,
                          SYS_sched_setattr, SYS_sched_setaffinity}) {
     filter.Add(call, {Is(0, 0)});
@@ -358,15 +359,15 @@ void AllowWithinItself(Filter& filter, bool one_process) {
   filter.AddEach(SYS_prctl, 0, {PR_SET_NAME, PR_GET_NAME, kPrSetVma});
 }
 
-// O_TMPFILE has the bit of O_DIRECTORY and is for writing.
+// O_TMPFILE includes the bit of O_DIRECTORY and requires an access mode for writing.
 void AllowReading(Filter& filter) {
   constexpr uint32_t kWrites = O_ACCMODE | O_CREAT | O_TRUNC;
   filter.Add(SYS_open, {HasBits(1, kWrites, 0)});
   filter.Add(SYS_openat, {HasBits(2, kWrites, 0)});
 }
 
-// A file that is cut must also be opened for writing, since Landlock before version 3 asks for no
-// more than the access that the descriptor gives.
+// O_TRUNC is allowed only together with write access, because Landlock before version 3 checks only
+// the access mode of the descriptor.
 void AllowOpening(Filter& filter) {
   for (const auto& [call, flags] : {std::pair{SYS_open, 1u}, {SYS_openat, 2u}}) {
     filter.Add(call, {HasBits(flags, O_TRUNC, 0)});
@@ -386,10 +387,10 @@ void RefuseToGpuEngine(Filter& filter) {
                          SYS_sched_setattr, SYS_sched_setaffinity}) {
     filter.Add(call, {IsNot(0, 0)});
   }
-  // A descriptor's news can be sent to any process, as a signal.
+  // These would send signals about a descriptor to any process.
   filter.AddEach(SYS_fcntl, 1, {F_SETOWN, F_SETOWN_EX, F_SETSIG});
   filter.AddEach(SYS_ioctl, 1, {FIOSETOWN, SIOCSPGRP});
-  // As AllowOpening: cutting a file that is opened for reading, or for nothing.
+  // Like AllowOpening: refuse to truncate a file that is opened for reading or without access.
   for (const auto& [call, flags] : {std::pair{SYS_open, 1u}, {SYS_openat, 2u}}) {
     for (const uint32_t access : {uint32_t{O_RDONLY}, uint32_t{O_ACCMODE}}) {
       filter.Add(call, {HasBits(flags, O_TRUNC | O_ACCMODE, O_TRUNC | access)});
@@ -409,12 +410,12 @@ absl::Status FilterSyscalls(const FilterOptions& options) {
   const bool refuses = options.policy == SyscallPolicy::kGpuEngine;
   Filter filter(/*default_action=*/refuses ? SCMP_ACT_ALLOW : refuse,
                 /*rule_action=*/refuses ? refuse : SCMP_ACT_ALLOW);
-  // Calls of another architecture, or of x32. An engine whose operator tries them goes on.
+  // Calls of another architecture, or of x32. They fail in an engine, and end a compiler.
   const bool engine = refuses || options.policy == SyscallPolicy::kCpuEngine;
   filter.Set(SCMP_FLTATR_ACT_BADARCH, engine ? refuse : SCMP_ACT_KILL_PROCESS);
   filter.Set(SCMP_FLTATR_CTL_TSYNC, options.all_threads ? 1 : 0);
-  // Their flags stand in memory, where a filter cannot look: the C library then calls clone and
-  // openat.
+  // The flags of these calls are in memory, which a filter cannot read. After ENOSYS the C library
+  // calls clone and openat.
   filter.AddWith(SCMP_ACT_ERRNO(ENOSYS), SYS_clone3);
   filter.AddWith(SCMP_ACT_ERRNO(ENOSYS), SYS_openat2);
   switch (options.policy) {

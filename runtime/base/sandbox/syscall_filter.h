@@ -1,21 +1,21 @@
-// Seccomp filters, made with libseccomp: system calls that a process has no use for fail with
+// Seccomp filters, made with libseccomp: system calls that a process does not need fail with
 // EPERM. There is one policy for each kind of process.
 //
-//   policy               kind of list     for
+//   policy               kind of list     used for
 //   kCompiler            allowed calls    a host compiler: a driver and the programs that it starts
 //   kCompilerAlone       allowed calls    NVRTC and nvJitLink, in one process
 //   kCpuEngine           allowed calls    this project's code, and operators as native code in it
-//   kGpuEngine           refused calls    NVIDIA's driver, whose calls differ from version to
-//   version
+//   kGpuEngine           refused calls    NVIDIA's driver, whose calls differ between versions
 //
-// The lists of the compilers have what g++ 12 (with cc1plus, as, collect2, ld and lto1) and NVRTC
-// and nvJitLink 13.0 were seen to call, by strace, and calls that do the same or as little.
+// The lists of the compilers contain the calls of g++ 12 (with cc1plus, as, collect2, ld and lto1)
+// and of NVRTC and nvJitLink 13.0 that strace showed, and calls that do the same or less.
 //
-// Files are restricted by Landlock (landlock.h). kCompilerAlone and kCpuEngine open files to read
-// only, also where there is no Landlock.
+// Landlock restricts files (landlock.h). kCompilerAlone and kCpuEngine can open files only for
+// reading, also without Landlock.
 //
-// Thread safety: the functions may be called from any thread. A filter binds the calling thread
-// and the threads and processes that it starts, or all threads of the process (FilterOptions).
+// Thread safety: the functions may be called from any thread. A filter applies to the calling
+// thread and to the threads and processes that it starts, or to all threads of the process
+// (FilterOptions).
 #ifndef RESIDENT_RUNTIME_BASE_SANDBOX_SYSCALL_FILTER_H_
 #define RESIDENT_RUNTIME_BASE_SANDBOX_SYSCALL_FILTER_H_
 
@@ -23,22 +23,22 @@
 
 namespace resident {
 
-// Whether the kernel has filters.
+// Whether the kernel supports filters.
 bool HasSyscallFilters();
 
-// No policy allows: new sockets and connections; signals to, inspection of and limits and
-// schedules for other processes; System V and POSIX message queues, semaphores and shared memory;
-// changing a file by its path alone (truncate, modes, owners, times, attributes); mounts,
-// namespaces, keys, modules, clocks, io_uring, bpf, leaving the process group. The calling process
-// may signal itself, as abort() does.
+// No policy allows: new sockets and connections; signals to other processes, and their inspection,
+// limits and schedules; System V and POSIX message queues, semaphores and shared memory; changing a
+// file by its path alone (truncate, modes, owners, times, attributes); mounts, namespaces, keys,
+// modules, clocks, io_uring, bpf, leaving the process group. The calling process may signal itself,
+// as abort() does.
 enum class SyscallPolicy {
-  // Allowed: what is open already, memory, threads, time; files and other programs, as far as
-  // Landlock lets it. No messages on sockets.
+  // Allowed: open descriptors, memory, threads, time; files and other programs that Landlock
+  // allows. No messages on sockets.
   kCompiler,
-  // Allowed: what is open already, memory, threads, time; opening files to read. No messages on
+  // Allowed: open descriptors, memory, threads, time; opening files for reading. No messages on
   // sockets, no fork and no exec.
   kCompilerAlone,
-  // Allowed: the same, and messages on sockets that are open already.
+  // Allowed: the same, and messages on open sockets.
   kCpuEngine,
   // Refused: what no policy allows, and fork and exec.
   kGpuEngine,
@@ -46,10 +46,10 @@ enum class SyscallPolicy {
 
 struct FilterOptions {
   SyscallPolicy policy = SyscallPolicy::kCompiler;
-  // All threads of the process, and not only the calling one.
+  // Apply the filter to all threads of the process, and not only to the calling one.
   bool all_threads = false;
-  // A refused call raises SIGSYS in the thread that made it, in place of failing: for a handler
-  // that reports it.
+  // A refused call raises SIGSYS in the calling thread instead of failing, for a handler that
+  // reports it.
   bool trap = false;
 };
 

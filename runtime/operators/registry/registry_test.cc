@@ -62,12 +62,12 @@ TEST(BuiltinOperatorsTest, TestOperatorsAreThereOnlyWhenAskedForAndFollowTheBuil
 TEST(BuiltinOperatorsTest, UnknownNameSuggestsTheNearest) {
   const auto registry = Make(false);
   EXPECT_EQ(registry->Resolve("ad", 0).status().message(),
-            "no operator 'ad'. Fix: did you mean 'add'? Operators.List names all there are");
+            "no operator 'ad'. Fix: did you mean 'add'? Operators.List lists all operators");
   EXPECT_EQ(registry->Resolve("sum_row", 0).status().message(),
             "no operator 'sum_row'. Fix: did you mean 'sum_rows'? Operators.List names all there "
             "are");
   EXPECT_EQ(registry->Resolve("convolution", 0).status().message(),
-            "no operator 'convolution'. Fix: Operators.List names all there are");
+            "no operator 'convolution'. Fix: see Operators.List for all operators");
 }
 
 TEST(BuiltinOperatorsTest, HugeOrUnprintableNamesAreShortenedInTheMessage) {
@@ -246,9 +246,10 @@ TEST_F(RegistryTest, AStaleRevisionIsAbortedWithBoth) {
   Activate("swish");
   const auto stale = registry_->Activate("swish", 0, first.revision, false, commit_);
   EXPECT_EQ(stale.status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(stale.status().message(),
-            "operator 'swish' was expected at revision 101 and it is at revision 102: somebody "
-            "else has changed it. Fix: look at it again, then repeat the call with its revision");
+  EXPECT_EQ(
+      stale.status().message(),
+      "operator 'swish' was expected at revision 101 and it is at revision 102: another "
+      "caller has changed it. Fix: read its state again, then repeat the call with its revision");
   EXPECT_EQ(TryStage("swish", Spec(), first.revision).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(TryStage("swish", Spec(), 0).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(TryStage("new", Spec(), 7).status().code(), absl::StatusCode::kAborted);

@@ -71,7 +71,7 @@ TEST(CheckExamplesTest, RefusesDataOfAnotherSize) {
   Example example = Good();
   example.values[0].data.resize(7);
   ExpectRefused(example,
-                "argument 1 'x' of op: the example has 7 bytes of data for it, and it "
+                "argument 1 'x' of op: the example has 7 bytes of data for it, but it "
                 "takes 8 bytes");
   example = Good();
   example.values[1].data.resize(12);
@@ -96,7 +96,7 @@ TEST(CheckExamplesTest, RefusesExpectationsOfSomeOutputs) {
 TEST(CheckExamplesTest, RefusesAScalarWithAShape) {
   Example example = Good();
   example.values[4].shape = {1};
-  ExpectRefused(example, "a scalar has no shape, and [1] was sent");
+  ExpectRefused(example, "a scalar has no shape, but [1] was sent");
 }
 
 TEST(CheckExamplesTest, RefusesTolerancesThatAreNone) {

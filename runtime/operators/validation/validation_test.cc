@@ -305,7 +305,7 @@ TEST(ValidationTest, ActiveVersionThatFailsIsNoReference) {
   ValidationJob job = Job("twice");
   job.active_slot = testing::TrialSlot("fails");
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Try(job), HasSubstr("the active version's outputs were to be what is expected"));
+  ExpectRefused(Try(job), HasSubstr("the active version's outputs are the expected values"));
 }
 
 TEST(ValidationTest, OperatorThatNeverReturnsIsGivenUp) {
