@@ -26,10 +26,10 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
                                                 std::unique_ptr<Workload> work, Ticket ticket,
                                                 Answer answer) {
   auto batch = Planner::Fill(message, deadline, std::move(work), std::move(ticket));
-  // The client is kept until its batch is answered.
-  batch->done = [this, client, answer = std::move(answer)](Batch& finished) {
+  // The client is kept until its batch is answered. This is called once: it moves its captures.
+  batch->done = [this, client, answer = std::move(answer)](Batch& finished) mutable {
     auto held = static_cast<RequestBatch&>(finished).shared_from_this();
-    const auto finish = [client, answer, held] {
+    auto finish = [client = std::move(client), answer = std::move(answer), held] {
       // Whoever has the answer may use the queue and the quota again.
       held->ticket.EndTasks();
       answer(*held);
@@ -39,11 +39,11 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
       held->ticket.Release();
     };
     if (held->shadow != nullptr) {
-      shadow_->Run(held, finish);
+      shadow_->Run(held, std::move(finish));
     } else if (inline_batch == &finished) {
       finish();
     } else {
-      answers_->Post(finish);
+      answers_->Post(std::move(finish));
     }
   };
   return batch;

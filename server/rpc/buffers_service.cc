@@ -12,6 +12,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/device_reader.h"
 #include "server/rpc/download_stream.h"
+#include "server/rpc/grpc_call.h"
 #include "server/rpc/shared_memory.h"
 #include "server/rpc/status.h"
 #include "server/rpc/upload_stream.h"
@@ -115,12 +116,12 @@ grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* 
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* BuffersService::Upload(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-  return UploadStream::Start(core_, *context, *response);
+  return StartReadCall<UploadStream>(*context, core_, *response);
 }
 
 grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
     grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
-  return DownloadStream::Start(core_, *context, *request);
+  return StartWriteCall<DownloadStream>(*context, core_, *request);
 }
 
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,

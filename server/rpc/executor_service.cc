@@ -1,5 +1,6 @@
 #include "server/rpc/executor_service.h"
 
+#include "server/rpc/grpc_call.h"
 #include "server/rpc/run_call.h"
 #include "server/rpc/submit_stream.h"
 
@@ -13,7 +14,7 @@ grpc::ServerUnaryReactor* ExecutorService::Run(grpc::CallbackServerContext* cont
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExecutorService::Submit(
     grpc::CallbackServerContext* context) {
-  return SubmitStream::Start(core_, *context);
+  return StartBidiCall<SubmitStream>(*context, core_);
 }
 
 }  // namespace resident

@@ -1,12 +1,14 @@
 #include "server/rpc/health_service.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "server/rpc/live_streams.h"
+#include "server/rpc/bidi_stream.h"
+#include "server/rpc/grpc_call.h"
 #include "server/rpc/status.h"
 
 namespace resident {
@@ -32,59 +34,39 @@ absl::Status CheckName(const std::string& service) {
 
 }  // namespace
 
-// One Watch. Operations are started under mu_, and none after Finish.
-class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthCheckResponse>,
-                                         public LiveStream,
-                                         public std::enable_shared_from_this<WatchStream> {
+// One Watch.
+class HealthService::WatchStream final : public BidiStream<NoMessage, HealthCheckResponse> {
  public:
-  // Owns itself until gRPC is done with it.
-  static WatchStream* Start(HealthService& health, const std::string& peer,
-                            const std::string& service) {
-    std::shared_ptr<WatchStream> watch(new WatchStream(health, peer, service));
-    watch->self_ = watch;
-    health.core_.streams->Add(watch);
-    const absl::Status status = watch->Open();
-    if (!status.ok()) watch->End(status);
-    return watch.get();  // gRPC destroys nothing before this handler has returned.
-  }
+  WatchStream(Transport& transport, HealthService& health)
+      : BidiStream(transport, health.core_), health_(health) {}
 
+  void Open(const CallbackServerContext& context, const std::string& service) {
+    peer_ = context.peer();
+    service_ = service;
+    Register();
+    const absl::Status status = Begin();
+    absl::MutexLock lock(&mu_);
+    if (!status.ok()) Conclude(status);
+  }
   const std::string& service() const { return service_; }
 
   // The service's status is `status` from here on.
   void Tell(Status::ServingStatus status) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     latest_ = status;
-    Advance();
-  }
-  void End(const absl::Status& status) override {
-    absl::MutexLock lock(&mu_);
-    if (end_.ok()) end_ = status;
-    Advance();
+    WriteLatest();
   }
 
-  void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mu_);
-    writing_ = false;
-    if (!ok && end_.ok()) end_ = errors::Cancelled();
-    Advance();
-  }
-  void OnCancel() override { End(errors::Cancelled()); }
+  void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { WriteLatest(); }
   void OnDone() override {
-    health_.core_.streams->Remove(this);
-    if (opened_) {
-      health_.Remove(this);
-      health_.on_watch_(peer_, /*open=*/false);
-    }
-    self_.reset();
+    if (!opened_) return;
+    health_.Remove(this);
+    health_.on_watch_(peer_, /*open=*/false);
   }
 
  private:
-  WatchStream(HealthService& health, std::string peer, std::string service)
-      : health_(health), peer_(std::move(peer)), service_(std::move(service)) {}
-
-  absl::Status Open() {
-    absl::Status status = CheckName(service_);
-    if (!status.ok()) return status;
+  absl::Status Begin() {
+    RETURN_IF_ERROR(CheckName(service_));
     // Callers are not identified here: slots are counted by the caller's address.
     ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
                                     HolderOf(*health_.core_.access->anybody()->account(), peer_)));
@@ -96,32 +78,23 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   }
 
   // Writes the latest status, unless the client has it or a write is under way.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (finished_ || writing_) return;
-    if (!end_.ok()) {
-      finished_ = true;
-      Finish(ToGrpc(end_));
-    } else if (!written_ || response_.status() != latest_) {
-      response_.set_status(latest_);
-      written_ = writing_ = true;
-      StartWrite(&response_);
-    }
+  void WriteLatest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (ending() || writing() || told_ == latest_) return;
+    told_ = latest_;
+    HealthCheckResponse response;
+    response.set_status(latest_);
+    Write(std::move(response));
   }
 
   HealthService& health_;
-  const std::string peer_;
-  const std::string service_;
-  bool opened_ = false;                // Before the handler returns.
-  std::shared_ptr<WatchStream> self_;  // Until OnDone.
+  // Set before the service's method returns.
+  std::string peer_;
+  std::string service_;
+  bool opened_ = false;
   SharedSlots::Ticket slot_;
 
-  absl::Mutex mu_;
   Status::ServingStatus latest_ ABSL_GUARDED_BY(mu_) = HealthCheckResponse::UNKNOWN;
-  HealthCheckResponse response_ ABSL_GUARDED_BY(mu_);  // gRPC's while writing_.
-  bool written_ ABSL_GUARDED_BY(mu_) = false;          // response_ has been, at least once.
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
+  std::optional<Status::ServingStatus> told_ ABSL_GUARDED_BY(mu_);  // What was written last.
 };
 
 void HealthService::Update() {
@@ -173,7 +146,7 @@ grpc::ServerUnaryReactor* HealthService::Check(CallbackServerContext* context,
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     CallbackServerContext* context, const HealthCheckRequest* request) {
-  return WatchStream::Start(*this, context->peer(), request->service());
+  return StartWriteCall<WatchStream>(*context, *this, request->service());
 }
 
 }  // namespace resident

@@ -9,6 +9,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
+#include "server/rpc/grpc_call.h"
 #include "server/rpc/install_stream.h"
 #include "server/rpc/operator_messages.h"
 #include "server/rpc/status.h"
@@ -147,7 +148,7 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
     grpc::CallbackServerContext* context) {
-  return InstallStream::Start(core_, *context);
+  return StartBidiCall<InstallStream>(*context, core_);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
@@ -224,7 +225,7 @@ grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
     grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
-  return WatchStream::Start(core_, *context, *request);
+  return StartWriteCall<WatchStream>(*context, core_, *request);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,

@@ -1,6 +1,5 @@
 #include "server/rpc/reflection_service.h"
 
-#include <memory>
 #include <set>
 #include <utility>
 
@@ -10,9 +9,9 @@
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "server/rpc/bidi_stream.h"
 #include "server/rpc/call.h"
-#include "server/rpc/live_streams.h"
-#include "server/rpc/status.h"
+#include "server/rpc/grpc_call.h"
 
 namespace resident {
 namespace {
@@ -102,66 +101,34 @@ Response AnswerTo(const Request& request, const std::vector<std::string>& servic
 }
 
 // Reads a request, answers it, reads the next.
-class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response>,
-                               public LiveStream,
-                               public std::enable_shared_from_this<ReflectionStream> {
+class ReflectionStream final : public BidiStream<Request, Response> {
  public:
-  static ReflectionStream* Start(Core& core, const grpc::CallbackServerContext& context,
-                                 const std::vector<std::string>& services) {
-    std::shared_ptr<ReflectionStream> stream(new ReflectionStream(core, services));
-    stream->self_ = stream;
-    core.streams->Add(
-        stream, RecheckOf(context, core, Role::kAdmin, "grpc.reflection.v1alpha.ServerReflection"));
-    absl::MutexLock lock(&stream->mu_);
-    stream->StartRead(&stream->request_);
-    return stream.get();  // gRPC destroys nothing before this handler has returned.
-  }
-  ~ReflectionStream() override { core_.streams->Remove(this); }
+  ReflectionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
 
-  void OnReadDone(bool ok) override {
+  // `services` must outlive the stream.
+  void Open(const grpc::CallbackServerContext& context, const std::vector<std::string>& services) {
+    Register(RecheckOf(context, core_, Role::kAdmin, "grpc.reflection.v1alpha.ServerReflection"));
+    services_ = &services;
     absl::MutexLock lock(&mu_);
-    if (finished_) return;
-    if (!ok) return FinishWith(absl::OkStatus());
-    response_ = AnswerTo(request_, services_);
-    StartWrite(&response_);
-  }
-  void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mu_);
-    if (finished_) return;
-    if (!ok) return FinishWith(absl::OkStatus());  // The caller is gone.
-    StartRead(&request_);
-  }
-  void OnCancel() override { End(absl::CancelledError("the call was cancelled")); }
-  void OnDone() override { self_.reset(); }
-  void End(const absl::Status& status) override {
-    absl::MutexLock lock(&mu_);
-    if (!finished_) FinishWith(status);
+    Read();
   }
 
  private:
-  ReflectionStream(Core& core, const std::vector<std::string>& services)
-      : core_(core), services_(services) {}
-
-  void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    finished_ = true;
-    Finish(ToGrpc(status));
+  void OnRequest(Request& request) override {
+    Response response = AnswerTo(request, *services_);
+    absl::MutexLock lock(&mu_);
+    Write(std::move(response));
   }
+  void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Read(); }
 
-  Core& core_;
-  const std::vector<std::string>& services_;
-  std::shared_ptr<ReflectionStream> self_;  // Until OnDone.
-  Request request_;                         // gRPC's while it reads.
-  Response response_;                       // gRPC's while it writes.
-
-  absl::Mutex mu_;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  const std::vector<std::string>* services_ = nullptr;
 };
 
 }  // namespace
 
 grpc::ServerBidiReactor<Request, Response>* ReflectionService::ServerReflectionInfo(
     grpc::CallbackServerContext* context) {
-  return ReflectionStream::Start(core_, *context, services_);
+  return StartBidiCall<ReflectionStream>(*context, core_, services_);
 }
 
 }  // namespace resident

@@ -1,96 +1,56 @@
 #include "server/rpc/sessions_service.h"
 
 #include <memory>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/rpc/bidi_stream.h"
 #include "server/rpc/call.h"
-#include "server/rpc/live_streams.h"
-#include "server/rpc/status.h"
+#include "server/rpc/grpc_call.h"
 
 namespace resident {
 namespace {
 
 // One session: lasts from its first message until the client or the daemon goes.
-class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionResponse>,
-                            public LiveStream,
-                            public std::enable_shared_from_this<SessionStream> {
+class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse> {
  public:
-  static SessionStream* Start(Core& core, const grpc::CallbackServerContext& context,
-                              const v1::OpenSessionRequest& request) {
-    std::shared_ptr<SessionStream> stream(new SessionStream(core));
-    stream->self_ = stream;
-    stream->Open(context, request);
-    return stream.get();
-  }
-  ~SessionStream() override { core_.streams->Remove(this); }
+  SessionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
 
-  void OnWriteDone(bool ok) override {
+  void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
+    Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
+    const absl::Status opened = OpenSession(context, request);
     absl::MutexLock lock(&mu_);
-    written_ = true;
-    if (!ok && end_.ok()) end_ = errors::Cancelled();
-    FinishIfEnded();
+    if (!opened.ok()) return Conclude(opened);
+    v1::OpenSessionResponse first;
+    first.set_session_id(client_->session());
+    first.set_local_address(core_.local_address);
+    Write(std::move(first));
   }
-  void OnCancel() override { End(errors::Cancelled()); }
+
   void OnDone() override {
     if (client_ != nullptr) core_.clients->EndSession(client_);
-    self_.reset();
-  }
-  void End(const absl::Status& status) override {
-    absl::MutexLock lock(&mu_);
-    if (end_.ok()) end_ = status;
-    FinishIfEnded();
   }
 
  private:
-  explicit SessionStream(Core& core) : core_(core) {}
-
-  void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
-    core_.streams->Add(shared_from_this(),
-                       RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
-    absl::StatusOr<std::shared_ptr<Client>> client = errors::Draining();
-    if (!core_.gate->draining()) {
-      const auto identity = IdentityOf(context, core_);
-      client = identity.ok() ? core_.clients->OpenSession(request.client_name(), context.peer(),
-                                                          (*identity)->account())
-                             : identity.status();
-    }
-    absl::MutexLock lock(&mu_);
-    if (!client.ok()) {
-      end_ = client.status();
-      written_ = true;
-      FinishIfEnded();
-      return;
-    }
-    client_ = *std::move(client);
-    first_.set_session_id(client_->session());
-    first_.set_local_address(core_.local_address);
-    StartWrite(&first_);
+  absl::Status OpenSession(const grpc::CallbackServerContext& context,
+                           const v1::OpenSessionRequest& request) {
+    if (core_.gate->draining()) return errors::Draining();
+    ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core_));
+    ASSIGN_OR_RETURN(client_, core_.clients->OpenSession(request.client_name(), context.peer(),
+                                                         identity->account()));
+    return absl::OkStatus();
   }
 
-  void FinishIfEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (end_.ok() || !written_ || finished_) return;
-    finished_ = true;
-    Finish(ToGrpc(end_));
-  }
-
-  Core& core_;
-  std::shared_ptr<SessionStream> self_;  // Until OnDone.
-  std::shared_ptr<Client> client_;
-  v1::OpenSessionResponse first_;
-
-  absl::Mutex mu_;
-  bool written_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Client> client_;  // Set before the service's method returns.
 };
 
 }  // namespace
 
 grpc::ServerWriteReactor<v1::OpenSessionResponse>* SessionsService::Open(
     grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) {
-  return SessionStream::Start(core_, *context, *request);
+  return StartWriteCall<SessionStream>(*context, core_, *request);
 }
 
 }  // namespace resident

@@ -13,51 +13,46 @@
 // ticket covers the batch's answer until it is written: a client that does not read its answers
 // gets no further tickets. A batch whose time is over before it is admitted is refused.
 //
-// Thread safety: gRPC, the admission and the runner call its members from any thread. One thread
-// at a time owns the read loop, from a read until the next one is started; a batch that waits to
-// be admitted passes the ownership to the callback, or to whoever cancels it. mu_ guards the
-// rest. Operations are started under mu_, and none after Finish.
+// Thread safety: as BidiStream. One thread at a time owns the read loop, from OnRequest until the
+// next Read; a batch that waits to be admitted passes the ownership to the callback, or to the
+// thread that cancels the wait.
 #ifndef RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 #define RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 
-#include <deque>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "resident/v1/executor.pb.h"
-#include "server/rpc/core.h"
-#include "server/rpc/live_streams.h"
+#include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
-class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                           public LiveStream,
-                           public std::enable_shared_from_this<SubmitStream> {
+class SubmitStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Owns itself until gRPC is done with it and its last batch is answered.
-  static SubmitStream* Start(Core& core, const grpc::CallbackServerContext& context);
-  ~SubmitStream() override;
-
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override { self_.reset(); }
-  void End(const absl::Status& status) override;
+  SubmitStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  void Open(const grpc::CallbackServerContext& context);
 
  private:
-  explicit SubmitStream(Core& core) : core_(core) {}
-  void Open(const grpc::CallbackServerContext& context);
+  void OnRequest(grpc::ByteBuffer& bytes) override;
+  void OnHalfClose() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnMayRead() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnEnd(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The client is owed an answer to each batch. The batches of a cancelled call keep the object,
+  // and not the call.
+  bool Busy() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return unanswered_ > 0 && !cancelled();
+  }
 
   // The members marked (read loop) are called by the owner of the read loop.
 
-  // (read loop) Has the batch admitted, at once or later.
-  void Acquire();
+  // (read loop) Has the batch admitted later.
+  void AwaitTicket(const Needs& needs);
   // (read loop) Launches the batch, or answers its refusal, and reads on.
   void Admit(absl::StatusOr<Ticket> ticket);
   absl::Status Launch(Ticket ticket);
@@ -65,41 +60,25 @@ class SubmitStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   uint64_t DropRequest();
   // (read loop) Reads on, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The batch does not wait any more to be admitted: the call is cancelled, or the stream ends.
-  void StopWaiting();
+  void ConcludeIfAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);
-  void Refuse(uint64_t id, const absl::Status& why);
-  void Write(grpc::ByteBuffer response, Budget::Charge charge);
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CancelRunning();
+  // Answers that the batch was refused; if the stream is ending, with the reason for that.
+  void Refuse(uint64_t id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  Core& core_;
-  std::shared_ptr<SubmitStream> self_;  // Until OnDone.
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 
   // Of the read loop.
-  grpc::ByteBuffer request_bytes_;  // gRPC's while it reads.
   v1::SubmitRequest request_;
   uint64_t request_space_ = 0;  // Bytes that request_ takes.
   Clock::time_point expires_;   // request_'s deadline.
   Budget::Charge request_charge_;
   std::unique_ptr<Workload> work_;  // Refers to request_.
 
-  absl::Mutex mu_;
   // Admitted or refused, and not yet written.
   uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
-  bool reads_ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mu_);  // How the stream ends.
-  struct Unwritten {
-    grpc::ByteBuffer response;
-    Budget::Charge charge;
-  };
-  std::deque<Unwritten> responses_ ABSL_GUARDED_BY(mu_);
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);
 };
 

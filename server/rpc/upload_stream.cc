@@ -10,7 +10,6 @@
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/status.h"
 #include "server/workload/copy_task.h"
 
 namespace resident {
@@ -20,52 +19,38 @@ constexpr int kPiecesUnderWay = 2;
 
 }  // namespace
 
-UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext& context,
-                                  grpc::ByteBuffer& response) {
-  std::shared_ptr<UploadStream> stream(new UploadStream(core, context, response));
-  stream->self_ = stream;
-  stream->Open();
-  return stream.get();
-}
-
 UploadStream::~UploadStream() {
-  core_.admission->Cancel(&reading_);
-  core_.streams->Remove(this);
   if (entered_) core_.gate->Leave(1);
 }
 
-void UploadStream::Open() {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context_, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
-  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context_, core_);
+void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response) {
+  Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
+  response_ = &response;
+  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
   absl::MutexLock lock(&mu_);
-  if (!client.ok()) {
-    Fail(client.status());
-  } else if (!core_.gate->Enter(1)) {
-    Fail(errors::Draining());
-  } else {
-    entered_ = true;
-    client_ = *client;
-  }
-  Advance();
+  if (!client.ok()) return Conclude(client.status());
+  if (!core_.gate->Enter(1)) return Conclude(errors::Draining());
+  entered_ = true;
+  client_ = *client;
+  Step();
 }
 
-void UploadStream::OnReadDone(bool ok) {
+void UploadStream::OnRequest(grpc::ByteBuffer& bytes) {
   absl::MutexLock lock(&mu_);
-  reading_ = false;
-  if (!ok) {
-    reads_ended_ = true;
-    // A client that is gone has not said that its upload is complete.
-    if (context_.IsCancelled()) Fail(errors::Cancelled());
-    if (buffer_ == nullptr) Fail(errors::NoUpload());
-  } else {
-    Fail(Accept());
-  }
-  Advance();
+  awaits_message_ = false;
+  Fail(Accept(bytes));
+  Step();
 }
 
-absl::Status UploadStream::Accept() {
-  RETURN_IF_ERROR(ParseMessage(message_bytes_, &message_));
+void UploadStream::OnHalfClose() {
+  awaits_message_ = false;
+  half_closed_ = true;
+  if (buffer_ == nullptr) Fail(errors::NoUpload());
+  Step();
+}
+
+absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
+  RETURN_IF_ERROR(ParseMessage(bytes_read, &message_));
   const uint64_t bytes = message_.data().size();
   core_.counters->Received(bytes);
   message_charge_ = core_.admission->host().Count(client_->accounts()->host(), bytes);
@@ -97,7 +82,7 @@ absl::Status UploadStream::SendPiece() {
   auto ticket = core_.admission->TryAcquire(client_->accounts(), needs_);
   if (ticket.ok()) return Send(*std::move(ticket));
   waiting_ = true;
-  core_.runner->Post([self = shared_from_this()] { self->AwaitTicket(); });
+  core_.runner->Post([self = Ref(this)] { self->AwaitTicket(); });
   return absl::OkStatus();
 }
 
@@ -109,26 +94,27 @@ void UploadStream::AwaitTicket() {
   }
   core_.admission->Acquire(
       this, client_->accounts(), needs, Clock::time_point::max(),
-      [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
-        absl::MutexLock lock(&self->mu_);
-        self->waiting_ = false;
-        absl::Status status = ticket.status();
-        if (status.ok() && self->status_.ok()) {
-          status = self->Send(*std::move(ticket));
-          // See Advance.
-          if (status.code() == absl::StatusCode::kResourceExhausted && self->under_way_ > 0) {
-            status = absl::OkStatus();
-          }
-        }
-        self->Fail(status);
-        self->Advance();
-      });
+      [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
   absl::MutexLock lock(&mu_);
   // What ended it meanwhile did not find it waiting.
-  if (!status_.ok() && waiting_ && core_.admission->Cancel(this)) {
-    waiting_ = false;
-    Advance();
+  if (!ending() || !waiting_ || !core_.admission->Cancel(this)) return;
+  waiting_ = false;
+  Advance();
+}
+
+void UploadStream::OnTicket(absl::StatusOr<Ticket> ticket) {
+  absl::MutexLock lock(&mu_);
+  waiting_ = false;
+  absl::Status status = ticket.status();
+  if (status.ok() && !ending()) {
+    status = Send(*std::move(ticket));
+    // See Step.
+    if (status.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) {
+      status = absl::OkStatus();
+    }
   }
+  Fail(status);
+  Step();
 }
 
 absl::Status UploadStream::Send(Ticket ticket) {
@@ -141,7 +127,7 @@ absl::Status UploadStream::Send(Ticket ticket) {
   auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
                              buffer_->memory->address + offset_, bytes);
   batch->keep_alive = {held, buffer_};
-  batch->done = [self = shared_from_this(), offset = offset_, bytes, host](Batch& piece) {
+  batch->done = [self = Ref(this), offset = offset_, bytes, host](Batch& piece) {
     // Not on the dispatcher's thread: it may have to copy the piece once more. The piece keeps
     // the staging memory, so it is kept until then.
     const absl::Status outcome =
@@ -177,76 +163,60 @@ void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint
   --under_way_;
   if (outcome.ok()) written_ += bytes;
   Fail(outcome);
-  Advance();
+  Step();
 }
 
-void UploadStream::OnCancel() { End(errors::Cancelled()); }
-
-void UploadStream::End(const absl::Status& status) {
-  absl::MutexLock lock(&mu_);
-  Fail(status);
-  Advance();
+void UploadStream::OnEnd(const absl::Status& status) {
+  if (!saving_) Fail(status);
 }
 
 void UploadStream::Fail(const absl::Status& status) {
-  if (status_.ok()) status_ = status;
+  if (status.ok()) return;
+  // If the wait cannot be cancelled, OnTicket follows.
+  if (waiting_ && core_.admission->Cancel(this)) waiting_ = false;
+  Conclude(status);
 }
 
 void UploadStream::ReadOn() {
   message_ = v1::UploadRequest();
   position_ = 0;
   message_charge_.Clear();
-  const bool full =
-      core_.admission->WaitToRead(&reading_, client_->accounts(), [weak = weak_from_this()] {
-        const std::shared_ptr<UploadStream> self = weak.lock();
-        if (self == nullptr) return;
-        absl::MutexLock lock(&self->mu_);
-        self->Advance();
-      });
-  if (full) return;
-  reading_ = true;
-  StartRead(&message_bytes_);
+  if (WaitToRead(client_->accounts())) return;
+  awaits_message_ = true;
+  Read();
 }
 
-void UploadStream::Advance() {
-  if (finished_) return;
-  while (status_.ok() && !waiting_ && buffer_ != nullptr && !reading_ && !reads_ended_ &&
+void UploadStream::Step() {
+  while (!ending() && !waiting_ && buffer_ != nullptr && !awaits_message_ &&
          position_ < message_.data().size() && under_way_ < kPiecesUnderWay) {
     const absl::Status sent = SendPiece();
     // A queue that is full may be so of this upload's own: its next piece retries.
     if (sent.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) return;
     Fail(sent);
   }
-  if (status_.ok() && !reads_ended_) {
-    const bool all_sent = buffer_ == nullptr || position_ == message_.data().size();
-    if (all_sent && !reading_) ReadOn();
-    return;
-  }
-  if (waiting_) {
-    // It has its ticket already: it ends when that has come.
-    if (!core_.admission->Cancel(this)) return;
-    waiting_ = false;
-  }
-  if (under_way_ > 0) return;
-  finished_ = true;
-  FinishUpload();
+  if (ending()) return Advance();
+  const bool all_sent = buffer_ == nullptr || position_ == message_.data().size();
+  if (!all_sent || awaits_message_ || saving_) return;
+  if (!half_closed_) return ReadOn();
+  if (under_way_ == 0) Complete();
 }
 
-void UploadStream::FinishUpload() {
+void UploadStream::Complete() {
   v1::UploadResponse response;
   response.set_written_bytes(written_);
-  response_ = ToBytes(response);
-  const bool durable = durable_write_ != nullptr;
-  if (status_.ok() && durable) Fail(durable_write_->Commit());
+  *response_ = ToBytes(response);
+  if (durable_write_ == nullptr) return Conclude(absl::OkStatus());
+  const absl::Status committed = durable_write_->Commit();
   durable_write_.reset();
-  if (status_.ok() && durable && core_.buffers->on_disk()) {
-    // Answered once a restart would bring it back.
-    core_.disk->Post([self = shared_from_this(), buffer = buffer_] {
-      self->Finish(ToGrpc(self->core_.buffers->Save(*buffer)));
-    });
-    return;
-  }
-  Finish(ToGrpc(status_));
+  if (!committed.ok() || !core_.buffers->on_disk()) return Conclude(committed);
+  // Answered once a restart would bring it back.
+  saving_ = true;
+  core_.disk->Post([self = Ref(this), buffer = buffer_] {
+    const absl::Status saved = self->core_.buffers->Save(*buffer);
+    absl::MutexLock lock(&self->mu_);
+    self->saving_ = false;
+    self->Conclude(saved);
+  });
 }
 
 }  // namespace resident

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/operator_messages.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {
@@ -14,111 +14,66 @@ constexpr size_t kEventsRead = 16;
 
 }  // namespace
 
-WatchStream* WatchStream::Start(Core& core, const grpc::CallbackServerContext& context,
-                                const v1::WatchRequest& request) {
-  std::shared_ptr<WatchStream> stream(new WatchStream(core, context, request));
-  stream->self_ = stream;
-  stream->Open(context, request.after_revision());
-  return stream.get();  // gRPC destroys nothing before this handler has returned.
-}
-
-WatchStream::WatchStream(Core& core, const grpc::CallbackServerContext& context,
-                         const v1::WatchRequest& request)
-    : core_(core), name_(request.name()), identity_(IdentityOf(context, core)) {}
-
-WatchStream::~WatchStream() { core_.streams->Remove(this); }
-
-void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
+void WatchStream::Open(const grpc::CallbackServerContext& context,
+                       const v1::WatchRequest& request) {
+  Register(RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
+  name_ = request.name();
+  identity_ = IdentityOf(context, core_);
+  const absl::Status refused = TakeSlot(context);
   {
     absl::MutexLock lock(&mu_);
-    absl::Status refused = identity_.status();
-    if (core_.gate->draining()) refused = errors::Draining();
-    if (refused.ok()) {
-      const Account& account = *(*identity_)->account();
-      auto slot = core_.watch_slots->Take(HolderOf(account, context.peer()), account.watch_quota());
-      if (slot.ok()) slot_ = *std::move(slot);
-      refused = slot.status();
-    }
-    if (!refused.ok()) {
-      Conclude(refused);
-      return;
-    }
-    after_ = after_revision == 0 ? core_.operators->revision() : after_revision;
+    if (!refused.ok()) return Conclude(refused);
+    after_ = request.after_revision() == 0 ? core_.operators->revision() : request.after_revision();
   }
   subscription_ = core_.operators->Subscribe([weak = weak_from_this()] {
-    const std::shared_ptr<WatchStream> self = weak.lock();
+    const auto self = std::static_pointer_cast<WatchStream>(weak.lock());
     if (self == nullptr) return;
     absl::MutexLock lock(&self->mu_);
-    self->Advance();
+    self->WriteNext();
   });
   absl::MutexLock lock(&mu_);
   // So that a client knows that it sees everything from here on.
-  StartSendInitialMetadata();
-  Advance();
+  SendHeaders();
+  WriteNext();
 }
 
-void WatchStream::Advance() {
-  if (finished_ || writing_) return;
-  while (end_.ok() && events_.empty()) {
+absl::Status WatchStream::TakeSlot(const grpc::CallbackServerContext& context) {
+  if (core_.gate->draining()) return errors::Draining();
+  RETURN_IF_ERROR(identity_.status());
+  const Account& account = *(*identity_)->account();
+  ASSIGN_OR_RETURN(
+      auto slot, core_.watch_slots->Take(HolderOf(account, context.peer()), account.watch_quota()));
+  slot_ = std::move(slot);
+  return absl::OkStatus();
+}
+
+void WatchStream::WriteNext() {
+  while (!ending() && !writing() && events_.empty()) {
     auto next = core_.operators->EventsAfter(after_, kEventsRead);
-    if (!next.ok()) {
-      end_ = next.status();
-    } else if (next->empty()) {
-      return;
-    } else {
-      after_ = next->back().revision;
-      for (OperatorEvent& event : *next) {
-        if (name_.empty() || event.operator_name == name_) events_.push_back(std::move(event));
-      }
+    if (!next.ok()) return Conclude(next.status());
+    if (next->empty()) return;
+    after_ = next->back().revision;
+    for (OperatorEvent& event : *next) {
+      if (name_.empty() || event.operator_name == name_) events_.push_back(std::move(event));
     }
   }
-  if (!end_.ok()) {
-    finished_ = true;
-    Finish(ToGrpc(end_));
-    return;
-  }
-  response_.Clear();
-  OperatorEvent& event = events_.front();
+  if (ending() || writing()) return;
+  OperatorEvent event = std::move(events_.front());
+  events_.pop_front();
   if (!SeesOthers(**identity_)) {
     event.actor.clear();
     event.content_hash.clear();
     event.message.clear();
   }
-  FillEvent(event, response_.mutable_event());
-  events_.pop_front();
-  core_.counters->Sent(response_.ByteSizeLong());
-  writing_ = true;
-  StartWrite(&response_);
-}
-
-void WatchStream::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mu_);
-  writing_ = false;
-  if (!ok && end_.ok()) end_ = errors::Cancelled();
-  Advance();
-}
-
-void WatchStream::Conclude(const absl::Status& status) {
-  if (end_.ok()) end_ = status;
-  Advance();
-}
-
-void WatchStream::OnCancel() {
-  absl::MutexLock lock(&mu_);
-  Conclude(errors::Cancelled());
-}
-
-void WatchStream::End(const absl::Status& status) {
-  absl::MutexLock lock(&mu_);
-  Conclude(status);
+  v1::WatchResponse response;
+  FillEvent(event, response.mutable_event());
+  core_.counters->Sent(response.ByteSizeLong());
+  Write(std::move(response));
 }
 
 void WatchStream::OnDone() {
   // Waits for a wake that is under way, which takes mu_.
   core_.operators->Unsubscribe(subscription_);
-  self_.reset();
 }
 
 }  // namespace resident

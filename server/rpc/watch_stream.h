@@ -7,8 +7,7 @@
 // Who did something, the hash of what, and the daemon's account of it are left out for callers
 // who may not see what others did (SeesOthers in call.h).
 //
-// Thread safety: gRPC and the manager call its members from any thread; mu_ guards
-// everything. Operations are started under mu_, and none after Finish.
+// Thread safety: as BidiStream. The manager calls it from any thread.
 #ifndef RESIDENT_SERVER_RPC_WATCH_STREAM_H_
 #define RESIDENT_SERVER_RPC_WATCH_STREAM_H_
 
@@ -20,52 +19,34 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
-#include "grpcpp/support/server_callback.h"
+#include "grpcpp/server_context.h"
 #include "resident/v1/operators.pb.h"
-#include "server/rpc/core.h"
-#include "server/rpc/live_streams.h"
+#include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
-class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
-                          public LiveStream,
-                          public std::enable_shared_from_this<WatchStream> {
+class WatchStream final : public BidiStream<NoMessage, v1::WatchResponse> {
  public:
-  // Owns itself until gRPC is done with it.
-  static WatchStream* Start(Core& core, const grpc::CallbackServerContext& context,
-                            const v1::WatchRequest& request);
-  ~WatchStream() override;
-
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
+  WatchStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  void Open(const grpc::CallbackServerContext& context, const v1::WatchRequest& request);
   void OnDone() override;
-  void End(const absl::Status& status) override;
 
  private:
-  WatchStream(Core& core, const grpc::CallbackServerContext& context,
-              const v1::WatchRequest& request);
-  void Open(const grpc::CallbackServerContext& context, uint64_t after_revision);
+  void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { WriteNext(); }
+
+  absl::Status TakeSlot(const grpc::CallbackServerContext& context);
   // Reads and writes the next event, if there is one.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  Core& core_;
-  const std::string name_;
-  // Who watches. An error ends the call.
-  const absl::StatusOr<std::shared_ptr<Identity>> identity_;
-  SharedSlots::Ticket slot_;           // Set before the handler returns.
-  std::shared_ptr<WatchStream> self_;  // Until OnDone.
-  uint64_t subscription_ = 0;          // Set before the handler returns.
+  // Set before the service's method returns.
+  std::string name_;
+  absl::StatusOr<std::shared_ptr<Identity>> identity_;  // Who watches. An error ends the call.
+  SharedSlots::Ticket slot_;
+  uint64_t subscription_ = 0;
 
-  absl::Mutex mu_;
   uint64_t after_ ABSL_GUARDED_BY(mu_) = 0;  // Revision of the last event read.
   // Read and not yet written; few.
   std::deque<OperatorEvent> events_ ABSL_GUARDED_BY(mu_);
-  v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);  // gRPC's while writing_.
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mu_);  // Set: ends with it once nothing is written.
 };
 
 }  // namespace resident

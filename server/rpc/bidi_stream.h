@@ -1,0 +1,282 @@
+// BidiStream: a call that streams requests, responses, or both. It applies the rules of the
+// transport, so that a handler contains only what its method does.
+//
+// A handler derives from BidiStream. It calls Read(), Write() and Conclude(), and overrides the
+// hooks On...() and Busy(). It uses no reactor of gRPC: a Transport starts the operations and
+// reports their ends. server/rpc/grpc_call.h is the transport over gRPC, and
+// server/rpc/fake_call.h the one for tests. A unary call needs neither
+// (server/rpc/run_call.h).
+//
+//   open ──Conclude──▶ ending ──everything written, not Busy()──▶ finished ──OnDone──▶ destroyed
+//    │  ▲
+//    └──┘ Read ─▶ OnRequest or OnHalfClose; Write ─▶ OnWritten
+//
+// A stream that is cancelled (the client left, or a write failed) drops what it has queued, and
+// calls OnEnd, which normally concludes.
+//
+// Invariants:
+//   1. At most one read and one write are under way. Responses are written in the order of Write.
+//   2. The transport gets exactly one Finish, when no write is under way, and no operation after
+//      it. A read may be under way then.
+//   3. The first Conclude decides the status.
+//   4. Each Write is followed by exactly one OnWritten, also if its response is dropped. The
+//      memory charged for the response is released before it.
+//
+// Thread safety: the public members may be called from any thread. mu_ guards the state of this
+// class and that of the handler; operations are started while it is held. OnRequest and OnDone
+// are called without mu_, all other hooks with it.
+//
+// Memory ordering: the handler owns the request from OnRequest until its next Read, on any
+// thread. What happens before Read is visible to the following OnRequest.
+//
+//   class EchoStream final : public BidiStream<Ping, Pong> {
+//    public:
+//     EchoStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+//     void Open(const grpc::CallbackServerContext&) { absl::MutexLock lock(&mu_); Read(); }
+//     void OnRequest(Ping& ping) override { absl::MutexLock lock(&mu_); Write(Answer(ping)); }
+//     void OnWritten() override { Read(); }
+//   };
+//   return StartBidiCall<EchoStream>(*context, core_);  // In the service's method.
+#ifndef RESIDENT_SERVER_RPC_BIDI_STREAM_H_
+#define RESIDENT_SERVER_RPC_BIDI_STREAM_H_
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/alarm.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/core.h"
+#include "server/rpc/live_streams.h"
+
+namespace resident {
+
+// The operations of one call. Each is started with the stream's mutex held and must not call the
+// stream back before it returns. A transport of a call that only reads or only writes does not
+// have the other operation.
+template <typename Request, typename Response>
+class StreamTransport {
+ public:
+  virtual ~StreamTransport() = default;
+  // OnReadDone, OnHalfClose or OnCancel follows.
+  virtual void Read(Request* request) {}
+  // OnWriteDone follows. `response` stays valid until then.
+  virtual void Write(const Response* response) {}
+  // Sends the headers without waiting for the first response.
+  virtual void SendHeaders() = 0;
+  // OnDone follows, after the ends of all other operations.
+  virtual void Finish(const absl::Status& status) = 0;
+  // Breaks the call off: what is under way fails.
+  virtual void Cancel() = 0;
+};
+
+// The request or response of a call that does not stream it.
+struct NoMessage {};
+
+template <typename RequestType, typename ResponseType>
+class BidiStream : public LiveStream,
+                   public std::enable_shared_from_this<BidiStream<RequestType, ResponseType>> {
+ public:
+  using Request = RequestType;
+  using Response = ResponseType;
+  using Transport = StreamTransport<Request, Response>;
+
+  ~BidiStream() override {
+    core_.streams->Remove(this);
+    if (core_.admission != nullptr) core_.admission->Cancel(&request_);
+  }
+  BidiStream(const BidiStream&) = delete;
+  BidiStream& operator=(const BidiStream&) = delete;
+
+  // For the transport: ends of operations, and other events of the call.
+
+  // The read has filled the request.
+  void OnReadDone() {
+    reading_.store(false, std::memory_order_relaxed);
+    OnRequest(request_);
+  }
+  // The read found that the client sends no more requests.
+  void OnReadsEnded() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (!ending()) OnHalfClose();
+  }
+  void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) HandleCancel();
+    OnWritten();
+    Advance();
+  }
+  // The client cancelled the call or is gone.
+  void OnCancel() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    HandleCancel();
+  }
+  // The call is over: all operations have ended, and the transport must not be used any more.
+  virtual void OnDone() {}
+
+  // LiveStream: ends the stream from outside.
+  void End(const absl::Status& status) final ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (!ending()) OnEnd(status);
+  }
+
+ protected:
+  // `transport` must be valid until OnDone.
+  BidiStream(Transport& transport, Core& core) : core_(core), transport_(transport) {}
+
+  // Lets the daemon end the stream, at the latest when `recheck` fails. To be called first, once.
+  void Register(LiveStreams::Recheck recheck = nullptr) {
+    core_.streams->Add(this->shared_from_this(), std::move(recheck));
+  }
+
+  // Hooks.
+
+  // A request has come.
+  virtual void OnRequest(Request& request) {}
+  // The client sends no more requests. Not called once the stream is ending.
+  virtual void OnHalfClose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Conclude(absl::OkStatus()); }
+  // A response was written, or dropped.
+  virtual void OnWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {}
+  // The daemon ends the stream with `status`, or the call is cancelled. The default concludes.
+  virtual void OnEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Conclude(status);
+  }
+  // WaitToRead need not wait any longer.
+  virtual void OnMayRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {}
+  // Whether a stream that is ending must wait for the handler's own work. When that changes, the
+  // handler calls Advance.
+  virtual bool Busy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return false; }
+  // The status is about to be sent.
+  virtual void OnFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {}
+
+  // Operations.
+
+  // Reads the next request. Does nothing while a read is under way or once the stream is ending.
+  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (ending() || reading_.load(std::memory_order_relaxed)) return;
+    reading_.store(true, std::memory_order_relaxed);
+    transport_.Read(&request_);
+  }
+  // True: the client's requests take too much of the daemon's memory, so that it must not read
+  // now. OnMayRead is called when that has changed.
+  bool WaitToRead(const std::shared_ptr<ClientAccounts>& accounts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!core_.admission->host().Full(*accounts->host())) return false;
+    return core_.admission->WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
+      const std::shared_ptr<BidiStream> self = weak.lock();
+      if (self == nullptr) return;
+      absl::MutexLock lock(&self->mu_);
+      if (!self->ending()) self->OnMayRead();
+    });
+  }
+  // Queues a response: a Protobuf message or a grpc::ByteBuffer, which is swapped out of
+  // `response`, as the latter copies when it is moved. `charge`: the memory that it takes, until
+  // it is written. Once the stream is cancelled or finished, the response is dropped.
+  void Write(Response&& response, Budget::Charge charge = {}) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (cancelled_ || finished_) {
+      charge.Clear();
+      OnWritten();
+      return;
+    }
+    Unwritten& last = queue_.emplace_back();
+    last.response.Swap(&response);
+    last.charge = std::move(charge);
+    Advance();
+  }
+  // Drops the responses that are queued and not being written.
+  void DropQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (queue_.size() > (writing_ ? 1 : 0)) {
+      queue_.pop_back();
+      OnWritten();
+    }
+  }
+  void SendHeaders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!finished_) transport_.SendHeaders();
+  }
+  // The stream ends with `status` once everything is written and it is not Busy().
+  void Conclude(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!end_.has_value()) end_ = status;
+    Advance();
+  }
+  // Starts what is due: the next write, or the end.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (finished_ || writing_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      transport_.Write(&queue_.front().response);
+    } else if (end_.has_value() && !Busy()) {
+      finished_ = true;
+      OnFinish();
+      transport_.Finish(*end_);
+    }
+  }
+  // Breaks the call off.
+  void CancelCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!finished_) transport_.Cancel();
+  }
+  // Calls `act` with mu_ held after `delay`, unless the stream has finished or `alarm`, which the
+  // handler owns, is cancelled or destroyed by then.
+  void CallAfter(grpc::Alarm& alarm, std::chrono::milliseconds delay, std::function<void()> act) {
+    alarm.Set(std::chrono::system_clock::now() + delay,
+              [weak = this->weak_from_this(), act = std::move(act)](bool passed) {
+                const std::shared_ptr<BidiStream> self = weak.lock();
+                if (!passed || self == nullptr) return;
+                absl::MutexLock lock(&self->mu_);
+                if (!self->finished_) act();
+              });
+  }
+
+  // State.
+
+  bool writing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return writing_; }
+  bool cancelled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return cancelled_; }
+  // Whether it was concluded or cancelled: nothing is read any more.
+  bool ending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return cancelled_ || end_.has_value(); }
+  // The status of Conclude.
+  const std::optional<absl::Status>& end() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return end_; }
+
+  // A reference to a handler, for a callback that outlives the call: `[self = Ref(this)]`.
+  template <typename Stream>
+  static std::shared_ptr<Stream> Ref(Stream* stream) {
+    return std::static_pointer_cast<Stream>(stream->shared_from_this());
+  }
+
+  Core& core_;
+  absl::Mutex mu_;
+
+ private:
+  struct Unwritten {
+    Response response;
+    Budget::Charge charge;
+  };
+
+  void HandleCancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (cancelled_ || finished_) return;
+    cancelled_ = true;
+    DropQueued();
+    OnEnd(errors::Cancelled());
+    Advance();
+  }
+
+  Transport& transport_;
+  Request request_;  // The transport's while it reads; then the handler's.
+  std::atomic<bool> reading_{false};
+  std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);  // The first is written while writing_.
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_BIDI_STREAM_H_

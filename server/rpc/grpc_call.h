@@ -1,0 +1,113 @@
+// GrpcCall: the transport of a BidiStream over gRPC's callback API, for each of its three kinds of
+// streaming calls.
+//
+// The reactor owns the stream until OnDone, and destroys itself then. Work of the stream that is
+// still under way may keep the stream longer, but not the call.
+//
+// Thread safety: gRPC calls the reactions from any thread, OnDone last. The stream starts
+// operations with its mutex held; gRPC keeps those that are started before it has the reactor.
+//
+//   return StartBidiCall<SubmitStream>(*context, core_);
+//   return StartReadCall<UploadStream>(*context, core_, *response);    // Open(context, response)
+//   return StartWriteCall<WatchStream>(*context, core_, *request);     // Open(context, request)
+#ifndef RESIDENT_SERVER_RPC_GRPC_CALL_H_
+#define RESIDENT_SERVER_RPC_GRPC_CALL_H_
+
+#include <memory>
+#include <utility>
+
+#include "grpcpp/support/server_callback.h"
+#include "server/rpc/bidi_stream.h"
+#include "server/rpc/status.h"
+
+namespace resident {
+
+// What the three kinds have in common.
+template <typename Stream, typename Reactor>
+class GrpcCall : public Reactor, public Stream::Transport {
+ public:
+  // `owner`: what the stream's constructor takes beside the transport.
+  template <typename Owner>
+  GrpcCall(const grpc::CallbackServerContext& context, Owner& owner)
+      : context_(context), stream_(std::make_shared<Stream>(*this, owner)) {}
+
+  Stream& stream() { return *stream_; }
+
+  void OnCancel() final { stream_->OnCancel(); }
+  void OnDone() final {
+    stream_->OnDone();
+    delete this;
+  }
+
+  void SendHeaders() final { this->StartSendInitialMetadata(); }
+  void Finish(const absl::Status& status) final { Reactor::Finish(ToGrpc(status)); }
+  void Cancel() final { context_.TryCancel(); }
+
+ protected:
+  const grpc::CallbackServerContext& context_;  // Valid until OnDone.
+  const std::shared_ptr<Stream> stream_;
+};
+
+// Adds reading to a reactor that has it.
+template <typename Stream, typename Base>
+class WithReads : public Base {
+ public:
+  using Base::Base;
+  void Read(typename Stream::Request* request) final { this->StartRead(request); }
+  void OnReadDone(bool ok) final {
+    if (ok) {
+      this->stream_->OnReadDone();
+    } else if (this->context_.IsCancelled()) {
+      // A broken connection ends the reading as a half-close does. What came until then must not
+      // be taken for everything that the client wanted to send.
+      this->stream_->OnCancel();
+    } else {
+      this->stream_->OnReadsEnded();
+    }
+  }
+};
+
+// Adds writing to a reactor that has it.
+template <typename Stream, typename Base>
+class WithWrites : public Base {
+ public:
+  using Base::Base;
+  void Write(const typename Stream::Response* response) final { this->StartWrite(response); }
+  void OnWriteDone(bool ok) final { this->stream_->OnWriteDone(ok); }
+};
+
+// Makes the call of a stream and opens it. The result is what the service's method returns.
+template <typename Stream, typename Call, typename Owner, typename... Args>
+Call* StartCall(const grpc::CallbackServerContext& context, Owner& owner, Args&&... args) {
+  Call* const call = new Call(context, owner);
+  // gRPC destroys nothing before the service's method has returned.
+  call->stream().Open(context, std::forward<Args>(args)...);
+  return call;
+}
+
+template <typename Stream, typename... Args>
+auto* StartBidiCall(Args&&... args) {
+  using Reactor = grpc::ServerBidiReactor<typename Stream::Request, typename Stream::Response>;
+  using Call = WithReads<Stream, WithWrites<Stream, GrpcCall<Stream, Reactor>>>;
+  return StartCall<Stream, Call>(std::forward<Args>(args)...);
+}
+
+// A call whose client streams and gets one response.
+template <typename Stream, typename... Args>
+auto* StartReadCall(Args&&... args) {
+  using Reactor = grpc::ServerReadReactor<typename Stream::Request>;
+  return StartCall<Stream, WithReads<Stream, GrpcCall<Stream, Reactor>>>(
+      std::forward<Args>(args)...);
+}
+
+// A call whose client sends one request and gets a stream.
+template <typename Stream, typename... Args>
+auto* StartWriteCall(Args&&... args) {
+  using Reactor = grpc::ServerWriteReactor<typename Stream::Response>;
+  return StartCall<Stream, WithWrites<Stream, GrpcCall<Stream, Reactor>>>(
+      std::forward<Args>(args)...);
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_GRPC_CALL_H_
