@@ -29,18 +29,18 @@ DownloadStream* DownloadStream::Start(Core& core, const grpc::CallbackServerCont
 }
 
 DownloadStream::~DownloadStream() {
-  core_.streams->Remove(this);
-  if (entered_) core_.gate->Leave(1);
+  core_.streams.Remove(this);
+  if (entered_) core_.gate.Leave(1);
 }
 
 absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
                                   const v1::DownloadRequest& request) {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
+  core_.streams.Add(shared_from_this(),
+                    RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
   ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
-  if (!core_.gate->Enter(1)) return errors::Draining();
+  if (!core_.gate.Enter(1)) return errors::Draining();
   entered_ = true;
-  ASSIGN_OR_RETURN(const auto buffer, core_.buffers->Find(client->id(), request.buffer_id()));
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request.buffer_id()));
   const uint64_t size = buffer->size_bytes;
   const uint64_t offset = request.offset();
   if (offset > size || request.size_bytes() > size - offset) {
@@ -65,7 +65,7 @@ absl::Status DownloadStream::Open(const grpc::CallbackServerContext& context,
 void DownloadStream::Take(absl::Span<const uint8_t> data, Budget::Charge memory) {
   auto response = std::make_unique<v1::DownloadResponse>();
   response->mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
-  core_.counters->Sent(data.size());
+  core_.counters.Sent(data.size());
   absl::MutexLock lock(&mu_);
   if (!ended_.ok()) {
     // Not sent any more: End has set unread_alarm_ only for what was being written by then. The

@@ -42,7 +42,7 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
                             const std::string& service) {
     std::shared_ptr<WatchStream> watch(new WatchStream(health, peer, service));
     watch->self_ = watch;
-    health.core_.streams->Add(watch);
+    health.core_.streams.Add(watch);
     const absl::Status status = watch->Open();
     if (!status.ok()) watch->End(status);
     return watch.get();  // gRPC destroys nothing before this handler has returned.
@@ -70,7 +70,7 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
   }
   void OnCancel() override { End(errors::Cancelled()); }
   void OnDone() override {
-    health_.core_.streams->Remove(this);
+    health_.core_.streams.Remove(this);
     if (opened_) {
       health_.Remove(this);
       health_.on_watch_(peer_, /*open=*/false);
@@ -87,7 +87,7 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
     if (!status.ok()) return status;
     // Callers are not identified here: slots are counted by the caller's address.
     ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
-                                    HolderOf(*health_.core_.access->anybody()->account(), peer_)));
+                                    HolderOf(*health_.core_.access.anybody()->account(), peer_)));
     slot_ = std::move(slot);
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);
@@ -127,7 +127,7 @@ class HealthService::WatchStream final : public grpc::ServerWriteReactor<HealthC
 void HealthService::Update() {
   // Held while states are read: of two callers, the later one tells the later state.
   absl::MutexLock lock(&mu_);
-  const bool draining = core_.gate->draining();
+  const bool draining = core_.gate.draining();
   bool any_usable = false;
   for (const Device* device : core_.devices) {
     const bool usable = device->snapshot().state != Device::State::kUnhealthy;

@@ -34,13 +34,13 @@ InstallStream* InstallStream::Start(Core& core, const grpc::CallbackServerContex
 InstallStream::InstallStream(Core& core, const grpc::CallbackServerContext& context)
     : core_(core), context_(context), identity_(IdentityOf(context, core)) {}
 
-InstallStream::~InstallStream() { core_.streams->Remove(this); }
+InstallStream::~InstallStream() { core_.streams.Remove(this); }
 
 void InstallStream::Open() {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context_, core_, Role::kInstall, "resident.v1.Operators/Install"));
+  core_.streams.Add(shared_from_this(),
+                    RecheckOf(context_, core_, Role::kInstall, "resident.v1.Operators/Install"));
   absl::MutexLock lock(&mu_);
-  const absl::Status refused = core_.gate->draining() ? errors::Draining() : TakeSlot();
+  const absl::Status refused = core_.gate.draining() ? errors::Draining() : TakeSlot();
   if (!refused.ok()) {
     Conclude(refused);
     return;
@@ -55,8 +55,8 @@ void InstallStream::Open() {
 absl::Status InstallStream::TakeSlot() {
   if (!identity_.ok()) return identity_.status();
   const Account& account = *(*identity_)->account();
-  ASSIGN_OR_RETURN(auto slot, core_.install_slots->Take(HolderOf(account, context_.peer()),
-                                                        account.install_quota()));
+  ASSIGN_OR_RETURN(auto slot, core_.install_slots.Take(HolderOf(account, context_.peer()),
+                                                       account.install_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }
@@ -84,7 +84,7 @@ absl::Status InstallStream::Accept() {
 
 void InstallStream::OnReadDone(bool ok) {
   if (ok) {
-    core_.counters->Received(message_bytes_.Length());
+    core_.counters.Received(message_bytes_.Length());
     const absl::Status added = Accept();
     absl::MutexLock lock(&mu_);
     if (finished_ || end_.has_value()) return;
@@ -115,7 +115,7 @@ void InstallStream::Launch() {
     Conclude(request.status());
     return;
   }
-  if (!core_.gate->Enter(1)) {
+  if (!core_.gate.Enter(1)) {
     Conclude(errors::Draining());
     return;
   }
@@ -125,15 +125,15 @@ void InstallStream::Launch() {
   submitted.state = VersionState::kSubmitted;
   submitted.duration = Clock::now() - started_;
   responses_.push_back(BytesOf(submitted));
-  core_.installs->Post([self = shared_from_this(), request = *std::move(request)] {
+  core_.pools.installs.Post([self = shared_from_this(), request = *std::move(request)] {
     self->Install(request);
-    self->core_.gate->Leave(1);
+    self->core_.gate.Leave(1);
   });
   Advance();
 }
 
 void InstallStream::Install(const InstallRequest& request) {
-  absl::Status done = core_.operators->Install(
+  absl::Status done = core_.operators.Install(
       request, [this](const InstallProgress& progress) { Answer(progress); },
       [this] { return withdrawn_.load(std::memory_order_relaxed); });
   absl::MutexLock lock(&mu_);
@@ -145,7 +145,7 @@ void InstallStream::Install(const InstallRequest& request) {
 
 void InstallStream::Answer(const InstallProgress& progress) {
   grpc::ByteBuffer response = BytesOf(progress);
-  core_.counters->Sent(response.Length());
+  core_.counters.Sent(response.Length());
   absl::MutexLock lock(&mu_);
   responses_.push_back(std::move(response));
   Advance();

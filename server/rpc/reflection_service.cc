@@ -110,13 +110,13 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response>
                                  const std::vector<std::string>& services) {
     std::shared_ptr<ReflectionStream> stream(new ReflectionStream(core, services));
     stream->self_ = stream;
-    core.streams->Add(
+    core.streams.Add(
         stream, RecheckOf(context, core, Role::kAdmin, "grpc.reflection.v1alpha.ServerReflection"));
     absl::MutexLock lock(&stream->mu_);
     stream->StartRead(&stream->request_);
     return stream.get();  // gRPC destroys nothing before this handler has returned.
   }
-  ~ReflectionStream() override { core_.streams->Remove(this); }
+  ~ReflectionStream() override { core_.streams.Remove(this); }
 
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(&mu_);

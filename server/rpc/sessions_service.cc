@@ -24,7 +24,7 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionRespo
     stream->Open(context, request);
     return stream.get();
   }
-  ~SessionStream() override { core_.streams->Remove(this); }
+  ~SessionStream() override { core_.streams.Remove(this); }
 
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mu_);
@@ -34,7 +34,7 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionRespo
   }
   void OnCancel() override { End(errors::Cancelled()); }
   void OnDone() override {
-    if (client_ != nullptr) core_.clients->EndSession(client_);
+    if (client_ != nullptr) core_.clients.EndSession(client_);
     self_.reset();
   }
   void End(const absl::Status& status) override {
@@ -47,13 +47,13 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::OpenSessionRespo
   explicit SessionStream(Core& core) : core_(core) {}
 
   void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
-    core_.streams->Add(shared_from_this(),
-                       RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
+    core_.streams.Add(shared_from_this(),
+                      RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
     absl::StatusOr<std::shared_ptr<Client>> client = errors::Draining();
-    if (!core_.gate->draining()) {
+    if (!core_.gate.draining()) {
       const auto identity = IdentityOf(context, core_);
-      client = identity.ok() ? core_.clients->OpenSession(request.client_name(), context.peer(),
-                                                          (*identity)->account())
+      client = identity.ok() ? core_.clients.OpenSession(request.client_name(), context.peer(),
+                                                         (*identity)->account())
                              : identity.status();
     }
     absl::MutexLock lock(&mu_);

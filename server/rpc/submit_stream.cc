@@ -29,14 +29,14 @@ SubmitStream* SubmitStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 SubmitStream::~SubmitStream() {
-  core_.admission->Cancel(&paused_);
-  core_.streams->Remove(this);
+  core_.admission.Cancel(&paused_);
+  core_.streams.Remove(this);
 }
 
 void SubmitStream::Open(const grpc::CallbackServerContext& context) {
   const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context, core_, Role::kSubmit, "resident.v1.Executor/Submit"));
+  core_.streams.Add(shared_from_this(),
+                    RecheckOf(context, core_, Role::kSubmit, "resident.v1.Executor/Submit"));
   absl::MutexLock lock(&mu_);
   if (!client.ok()) {
     finished_ = true;
@@ -55,19 +55,19 @@ void SubmitStream::OnReadDone(bool ok) {
     Advance();
     return;
   }
-  core_.counters->CountBatch();
-  core_.counters->Received(request_bytes_.Length());
+  core_.counters.CountBatch();
+  core_.counters.Received(request_bytes_.Length());
   const absl::Status parsed = ParseMessage(request_bytes_, &request_);
   if (!parsed.ok()) {
     // Which batch it was is unknown: the stream ends with this, and is not read any more.
-    core_.counters->CountRefused(parsed.code());
+    core_.counters.CountRefused(parsed.code());
     End(parsed);
     return;
   }
   request_space_ = request_.SpaceUsedLong();
-  request_charge_ = core_.admission->host().Count(client_->accounts()->host(), request_space_);
+  request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
   expires_ = BatchDeadline(request_.batch().options(), deadline_);
-  auto work = core_.runner->Plan(request_.batch(), *client_);
+  auto work = core_.runner.Plan(request_.batch(), *client_);
   if (!work.ok()) {
     Admit(work.status());
     return;
@@ -78,7 +78,7 @@ void SubmitStream::OnReadDone(bool ok) {
 
 void SubmitStream::Acquire() {
   const std::shared_ptr<SubmitStream> self = shared_from_this();
-  core_.admission->Acquire(
+  core_.admission.Acquire(
       this, client_->accounts(), work_->ResourcesNeeded(), expires_,
       [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
   bool ends = false;
@@ -91,7 +91,7 @@ void SubmitStream::Acquire() {
 }
 
 void SubmitStream::StopWaiting() {
-  if (core_.admission->Cancel(this)) Admit(errors::Cancelled());
+  if (core_.admission.Cancel(this)) Admit(errors::Cancelled());
 }
 
 void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
@@ -115,8 +115,8 @@ void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
 absl::Status SubmitStream::Launch(Ticket ticket) {
   const std::shared_ptr<SubmitStream> self = shared_from_this();
   const auto batch =
-      core_.runner->Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
-                         [self](RequestBatch& done) { self->Answer(done); });
+      core_.runner.Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
+                        [self](RequestBatch& done) { self->Answer(done); });
   bool lone = false;
   {
     absl::MutexLock lock(&mu_);
@@ -126,7 +126,7 @@ absl::Status SubmitStream::Launch(Ticket ticket) {
     if (cancelled_) batch->cancelled = true;
   }
   const absl::Status taken =
-      core_.runner->Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
+      core_.runner.Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     running_.erase(batch.get());
@@ -146,7 +146,7 @@ uint64_t SubmitStream::DropRequest() {
 void SubmitStream::ReadOn() {
   if (finished_) return;
   paused_ = unanswered_ >= core_.limits.max_stream_batches ||
-            core_.admission->WaitToRead(&paused_, client_->accounts(), [weak = weak_from_this()] {
+            core_.admission.WaitToRead(&paused_, client_->accounts(), [weak = weak_from_this()] {
               const std::shared_ptr<SubmitStream> self = weak.lock();
               if (self == nullptr) return;
               absl::MutexLock lock(&self->mu_);
@@ -168,7 +168,7 @@ void SubmitStream::Answer(RequestBatch& batch) {
 }
 
 void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
-  core_.counters->CountRefused(why.code());
+  core_.counters.CountRefused(why.code());
   v1::SubmitResponse response;
   BuildRefusal(id, why, response.mutable_result());
   {
@@ -176,13 +176,13 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
     ++unanswered_;
   }
   grpc::ByteBuffer bytes = ToBytes(response);
-  Budget::Charge charge = core_.admission->host().Count(client_->accounts()->host(), bytes.Length(),
-                                                        Budget::Purpose::kAnswers);
+  Budget::Charge charge = core_.admission.host().Count(client_->accounts()->host(), bytes.Length(),
+                                                       Budget::Purpose::kAnswers);
   Write(std::move(bytes), std::move(charge));
 }
 
 void SubmitStream::Write(grpc::ByteBuffer response, Budget::Charge charge) {
-  core_.counters->Sent(response.Length());
+  core_.counters.Sent(response.Length());
   absl::MutexLock lock(&mu_);
   if (finished_) return;
   responses_.push_back({std::move(response), std::move(charge)});
@@ -229,7 +229,7 @@ void SubmitStream::CancelRunning() {
     absl::MutexLock lock(&mu_);
     for (const auto& [key, batch] : running_) running.push_back(batch);
   }
-  for (const auto& batch : running) core_.runner->Cancel(*batch);
+  for (const auto& batch : running) core_.runner.Cancel(*batch);
 }
 
 void SubmitStream::OnCancel() {

@@ -29,19 +29,19 @@ UploadStream* UploadStream::Start(Core& core, const grpc::CallbackServerContext&
 }
 
 UploadStream::~UploadStream() {
-  core_.admission->Cancel(&reading_);
-  core_.streams->Remove(this);
-  if (entered_) core_.gate->Leave(1);
+  core_.admission.Cancel(&reading_);
+  core_.streams.Remove(this);
+  if (entered_) core_.gate.Leave(1);
 }
 
 void UploadStream::Open() {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context_, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
+  core_.streams.Add(shared_from_this(),
+                    RecheckOf(context_, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
   const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context_, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) {
     Fail(client.status());
-  } else if (!core_.gate->Enter(1)) {
+  } else if (!core_.gate.Enter(1)) {
     Fail(errors::Draining());
   } else {
     entered_ = true;
@@ -67,16 +67,16 @@ void UploadStream::OnReadDone(bool ok) {
 absl::Status UploadStream::Accept() {
   RETURN_IF_ERROR(ParseMessage(message_bytes_, &message_));
   const uint64_t bytes = message_.data().size();
-  core_.counters->Received(bytes);
-  message_charge_ = core_.admission->host().Count(client_->accounts()->host(), bytes);
+  core_.counters.Received(bytes);
+  message_charge_ = core_.admission.host().Count(client_->accounts()->host(), bytes);
   position_ = 0;
   if (buffer_ == nullptr) {
-    ASSIGN_OR_RETURN(auto buffer, core_.buffers->Find(client_->id(), message_.buffer_id()));
+    ASSIGN_OR_RETURN(auto buffer, core_.buffers.Find(client_->id(), message_.buffer_id()));
     buffer_ = std::move(buffer);
     offset_ = message_.offset();
     if (buffer_->durable) {
-      ASSIGN_OR_RETURN(auto write, core_.buffers->StartWrite(DurableCopy::Kind::kUpload,
-                                                             client_->id(), *buffer_));
+      ASSIGN_OR_RETURN(auto write, core_.buffers.StartWrite(DurableCopy::Kind::kUpload,
+                                                            client_->id(), *buffer_));
       durable_write_ = std::move(write);
     }
   }
@@ -92,12 +92,12 @@ absl::Status UploadStream::SendPiece() {
   needs_.device = buffer_->device;
   needs_.session = std::move(engine);
   needs_.staging_bytes =
-      std::min<uint64_t>(core_.admission->PieceBytes(buffer_->device, kCopyPieceBytes),
+      std::min<uint64_t>(core_.admission.PieceBytes(buffer_->device, kCopyPieceBytes),
                          message_.data().size() - position_);
-  auto ticket = core_.admission->TryAcquire(client_->accounts(), needs_);
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs_);
   if (ticket.ok()) return Send(*std::move(ticket));
   waiting_ = true;
-  core_.runner->Post([self = shared_from_this()] { self->AwaitTicket(); });
+  core_.runner.Post([self = shared_from_this()] { self->AwaitTicket(); });
   return absl::OkStatus();
 }
 
@@ -107,7 +107,7 @@ void UploadStream::AwaitTicket() {
     absl::MutexLock lock(&mu_);
     needs = needs_;
   }
-  core_.admission->Acquire(
+  core_.admission.Acquire(
       this, client_->accounts(), needs, Clock::time_point::max(),
       [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
         absl::MutexLock lock(&self->mu_);
@@ -125,7 +125,7 @@ void UploadStream::AwaitTicket() {
       });
   absl::MutexLock lock(&mu_);
   // What ended it meanwhile did not find it waiting.
-  if (!status_.ok() && waiting_ && core_.admission->Cancel(this)) {
+  if (!status_.ok() && waiting_ && core_.admission.Cancel(this)) {
     waiting_ = false;
     Advance();
   }
@@ -137,7 +137,7 @@ absl::Status UploadStream::Send(Ticket ticket) {
   uint8_t* const host = held->staging()->host;
   std::memcpy(host, message_.data().data() + position_, bytes);
 
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
   auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
                              buffer_->memory->address + offset_, bytes);
   batch->keep_alive = {held, buffer_};
@@ -146,7 +146,7 @@ absl::Status UploadStream::Send(Ticket ticket) {
     // the staging memory, so it is kept until then.
     const absl::Status outcome =
         piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
-    self->core_.runner->Post(
+    self->core_.runner.Post(
         [self, offset, bytes, host, outcome, keep = std::exchange(piece.keep_alive, {})] {
           self->OnPieceDone(outcome, offset, bytes, host);
         });
@@ -197,7 +197,7 @@ void UploadStream::ReadOn() {
   position_ = 0;
   message_charge_.Clear();
   const bool full =
-      core_.admission->WaitToRead(&reading_, client_->accounts(), [weak = weak_from_this()] {
+      core_.admission.WaitToRead(&reading_, client_->accounts(), [weak = weak_from_this()] {
         const std::shared_ptr<UploadStream> self = weak.lock();
         if (self == nullptr) return;
         absl::MutexLock lock(&self->mu_);
@@ -224,7 +224,7 @@ void UploadStream::Advance() {
   }
   if (waiting_) {
     // It has its ticket already: it ends when that has come.
-    if (!core_.admission->Cancel(this)) return;
+    if (!core_.admission.Cancel(this)) return;
     waiting_ = false;
   }
   if (under_way_ > 0) return;
@@ -239,10 +239,10 @@ void UploadStream::FinishUpload() {
   const bool durable = durable_write_ != nullptr;
   if (status_.ok() && durable) Fail(durable_write_->Commit());
   durable_write_.reset();
-  if (status_.ok() && durable && core_.buffers->on_disk()) {
+  if (status_.ok() && durable && core_.buffers.on_disk()) {
     // Answered once a restart would bring it back.
-    core_.disk->Post([self = shared_from_this(), buffer = buffer_] {
-      self->Finish(ToGrpc(self->core_.buffers->Save(*buffer)));
+    core_.pools.disk.Post([self = shared_from_this(), buffer = buffer_] {
+      self->Finish(ToGrpc(self->core_.buffers.Save(*buffer)));
     });
     return;
   }

@@ -26,18 +26,18 @@ WatchStream::WatchStream(Core& core, const grpc::CallbackServerContext& context,
                          const v1::WatchRequest& request)
     : core_(core), name_(request.name()), identity_(IdentityOf(context, core)) {}
 
-WatchStream::~WatchStream() { core_.streams->Remove(this); }
+WatchStream::~WatchStream() { core_.streams.Remove(this); }
 
 void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t after_revision) {
-  core_.streams->Add(shared_from_this(),
-                     RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
+  core_.streams.Add(shared_from_this(),
+                    RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
   {
     absl::MutexLock lock(&mu_);
     absl::Status refused = identity_.status();
-    if (core_.gate->draining()) refused = errors::Draining();
+    if (core_.gate.draining()) refused = errors::Draining();
     if (refused.ok()) {
       const Account& account = *(*identity_)->account();
-      auto slot = core_.watch_slots->Take(HolderOf(account, context.peer()), account.watch_quota());
+      auto slot = core_.watch_slots.Take(HolderOf(account, context.peer()), account.watch_quota());
       if (slot.ok()) slot_ = *std::move(slot);
       refused = slot.status();
     }
@@ -45,9 +45,9 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
       Conclude(refused);
       return;
     }
-    after_ = after_revision == 0 ? core_.operators->revision() : after_revision;
+    after_ = after_revision == 0 ? core_.operators.revision() : after_revision;
   }
-  subscription_ = core_.operators->Subscribe([weak = weak_from_this()] {
+  subscription_ = core_.operators.Subscribe([weak = weak_from_this()] {
     const std::shared_ptr<WatchStream> self = weak.lock();
     if (self == nullptr) return;
     absl::MutexLock lock(&self->mu_);
@@ -62,7 +62,7 @@ void WatchStream::Open(const grpc::CallbackServerContext& context, uint64_t afte
 void WatchStream::Advance() {
   if (finished_ || writing_) return;
   while (end_.ok() && events_.empty()) {
-    auto next = core_.operators->EventsAfter(after_, kEventsRead);
+    auto next = core_.operators.EventsAfter(after_, kEventsRead);
     if (!next.ok()) {
       end_ = next.status();
     } else if (next->empty()) {
@@ -88,7 +88,7 @@ void WatchStream::Advance() {
   }
   FillEvent(event, response_.mutable_event());
   events_.pop_front();
-  core_.counters->Sent(response_.ByteSizeLong());
+  core_.counters.Sent(response_.ByteSizeLong());
   writing_ = true;
   StartWrite(&response_);
 }
@@ -117,7 +117,7 @@ void WatchStream::End(const absl::Status& status) {
 
 void WatchStream::OnDone() {
   // Waits for a wake that is under way, which takes mu_.
-  core_.operators->Unsubscribe(subscription_);
+  core_.operators.Unsubscribe(subscription_);
   self_.reset();
 }
 
