@@ -43,9 +43,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "runtime/base/limits.h"
-#include "runtime/device/device.h"
 #include "runtime/device/durable_copy.h"
+#include "runtime/device/engine_session.h"
 #include "runtime/model/signature.h"
+#include "runtime/queue/device_queue.h"
 #include "runtime/state/state_store.h"
 
 namespace resident {

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "runtime/device/fake_session.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/state/test_disk.h"
 #include "tests/support/temp_folder.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/device/arguments_text.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 #include "runtime/engine/control/engine_fds.h"
 #include "runtime/ring/shared_region.h"
@@ -51,7 +51,7 @@ class DeviceGenerationTest : public ::testing::Test {
     const EngineInfo info = device.snapshot().info;
     return VersionsGeneration(info.generation + 1, info.architecture, versions);
   }
-  static absl::Status Load(Device& device, const std::map<uint32_t, uint32_t>& versions,
+  static absl::Status Load(DeviceControl& device, const std::map<uint32_t, uint32_t>& versions,
                            milliseconds park_deadline = kParkDeadline) {
     return device.LoadGeneration(Next(device, versions), park_deadline);
   }
@@ -94,7 +94,7 @@ TEST_F(DeviceGenerationTest, OperatorsComeChangeAndGo) {
 // what stood in its slot, since a generation is only changed when nothing is in flight.
 TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 0}, {kSlot + 1, 1}}).ok());
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> batches{0};
@@ -151,7 +151,7 @@ TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
 
 TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
   const pid_t pid = harness.engine_pid();
 
@@ -189,7 +189,7 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
 TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServing) {
   if (!TestOnCuda()) GTEST_SKIP() << "the CPU engine loads while it stages";
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
   const pid_t pid = harness.engine_pid();
   const uint32_t other = Architecture(device) / 10 == 8 ? 90 : 80;
@@ -206,7 +206,7 @@ TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServin
 // The change gives up; the traffic beside the long task has not been stopped by it.
 TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   const Floats out = harness.MakeFloats(1);
   const Submission spinning = harness.Submit(harness.SpinTask(out, seconds(3)));
   ASSERT_TRUE(Eventually([&] { return device.queue().counters().in_flight == 1; }));
@@ -227,7 +227,7 @@ TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
 
 TEST_F(DeviceGenerationTest, ParkedDeviceTakesItInPlace) {
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   ASSERT_TRUE(device.Park().ok());
   ASSERT_TRUE(Load(device, {{kSlot, 5}}).ok());
   EXPECT_EQ(device.snapshot().state, State::kParked);
@@ -318,7 +318,7 @@ TEST_P(KilledInAChangeTest, LeavesOneGenerationOrTheOther) {
   bool in_time = false;
   for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {
     DeviceHarness harness;  // Its own: a device that loses five engines a minute is given up.
-    Device& device = harness.device();
+    DeviceControl& device = harness.device();
     ASSERT_TRUE(Load(device, {{kSlot, 0}}).ok());
     const pid_t pid = harness.engine_pid();
     const ChangeWatcher change(pid);
@@ -351,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, KilledInAChangeTest,
 TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneration) {
   std::vector<DeviceFault> faults;  // Outlives the device, which calls back until its end.
   DeviceHarness harness;
-  Device& device = harness.device();
+  DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
   const uint32_t architecture = Architecture(device);
   device.OnFault([&](const DeviceFault& fault) {

@@ -61,7 +61,7 @@ DeviceOptions DeviceHarness::Options() {
 }
 
 DeviceHarness::DeviceHarness(const DeviceOptions& options) {
-  auto device = Device::Create(options);
+  auto device = DeviceControl::Create(options);
   if (!device.ok()) {
     ADD_FAILURE() << "no device: " << device.status();
     std::abort();

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "tests/support/eventually.h"
 
 namespace resident {
@@ -59,7 +59,7 @@ class DeviceHarness {
   explicit DeviceHarness(const DeviceOptions& options = Options());
   ~DeviceHarness();
 
-  Device& device() { return *device_; }
+  DeviceControl& device() { return *device_; }
   pid_t engine_pid() const { return static_cast<pid_t>(device_->snapshot().engine_pid); }
   bool AwaitState(Device::State state);
   // Waits for an engine other than this one that serves.
@@ -86,7 +86,7 @@ class DeviceHarness {
   static constexpr ClientId kClient = 1;
 
  private:
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceControl> device_;
 };
 
 }  // namespace resident

@@ -1,6 +1,4 @@
 // A device with a real engine process: what works while nothing goes wrong.
-#include "runtime/device/device.h"
-
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 
 namespace resident {
@@ -89,17 +88,17 @@ TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
 TEST(DeviceTest, RefusesWhatCannotStart) {
   DeviceOptions options = DeviceHarness::Options();
   options.engine_program = "/nonexistent/residentd";
-  EXPECT_EQ(Device::Create(options).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(DeviceControl::Create(options).status().code(), absl::StatusCode::kNotFound);
 
   options = DeviceHarness::Options();
   options.limits.ring_slots = 100;
-  const auto bad_ring = Device::Create(options);
+  const auto bad_ring = DeviceControl::Create(options);
   EXPECT_EQ(bad_ring.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(bad_ring.status().message()), HasSubstr("--ring_slots"));
 
   options = DeviceHarness::Options();
   options.engine_program = "/bin/false";  // Ends at once.
-  const auto ended = Device::Create(options);
+  const auto ended = DeviceControl::Create(options);
   EXPECT_EQ(ended.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(ended.status().message()), HasSubstr("exited with status 1"));
 }
@@ -108,7 +107,7 @@ TEST(DeviceTest, GpuThatIsNotThereSaysWhy) {
   DeviceOptions options = DeviceHarness::Options();
   options.cuda = true;
   options.engine.ordinal = 4096;  // No machine has as many.
-  const auto device = Device::Create(options);
+  const auto device = DeviceControl::Create(options);
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("Fix: "));
 }

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/process/child_output.h"
 #include "runtime/base/process/child_process.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/engine/control/engine_client.h"
 #include "runtime/ring/shared_region.h"
 

@@ -65,7 +65,7 @@ class GenerationChange {
   Progress Step();
   Clock::time_point next_step() const { return next_step_; }
 
-  // What came of it: OK, or the errors of Device::LoadGeneration; of a change that was
+  // What came of it: OK, or the errors of DeviceControl::LoadGeneration; of a change that was
   // lost, what the engine said.
   const absl::Status& result() const { return result_; }
   // From the hold to the first submission after it; of a change that was parked for.

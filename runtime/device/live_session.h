@@ -17,7 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/device/address_allocator.h"
-#include "runtime/device/device.h"
+#include "runtime/device/engine_session.h"
 #include "runtime/engine/control/engine_client.h"
 #include "runtime/ring/shared_region.h"
 

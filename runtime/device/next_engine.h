@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/spare_engine.h"
 #include "runtime/engine/generation.h"

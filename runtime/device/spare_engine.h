@@ -32,7 +32,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/process/wake_event.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/engine_process.h"
 
 namespace resident {

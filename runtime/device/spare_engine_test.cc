@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 
 namespace resident {

@@ -49,24 +49,22 @@ std::string RestartText(const Device::Restart& restart) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceOptions& options) {
+absl::StatusOr<std::unique_ptr<DeviceControl>> DeviceControl::Create(const DeviceOptions& options) {
   auto device = std::make_unique<SupervisedDevice>(options);
   RETURN_IF_ERROR(device->AwaitFirstStart());
   return device;
 }
 
 SupervisedDevice::SupervisedDevice(const DeviceOptions& options)
-    : options_(options),
+    : DeviceControl(options.index, options.queue, /*started=*/true,
+                    options.spare_engine ? std::make_shared<SpareEngine>(options) : nullptr),
+      options_(options),
       wake_(std::make_shared<WakeEvent>()),
-      spare_(options.spare_engine ? std::make_shared<SpareEngine>(options) : nullptr),
-      generation_(options.engine.generation),
-      queue_(options.queue) {
-  queue_.OnWorkWhileParked([this] {
-    {
-      absl::MutexLock lock(&mu_);
-      work_arrived_ = true;
-    }
-    wake_->Signal();
+      generation_(options.engine.generation) {
+  // The queue outlives this part of the object, and its thread may still be in the callback.
+  queue_.OnWorkWhileParked([arrived = work_arrived_, wake = wake_] {
+    *arrived = true;
+    wake->Signal();
   });
   EngineReaper::Start();
   absl::MutexLock lock(&shutdown_mu_);
@@ -81,58 +79,6 @@ absl::Status SupervisedDevice::AwaitFirstStart() {
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return first_start_.has_value(); };
   mu_.Await(absl::Condition(&known));
   return *first_start_;
-}
-
-std::shared_ptr<EngineSession> SupervisedDevice::session() {
-  absl::MutexLock lock(&mu_);
-  return session_;
-}
-
-bool SupervisedDevice::open_to_all() {
-  absl::MutexLock lock(&mu_);
-  return session_ != nullptr && !admin_parked_;
-}
-
-Device::Snapshot SupervisedDevice::snapshot() const {
-  Snapshot snapshot;
-  std::shared_ptr<LiveSession> session;
-  {
-    absl::MutexLock lock(&mu_);
-    snapshot.state = state_;
-    snapshot.detail = detail_;
-    snapshot.engine_pid = engine_pid_;
-    snapshot.info = info_;
-    snapshot.generation_changes = generation_changes_;
-    snapshot.last_generation_pause = last_generation_pause_;
-    snapshot.last_switch = last_switch_;
-    snapshot.failed_generation_changes = failed_generation_changes_;
-    snapshot.parks = parks_;
-    snapshot.resumes = resumes_;
-    snapshot.restarts_by_cause = restarts_by_cause_;
-    snapshot.last_restart = last_restart_;
-    session = session_;
-  }
-  if (session != nullptr) snapshot.memory_used_bytes = session->memory_used_bytes();
-  if (spare_ != nullptr) snapshot.spare_pid = spare_->pid();
-  snapshot.queue = queue_.counters();
-  return snapshot;
-}
-
-void SupervisedDevice::OnRestart(
-    std::function<void(const std::shared_ptr<EngineSession>&)> restore) {
-  absl::MutexLock lock(&mu_);
-  restore_ = std::move(restore);
-}
-
-void SupervisedDevice::OnFault(
-    std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) {
-  absl::MutexLock lock(&mu_);
-  fault_ = std::move(fault);
-}
-
-void SupervisedDevice::OnStateChange(std::function<void(State)> changed) {
-  absl::MutexLock lock(&mu_);
-  changed_ = std::move(changed);
 }
 
 void SupervisedDevice::Shutdown() {
@@ -245,9 +191,9 @@ void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool
   std::function<void(const std::shared_ptr<EngineSession>&)> restore;
   {
     absl::MutexLock lock(&mu_);
-    info_ = info;
+    status_.info = info;
     client_ = engine.client();
-    engine_pid_ = engine.child().pid();
+    status_.engine_pid = engine.child().pid();
     restored_ = false;
     if (restart) restore = restore_;
   }
@@ -282,7 +228,7 @@ void SupervisedDevice::Publish() {
     fprintf(stderr, "residentd: device %u: %s\n", options_.index, RestartText(restart_).c_str());
   }
   absl::MutexLock lock(&mu_);
-  if (restarted) last_restart_ = std::move(restart_);
+  if (restarted) status_.last_restart = std::move(restart_);
   if (!first_start_) first_start_ = absl::OkStatus();
 }
 
@@ -426,7 +372,7 @@ SupervisedDevice::Wants SupervisedDevice::TakeWants() {
   Wants wants;
   {
     absl::MutexLock lock(&mu_);
-    wants = Wants{stop_, admin_parked_, resume_wanted_, work_arrived_, loading_};
+    wants = Wants{stop_, park_requested_, resume_wanted_, *work_arrived_, loading_};
     restored = std::exchange(restored_, false);
   }
   if (restored) {
@@ -446,7 +392,7 @@ void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const Engi
     absl::MutexLock lock(&mu_);
     session_ = nullptr;
     client_ = nullptr;
-    engine_pid_ = 0;
+    status_.engine_pid = 0;
   }
   live_session_->End();
   if (!end.kind.empty()) {
@@ -545,7 +491,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
   {
     absl::MutexLock lock(&mu_);
     if (stop_) return false;
-    ++restarts_by_cause_[end.kind];
+    ++status_.restarts_by_cause[end.kind];
   }
   const auto wait = restart_policy_.OnFailure(Clock::now());
   if (wait) {
@@ -588,9 +534,9 @@ void SupervisedDevice::SetState(State state, const std::string& detail) {
   std::function<void(State)> changed;
   {
     absl::MutexLock lock(&mu_);
-    detail_ = detail;
-    if (state_ != state) changed = changed_;
-    state_ = state;
+    status_.detail = detail;
+    if (status_.state != state) changed = changed_;
+    status_.state = state;
   }
   if (changed) changed(state);
   SettleWaiters();
@@ -601,7 +547,7 @@ absl::Status SupervisedDevice::StoppedError() const {
 }
 
 absl::Status SupervisedDevice::UnhealthyError() const {
-  return errors::DeviceUnhealthy(options_.index, detail_);
+  return errors::DeviceUnhealthy(options_.index, status_.detail);
 }
 
 }  // namespace resident

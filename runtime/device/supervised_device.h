@@ -1,4 +1,4 @@
-// SupervisedDevice: the Device (device.h), with the thread that starts its engine,
+// SupervisedDevice: the DeviceControl of a daemon, with the thread that starts its engine,
 // watches it, parks it and replaces it.
 //
 // Everything that happens to an engine happens on the supervisor's thread, one thing
@@ -39,6 +39,7 @@
 #ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,7 +51,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/process/wake_event.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/engine_end.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/live_session.h"
@@ -60,7 +61,7 @@
 
 namespace resident {
 
-class SupervisedDevice final : public Device {
+class SupervisedDevice final : public DeviceControl {
  public:
   explicit SupervisedDevice(const DeviceOptions& options);
   ~SupervisedDevice() override;
@@ -68,23 +69,11 @@ class SupervisedDevice final : public Device {
   // Waits for the outcome of the first start.
   absl::Status AwaitFirstStart();
 
-  uint32_t index() const override { return options_.index; }
-  DeviceQueue& queue() override { return queue_; }
-  std::shared_ptr<EngineSession> session() override;
-  bool open_to_all() override;
-  std::shared_ptr<SpareEngine> spare() override { return spare_; }
   void StartPark(Waiter waiter) override;
   void StartResume(Waiter waiter) override;
   absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
                               std::chrono::milliseconds park_deadline) override;
   void SetGeneration(std::shared_ptr<const Generation> generation) override;
-  Snapshot snapshot() const override;
-  const DurationHistogram& park_duration() const override { return park_duration_; }
-  const DurationHistogram& resume_duration() const override { return resume_duration_; }
-  const DurationHistogram& generation_pause() const override { return generation_pause_; }
-  void OnFault(std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault) override;
-  void OnRestart(std::function<void(const std::shared_ptr<EngineSession>&)> restore) override;
-  void OnStateChange(std::function<void(State)> changed) override;
   void Shutdown() override;
 
  private:
@@ -170,10 +159,9 @@ class SupervisedDevice final : public Device {
 
   const DeviceOptions options_;
   const std::shared_ptr<WakeEvent> wake_;
-  const std::shared_ptr<SpareEngine> spare_;  // Null: there is to be none.
-  DurationHistogram park_duration_;
-  DurationHistogram resume_duration_;
-  DurationHistogram generation_pause_;
+  // A task came while the kernel was parked.
+  const std::shared_ptr<std::atomic<bool>> work_arrived_ =
+      std::make_shared<std::atomic<bool>>(false);
 
   // The supervisor thread's own.
   RestartPolicy restart_policy_;
@@ -185,36 +173,18 @@ class SupervisedDevice final : public Device {
   Restart restart_;
   uint64_t first_changes_ = 0;  // That the present engine has made before it was watched.
 
-  mutable absl::Mutex mu_;
+  // Under mu_, beside what Device and DeviceControl have there.
   std::optional<absl::Status> first_start_ ABSL_GUARDED_BY(mu_);
-  State state_ ABSL_GUARDED_BY(mu_) = State::kStarting;
-  std::string detail_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<LiveSession> session_ ABSL_GUARDED_BY(mu_);  // As session() gives it.
   // The engine that is being brought up; null: none is.
   std::shared_ptr<NextEngine> next_ ABSL_GUARDED_BY(mu_);
   // What the next engine takes; 0: as the options say.
   uint64_t memory_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  Restart last_restart_ ABSL_GUARDED_BY(mu_);
-  EngineInfo info_ ABSL_GUARDED_BY(mu_);
-  int64_t engine_pid_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t parks_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t resumes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<std::string, uint64_t> restarts_by_cause_ ABSL_GUARDED_BY(mu_);
-  std::function<void(const std::shared_ptr<EngineSession>&)> restore_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first.
   std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(mu_);          // Of the present engine.
   Loading* loading_ ABSL_GUARDED_BY(mu_) = nullptr;
-  std::chrono::nanoseconds last_generation_pause_ ABSL_GUARDED_BY(mu_){0};
-  SwitchTimes last_switch_ ABSL_GUARDED_BY(mu_);
-  uint64_t generation_changes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t failed_generation_changes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::function<std::shared_ptr<const Generation>(const DeviceFault&)> fault_ ABSL_GUARDED_BY(mu_);
-  std::function<void(State)> changed_ ABSL_GUARDED_BY(mu_);
-  // What other threads want of the supervisor.
+  // What other threads want of the supervisor, beside park_requested_.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool admin_parked_ ABSL_GUARDED_BY(mu_) = false;
   bool resume_wanted_ ABSL_GUARDED_BY(mu_) = false;
-  bool work_arrived_ ABSL_GUARDED_BY(mu_) = false;
   bool restored_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Waiter> parks_awaited_ ABSL_GUARDED_BY(mu_);
   std::vector<Waiter> resumes_awaited_ ABSL_GUARDED_BY(mu_);
@@ -223,8 +193,6 @@ class SupervisedDevice final : public Device {
   absl::Mutex load_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   absl::Mutex shutdown_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Whoever joins the supervisor.
   std::thread supervisor_ ABSL_GUARDED_BY(shutdown_mu_);
-
-  DeviceQueue queue_;  // Last: its thread calls into this object.
 };
 
 }  // namespace resident

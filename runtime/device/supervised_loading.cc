@@ -51,30 +51,31 @@ absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> 
   {
     absl::MutexLock lock(&mu_);
     if (stop_) return StoppedError();
-    if (state_ == State::kUnhealthy) return UnhealthyError();
+    if (status_.state == State::kUnhealthy) return UnhealthyError();
     if (client_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat(
-          "device ", options_.index, " has no engine at present: ", detail_, ". Fix: try again"));
+      return absl::UnavailableError(absl::StrCat("device ", options_.index,
+                                                 " has no engine at present: ", status_.detail,
+                                                 ". Fix: try again"));
     }
-    if (loading.generation->number <= info_.generation) {
+    if (loading.generation->number <= status_.info.generation) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "device ", options_.index, " runs generation ", info_.generation, " already, and ",
+          "device ", options_.index, " runs generation ", status_.info.generation, " already, and ",
           loading.generation->number, " is not above it. Fix: number generations upwards"));
     }
     client = client_;
-    loading.engine_pid = engine_pid_;
+    loading.engine_pid = status_.engine_pid;
   }
   // On this thread, beside the running kernel: it may take a while.
   absl::StatusOr<std::vector<OperatorResources>> staged = client->Stage(*loading.generation);
   absl::MutexLock lock(&mu_);
   if (!staged.ok()) {
-    ++failed_generation_changes_;
+    ++status_.failed_generation_changes;
     return staged.status();
   }
   loading.operators = *std::move(staged);
   if (stop_) return StoppedError();
-  if (engine_pid_ != loading.engine_pid) {
-    ++failed_generation_changes_;
+  if (status_.engine_pid != loading.engine_pid) {
+    ++status_.failed_generation_changes;
     return absl::UnavailableError(absl::StrCat("the ", Name(), " was replaced while generation ",
                                                loading.generation->number,
                                                " was staged. Fix: load it again"));
@@ -123,8 +124,8 @@ std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const W
   if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {
     generation_pause_.Observe(static_cast<uint64_t>(pause.count()));
     absl::MutexLock lock(&mu_);
-    last_generation_pause_ = pause;
-    last_switch_ = watched.change->times();
+    status_.last_generation_pause = pause;
+    status_.last_switch = watched.change->times();
   }
   watched.change.reset();
   watched.resident_since = Clock::now();
@@ -162,11 +163,11 @@ void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
   absl::MutexLock lock(&mu_);
   if (result.ok()) {
     generation_ = loading->generation;
-    info_.generation = loading->generation->number;
-    info_.operators = std::move(loading->operators);
-    ++generation_changes_;
+    status_.info.generation = loading->generation->number;
+    status_.info.operators = std::move(loading->operators);
+    ++status_.generation_changes;
   } else {
-    ++failed_generation_changes_;
+    ++status_.failed_generation_changes;
   }
   loading->result = std::move(result);
   loading_ = nullptr;
@@ -175,7 +176,7 @@ void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
 void SupervisedDevice::FailLoading(const std::string& cause) {
   absl::MutexLock lock(&mu_);
   if (loading_ == nullptr) return;
-  ++failed_generation_changes_;
+  ++status_.failed_generation_changes;
   loading_->result = absl::UnavailableError(
       absl::StrCat("generation ", loading_->generation->number, " was not loaded: ", cause,
                    ". Fix: load it again once the device serves"));

@@ -29,27 +29,28 @@ constexpr seconds kLeaveLimit{5};
 }  // namespace
 
 std::optional<absl::Status> SupervisedDevice::ParkOutcome() const {
-  if (state_ == State::kParked) return absl::OkStatus();
+  if (status_.state == State::kParked) return absl::OkStatus();
   if (stop_) return StoppedError();
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  if (admin_parked_) return std::nullopt;
+  if (status_.state == State::kUnhealthy) return UnhealthyError();
+  if (park_requested_) return std::nullopt;
   return absl::AbortedError("the device was resumed while it was being parked");
 }
 
 std::optional<absl::Status> SupervisedDevice::ResumeOutcome() const {
   if (stop_) return StoppedError();
-  if (admin_parked_) return absl::AbortedError("the device was parked while it was being resumed");
+  if (park_requested_)
+    return absl::AbortedError("the device was parked while it was being resumed");
   if (resume_wanted_) return std::nullopt;
-  if (state_ == State::kUnhealthy) return UnhealthyError();
-  if (state_ == State::kResident) return absl::OkStatus();
+  if (status_.state == State::kUnhealthy) return UnhealthyError();
+  if (status_.state == State::kResident) return absl::OkStatus();
   return std::nullopt;
 }
 
 void SupervisedDevice::StartPark(Waiter waiter) {
   {
     absl::MutexLock lock(&mu_);
-    if (!stop_ && state_ != State::kUnhealthy) {
-      admin_parked_ = true;
+    if (!stop_ && status_.state != State::kUnhealthy) {
+      park_requested_ = true;
       resume_wanted_ = false;
       wake_->Signal();
     }
@@ -62,7 +63,7 @@ void SupervisedDevice::StartResume(Waiter waiter) {
   {
     absl::MutexLock lock(&mu_);
     if (!stop_) {
-      admin_parked_ = false;
+      park_requested_ = false;
       resume_wanted_ = true;
       wake_->Signal();
     }
@@ -117,7 +118,7 @@ std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const W
   if (watched.call != nullptr) return std::nullopt;  // A generation is being loaded.
   if (wants.parked) {
     absl::ReleasableMutexLock lock(&mu_);
-    const bool was_idle = state_ == State::kIdleParked;
+    const bool was_idle = status_.state == State::kIdleParked;
     lock.Release();
     if (was_idle) SetState(State::kParked, "");
     return std::nullopt;
@@ -125,7 +126,7 @@ std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const W
   bool admin = false;
   {
     absl::MutexLock lock(&mu_);
-    admin = state_ == State::kParked;
+    admin = status_.state == State::kParked;
   }
   if (admin || wants.resume || wants.work || queue_.counters().queued_tasks > 0) {
     watched.parking = Parking::kResuming;
@@ -144,10 +145,7 @@ void SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
   SettleWaiters();
   const Clock::time_point now = Clock::now();
   if (!wants.parked && now < ParkAt(watched)) return;
-  {
-    absl::MutexLock lock(&mu_);
-    work_arrived_ = false;  // From before the park.
-  }
+  *work_arrived_ = false;  // From before the park.
   if (!queue_.BeginPark().ok()) return;
   watched.parking = Parking::kParking;
   watched.park_began = now;
@@ -168,7 +166,7 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
     park_duration_.Observe(static_cast<uint64_t>(nanoseconds(now - watched.park_began).count()));
     {
       absl::MutexLock lock(&mu_);
-      ++parks_;
+      ++status_.parks;
     }
     SetState(wants.parked ? State::kParked : State::kIdleParked, "");
     return std::nullopt;
@@ -209,10 +207,10 @@ void SupervisedDevice::FinishResuming(Watched& watched) {
       static_cast<uint64_t>(nanoseconds(watched.resident_since - watched.call_began).count()));
   {
     absl::MutexLock lock(&mu_);
-    ++resumes_;
-    work_arrived_ = false;
+    ++status_.resumes;
     resume_wanted_ = false;
   }
+  *work_arrived_ = false;
   SetState(State::kResident, "");
 }
 

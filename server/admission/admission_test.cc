@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "runtime/device/fake_session.h"
+#include "runtime/device/fake_device.h"
 
 namespace resident {
 namespace {

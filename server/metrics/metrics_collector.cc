@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "prometheus/client_metric.h"
 #include "prometheus/metric_type.h"
 #include "server/metrics/process_metrics.h"
@@ -246,51 +248,63 @@ class DeviceFamilies {
              "Resident memory of the device's engine process, the shared region included.");
 };
 
-void CollectRpc(const RpcTotals& rpc, std::vector<MetricFamily>& families) {
+// "invalid_argument".
+std::string CodeName(int code) {
+  return absl::AsciiStrToLower(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+}
+
+// Codes that are reported before the first batch was refused with them.
+bool IsUsualRefusal(absl::StatusCode code) {
+  return code == absl::StatusCode::kInvalidArgument ||
+         code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable;
+}
+
+void CollectRpc(const RpcCounters& rpc, std::vector<MetricFamily>& families) {
   families.push_back(
       Single("resident_rpc_received_bytes_total", MetricType::Counter,
              "Bytes of requests that carry work: Run, Submit, Install, and data of Upload.",
-             static_cast<double>(rpc.received_bytes)));
+             static_cast<double>(rpc.received_bytes())));
   families.push_back(
       Single("resident_rpc_sent_bytes_total", MetricType::Counter,
              "Bytes of responses to Run, Submit, Install and Watch, and data of Download.",
-             static_cast<double>(rpc.sent_bytes)));
+             static_cast<double>(rpc.sent_bytes())));
   families.push_back(Single("resident_batches_total", MetricType::Counter,
                             "Batches that clients sent, refused ones included.",
-                            static_cast<double>(rpc.batches)));
+                            static_cast<double>(rpc.batches())));
   MetricFamily refused = Family("resident_refused_batches_total", MetricType::Counter,
                                 "Batches refused before any of their tasks ran, by status code.");
-  std::map<std::string, uint64_t> by_code = rpc.refused_batches;
-  for (const char* code : {"invalid_argument", "resource_exhausted", "unavailable"}) {
-    by_code.try_emplace(code, 0);
-  }
-  for (const auto& [code, count] : by_code) {
-    AddCounter(refused, {{"code", code}}, static_cast<double>(count));
+  for (int code = 1; code < RpcCounters::kCodes; ++code) {
+    const uint64_t count = rpc.refused(code);
+    if (count == 0 && !IsUsualRefusal(static_cast<absl::StatusCode>(code))) continue;
+    AddCounter(refused, {{"code", CodeName(code)}}, static_cast<double>(count));
   }
   families.push_back(std::move(refused));
 }
 
-void CollectAccess(const AccessTotals& access, std::vector<MetricFamily>& families) {
+void CollectAccess(const Access& access, const AccessFiles::Counters& files,
+                   std::vector<MetricFamily>& families) {
   MetricFamily denied = Family("resident_denied_calls_total", MetricType::Counter,
                                "Calls refused for who made them, by status code.");
-  AddCounter(denied, {{"code", "unauthenticated"}}, static_cast<double>(access.unauthenticated));
-  AddCounter(denied, {{"code", "permission_denied"}},
-             static_cast<double>(access.permission_denied));
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kUnauthenticated, absl::StatusCode::kPermissionDenied}) {
+    AddCounter(denied, {{"code", CodeName(static_cast<int>(code))}},
+               static_cast<double>(access.denied(code)));
+  }
   families.push_back(std::move(denied));
   families.push_back(Single("resident_access_reloads_total", MetricType::Counter,
                             "Policy, token and certificate files that were read anew.",
-                            static_cast<double>(access.reloads)));
+                            static_cast<double>(files.reloads)));
   families.push_back(
       Single("resident_access_reload_failures_total", MetricType::Counter,
              "Policy, token and certificate files that could not be read anew; what held "
              "before holds.",
-             static_cast<double>(access.reload_failures)));
+             static_cast<double>(files.failures)));
   families.push_back(Single("resident_certificate_expires_seconds", MetricType::Gauge,
                             "When the server's certificate expires, in seconds since the epoch; "
                             "+Inf without one.",
-                            access.certificate_expires == 0
+                            files.certificate_expires == 0
                                 ? std::numeric_limits<double>::infinity()
-                                : static_cast<double>(access.certificate_expires)));
+                                : static_cast<double>(files.certificate_expires)));
 }
 
 void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& families) {
@@ -387,8 +401,8 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
     AddGauge(host, {{"purpose", purpose}}, static_cast<double>(bytes));
   }
   families.push_back(std::move(host));
-  CollectRpc(sources_.rpc(), families);
-  CollectAccess(sources_.access(), families);
+  CollectRpc(sources_.rpc, families);
+  CollectAccess(sources_.access, sources_.access_files(), families);
   CollectProcess(families);
   return families;
 }

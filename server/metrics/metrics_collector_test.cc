@@ -71,9 +71,9 @@ TEST(MetricsCollectorTest, BucketsAreCumulativeInSecondsAndEndInInfinity) {
 
 TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   FakeSources fake;
-  fake.device.figures.generation_changes = 3;
-  fake.device.figures.failed_generation_changes = 1;
-  for (int i = 0; i < 3; ++i) fake.device.pauses.Observe(200'000);
+  fake.device.status().generation_changes = 3;
+  fake.device.status().failed_generation_changes = 1;
+  for (int i = 0; i < 3; ++i) fake.device.generation_pauses().Observe(200'000);
   const std::string page = Page(fake);
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="installed"} 5)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="quarantined"} 0)"));
@@ -96,7 +96,7 @@ TEST(MetricsCollectorTest, MemoryThatClientsTake) {
 TEST(MetricsCollectorTest, DeviceIsInExactlyOneState) {
   FakeSources fake;
   for (int state = 1; state <= 6; ++state) {
-    fake.device.figures.state = static_cast<Device::State>(state);
+    fake.device.status().state = static_cast<Device::State>(state);
     const auto lines = Lines(Page(fake), "resident_device_state{");
     EXPECT_EQ(lines.size(), 6u);
     EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
@@ -107,7 +107,7 @@ TEST(MetricsCollectorTest, DeviceIsInExactlyOneState) {
 
 TEST(MetricsCollectorTest, RestartsOfACauseNobodyForesawAreReportedToo) {
   FakeSources fake;
-  fake.device.figures.restarts_by_cause = {{"fault", 2}, {"cosmic_ray", 1}};
+  fake.device.status().restarts_by_cause = {{"fault", 2}, {"cosmic_ray", 1}};
   const std::string page = Page(fake);
   EXPECT_THAT(page, HasSubstr(R"(resident_engine_restarts_total{device="0",cause="fault"} 2)"));
   EXPECT_THAT(page, HasSubstr(R"(cause="cosmic_ray"} 1)"));
@@ -117,7 +117,7 @@ TEST(MetricsCollectorTest, RestartsOfACauseNobodyForesawAreReportedToo) {
 // A counter that appears with its first event looks to increase() as if there had been none.
 TEST(MetricsCollectorTest, EveryCauseOfARestartIsThereBeforeItsFirst) {
   FakeSources fake;
-  fake.device.figures.restarts_by_cause.clear();
+  fake.device.status().restarts_by_cause.clear();
   const std::string page = Page(fake);
   for (const char* cause : {"fault", "hang", "heartbeat", "killed", "start"}) {
     EXPECT_THAT(page,
@@ -128,21 +128,21 @@ TEST(MetricsCollectorTest, EveryCauseOfARestartIsThereBeforeItsFirst) {
 
 TEST(MetricsCollectorTest, DeviceWithoutAnEngineHasNoProcessFigures) {
   FakeSources fake;
-  fake.device.figures.engine_pid = 0;
+  fake.device.status().engine_pid = 0;
   EXPECT_THAT(Lines(Page(fake), "resident_engine_resident_memory_bytes{"), testing::IsEmpty());
-  fake.device.figures.engine_pid = getpid();
+  fake.device.status().engine_pid = getpid();
   EXPECT_THAT(Lines(Page(fake), "resident_engine_resident_memory_bytes{"), testing::SizeIs(1));
 }
 
 TEST(MetricsCollectorTest, LabelsThatNeedEscapingStayOneLine) {
   FakeSources fake;
-  fake.device.figures.info.name = "NVIDIA \"H200\"\n\\";
+  fake.device.status().info.name = "NVIDIA \"H200\"\n\\";
   EXPECT_THAT(Page(fake), HasSubstr(R"(name="NVIDIA \"H200\"\n\\"} 1)"));
 }
 
 TEST(MetricsCollectorTest, PromtoolHasNoComplaint) {
   FakeSources fake;
-  fake.device.figures.engine_pid = getpid();
+  fake.device.status().engine_pid = getpid();
   const std::filesystem::path file =
       std::filesystem::path(testing::TempDir()) / "metrics_collector_test.prom";
   std::ofstream(file) << Page(fake);

@@ -1,8 +1,8 @@
 // MetricsSources: where the metrics page gets its figures.
 //
 // Thread safety: everything here is called from the scrape threads while the daemon
-// works, so each function must be safe to call at any time. What the pointers point
-// to must outlive the MetricsServer (which is stopped last).
+// works, so each function must be safe to call at any time. What pointers and references
+// name must outlive the MetricsServer (which is stopped last).
 #ifndef RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
 #define RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
 
@@ -15,7 +15,10 @@
 
 #include "runtime/device/device.h"
 #include "runtime/queue/operator_stats.h"
+#include "server/auth/access.h"
+#include "server/auth/access_files.h"
 #include "server/connections/connection_table.h"
+#include "server/rpc/rpc_counters.h"
 
 namespace resident {
 
@@ -23,27 +26,6 @@ namespace resident {
 struct OperatorSeries {
   uint32_t device;
   std::shared_ptr<const OperatorStats> stats;
-};
-
-// What went over gRPC since the start.
-struct RpcTotals {
-  uint64_t received_bytes = 0;
-  uint64_t sent_bytes = 0;
-  uint64_t batches = 0;  // Taken or refused.
-  // Batches refused before any of their tasks ran, by status code in lower case with
-  // underscores ("invalid_argument").
-  std::map<std::string, uint64_t> refused_batches;
-};
-
-// Who was let in, and the files that say so.
-struct AccessTotals {
-  uint64_t unauthenticated = 0;
-  uint64_t permission_denied = 0;
-  uint64_t reloads = 0;
-  uint64_t reload_failures = 0;
-  // When the server's certificate expires, in seconds since 1970; 0: there is none, so
-  // that the page says +Inf.
-  int64_t certificate_expires = 0;
 };
 
 // A version on trial.
@@ -64,6 +46,9 @@ struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
   std::vector<const Device*> devices;
+  const RpcCounters& rpc;
+  const Access& access;
+  std::function<AccessFiles::Counters()> access_files;
   // Every operator version with counters, on every device.
   std::function<std::vector<OperatorSeries>()> operators;
   // Buffers that live on a device.
@@ -76,8 +61,6 @@ struct MetricsSources {
   std::function<ConnectionFigures()> connections;
   // Lines that gRPC logged and that were not written.
   std::function<uint64_t()> log_lines_suppressed;
-  std::function<RpcTotals()> rpc;
-  std::function<AccessTotals()> access;
   // Changes of operators since the start, by kind ("installed", "rolled_back"), and what
   // is on trial now.
   std::function<std::map<std::string, uint64_t>()> operator_events;

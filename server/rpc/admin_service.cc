@@ -47,7 +47,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   out->set_completed_tasks(snapshot.queue.completed_tasks);
   out->set_memory_total_bytes(info.memory_bytes);
   out->set_memory_used_bytes(snapshot.memory_used_bytes);
-  out->set_buffers(core.buffers->CountOn(device.index()));
+  out->set_buffers(core.buffers.CountOn(device.index()));
   out->set_blocks(info.workers);
   out->set_threads_per_block(info.threads_per_block);
 }
@@ -68,7 +68,7 @@ void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* ou
   }
   out->set_queued_tasks(queued);
   out->set_completed_tasks(completed);
-  const BufferTable::Usage usage = core.buffers->usage(client.id());
+  const BufferTable::Usage usage = core.buffers.usage(client.id());
   out->set_buffers(usage.buffers);
   out->set_buffer_bytes(usage.bytes);
 }
@@ -105,16 +105,16 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   const bool sees_others = SeesOthers(**caller);
   response->set_version(kVersion);
   response->set_uptime_ms(
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - core_.started).count());
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - facts_.started).count());
   response->set_pid(getpid());
-  response->set_draining(core_.gate->draining());
-  response->set_metrics_address(core_.metrics_address);
+  response->set_draining(core_.gate.draining());
+  response->set_metrics_address(facts_.metrics_address);
   response->set_local_address(core_.local_address);
-  response->set_gpu_unavailable_reason(core_.gpu_unavailable_reason);
+  response->set_gpu_unavailable_reason(facts_.gpu_unavailable_reason);
   for (Device* device : core_.devices) {
     DescribeDevice(core_, *device, sees_others, response->add_devices());
   }
-  for (const auto& client : core_.clients->List()) {
+  for (const auto& client : core_.clients.List()) {
     if (!sees_others && client->account().name() != (*caller)->name()) continue;
     DescribeClient(core_, *client, response->add_clients());
   }
@@ -124,25 +124,25 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* AdminService::Park(grpc::CallbackServerContext* context,
                                              const v1::ParkRequest* request, v1::ParkResponse*) {
-  return OnDevice(context, request->device(), &Device::StartPark);
+  return OnDevice(context, request->device(), &DeviceControl::StartPark);
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest* request,
                                                v1::ResumeResponse*) {
-  return OnDevice(context, request->device(), &Device::StartResume);
+  return OnDevice(context, request->device(), &DeviceControl::StartResume);
 }
 
-grpc::ServerUnaryReactor* AdminService::OnDevice(grpc::CallbackServerContext* context,
-                                                 uint32_t device,
-                                                 void (Device::*start)(Device::Waiter)) {
+grpc::ServerUnaryReactor* AdminService::OnDevice(
+    grpc::CallbackServerContext* context, uint32_t device,
+    void (DeviceControl::*start)(DeviceControl::Waiter)) {
   auto* const reactor = context->DefaultReactor();
-  if (device >= core_.devices.size()) {
-    reactor->Finish(ToGrpc(errors::UnknownDevice(device, core_.devices.size())));
+  if (device >= devices_.size()) {
+    reactor->Finish(ToGrpc(errors::UnknownDevice(device, devices_.size())));
     return reactor;
   }
   // The context lives until the call is finished.
-  (core_.devices[device]->*start)(
+  (devices_[device]->*start)(
       {[reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); },
        [context] { return context->IsCancelled(); }});
   return reactor;
@@ -152,15 +152,14 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               const v1::DrainRequest* request,
                                               v1::DrainResponse* response) {
   auto* const reactor = context->DefaultReactor();
-  const uint64_t default_ms = static_cast<uint64_t>(core_.drain_timeout.count());
+  const uint64_t default_ms = static_cast<uint64_t>(facts_.drain_timeout.count());
   // A day is longer than anybody waits; more would overflow.
   const uint64_t timeout_ms = std::min<uint64_t>(
       request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
   const absl::Time deadline = absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms));
-  core_.blocking->Post([this, context, reactor, response, deadline] {
-    core_.gate->Close();
-    core_.on_draining();
-    std::make_shared<DrainWait>([context, reactor, response, deadline, gate = core_.gate] {
+  core_.pools.blocking.Post([this, context, reactor, response, deadline] {
+    begin_drain_();
+    std::make_shared<DrainWait>([context, reactor, response, deadline, gate = &core_.gate] {
       const uint64_t remaining = gate->AwaitEmpty(absl::InfinitePast());
       if (remaining != 0 && absl::Now() < deadline && !context->IsCancelled()) return false;
       response->set_remaining_tasks(remaining);

@@ -5,14 +5,35 @@
 #ifndef RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 #define RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "resident/v1/admin.grpc.pb.h"
+#include "runtime/device/device_control.h"
 #include "server/rpc/core.h"
 
 namespace resident {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  explicit AdminService(Core* core) : core_(*core) {}
+  // What Status tells of the daemon, beside what the core has; Drain's default.
+  struct Facts {
+    Clock::time_point started;
+    std::string metrics_address;  // Empty: there is no metrics page.
+    std::string gpu_unavailable_reason;
+    std::chrono::milliseconds drain_timeout{0};
+  };
+
+  // `devices`: by index. `begin_drain`: from now on the daemon takes no work.
+  AdminService(Core& core, std::vector<DeviceControl*> devices, Facts facts,
+               std::function<void()> begin_drain)
+      : core_(core),
+        devices_(std::move(devices)),
+        facts_(std::move(facts)),
+        begin_drain_(std::move(begin_drain)) {}
 
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
                                    const v1::StatusRequest* request,
@@ -30,9 +51,12 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   // Answers once the device has settled what `start` begins.
   grpc::ServerUnaryReactor* OnDevice(grpc::CallbackServerContext* context, uint32_t device,
-                                     void (Device::*start)(Device::Waiter));
+                                     void (DeviceControl::*start)(DeviceControl::Waiter));
 
   Core& core_;
+  const std::vector<DeviceControl*> devices_;
+  const Facts facts_;
+  const std::function<void()> begin_drain_;
 };
 
 }  // namespace resident

@@ -15,9 +15,9 @@ thread_local const Batch* inline_batch = nullptr;
 
 absl::StatusOr<std::unique_ptr<Workload>> BatchRunner::Plan(const v1::Batch& message,
                                                             const Client& client) {
-  if (gate_->draining()) return errors::Draining();
+  if (gate_.draining()) return errors::Draining();
   RETURN_IF_ERROR(client.account().MaySubmit(FindOperatorName(message)));
-  return planner_->Plan(message, client.id());
+  return planner_.Plan(message, client.id());
 }
 
 std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,

@@ -39,8 +39,8 @@ class BatchRunner {
   // Must leave nothing pending that the batch's memory is needed for.
   using Answer = std::function<void(RequestBatch& batch)>;
 
-  BatchRunner(const Planner* planner, std::vector<Device*> devices, const DrainGate* gate,
-              WorkerPool* answers, ShadowRunner* shadow)
+  BatchRunner(const Planner& planner, std::vector<Device*> devices, const DrainGate& gate,
+              WorkerPool& answers, ShadowRunner& shadow)
       : planner_(planner),
         devices_(std::move(devices)),
         gate_(gate),
@@ -60,7 +60,7 @@ class BatchRunner {
                       std::chrono::nanoseconds inline_time);
 
   // Runs `work` on one of the threads that answers are made on.
-  void Post(std::function<void()> work) { answers_->Post(std::move(work)); }
+  void Post(std::function<void()> work) { answers_.Post(std::move(work)); }
   // What posts `act(object)`, for as long as there is the object.
   template <typename Object, typename Act>
   std::function<void()> PostTo(std::weak_ptr<Object> object, Act act) {
@@ -75,11 +75,11 @@ class BatchRunner {
   void Cancel(RequestBatch& batch);
 
  private:
-  const Planner* const planner_;
+  const Planner& planner_;
   const std::vector<Device*> devices_;
-  const DrainGate* const gate_;
-  WorkerPool* const answers_;
-  ShadowRunner* const shadow_;
+  const DrainGate& gate_;
+  WorkerPool& answers_;
+  ShadowRunner& shadow_;
 };
 
 }  // namespace resident

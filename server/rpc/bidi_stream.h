@@ -89,8 +89,8 @@ class BidiStream : public LiveStream,
   using Transport = StreamTransport<Request, Response>;
 
   ~BidiStream() override {
-    core_.streams->Remove(this);
-    if (core_.admission != nullptr) core_.admission->Cancel(&request_);
+    core_.streams.Remove(this);
+    core_.admission.Cancel(&request_);
   }
   BidiStream(const BidiStream&) = delete;
   BidiStream& operator=(const BidiStream&) = delete;
@@ -135,7 +135,7 @@ class BidiStream : public LiveStream,
 
   // Lets the daemon end the stream, at the latest when `recheck` fails. To be called first, once.
   void Register(LiveStreams::Recheck recheck = nullptr) {
-    core_.streams->Add(this->shared_from_this(), std::move(recheck));
+    core_.streams.Add(this->shared_from_this(), std::move(recheck));
   }
 
   // Hooks.
@@ -170,8 +170,8 @@ class BidiStream : public LiveStream,
   // now. OnMayRead is called when that has changed.
   bool WaitToRead(const std::shared_ptr<ClientAccounts>& accounts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!core_.admission->host().Full(*accounts->host())) return false;
-    return core_.admission->WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
+    if (!core_.admission.host().Full(*accounts->host())) return false;
+    return core_.admission.WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
       const std::shared_ptr<BidiStream> self = weak.lock();
       if (self == nullptr) return;
       absl::MutexLock lock(&self->mu_);

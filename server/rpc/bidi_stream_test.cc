@@ -11,7 +11,11 @@
 #include "google/protobuf/wrappers.pb.h"
 #include "gtest/gtest.h"
 #include "runtime/base/limits.h"
+#include "runtime/operators/install/fake_operator_manager.h"
+#include "runtime/operators/registry/registry.h"
 #include "server/admission/admission.h"
+#include "server/auth/access.h"
+#include "server/rpc/core.h"
 #include "server/rpc/fake_call.h"
 #include "tests/support/eventually.h"
 
@@ -100,11 +104,6 @@ class TestStream final : public BidiStream<Int64Value, Int64Value> {
 
 class BidiStreamTest : public ::testing::Test {
  protected:
-  BidiStreamTest() {
-    core_.streams = &streams_;
-    core_.admission = &admission_;
-    admission_.Start([](const std::function<void()>& work) { work(); });
-  }
   ~BidiStreamTest() override { EXPECT_EQ(TestStream::alive, 0); }
 
   static Limits SmallLimits() {
@@ -118,10 +117,10 @@ class BidiStreamTest : public ::testing::Test {
     return values;
   }
 
-  DrainGate gate_;
-  Admission admission_{SmallLimits(), &gate_};
-  LiveStreams streams_;
-  Core core_;
+  const std::unique_ptr<Registry> registry_ = *Registry::Create({});
+  FakeOperatorManager manager_;
+  Access access_;
+  Core core_{{.limits = SmallLimits()}, {}, *registry_, manager_, access_};
 };
 
 using Values = std::vector<int64_t>;
@@ -157,14 +156,14 @@ TEST_F(BidiStreamTest, ResponsesAreWrittenInOrderAndOneAtATime) {
 TEST_F(BidiStreamTest, MemoryOfAResponseIsChargedUntilItIsWritten) {
   const auto account = std::make_shared<Budget::Account>();
   FakeCall<TestStream> call(core_);
-  call->Write1(1, admission_.host().Count(account, 100));
-  call->Write1(2, admission_.host().Count(account, 10));
+  call->Write1(1, core_.admission.host().Count(account, 100));
+  call->Write1(2, core_.admission.host().Count(account, 10));
   EXPECT_EQ(account->counted(), 110u);
   call.EndWrite();
   EXPECT_EQ(account->counted(), 10u);
   call->OnCancel();  // The write that is under way keeps its memory.
   EXPECT_EQ(account->counted(), 10u);
-  call->Write1(3, admission_.host().Count(account, 1000));
+  call->Write1(3, core_.admission.host().Count(account, 1000));
   EXPECT_EQ(account->counted(), 10u);
   call.EndWrite(false);
   EXPECT_EQ(account->counted(), 0u);
@@ -340,7 +339,7 @@ TEST_F(BidiStreamTest, ReadsGoOnOnceThereIsMemory) {
   const auto accounts = std::make_shared<ClientAccounts>(nullptr, 0);
   FakeCall<TestStream> call(core_);
   EXPECT_FALSE(call->Wait(accounts));
-  Budget::Charge charge = admission_.host().Count(accounts->host(), limits.max_host_mib << 20);
+  Budget::Charge charge = core_.admission.host().Count(accounts->host(), limits.max_host_mib << 20);
   ASSERT_TRUE(call->Wait(accounts));
   charge.Clear();
   EXPECT_TRUE(Eventually([&] { return call.reading(); }));
@@ -350,13 +349,13 @@ TEST_F(BidiStreamTest, ReadsGoOnOnceThereIsMemory) {
 
 TEST_F(BidiStreamTest, DestructionWhileWaitingForMemoryIsSafe) {
   const auto accounts = std::make_shared<ClientAccounts>(nullptr, 0);
-  Budget::Charge charge = admission_.host().Count(accounts->host(), 1u << 20);
+  Budget::Charge charge = core_.admission.host().Count(accounts->host(), 1u << 20);
   for (int i = 0; i < 100; ++i) {
     FakeCall<TestStream> call(core_);
     ASSERT_TRUE(call->Wait(accounts));
     call->End(absl::UnavailableError("over"));
     if (i == 50) charge.Clear();
-    if (i >= 50) charge = admission_.host().Count(accounts->host(), 1u << 20);
+    if (i >= 50) charge = core_.admission.host().Count(accounts->host(), 1u << 20);
     call.Done();
     EXPECT_EQ(call.stream(), nullptr);
   }
@@ -386,15 +385,15 @@ TEST_F(BidiStreamTest, DaemonEndsTheStreamsThatAreRegistered) {
   refused->Register([] { return absl::PermissionDeniedError("withdrawn"); });
   let_in->Register([] { return absl::OkStatus(); });
   unchecked->Register();
-  streams_.EndRefused();
+  core_.streams.EndRefused();
   EXPECT_EQ(refused.finished(), absl::PermissionDeniedError("withdrawn"));
   EXPECT_FALSE(let_in.finished().has_value());
   EXPECT_FALSE(unchecked.finished().has_value());
-  streams_.EndAll(absl::UnavailableError("stopping"));
+  core_.streams.EndAll(absl::UnavailableError("stopping"));
   EXPECT_EQ(let_in.finished(), absl::UnavailableError("stopping"));
   EXPECT_EQ(unchecked.finished(), absl::UnavailableError("stopping"));
   for (auto* call : {&refused, &let_in, &unchecked}) call->Done();
-  streams_.EndAll(absl::UnavailableError("again"));  // There is no stream any more.
+  core_.streams.EndAll(absl::UnavailableError("again"));  // There is no stream any more.
 }
 
 TEST_F(BidiStreamTest, WorkKeepsTheStreamLongerThanTheCall) {
@@ -441,7 +440,7 @@ TEST_F(BidiStreamTest, RulesHoldWhenEverythingHappensAtOnce) {
         if (call.reading()) call.EndRead(Message(i));
       }
     });
-    start([&] { streams_.EndAll(absl::UnavailableError("stopping")); });
+    start([&] { core_.streams.EndAll(absl::UnavailableError("stopping")); });
     if (round % 2 == 0) start([&] { call->OnCancel(); });
     go = true;
     for (std::thread& thread : threads) thread.join();

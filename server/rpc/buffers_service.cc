@@ -55,7 +55,7 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
 // much of its memory.
 absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
                                    std::optional<uint32_t> wanted, uint64_t bytes) {
-  const BufferTable::Usage usage = core.buffers->usage(client.id());
+  const BufferTable::Usage usage = core.buffers.usage(client.id());
   std::optional<uint32_t> home;
   if (usage.buffers > 0) home = usage.newest_device;
   return PlaceBuffer(core.devices, wanted, home, bytes);
@@ -85,7 +85,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
                                         const v1::AllocateRequest& request,
                                         v1::AllocateResponse& response) {
   ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
-  if (core_.gate->draining()) return errors::Draining();
+  if (core_.gate.draining()) return errors::Draining();
   BufferSpec spec;
   RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
   std::optional<uint32_t> wanted;
@@ -98,7 +98,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   spec.durable = request.durable();
   spec.name = request.name();
   RETURN_IF_ERROR(HoldBuffer(*client, &spec));
-  ASSIGN_OR_RETURN(const auto buffer, core_.buffers->Allocate(spec, client->id(), *place.session));
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Allocate(spec, client->id(), *place.session));
   Describe(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }
@@ -106,7 +106,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
 grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* context,
                                                    const v1::AllocateRequest* request,
                                                    v1::AllocateResponse* response) {
-  if (!request->durable() || !core_.buffers->on_disk()) {
+  if (!request->durable() || !core_.buffers.on_disk()) {
     return FinishNow(context, DoAllocate(*context, *request, *response));
   }
   return FinishOnDisk(context, [this, context, request, response] {
@@ -128,20 +128,20 @@ grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* cont
                                                const v1::FreeRequest* request, v1::FreeResponse*) {
   const auto client = SessionClientOf(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
-  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
   if (!buffer.ok()) return FinishNow(context, buffer.status());
-  if (!(*buffer)->durable || !core_.buffers->on_disk()) {
-    return FinishNow(context, core_.buffers->Free((*client)->id(), request->buffer_id()));
+  if (!(*buffer)->durable || !core_.buffers.on_disk()) {
+    return FinishNow(context, core_.buffers.Free((*client)->id(), request->buffer_id()));
   }
   return FinishOnDisk(context, [this, client = *client, id = request->buffer_id()] {
-    return core_.buffers->Free(client->id(), id);
+    return core_.buffers.Free(client->id(), id);
   });
 }
 
 grpc::ServerUnaryReactor* BuffersService::FinishOnDisk(grpc::CallbackServerContext* context,
                                                        std::function<absl::Status()> work) {
   auto* const reactor = context->DefaultReactor();
-  core_.disk->Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  core_.pools.disk.Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
   return reactor;
 }
 
@@ -150,7 +150,7 @@ grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* cont
                                                v1::ListBuffersResponse* response) {
   const auto client = ClientOf(*context, core_);
   if (client.ok()) {
-    for (const auto& buffer : core_.buffers->List((*client)->id())) {
+    for (const auto& buffer : core_.buffers.List((*client)->id())) {
       Describe(*buffer, response->add_buffers());
     }
   }
@@ -162,12 +162,12 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
                                                   v1::PersistResponse*) {
   const auto client = SessionClientOf(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
-  const auto buffer = core_.buffers->Find((*client)->id(), request->buffer_id());
+  const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
   if (!buffer.ok()) return FinishNow(context, buffer.status());
   if (!(*buffer)->durable) return FinishNow(context, errors::NotDurable(request->buffer_id()));
-  auto write = core_.buffers->StartWrite(DurableCopy::Kind::kPersist, (*client)->id(), **buffer);
+  auto write = core_.buffers.StartWrite(DurableCopy::Kind::kPersist, (*client)->id(), **buffer);
   if (!write.ok()) return FinishNow(context, write.status());
-  if (!core_.gate->Enter(1)) return FinishNow(context, errors::Draining());
+  if (!core_.gate.Enter(1)) return FinishNow(context, errors::Draining());
 
   auto* const reactor = context->DefaultReactor();
   // The reader's callbacks refer to it, and it to them, until it ends.
@@ -191,11 +191,11 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
     if (status.ok()) status = job->write->Commit();
     job->write.reset();
     const auto finish = [this, reactor](const absl::Status& outcome) {
-      core_.gate->Leave(1);
+      core_.gate.Leave(1);
       reactor->Finish(ToGrpc(outcome));
     };
-    if (!status.ok() || !core_.buffers->on_disk()) return finish(status);
-    core_.disk->Post([this, finish, buffer] { finish(core_.buffers->Save(*buffer)); });
+    if (!status.ok() || !core_.buffers.on_disk()) return finish(status);
+    core_.pools.disk.Post([this, finish, buffer] { finish(core_.buffers.Save(*buffer)); });
   };
   job->reader = std::make_shared<DeviceReader>(
       core_, *client, *buffer, DeviceReader::Range{0, (*buffer)->size_bytes, kCopyPieceBytes}, take,
@@ -207,7 +207,7 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
 
 absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request) const {
   if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
-  const bool local_socket = core_.passed_descriptors != nullptr;
+  const bool local_socket = !core_.local_address.empty();
   if (request.descriptor_token().empty()) {
     if (core_.named_shared_memory) return absl::OkStatus();
     return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
@@ -258,7 +258,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   // As much of it as is counted: the shape's bytes, and not the object's.
   ASSIGN_OR_RETURN(
       const auto buffer,
-      core_.buffers->Adopt(
+      core_.buffers.Adopt(
           spec, client.id(), [&](uint64_t bytes) { return place.session->MapShared(fd, bytes); },
           place.session->epoch()));
   Describe(*buffer, response.mutable_buffer());
@@ -272,10 +272,10 @@ grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerConte
   if (!client.ok()) return FinishNow(context, client.status());
   const absl::Status checked = CheckImport(*request);
   if (!checked.ok()) return FinishNow(context, checked);
-  if (core_.gate->draining()) return FinishNow(context, errors::Draining());
+  if (core_.gate.draining()) return FinishNow(context, errors::Draining());
   auto* const reactor = context->DefaultReactor();
   // Mapping is a call to the engine.
-  core_.blocking->Post([this, reactor, client = *client, request, response] {
+  core_.pools.blocking.Post([this, reactor, client = *client, request, response] {
     reactor->Finish(ToGrpc(DoImport(*client, *request, *response)));
   });
   return reactor;

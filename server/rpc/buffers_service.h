@@ -20,7 +20,7 @@ using BuffersCallbacks =
 
 class BuffersService final : public BuffersCallbacks {
  public:
-  explicit BuffersService(Core* core) : core_(*core) {}
+  explicit BuffersService(Core& core) : core_(core) {}
 
   grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
                                      const v1::AllocateRequest* request,

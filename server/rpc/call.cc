@@ -17,9 +17,9 @@ std::string SessionOf(const grpc::CallbackServerContext& context) {
 
 absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
                                                      const Core& core) {
-  if (!core.credentials) return core.access->anybody();
+  if (!core.credentials) return core.access.anybody();
   const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
-  return core.access->Identify(PresentedBy(context.client_metadata(), *auth));
+  return core.access.Identify(PresentedBy(context.client_metadata(), *auth));
 }
 
 LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerConte
                                                  Core& core) {
   ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core));
   const std::string session = SessionOf(context);
-  return core.clients->ForCall(session, session.empty() ? context.peer() : "", identity->account());
+  return core.clients.ForCall(session, session.empty() ? context.peer() : "", identity->account());
 }
 
 absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,

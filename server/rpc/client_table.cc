@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(
   absl::MutexLock lock(&mu_);
   std::shared_ptr<Client> client = Make(NewSessionId(), name, peer, account);
   sessions_[client->session()] = {client, std::move(slot)};
-  buffers_->AddOwner(client->id());
+  buffers_.AddOwner(client->id());
   return client;
 }
 
@@ -81,7 +81,7 @@ void ClientTable::EndSession(const std::shared_ptr<Client>& client) {
     if (sessions_.erase(client->session()) == 0) return;
   }
   RemoveQueues(*client);
-  buffers_->RemoveOwner(client->id());
+  buffers_.RemoveOwner(client->id());
 }
 
 void ClientTable::ForgetIdle(absl::Time now, bool all) {

@@ -62,7 +62,7 @@ class Client {
 
 class ClientTable {
  public:
-  ClientTable(const Limits& limits, std::vector<Device*> devices, BufferTable* buffers)
+  ClientTable(const Limits& limits, std::vector<Device*> devices, BufferTable& buffers)
       : session_slots_({.what = "sessions", .flag = "--max_sessions", .quota = "sessions"},
                        limits.max_sessions),
         peer_slots_({.what = "connections with work and no session", .flag = "--max_sessions"},
@@ -110,7 +110,7 @@ class ClientTable {
   SharedSlots session_slots_;
   SharedSlots peer_slots_;
   const std::vector<Device*> devices_;
-  BufferTable* const buffers_;
+  BufferTable& buffers_;
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);

@@ -1,8 +1,7 @@
-// Core: everything the services share.
+// Core: what the services share. It owns all of it but the devices, the operators and the rights
+// of callers, which exist before it; its members are constructed in their order below.
 //
-// Made by serve.cc, in this order; taken apart in reverse.
-//
-// Thread safety: the members' own; the structure itself does not change while serving.
+// Thread safety: the members' own; the structure itself does not change after its construction.
 #ifndef RESIDENT_SERVER_RPC_CORE_H_
 #define RESIDENT_SERVER_RPC_CORE_H_
 
@@ -25,54 +24,94 @@
 #include "server/rpc/client_table.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/rpc_counters.h"
+#include "server/rpc/shadow_runner.h"
 #include "server/rpc/shared_slots.h"
 #include "server/rpc/worker_pool.h"
+#include "server/workload/planner.h"
 
 namespace resident {
 
-struct Core {
+struct CoreOptions {
   Limits limits;
-  std::vector<Device*> devices;  // By index.
-  Registry* registry = nullptr;
-  OperatorManager* operators = nullptr;
-  BufferTable* buffers = nullptr;
-  ClientTable* clients = nullptr;
-  BatchRunner* runner = nullptr;
-  DrainGate* gate = nullptr;
-  Access* access = nullptr;
+  // Staging memory of each device.
+  uint64_t staging_bytes = 0;
+  // --task_time_limit; 0: none.
+  std::chrono::milliseconds task_time_limit{10'000};
   // Whether calls have credentials that say who calls; otherwise every caller is `anonymous`.
   bool credentials = false;
-  RpcCounters* counters = nullptr;
-  Admission* admission = nullptr;
-  LiveStreams* streams = nullptr;
-  // Of Operators.Watch streams, and of installs under way.
-  SharedSlots* watch_slots = nullptr;
-  SharedSlots* install_slots = nullptr;
-  // For calls that wait for an engine's answer or for the disk (mapping, the audit log).
-  WorkerPool* blocking = nullptr;
-  // For changes of what serves, which must not wait behind those: a rollback is urgent.
-  WorkerPool* changes = nullptr;
-  // For changes that wait for a generation (a forced activation), which those must not wait
-  // behind.
-  WorkerPool* rounds = nullptr;
-  // For installs; a thread for each of Limits::max_installs.
-  WorkerPool* installs = nullptr;
-  // One thread, for what waits for the disk of --state_dir.
-  WorkerPool* disk = nullptr;
-
   bool allow_shared_memory = true;
   // Whether shared memory may be imported by its name, which proves nothing: only where callers
   // have no identities and are on this machine.
   bool named_shared_memory = false;
-  // What came over the local socket; null: there is none.
-  PassedDescriptors* passed_descriptors = nullptr;
+  // Where descriptors are passed; empty: nowhere.
   std::string local_address;
-  std::chrono::milliseconds drain_timeout{0};
-  Clock::time_point started = Clock::now();
-  std::string metrics_address;
-  std::string gpu_unavailable_reason;
-  // Called once the gate has been closed: tells the health service.
-  std::function<void()> on_draining;
+};
+
+// Threads for work that must not run on gRPC's threads or on a dispatch loop.
+struct Pools {
+  explicit Pools(uint32_t max_installs);
+  // Finishes what was posted and ends the threads. Work in a pool may post to the pools above it
+  // here, which therefore stop after it. REQUIRES: nothing else posts any more.
+  void Stop();
+
+  // For answers that copy a lot, and what follows the end of a batch.
+  WorkerPool answers;
+  // For making the tasks of large batches that waited, which must not delay answers.
+  WorkerPool fills;
+  // For calls that wait for an engine's answer or for the disk (mapping, the audit log).
+  WorkerPool blocking;
+  // One thread, for what waits for the disk of --state_dir.
+  WorkerPool disk;
+  // For changes of what serves, which must not wait behind those: a rollback is urgent.
+  WorkerPool changes;
+  // For changes that wait for a generation (a forced activation), which those must not wait
+  // behind.
+  WorkerPool rounds;
+  // For installs; a thread for each of Limits::max_installs.
+  WorkerPool installs;
+};
+
+struct Core {
+  // `devices`: by index.
+  Core(const CoreOptions& options, std::vector<Device*> devices, Registry& registry,
+       OperatorManager& operators, Access& access);
+  ~Core() { Stop(); }
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // Refuses what waits to be admitted, then stops the pools. REQUIRES: no call is left, and no
+  // device has a batch. Idempotent.
+  void Stop();
+
+  // Puts the durable buffers back on a device whose engine this session is.
+  void RestoreBuffers(Device& device, EngineSession& session);
+
+  const Limits limits;
+  const bool credentials;
+  const bool allow_shared_memory;
+  const bool named_shared_memory;
+  const std::string local_address;
+
+  const std::vector<Device*> devices;
+  Registry& registry;
+  OperatorManager& operators;
+  Access& access;
+
+  RpcCounters counters;
+  DrainGate gate;
+  Admission admission;
+  BufferTable buffers;
+  // Of Operators.Watch streams, and of installs under way.
+  SharedSlots watch_slots;
+  SharedSlots install_slots;
+  LiveStreams streams;
+  // What came over the local socket, whose threads may outlive this object.
+  const std::shared_ptr<PassedDescriptors> passed_descriptors;
+  Pools pools;
+  ClientTable clients;
+  const Planner planner;
+  ShadowRunner shadows;
+  BatchRunner runner;
 };
 
 }  // namespace resident

@@ -11,7 +11,7 @@
 namespace resident {
 
 void DeviceReader::Post() {
-  core_.runner->Post([self = shared_from_this()] { self->Advance(); });
+  core_.runner.Post([self = shared_from_this()] { self->Advance(); });
 }
 
 void DeviceReader::Next() {
@@ -49,7 +49,7 @@ bool DeviceReader::RequestPieces() {
       status_ = needs.status();
       return false;
     }
-    auto ticket = core_.admission->TryAcquire(client_->accounts(), *needs);
+    auto ticket = core_.admission.TryAcquire(client_->accounts(), *needs);
     if (!ticket.ok()) {
       waiting_ = true;
       return true;
@@ -74,7 +74,7 @@ void DeviceReader::AwaitTicket() {
     }
     needs = *std::move(next);
   }
-  core_.admission->Acquire(
+  core_.admission.Acquire(
       this, client_->accounts(), needs, Clock::time_point::max(),
       [self = shared_from_this(), needs](absl::StatusOr<Ticket> ticket) {
         {
@@ -93,11 +93,11 @@ void DeviceReader::AwaitTicket() {
       });
   absl::MutexLock lock(&mu_);
   // What ended it meanwhile did not find it waiting.
-  if (!status_.ok() && waiting_ && core_.admission->Cancel(this)) waiting_ = false;
+  if (!status_.ok() && waiting_ && core_.admission.Cancel(this)) waiting_ = false;
 }
 
 absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
   auto piece = std::make_shared<Piece>();
   piece->bytes = needs.staging_bytes;
   piece->ticket = std::move(ticket);
@@ -109,7 +109,7 @@ absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
     const absl::Status status =
         ended.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the download", ended);
     ended.keep_alive.clear();
-    self->core_.runner->Post([self, piece, status] { self->OnPieceDone(*piece, status); });
+    self->core_.runner.Post([self, piece, status] { self->OnPieceDone(*piece, status); });
   };
   const absl::Status taken =
       core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
@@ -156,7 +156,7 @@ void DeviceReader::Advance() {
         }
         if (waiting_) {
           // It has its ticket already: it ends when that has come.
-          if (!core_.admission->Cancel(this)) return;
+          if (!core_.admission.Cancel(this)) return;
           waiting_ = false;
         }
         if (handed_over_ > 0) return;

@@ -52,7 +52,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
       : core_(core),
         client_(std::move(client)),
         buffer_(std::move(buffer)),
-        piece_bytes_(core.admission->PieceBytes(buffer_->device, range.piece_bytes)),
+        piece_bytes_(core.admission.PieceBytes(buffer_->device, range.piece_bytes)),
         take_(std::move(take)),
         end_(std::move(end)),
         next_offset_(range.offset),

@@ -19,7 +19,7 @@ constexpr auto kLastWrite = std::chrono::milliseconds(500);
 }  // namespace
 
 DownloadStream::~DownloadStream() {
-  if (entered_) core_.gate->Leave(1);
+  if (entered_) core_.gate.Leave(1);
 }
 
 void DownloadStream::Open(const grpc::CallbackServerContext& context,
@@ -34,9 +34,9 @@ void DownloadStream::Open(const grpc::CallbackServerContext& context,
 absl::Status DownloadStream::StartReader(const grpc::CallbackServerContext& context,
                                          const v1::DownloadRequest& request) {
   ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
-  if (!core_.gate->Enter(1)) return errors::Draining();
+  if (!core_.gate.Enter(1)) return errors::Draining();
   entered_ = true;
-  ASSIGN_OR_RETURN(const auto buffer, core_.buffers->Find(client->id(), request.buffer_id()));
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request.buffer_id()));
   const uint64_t size = buffer->size_bytes;
   const uint64_t offset = request.offset();
   if (offset > size || request.size_bytes() > size - offset) {
@@ -59,7 +59,7 @@ absl::Status DownloadStream::StartReader(const grpc::CallbackServerContext& cont
 void DownloadStream::Take(absl::Span<const uint8_t> data, Budget::Charge memory) {
   v1::DownloadResponse response;
   response.mutable_data()->assign(reinterpret_cast<const char*>(data.data()), data.size());
-  core_.counters->Sent(data.size());
+  core_.counters.Sent(data.size());
   absl::MutexLock lock(&mu_);
   if (ending()) {
     // Not sent any more: OnEnd has set unread_alarm_ only for what was being written by then.

@@ -69,7 +69,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
     RETURN_IF_ERROR(CheckName(service_));
     // Callers are not identified here: slots are counted by the caller's address.
     ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
-                                    HolderOf(*health_.core_.access->anybody()->account(), peer_)));
+                                    HolderOf(*health_.core_.access.anybody()->account(), peer_)));
     slot_ = std::move(slot);
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);
@@ -100,7 +100,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
 void HealthService::Update() {
   // Held while states are read: of two callers, the later one tells the later state.
   absl::MutexLock lock(&mu_);
-  const bool draining = core_.gate->draining();
+  const bool draining = core_.gate.draining();
   bool any_usable = false;
   for (const Device* device : core_.devices) {
     const bool usable = device->snapshot().state != Device::State::kUnhealthy;

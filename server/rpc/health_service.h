@@ -33,7 +33,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using OnWatch = std::function<void(const std::string& peer, bool open)>;
 
   // Nothing is known, and so nothing SERVING, before the first Update.
-  HealthService(Core* core, OnWatch on_watch) : core_(*core), on_watch_(std::move(on_watch)) {}
+  HealthService(Core& core, OnWatch on_watch) : core_(core), on_watch_(std::move(on_watch)) {}
 
   // Reads the states of the daemon and its devices, and tells the watches what changed.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);

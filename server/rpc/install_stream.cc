@@ -19,7 +19,7 @@ void InstallStream::Open(const grpc::CallbackServerContext& context) {
   identity_ = IdentityOf(context, core_);
   absl::MutexLock lock(&mu_);
   const absl::Status refused =
-      core_.gate->draining() ? errors::Draining() : TakeSlot(context.peer());
+      core_.gate.draining() ? errors::Draining() : TakeSlot(context.peer());
   if (!refused.ok()) return Conclude(refused);
   const uint64_t upload_ms = core_.limits.max_install_upload_ms;
   const uint64_t header_ms = core_.limits.max_install_header_ms;
@@ -32,7 +32,7 @@ absl::Status InstallStream::TakeSlot(const std::string& peer) {
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
   ASSIGN_OR_RETURN(auto slot,
-                   core_.install_slots->Take(HolderOf(account, peer), account.install_quota()));
+                   core_.install_slots.Take(HolderOf(account, peer), account.install_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }
@@ -55,7 +55,7 @@ absl::Status InstallStream::Accept(grpc::ByteBuffer& bytes) {
 }
 
 void InstallStream::OnRequest(grpc::ByteBuffer& bytes) {
-  core_.counters->Received(bytes.Length());
+  core_.counters.Received(bytes.Length());
   const absl::Status added = Accept(bytes);
   absl::MutexLock lock(&mu_);
   if (ending()) return;
@@ -69,21 +69,21 @@ void InstallStream::OnHalfClose() {
   upload_alarm_.Cancel();
   auto request = collector_.Finish();
   if (!request.ok()) return Conclude(request.status());
-  if (!core_.gate->Enter(1)) return Conclude(errors::Draining());
+  if (!core_.gate.Enter(1)) return Conclude(errors::Draining());
   request->actor = (*identity_)->name();
   installing_ = true;
   InstallProgress submitted;
   submitted.state = VersionState::kSubmitted;
   submitted.duration = Clock::now() - started_;
   Answer(submitted);
-  core_.installs->Post([self = Ref(this), request = *std::move(request)] {
+  core_.pools.installs.Post([self = Ref(this), request = *std::move(request)] {
     self->Install(request);
-    self->core_.gate->Leave(1);
+    self->core_.gate.Leave(1);
   });
 }
 
 void InstallStream::Install(const InstallRequest& request) {
-  absl::Status done = core_.operators->Install(
+  absl::Status done = core_.operators.Install(
       request,
       [this](const InstallProgress& progress) {
         absl::MutexLock lock(&mu_);
@@ -101,7 +101,7 @@ void InstallStream::Answer(const InstallProgress& progress) {
   v1::InstallResponse response;
   FillProgress(progress, &response);
   grpc::ByteBuffer bytes = ToBytes(response);
-  core_.counters->Sent(bytes.Length());
+  core_.counters.Sent(bytes.Length());
   Write(std::move(bytes));
 }
 

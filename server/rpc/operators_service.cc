@@ -73,7 +73,7 @@ void Describe(const OperatorView& op, const Core& core,
     trial->set_version(op.trial.version);
     trial->set_shadow_percent(op.trial.shadow_percent);
     trial->set_traffic_percent(op.trial.traffic_percent);
-    const OperatorManager::TrialCounters found = core.operators->trial_counters(op.op->name());
+    const OperatorManager::TrialCounters found = core.operators.trial_counters(op.op->name());
     trial->set_shadow_tasks(found.shadow_tasks);
     trial->set_shadow_mismatches(found.shadow_mismatches);
     trial->set_latency_ratio(found.latency_ratio);
@@ -108,7 +108,7 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
   if (!caller.ok()) return Refuse(context, caller.status());
   const bool sees_others = SeesOthers(**caller);
   const std::vector<OperatorResources> resources = ResourcesOf(core_);
-  for (const OperatorView& op : core_.registry->List()) {
+  for (const OperatorView& op : core_.registry.List()) {
     resident::Describe(op, core_, resources, sees_others, response->add_operators());
   }
   auto* const reactor = context->DefaultReactor();
@@ -121,7 +121,7 @@ grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext
                                                      v1::DescribeOperatorResponse* response) {
   const auto caller = IdentityOf(*context, core_);
   if (!caller.ok()) return Refuse(context, caller.status());
-  const auto op = core_.registry->Describe(request->name());
+  const auto op = core_.registry.Describe(request->name());
   if (op.ok()) {
     resident::Describe(*op, core_, ResourcesOf(core_), SeesOthers(**caller),
                        response->mutable_operator_());
@@ -135,13 +135,13 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
                                                    WorkerPool& pool,
                                                    std::function<absl::Status()> change) {
   auto* const reactor = context->DefaultReactor();
-  if (!core_.gate->Enter(1)) {
+  if (!core_.gate.Enter(1)) {
     reactor->Finish(ToGrpc(errors::Draining()));
     return reactor;
   }
   pool.Post([this, reactor, change = std::move(change)] {
     reactor->Finish(ToGrpc(change()));
-    core_.gate->Leave(1);
+    core_.gate.Leave(1);
   });
   return reactor;
 }
@@ -157,9 +157,9 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
   auto request = SwitchOf(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
-  WorkerPool& pool = request->force ? *core_.rounds : *core_.changes;
+  WorkerPool& pool = request->force ? core_.pools.rounds : core_.pools.changes;
   return Change(context, pool, [this, response, request = std::move(request)] {
-    ASSIGN_OR_RETURN(const auto done, core_.operators->Activate(*request));
+    ASSIGN_OR_RETURN(const auto done, core_.operators.Activate(*request));
     response->set_version(done.version);
     response->set_previous_version(done.previous_version);
     response->set_revision(done.revision);
@@ -174,8 +174,8 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
   absl::StatusOr<SwitchRequest> request = SwitchOf(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
-  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    ASSIGN_OR_RETURN(const auto done, core_.operators->Rollback(*request));
+  return Change(context, core_.pools.changes, [this, response, request = std::move(request)] {
+    ASSIGN_OR_RETURN(const auto done, core_.operators.Rollback(*request));
     response->set_version(done.version);
     response->set_from_version(done.previous_version);
     response->set_revision(done.revision);
@@ -190,18 +190,18 @@ grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* 
   const auto actor = ChangerOf(*context, core_, request->name());
   if (!actor.ok()) return Refuse(context, actor.status());
   auto* const reactor = context->DefaultReactor();
-  if (!core_.gate->Enter(1)) {
+  if (!core_.gate.Enter(1)) {
     reactor->Finish(ToGrpc(errors::Draining()));
     return reactor;
   }
-  core_.changes->Post([this, context, request, response, reactor, actor = *actor] {
+  core_.pools.changes.Post([this, context, request, response, reactor, actor = *actor] {
     const auto done = [this, reactor](const absl::Status& status) {
       reactor->Finish(ToGrpc(status));
-      core_.gate->Leave(1);
+      core_.gate.Leave(1);
     };
     std::optional<uint64_t> expected;
     if (request->has_expected_revision()) expected = request->expected_revision();
-    auto removal = core_.operators->Remove(request->name(), expected, actor);
+    auto removal = core_.operators.Remove(request->name(), expected, actor);
     if (!removal.ok()) return done(removal.status());
     response->set_revision(removal->revision);
     removals_.Add({request->name(), std::move(removal->drained), DeadlineOf(*context),
@@ -216,8 +216,8 @@ grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext*
   auto request = PromoteOf(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
-  return Change(context, *core_.changes, [this, response, request = std::move(request)] {
-    const auto revision = core_.operators->Promote(*request);
+  return Change(context, core_.pools.changes, [this, response, request = std::move(request)] {
+    const auto revision = core_.operators.Promote(*request);
     if (revision.ok()) response->set_revision(*revision);
     return revision.status();
   });
@@ -236,10 +236,10 @@ grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* c
     reactor->Finish(ToGrpc(errors::TooManyAuditEvents(request->count(), kMaxAuditEvents)));
     return reactor;
   }
-  core_.blocking->Post([this, reactor, request, response] {
+  core_.pools.blocking.Post([this, reactor, request, response] {
     const size_t most = request->count() == 0 ? kDefaultAuditEvents : request->count();
     for (const OperatorEvent& event :
-         core_.operators->EventsBefore(request->before_revision(), request->name(), most)) {
+         core_.operators.EventsBefore(request->before_revision(), request->name(), most)) {
       FillEvent(event, response->add_events());
     }
     reactor->Finish(grpc::Status::OK);

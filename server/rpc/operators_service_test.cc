@@ -44,39 +44,33 @@ OperatorEvent Event(const std::string& name, EventKind kind = EventKind::kActiva
   return event;
 }
 
+CoreOptions Options(const Limits& limits, bool credentials = false) {
+  CoreOptions options;
+  options.limits = limits;
+  options.credentials = credentials;
+  return options;
+}
+
 class OperatorsServiceTest : public ::testing::Test {
  protected:
-  OperatorsServiceTest() {
-    registry_ = *Registry::Create({});
-    core_.registry = registry_.get();
-    core_.operators = &manager_;
-    core_.access = &access_;
-    core_.gate = &gate_;
-    core_.counters = &counters_;
-    core_.streams = &streams_;
-    core_.watch_slots = &watch_slots_;
-    core_.install_slots = &install_slots_;
-    core_.blocking = &blocking_;
-    core_.changes = &changes_;
-    core_.rounds = &rounds_;
-    core_.installs = &installs_;
-    service_ = std::make_unique<OperatorsService>(&core_);
+  explicit OperatorsServiceTest(const CoreOptions& options = Options({.max_installs = 2}))
+      : core_(options, {}, *registry_, manager_, access_) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(service_.get());
+    builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(-1);
     server_ = builder.BuildAndStart();
     const std::string address = "127.0.0.1:" + std::to_string(port);
     stub_ =
         v1::Operators::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-    client::Options options;
-    options.session = false;
-    client_ = *client::Client::Connect(address, options);
+    client::Options client_options;
+    client_options.session = false;
+    client_ = *client::Client::Connect(address, client_options);
     operators_ = std::make_unique<client::Operators>(*client_);
   }
   ~OperatorsServiceTest() override {
-    streams_.EndAll(errors::Draining());
+    core_.streams.EndAll(errors::Draining());
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
   }
@@ -129,26 +123,78 @@ class OperatorsServiceTest : public ::testing::Test {
     EXPECT_EQ(manager_.installs().size(), before) << "it reached the manager";
   }
 
+  // "swish", whose only version is quarantined.
+  void QuarantineSwish() {
+    const Registry::Commit commit = [](const RegistryChange&) { return 1; };
+    VersionSpec spec;
+    spec.signature = "x: in f32[*S], out: out f32[*S]";
+    spec.content_hash = "abc";
+    spec.installed_by = "deployer";
+    auto reserved =
+        registry_->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    ASSERT_TRUE(registry_->Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry_->Quarantine("swish", 1, "hung on x = 42", commit).ok());
+  }
+  // What List and Describe show of it to a caller with these roles.
+  std::string SeenBy(RoleSet roles) {
+    access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
+    const auto text = [](const v1::Operator& op) {
+      EXPECT_EQ(op.versions_size(), 1);
+      const v1::OperatorVersion& version = op.versions(0);
+      EXPECT_EQ(version.state(), "quarantined");
+      return version.installed_by() + "|" + version.content_hash() + "|" +
+             version.quarantine_reason();
+    };
+    grpc::ClientContext describe, list;
+    v1::DescribeOperatorRequest request;
+    request.set_name("swish");
+    v1::DescribeOperatorResponse described;
+    EXPECT_TRUE(stub_->Describe(&describe, request, &described).ok());
+    v1::ListOperatorsResponse listed;
+    EXPECT_TRUE(stub_->List(&list, v1::ListOperatorsRequest(), &listed).ok());
+    std::string in_list;
+    for (const v1::Operator& op : listed.operators()) {
+      if (op.name() == "swish") in_list = text(op);
+    }
+    EXPECT_EQ(in_list, text(described.operator_()));
+    return in_list;
+  }
+
   FakeOperatorManager manager_;
-  std::unique_ptr<Registry> registry_;
+  const std::unique_ptr<Registry> registry_ = *Registry::Create({});
   Access access_;
-  DrainGate gate_;
-  RpcCounters counters_;
-  LiveStreams streams_;
-  SharedSlots watch_slots_{{.what = "Operators.Watch streams"}, kMaxWatchers};
-  SharedSlots install_slots_{{.what = "installs under way", .flag = "--max_installs"}, 2};
-  // For calls that may begin while their test ends.
-  SharedSlots many_slots_{{.what = "installs under way"}, 1'000'000};
-  WorkerPool blocking_{2};
-  WorkerPool changes_{1};
-  WorkerPool rounds_{1};
-  WorkerPool installs_{2};
   Core core_;
-  std::unique_ptr<OperatorsService> service_;
+  OperatorsService service_{core_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Operators::Stub> stub_;
   std::unique_ptr<client::Client> client_;
   std::unique_ptr<client::Operators> operators_;
+};
+
+class ManyInstallsTest : public OperatorsServiceTest {
+ protected:
+  // Calls may begin while others of the test end.
+  ManyInstallsTest() : OperatorsServiceTest(Options({.max_installs = 100})) {}
+};
+
+class ShortUploadTest : public OperatorsServiceTest {
+ protected:
+  ShortUploadTest()
+      : OperatorsServiceTest(Options({.max_installs = 2, .max_install_upload_ms = 50})) {}
+};
+
+class ShortHeaderTest : public OperatorsServiceTest {
+ protected:
+  ShortHeaderTest()
+      : OperatorsServiceTest(Options({.max_installs = 2,
+                                      .max_install_header_ms = 1'000,
+                                      .max_install_upload_ms = 600'000})) {}
+};
+
+class CredentialsTest : public OperatorsServiceTest {
+ protected:
+  CredentialsTest() : OperatorsServiceTest(Options({}, /*credentials=*/true)) {}
 };
 
 TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
@@ -347,11 +393,11 @@ TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {
     return progress.state() != v1::VERSION_STATE_COMPILED;
   });
   EXPECT_EQ(done.status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(gate_.AwaitEmpty(absl::Now() + absl::Minutes(1)), 0u) << "the manager still installs";
+  EXPECT_EQ(core_.gate.AwaitEmpty(absl::Now() + absl::Minutes(1)), 0u)
+      << "the manager still installs";
 }
 
-TEST_F(OperatorsServiceTest, AClientThatGoesWhileItSendsInstallsNothing) {
-  core_.install_slots = &many_slots_;
+TEST_F(ManyInstallsTest, AClientThatGoesWhileItSendsInstallsNothing) {
   // One that is taken for whole, since the connection's end came first, is withdrawn.
   manager_.set_script({{}, {}, /*until_withdrawn=*/true});
   for (int i = 0; i < 50; ++i) {
@@ -362,7 +408,7 @@ TEST_F(OperatorsServiceTest, AClientThatGoesWhileItSendsInstallsNothing) {
     context.TryCancel();
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  EXPECT_EQ(gate_.AwaitEmpty(absl::Now() + absl::Minutes(1)), 0u);
+  EXPECT_EQ(core_.gate.AwaitEmpty(absl::Now() + absl::Minutes(1)), 0u);
 }
 
 TEST_F(OperatorsServiceTest, MoreInstallsThanTheLimitAreRefused) {
@@ -388,8 +434,7 @@ TEST_F(OperatorsServiceTest, MoreInstallsThanTheLimitAreRefused) {
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
 }
 
-TEST_F(OperatorsServiceTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
-  core_.limits.max_install_upload_ms = 50;
+TEST_F(ShortUploadTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::InstallRequest, v1::InstallResponse>>>
       streams;
@@ -410,9 +455,7 @@ TEST_F(OperatorsServiceTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
 }
 
-TEST_F(OperatorsServiceTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
-  core_.limits.max_install_header_ms = 1'000;
-  core_.limits.max_install_upload_ms = 600'000;
+TEST_F(ShortHeaderTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
   grpc::ClientContext silent_context;
   const auto silent = stub_->Install(&silent_context);
   grpc::ClientContext header_context;
@@ -424,7 +467,7 @@ TEST_F(OperatorsServiceTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSoon
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("header was not sent within 1000 ms"));
   EXPECT_THAT(status.error_message(), HasSubstr("--max_install_header_ms"));
-  EXPECT_EQ(install_slots_.taken(), 1u);
+  EXPECT_EQ(core_.install_slots.taken(), 1u);
   // The other has the longer time.
   ASSERT_TRUE(with_header->Write(File("swish.cc", kSource)));
   ASSERT_TRUE(with_header->WritesDone());
@@ -437,8 +480,8 @@ TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndSaysWhy) {
   manager_.set_script({{At(VersionState::kCompiled)}, {}, /*until_withdrawn=*/true});
   const auto done = operators_->Install(Source(), [&](const v1::InstallResponse& progress) {
     if (progress.state() == v1::VERSION_STATE_COMPILED) {
-      gate_.Close();
-      streams_.EndAll(errors::Draining());
+      core_.gate.Close();
+      core_.streams.EndAll(errors::Draining());
     }
     return true;
   });
@@ -541,9 +584,9 @@ TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
               grpc::StatusCode::CANCELLED);
   });
   EXPECT_TRUE(Eventually([&] { return manager_.removals() == 1; }));
-  EXPECT_EQ(gate_.AwaitEmpty(absl::Now()), 1u);
+  EXPECT_EQ(core_.gate.AwaitEmpty(absl::Now()), 1u);
   context.TryCancel();
-  EXPECT_EQ(gate_.AwaitEmpty(absl::InfiniteFuture()), 0u);
+  EXPECT_EQ(core_.gate.AwaitEmpty(absl::InfiniteFuture()), 0u);
   caller.join();
 }
 
@@ -556,7 +599,7 @@ TEST_F(OperatorsServiceTest, ARemovalSaysThatTasksStillRunAtItsDeadline) {
   v1::RemoveResponse response;
   EXPECT_EQ(stub_->Remove(&context, request, &response).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(gate_.AwaitEmpty(absl::InfiniteFuture()), 0u);
+  EXPECT_EQ(core_.gate.AwaitEmpty(absl::InfiniteFuture()), 0u);
 }
 
 TEST_F(OperatorsServiceTest, AnInstallEndsWhenTheDaemonDrains) {
@@ -564,7 +607,7 @@ TEST_F(OperatorsServiceTest, AnInstallEndsWhenTheDaemonDrains) {
   absl::Status installed;
   std::thread installer([&] { installed = operators_->Install(Source()).status(); });
   EXPECT_TRUE(Eventually([&] { return manager_.installs().size() == 1; }));
-  streams_.EndAtDrain(errors::Draining());
+  core_.streams.EndAtDrain(errors::Draining());
   installer.join();
   EXPECT_EQ(installed, errors::Draining());
 }
@@ -633,7 +676,7 @@ TEST_F(OperatorsServiceTest, WatchResumesAndFollows) {
   EXPECT_TRUE(Eventually([&] { return manager_.subscribers() == 0; }));
 }
 
-TEST_F(OperatorsServiceTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
+TEST_F(CredentialsTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
   manager_.AddEvent(Event("old"));
   OperatorEvent quarantined = Event("swish", EventKind::kQuarantined);
   quarantined.actor = "deployer";
@@ -641,7 +684,6 @@ TEST_F(OperatorsServiceTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
   quarantined.message = "hung on x = 42";
   quarantined.version = 3;
   manager_.AddEvent(quarantined);
-  core_.credentials = true;
   const auto watched_by = [&](RoleSet roles) {
     access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
     auto watcher = *operators_->Watch(/*after_revision=*/1);
@@ -656,45 +698,15 @@ TEST_F(OperatorsServiceTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
   EXPECT_EQ(watched_by(RoleSet(Role::kSubmit) | Role::kInstall), "||");
 }
 
-TEST_F(OperatorsServiceTest, ListAndDescribeHideFromOthersWhatWatchHides) {
-  const Registry::Commit commit = [](const RegistryChange&) { return 1; };
-  VersionSpec spec;
-  spec.signature = "x: in f32[*S], out: out f32[*S]";
-  spec.content_hash = "abc";
-  spec.installed_by = "deployer";
-  auto reserved = registry_->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
-  ASSERT_TRUE(reserved.ok()) << reserved.status();
-  ASSERT_TRUE(registry_->Stage(*std::move(reserved), std::nullopt, commit).ok());
-  ASSERT_TRUE(registry_->Quarantine("swish", 1, "hung on x = 42", commit).ok());
-  core_.credentials = true;
-  const auto seen_by = [&](RoleSet roles) {
-    access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
-    const auto text = [](const v1::Operator& op) {
-      EXPECT_EQ(op.versions_size(), 1);
-      const v1::OperatorVersion& version = op.versions(0);
-      EXPECT_EQ(version.state(), "quarantined");
-      return version.installed_by() + "|" + version.content_hash() + "|" +
-             version.quarantine_reason();
-    };
-    grpc::ClientContext describe, list;
-    v1::DescribeOperatorRequest request;
-    request.set_name("swish");
-    v1::DescribeOperatorResponse described;
-    EXPECT_TRUE(stub_->Describe(&describe, request, &described).ok());
-    v1::ListOperatorsResponse listed;
-    EXPECT_TRUE(stub_->List(&list, v1::ListOperatorsRequest(), &listed).ok());
-    std::string in_list;
-    for (const v1::Operator& op : listed.operators()) {
-      if (op.name() == "swish") in_list = text(op);
-    }
-    EXPECT_EQ(in_list, text(described.operator_()));
-    return in_list;
-  };
-  EXPECT_EQ(seen_by(Role::kAdmin), "deployer|abc|hung on x = 42");
-  EXPECT_EQ(seen_by(RoleSet(Role::kSubmit) | Role::kInstall), "||");
-  // Without a policy everybody is shown everything.
-  core_.credentials = false;
-  EXPECT_EQ(seen_by({}), "deployer|abc|hung on x = 42");
+TEST_F(CredentialsTest, ListAndDescribeHideFromOthersWhatWatchHides) {
+  QuarantineSwish();
+  EXPECT_EQ(SeenBy(Role::kAdmin), "deployer|abc|hung on x = 42");
+  EXPECT_EQ(SeenBy(RoleSet(Role::kSubmit) | Role::kInstall), "||");
+}
+
+TEST_F(OperatorsServiceTest, WithoutCredentialsEverybodyIsShownEverything) {
+  QuarantineSwish();
+  EXPECT_EQ(SeenBy({}), "deployer|abc|hung on x = 42");
 }
 
 TEST_F(OperatorsServiceTest, WatchFromNowOnSeesNothingOld) {
@@ -718,9 +730,9 @@ TEST_F(OperatorsServiceTest, AWatcherThatFellBehindIsToldSo) {
 TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
   std::vector<std::unique_ptr<client::Watcher>> watchers;
   // One caller's share: the rest is for others.
-  const uint32_t most = kMaxWatchers - watch_slots_.reserve();
+  const uint32_t most = kMaxWatchers - core_.watch_slots.reserve();
   for (uint32_t i = 0; i < most; ++i) watchers.push_back(*operators_->Watch());
-  ASSERT_TRUE(Eventually([&] { return watch_slots_.taken() == most; }));
+  ASSERT_TRUE(Eventually([&] { return core_.watch_slots.taken() == most; }));
   auto refused = *operators_->Watch();
   v1::OperatorEvent event;
   EXPECT_FALSE(refused->Next(&event));
@@ -728,7 +740,7 @@ TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
   watchers.front()->Cancel();
-  ASSERT_TRUE(Eventually([&] { return watch_slots_.taken() == most - 1; }));
+  ASSERT_TRUE(Eventually([&] { return core_.watch_slots.taken() == most - 1; }));
   auto next = *operators_->Watch();
   ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == most; }));
   manager_.AddEvent(Event("swish"));
@@ -738,7 +750,7 @@ TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
 TEST_F(OperatorsServiceTest, WatchEndsWithTheDaemon) {
   auto watcher = *operators_->Watch();
   ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == 1; }));
-  streams_.EndAll(errors::Draining());
+  core_.streams.EndAll(errors::Draining());
   v1::OperatorEvent event;
   EXPECT_FALSE(watcher->Next(&event));
   EXPECT_EQ(watcher->Finish().code(), absl::StatusCode::kUnavailable);

@@ -19,8 +19,8 @@ class ReflectionService final
     : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
  public:
   // `services`: full names of what the daemon serves.
-  ReflectionService(Core* core, std::vector<std::string> services)
-      : core_(*core), services_(std::move(services)) {}
+  ReflectionService(Core& core, std::vector<std::string> services)
+      : core_(core), services_(std::move(services)) {}
 
   grpc::ServerBidiReactor<grpc::reflection::v1alpha::ServerReflectionRequest,
                           grpc::reflection::v1alpha::ServerReflectionResponse>*

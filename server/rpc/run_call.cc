@@ -41,8 +41,8 @@ class RunCall::Reactor final : public grpc::ServerUnaryReactor {
 grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& request,
                                          grpc::ByteBuffer& response) {
-  core.counters->CountBatch();
-  core.counters->Received(request.Length());
+  core.counters.CountBatch();
+  core.counters.Received(request.Length());
   const auto call = std::make_shared<RunCall>(core, response);
   grpc::Status status;
   const absl::Status launched = call->Launch(context, request);
@@ -51,7 +51,7 @@ grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext
     absl::MutexLock lock(&call->mu_);
     status = std::move(call->status_);
   } else {
-    core.counters->CountRefused(launched.code());
+    core.counters.CountRefused(launched.code());
     status = ToGrpc(launched);
   }
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
@@ -64,10 +64,10 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
   v1::RunRequest request;
   RETURN_IF_ERROR(ParseMessage(bytes, &request));
   deadline_ = DeadlineOf(context);
-  ASSIGN_OR_RETURN(auto work, core_.runner->Plan(request.batch(), *client));
+  ASSIGN_OR_RETURN(auto work, core_.runner.Plan(request.batch(), *client));
   ASSIGN_OR_RETURN(auto ticket,
-                   core_.admission->TryAcquire(client->accounts(), work->ResourcesNeeded()));
-  const auto batch = core_.runner->Fill(
+                   core_.admission.TryAcquire(client->accounts(), work->ResourcesNeeded()));
+  const auto batch = core_.runner.Fill(
       request.batch(), client, BatchDeadline(request.batch().options(), deadline_), std::move(work),
       std::move(ticket),
       [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
@@ -75,7 +75,7 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
     absl::MutexLock lock(&mu_);
     batch_ = batch;
   }
-  const absl::Status taken = core_.runner->Launch(batch, *client, kInlineTime);
+  const absl::Status taken = core_.runner.Launch(batch, *client, kInlineTime);
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     batch_.reset();  // It refers to this object.
@@ -110,7 +110,7 @@ grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
   answer_charge_ = batch.ticket.TakeAnswer(bytes);
   // Whoever has a small answer has all of its memory again.
   if (bytes <= kSmallAnswerBytes) answer_charge_.Clear();
-  core_.counters->Sent(response_.Length());
+  core_.counters.Sent(response_.Length());
   return grpc::Status::OK;
 }
 
@@ -133,7 +133,7 @@ void RunCall::Cancel() {
     absl::MutexLock lock(&mu_);
     batch = batch_;
   }
-  if (batch != nullptr) core_.runner->Cancel(*batch);
+  if (batch != nullptr) core_.runner.Cancel(*batch);
 }
 
 }  // namespace resident

@@ -30,15 +30,15 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
   }
 
   void OnDone() override {
-    if (client_ != nullptr) core_.clients->EndSession(client_);
+    if (client_ != nullptr) core_.clients.EndSession(client_);
   }
 
  private:
   absl::Status OpenSession(const grpc::CallbackServerContext& context,
                            const v1::OpenSessionRequest& request) {
-    if (core_.gate->draining()) return errors::Draining();
+    if (core_.gate.draining()) return errors::Draining();
     ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core_));
-    ASSIGN_OR_RETURN(client_, core_.clients->OpenSession(request.client_name(), context.peer(),
+    ASSIGN_OR_RETURN(client_, core_.clients.OpenSession(request.client_name(), context.peer(),
                                                          identity->account()));
     return absl::OkStatus();
   }

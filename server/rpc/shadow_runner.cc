@@ -55,8 +55,8 @@ struct ShadowRunner::Trial {
   std::vector<size_t> compared;
 };
 
-ShadowRunner::ShadowRunner(const Registry* registry, std::vector<Device*> devices,
-                           WorkerPool* after, Record record)
+ShadowRunner::ShadowRunner(const Registry& registry, std::vector<Device*> devices,
+                           WorkerPool& after, Record record)
     : registry_(registry), devices_(std::move(devices)), after_(after), record_(std::move(record)) {
   for (Device* device : devices_) device->queue().AddClient(kShadowClient);
 }
@@ -67,7 +67,7 @@ void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()
   trial->done = std::move(done);
   // Sizing and copying the tasks of a large batch takes long: not on the dispatch loop, which calls
   // this.
-  after_->Post([this, trial] {
+  after_.Post([this, trial] {
     if (!StartTwin(trial)) trial->done();
   });
 }
@@ -76,7 +76,7 @@ bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,
                            std::function<void()> then) {
   // `then` holds the batch: it is moved out of it, so that they do not keep each other.
   auto once = std::make_shared<std::function<void()>>(std::move(then));
-  batch->done = [this, once](Batch&) { after_->Post(std::exchange(*once, nullptr)); };
+  batch->done = [this, once](Batch&) { after_.Post(std::exchange(*once, nullptr)); };
   const bool taken = devices_[device]->queue().Enqueue(kShadowClient, batch).ok();
   if (!taken) *once = nullptr;
   return taken;
@@ -120,7 +120,7 @@ bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
 bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
   RequestBatch& batch = *trial->batch;
   Batch& twin = *trial->twin;
-  const auto compare = registry_->Resolve(kCompareOperator, 0);
+  const auto compare = registry_.Resolve(kCompareOperator, 0);
   if (!compare.ok()) return false;
   trial->comparison = std::make_shared<Batch>();
   Batch& comparison = *trial->comparison;

@@ -34,7 +34,7 @@ class ShadowRunner {
       std::function<void(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches)>;
 
   // `after`: threads for making the twin and for what follows its end.
-  ShadowRunner(const Registry* registry, std::vector<Device*> devices, WorkerPool* after,
+  ShadowRunner(const Registry& registry, std::vector<Device*> devices, WorkerPool& after,
                Record record);
 
   // REQUIRES: batch->shadow. Does no work on the calling thread, which may be a queue's dispatch
@@ -51,9 +51,9 @@ class ShadowRunner {
   // Gives `batch` to the device's queue; `then` is called when it has ended.
   bool Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch, std::function<void()> then);
 
-  const Registry* const registry_;
+  const Registry& registry_;
   const std::vector<Device*> devices_;
-  WorkerPool* const after_;
+  WorkerPool& after_;
   const Record record_;
 };
 

@@ -9,29 +9,32 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/workload/fake_device.h"
 
 namespace resident {
 namespace {
 
-class CountingDevice : public FakeDevice {
+// The session of an engine that has been replaced: a twin is not made once its epoch is known.
+class CountingSession : public FakeSession {
  public:
-  CountingDevice() : FakeDevice(0, 1 << 20, 1 << 20) {}
-  std::shared_ptr<EngineSession> session() override {
+  CountingSession() : FakeSession(/*epoch=*/2, 1 << 20, 1 << 20) {}
+  uint64_t epoch() const override {
     ++asked;
-    return nullptr;
+    return FakeSession::epoch();
   }
-  std::atomic<int> asked{0};
+  mutable std::atomic<int> asked{0};
 };
 
 TEST(ShadowRunnerTest, TwinsAreNotMadeOnTheCallingThread) {
   auto registry = Registry::Create({.devices = 1, .test_operators = false});
   ASSERT_TRUE(registry.ok()) << registry.status();
-  CountingDevice device;
+  FakeDevice device;
+  const auto session = std::make_shared<CountingSession>();
+  device.set_session(session);
   WorkerPool after(1);
   absl::Notification go_on, done;
-  ShadowRunner runner(registry->get(), {&device}, &after,
+  ShadowRunner runner(**registry, {&device}, after,
                       [](const OperatorVersion&, uint64_t, uint64_t) {});
   after.Post([&] { go_on.WaitForNotification(); });
 
@@ -39,11 +42,11 @@ TEST(ShadowRunnerTest, TwinsAreNotMadeOnTheCallingThread) {
   batch->tasks.resize(1);
   batch->shadow = (*registry)->Resolve("add", 0)->version;
   runner.Run(std::move(batch), [&] { done.Notify(); });
-  EXPECT_EQ(device.asked, 0);
+  EXPECT_EQ(session->asked, 0);
   EXPECT_FALSE(done.HasBeenNotified());
   go_on.Notify();
   done.WaitForNotification();
-  EXPECT_EQ(device.asked, 1);
+  EXPECT_EQ(session->asked, 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "resident/v1/executor.pb.h"
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/rpc/fake_call.h"
@@ -17,8 +18,7 @@
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/submit_stream.h"
 #include "server/rpc/watch_stream.h"
-#include "server/workload/fake_device.h"
-#include "server/workload/planner.h"
+#include "server/rpc/core.h"
 #include "tests/support/eventually.h"
 
 namespace resident {
@@ -32,27 +32,10 @@ constexpr uint64_t kMaxQueuedTasks = 10;
 
 class StreamsTest : public ::testing::Test {
  protected:
-  StreamsTest() {
-    admission_.AddDevice(kMemory);
-    admission_.Start([this](std::function<void()> work) { answers_.Post(std::move(work)); });
-    core_.limits = limits_;
-    core_.devices = {&device_};
-    core_.operators = &manager_;
-    core_.clients = &clients_;
-    core_.runner = &runner_;
-    core_.gate = &gate_;
-    core_.access = &access_;
-    core_.counters = &counters_;
-    core_.admission = &admission_;
-    core_.streams = &streams_;
-    core_.watch_slots = &watch_slots_;
-    core_.install_slots = &install_slots_;
-    core_.installs = &installs_;
-  }
-
   static Limits SmallQueue() {
     Limits limits;
     limits.max_queued_tasks = kMaxQueuedTasks;
+    limits.max_installs = 1;
     return limits;
   }
   // A batch of one program that halts at once.
@@ -66,11 +49,11 @@ class StreamsTest : public ::testing::Test {
   }
   // Takes all places in the client's queue.
   Ticket FillQueue() {
-    const auto client = clients_.ForCall("", context_.peer(), access_.anybody()->account());
+    const auto client = core_.clients.ForCall("", context_.peer(), access_.anybody()->account());
     EXPECT_TRUE(client.ok()) << client.status();
     Needs needs;
     needs.tasks = kMaxQueuedTasks;
-    auto ticket = admission_.TryAcquire((*client)->accounts(), needs);
+    auto ticket = core_.admission.TryAcquire((*client)->accounts(), needs);
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     return *std::move(ticket);
   }
@@ -86,25 +69,16 @@ class StreamsTest : public ::testing::Test {
     return event;
   }
 
-  const Limits limits_ = SmallQueue();
   const grpc::CallbackServerContext context_;
   FakeDevice device_{0, kMemory, kMemory};  // Its queue has no engine.
   const std::unique_ptr<Registry> registry_ = *Registry::Create({});
-  BufferTable buffers_{limits_};
   FakeOperatorManager manager_;
   Access access_;
-  DrainGate gate_;
-  RpcCounters counters_;
-  LiveStreams streams_;
-  SharedSlots watch_slots_{{.what = "watches"}, 100};
-  SharedSlots install_slots_{{.what = "installs under way"}, 1};
-  ClientTable clients_{limits_, {&device_}, &buffers_};
-  Admission admission_{limits_, &gate_};
-  WorkerPool answers_{1};
-  WorkerPool installs_{1};
-  const Planner planner_{{&limits_, registry_.get(), &buffers_, {&device_}}};
-  BatchRunner runner_{&planner_, {&device_}, &gate_, &answers_, nullptr};
-  Core core_;
+  Core core_{{.limits = SmallQueue(), .staging_bytes = kMemory},
+             {&device_},
+             *registry_,
+             manager_,
+             access_};
 };
 
 TEST_F(StreamsTest, SubmitRefusesABatchAndReadsOn) {
@@ -165,7 +139,7 @@ TEST_F(StreamsTest, SubmitThatIsCancelledForgetsABatchThatWaits) {
   }
   EXPECT_TRUE(stream.expired());
   others.Release();
-  EXPECT_EQ(admission_.host().used(), 0u);
+  EXPECT_EQ(core_.admission.host().used(), 0u);
 }
 
 TEST_F(StreamsTest, SubmitGoesOnWithABatchThatWaited) {
@@ -181,7 +155,7 @@ TEST_F(StreamsTest, SubmitGoesOnWithABatchThatWaited) {
   call.HalfClose();
   EXPECT_EQ(call.finished(), absl::OkStatus());
   call.Done();
-  EXPECT_TRUE(Eventually([&] { return admission_.host().used() == 0; }));
+  EXPECT_TRUE(Eventually([&] { return core_.admission.host().used() == 0; }));
 }
 
 TEST_F(StreamsTest, WatchReadsAnEventOnceTheOneBeforeIsWritten) {

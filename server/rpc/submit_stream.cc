@@ -30,34 +30,34 @@ void SubmitStream::Open(const grpc::CallbackServerContext& context) {
 }
 
 void SubmitStream::OnRequest(grpc::ByteBuffer& bytes) {
-  core_.counters->CountBatch();
-  core_.counters->Received(bytes.Length());
+  core_.counters.CountBatch();
+  core_.counters.Received(bytes.Length());
   const absl::Status parsed = ParseMessage(bytes, &request_);
   if (!parsed.ok()) {
     // Which batch it was is unknown: the stream ends with this, and is not read any more.
-    core_.counters->CountRefused(parsed.code());
+    core_.counters.CountRefused(parsed.code());
     return End(parsed);
   }
   request_space_ = request_.SpaceUsedLong();
-  request_charge_ = core_.admission->host().Count(client_->accounts()->host(), request_space_);
+  request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
   expires_ = BatchDeadline(request_.batch().options(), deadline_);
-  auto work = core_.runner->Plan(request_.batch(), *client_);
+  auto work = core_.runner.Plan(request_.batch(), *client_);
   if (!work.ok()) return Admit(work.status());
   work_ = *std::move(work);
   const Needs needs = work_->ResourcesNeeded();
-  auto ticket = core_.admission->TryAcquire(client_->accounts(), needs);
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs);
   if (ticket.ok()) return Admit(std::move(ticket));
   AwaitTicket(needs);
 }
 
 void SubmitStream::AwaitTicket(const Needs& needs) {
   const std::shared_ptr<SubmitStream> self = Ref(this);
-  core_.admission->Acquire(
+  core_.admission.Acquire(
       this, client_->accounts(), needs, expires_,
       [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
   absl::MutexLock lock(&mu_);
   // What ended the stream meanwhile did not find the batch waiting.
-  if (ending() && core_.admission->Cancel(this)) Refuse(DropRequest(), errors::Cancelled());
+  if (ending() && core_.admission.Cancel(this)) Refuse(DropRequest(), errors::Cancelled());
 }
 
 void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
@@ -70,7 +70,7 @@ void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
 
 absl::Status SubmitStream::Launch(Ticket ticket) {
   const auto batch =
-      core_.runner->Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
+      core_.runner.Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
                          [self = Ref(this)](RequestBatch& done) { self->Answer(done); });
   bool lone = false;
   {
@@ -81,7 +81,7 @@ absl::Status SubmitStream::Launch(Ticket ticket) {
     ++unanswered_;
   }
   const absl::Status taken =
-      core_.runner->Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
+      core_.runner.Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     running_.erase(batch.get());
@@ -129,7 +129,7 @@ void SubmitStream::Answer(RequestBatch& batch) {
   grpc::ByteBuffer bytes = ToBytes(response);
   const uint64_t size = bytes.Length();
   Budget::Charge charge = batch.ticket.TakeAnswer(size);
-  core_.counters->Sent(size);
+  core_.counters.Sent(size);
   absl::MutexLock lock(&mu_);
   running_.erase(&batch);
   Write(std::move(bytes), std::move(charge));
@@ -138,22 +138,22 @@ void SubmitStream::Answer(RequestBatch& batch) {
 void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
   if (cancelled()) return;
   const absl::Status& status = end().has_value() ? *end() : why;
-  core_.counters->CountRefused(status.code());
+  core_.counters.CountRefused(status.code());
   v1::SubmitResponse response;
   BuildRefusal(id, status, response.mutable_result());
   grpc::ByteBuffer bytes = ToBytes(response);
   const uint64_t size = bytes.Length();
-  core_.counters->Sent(size);
+  core_.counters.Sent(size);
   ++unanswered_;
-  Write(std::move(bytes), core_.admission->host().Count(client_->accounts()->host(), size,
+  Write(std::move(bytes), core_.admission.host().Count(client_->accounts()->host(), size,
                                                         Budget::Purpose::kAnswers));
 }
 
 void SubmitStream::OnEnd(const absl::Status& status) {
   // The batch that waits to be admitted is refused first.
-  if (core_.admission->Cancel(this)) Refuse(DropRequest(), status);
+  if (core_.admission.Cancel(this)) Refuse(DropRequest(), status);
   if (cancelled()) {
-    for (const auto& [key, batch] : running_) core_.runner->Cancel(*batch);
+    for (const auto& [key, batch] : running_) core_.runner.Cancel(*batch);
   }
   Conclude(status);
 }

@@ -20,7 +20,7 @@ constexpr int kPiecesUnderWay = 2;
 }  // namespace
 
 UploadStream::~UploadStream() {
-  if (entered_) core_.gate->Leave(1);
+  if (entered_) core_.gate.Leave(1);
 }
 
 void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response) {
@@ -29,7 +29,7 @@ void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBu
   const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) return Conclude(client.status());
-  if (!core_.gate->Enter(1)) return Conclude(errors::Draining());
+  if (!core_.gate.Enter(1)) return Conclude(errors::Draining());
   entered_ = true;
   client_ = *client;
   Step();
@@ -52,16 +52,16 @@ void UploadStream::OnHalfClose() {
 absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
   RETURN_IF_ERROR(ParseMessage(bytes_read, &message_));
   const uint64_t bytes = message_.data().size();
-  core_.counters->Received(bytes);
-  message_charge_ = core_.admission->host().Count(client_->accounts()->host(), bytes);
+  core_.counters.Received(bytes);
+  message_charge_ = core_.admission.host().Count(client_->accounts()->host(), bytes);
   position_ = 0;
   if (buffer_ == nullptr) {
-    ASSIGN_OR_RETURN(auto buffer, core_.buffers->Find(client_->id(), message_.buffer_id()));
+    ASSIGN_OR_RETURN(auto buffer, core_.buffers.Find(client_->id(), message_.buffer_id()));
     buffer_ = std::move(buffer);
     offset_ = message_.offset();
     if (buffer_->durable) {
-      ASSIGN_OR_RETURN(auto write, core_.buffers->StartWrite(DurableCopy::Kind::kUpload,
-                                                             client_->id(), *buffer_));
+      ASSIGN_OR_RETURN(auto write, core_.buffers.StartWrite(DurableCopy::Kind::kUpload,
+                                                            client_->id(), *buffer_));
       durable_write_ = std::move(write);
     }
   }
@@ -77,12 +77,12 @@ absl::Status UploadStream::SendPiece() {
   needs_.device = buffer_->device;
   needs_.session = std::move(engine);
   needs_.staging_bytes =
-      std::min<uint64_t>(core_.admission->PieceBytes(buffer_->device, kCopyPieceBytes),
+      std::min<uint64_t>(core_.admission.PieceBytes(buffer_->device, kCopyPieceBytes),
                          message_.data().size() - position_);
-  auto ticket = core_.admission->TryAcquire(client_->accounts(), needs_);
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs_);
   if (ticket.ok()) return Send(*std::move(ticket));
   waiting_ = true;
-  core_.runner->Post([self = Ref(this)] { self->AwaitTicket(); });
+  core_.runner.Post([self = Ref(this)] { self->AwaitTicket(); });
   return absl::OkStatus();
 }
 
@@ -92,12 +92,12 @@ void UploadStream::AwaitTicket() {
     absl::MutexLock lock(&mu_);
     needs = needs_;
   }
-  core_.admission->Acquire(
+  core_.admission.Acquire(
       this, client_->accounts(), needs, Clock::time_point::max(),
       [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
   absl::MutexLock lock(&mu_);
   // What ended it meanwhile did not find it waiting.
-  if (!ending() || !waiting_ || !core_.admission->Cancel(this)) return;
+  if (!ending() || !waiting_ || !core_.admission.Cancel(this)) return;
   waiting_ = false;
   Advance();
 }
@@ -123,7 +123,7 @@ absl::Status UploadStream::Send(Ticket ticket) {
   uint8_t* const host = held->staging()->host;
   std::memcpy(host, message_.data().data() + position_, bytes);
 
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry->Resolve(kCopyBytesOperator, 0));
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
   auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
                              buffer_->memory->address + offset_, bytes);
   batch->keep_alive = {held, buffer_};
@@ -132,7 +132,7 @@ absl::Status UploadStream::Send(Ticket ticket) {
     // the staging memory, so it is kept until then.
     const absl::Status outcome =
         piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
-    self->core_.runner->Post(
+    self->core_.runner.Post(
         [self, offset, bytes, host, outcome, keep = std::exchange(piece.keep_alive, {})] {
           self->OnPieceDone(outcome, offset, bytes, host);
         });
@@ -173,7 +173,7 @@ void UploadStream::OnEnd(const absl::Status& status) {
 void UploadStream::Fail(const absl::Status& status) {
   if (status.ok()) return;
   // If the wait cannot be cancelled, OnTicket follows.
-  if (waiting_ && core_.admission->Cancel(this)) waiting_ = false;
+  if (waiting_ && core_.admission.Cancel(this)) waiting_ = false;
   Conclude(status);
 }
 
@@ -208,11 +208,11 @@ void UploadStream::Complete() {
   if (durable_write_ == nullptr) return Conclude(absl::OkStatus());
   const absl::Status committed = durable_write_->Commit();
   durable_write_.reset();
-  if (!committed.ok() || !core_.buffers->on_disk()) return Conclude(committed);
+  if (!committed.ok() || !core_.buffers.on_disk()) return Conclude(committed);
   // Answered once a restart would bring it back.
   saving_ = true;
-  core_.disk->Post([self = Ref(this), buffer = buffer_] {
-    const absl::Status saved = self->core_.buffers->Save(*buffer);
+  core_.pools.disk.Post([self = Ref(this), buffer = buffer_] {
+    const absl::Status saved = self->core_.buffers.Save(*buffer);
     absl::MutexLock lock(&self->mu_);
     self->saving_ = false;
     self->Conclude(saved);

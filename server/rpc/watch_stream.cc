@@ -23,9 +23,9 @@ void WatchStream::Open(const grpc::CallbackServerContext& context,
   {
     absl::MutexLock lock(&mu_);
     if (!refused.ok()) return Conclude(refused);
-    after_ = request.after_revision() == 0 ? core_.operators->revision() : request.after_revision();
+    after_ = request.after_revision() == 0 ? core_.operators.revision() : request.after_revision();
   }
-  subscription_ = core_.operators->Subscribe([weak = weak_from_this()] {
+  subscription_ = core_.operators.Subscribe([weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<WatchStream>(weak.lock());
     if (self == nullptr) return;
     absl::MutexLock lock(&self->mu_);
@@ -38,18 +38,18 @@ void WatchStream::Open(const grpc::CallbackServerContext& context,
 }
 
 absl::Status WatchStream::TakeSlot(const grpc::CallbackServerContext& context) {
-  if (core_.gate->draining()) return errors::Draining();
+  if (core_.gate.draining()) return errors::Draining();
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
   ASSIGN_OR_RETURN(
-      auto slot, core_.watch_slots->Take(HolderOf(account, context.peer()), account.watch_quota()));
+      auto slot, core_.watch_slots.Take(HolderOf(account, context.peer()), account.watch_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }
 
 void WatchStream::WriteNext() {
   while (!ending() && !writing() && events_.empty()) {
-    auto next = core_.operators->EventsAfter(after_, kEventsRead);
+    auto next = core_.operators.EventsAfter(after_, kEventsRead);
     if (!next.ok()) return Conclude(next.status());
     if (next->empty()) return;
     after_ = next->back().revision;
@@ -67,13 +67,13 @@ void WatchStream::WriteNext() {
   }
   v1::WatchResponse response;
   FillEvent(event, response.mutable_event());
-  core_.counters->Sent(response.ByteSizeLong());
+  core_.counters.Sent(response.ByteSizeLong());
   Write(std::move(response));
 }
 
 void WatchStream::OnDone() {
   // Waits for a wake that is under way, which takes mu_.
-  core_.operators->Unsubscribe(subscription_);
+  core_.operators.Unsubscribe(subscription_);
 }
 
 }  // namespace resident

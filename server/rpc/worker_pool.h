@@ -3,7 +3,7 @@
 //
 // Unbounded, as what is posted is bounded by what was admitted.
 //
-// Thread safety: Post may be called from any thread.
+// Thread safety: Post may be called from any thread, Stop from the owner's.
 #ifndef RESIDENT_SERVER_RPC_WORKER_POOL_H_
 #define RESIDENT_SERVER_RPC_WORKER_POOL_H_
 
@@ -23,16 +23,20 @@ class WorkerPool {
   explicit WorkerPool(int threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
   }
-  // Finishes what was posted.
-  ~WorkerPool() {
+  ~WorkerPool() { Stop(); }
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Finishes what was posted, and ends the threads. REQUIRES: nothing is posted any more, but by
+  // the work itself. Idempotent; called by one thread at a time.
+  void Stop() {
     {
       absl::MutexLock lock(&mu_);
       stopping_ = true;
     }
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
-  WorkerPool(const WorkerPool&) = delete;
-  WorkerPool& operator=(const WorkerPool&) = delete;
 
   void Post(std::function<void()> work) {
     absl::MutexLock lock(&mu_);

@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/fake_device.h"
 #include "server/admission/admission.h"
-#include "server/workload/fake_device.h"
 #include "server/workload/flux_programs.h"
 #include "server/workload/planner.h"
 

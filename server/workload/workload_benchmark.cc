@@ -9,8 +9,8 @@
 
 #include "benchmark/benchmark.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/fake_device.h"
 #include "server/admission/admission.h"
-#include "server/workload/fake_device.h"
 #include "server/workload/planner.h"
 #include "server/workload/result_builder.h"
 

@@ -20,9 +20,9 @@
 #include "resident/v1/executor.pb.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/buffer_table.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/admission/admission.h"
-#include "server/workload/fake_device.h"
 #include "server/workload/planner.h"
 #include "server/workload/result_builder.h"
 

@@ -22,7 +22,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 #include "tests/support/bench_report.h"
 #include "tests/units/versions.h"

@@ -169,6 +169,7 @@ class FakeOperatorManager final : public OperatorManager {
   }
   uint64_t OperatorRevision(const std::string&) const override { return revision(); }
   TrialCounters trial_counters(const std::string&) const override { return {}; }
+  void RecordShadow(const OperatorVersion&, uint64_t, uint64_t) override {}
 
  private:
   absl::StatusOr<SwitchResult> Switch(const SwitchRequest& request) {

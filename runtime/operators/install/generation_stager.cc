@@ -30,7 +30,7 @@ bool IsGivenUp(const Device& device) {
 }
 
 // Devices are looked up by index, and one that did not start leaves a gap.
-size_t PlacesFor(const std::vector<Device*>& devices) {
+size_t PlacesFor(const std::vector<DeviceControl*>& devices) {
   size_t places = 0;
   for (const Device* device : devices) places = std::max<size_t>(places, device->index() + 1);
   return places;
@@ -44,7 +44,7 @@ bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& 
 }  // namespace
 
 GenerationStager::GenerationStager(const Options& options, const Registry* registry,
-                                   std::vector<Device*> devices, Build build, Loaded loaded)
+                                   std::vector<DeviceControl*> devices, Build build, Loaded loaded)
     : options_(options),
       registry_(registry),
       devices_(std::move(devices)),
@@ -167,7 +167,7 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
   const uint64_t number = NextNumber();
   const Versions holders = registry_->SlotHolders();
   std::vector<Plan> plans;
-  for (Device* device : devices_) {
+  for (DeviceControl* device : devices_) {
     Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
     {
       absl::MutexLock lock(&mu_);
@@ -207,7 +207,7 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
 
 void GenerationStager::PutBack(const std::vector<Plan>& plans) {
   for (const Plan& plan : plans) {
-    Device& device = *plan.device;
+    DeviceControl& device = *plan.device;
     const Versions holders = registry_->SlotHolders();
     Versions members;
     uint64_t replacements = 0;
@@ -235,7 +235,7 @@ void GenerationStager::PutBack(const std::vector<Plan>& plans) {
 }
 
 absl::Status GenerationStager::LoadOn(const Plan& plan) {
-  Device& device = *plan.device;
+  DeviceControl& device = *plan.device;
   std::shared_ptr<const Generation> generation = plan.generation;
   bool given_up = plan.given_up;
   int engines_lost = 0;

@@ -38,7 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/engine/generation.h"
 #include "runtime/operators/registry/registry.h"
 
@@ -60,8 +60,8 @@ class GenerationStager {
   using Loaded =
       std::function<void(uint64_t number, const Versions& staged, const Versions& members)>;
 
-  GenerationStager(const Options& options, const Registry* registry, std::vector<Device*> devices,
-                   Build build, Loaded loaded);
+  GenerationStager(const Options& options, const Registry* registry,
+                   std::vector<DeviceControl*> devices, Build build, Loaded loaded);
   ~GenerationStager();
 
   // The round that is under way is given up where a device has no engine; versions that
@@ -124,7 +124,7 @@ class GenerationStager {
   };
   // What a round does to one device.
   struct Plan {
-    Device* device;
+    DeviceControl* device;
     Versions members;
     Versions fresh;  // Staged ones that the device does not have.
     bool given_up;   // Before the round.
@@ -151,7 +151,7 @@ class GenerationStager {
 
   const Options options_;
   const Registry* const registry_;
-  const std::vector<Device*> devices_;
+  const std::vector<DeviceControl*> devices_;
   const Build build_;
   const Loaded loaded_;
   std::atomic<uint64_t> number_;  // Of the newest generation.

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/operators/install/scripted_device.h"
+#include "runtime/device/fake_device.h"
 
 namespace resident {
 namespace {
@@ -23,9 +23,9 @@ class GenerationStagerTest : public ::testing::Test {
  protected:
   explicit GenerationStagerTest(const std::vector<uint32_t>& indices = {0})
       : registry_(*Registry::Create({.devices = indices.back() + 1})) {
-    std::vector<Device*> all;
+    std::vector<DeviceControl*> all;
     for (uint32_t index : indices) {
-      all.push_back(devices_.emplace_back(std::make_unique<ScriptedDevice>(index)).get());
+      all.push_back(devices_.emplace_back(std::make_unique<FakeDevice>(index)).get());
     }
     stager_ = std::make_unique<GenerationStager>(
         GenerationStager::Options(), registry_.get(), all,
@@ -40,7 +40,7 @@ class GenerationStagerTest : public ::testing::Test {
         [](uint64_t, const GenerationStager::Versions&, const GenerationStager::Versions&) {});
   }
 
-  ScriptedDevice& device(size_t i = 0) { return *devices_[i]; }
+  FakeDevice& device(size_t i = 0) { return *devices_[i]; }
 
   std::shared_ptr<OperatorVersion> Reserve(const std::string& name) {
     VersionSpec spec;
@@ -70,7 +70,7 @@ class GenerationStagerTest : public ::testing::Test {
   uint64_t revision_ = 0;
   const Registry::Commit commit_ = [this](const RegistryChange&) { return ++revision_; };
   std::unique_ptr<Registry> registry_;
-  std::vector<std::unique_ptr<ScriptedDevice>> devices_;
+  std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::unique_ptr<GenerationStager> stager_;
 };
 
@@ -109,7 +109,7 @@ TEST_F(GenerationStagerTest, WhatIsBroughtBackStaysUntilItServes) {
     EXPECT_THAT(device().slots(), ElementsAre(slot));
     EXPECT_TRUE(stager_->Contains(*version));
   }
-  EXPECT_THAT(ScriptedDevice::SlotsOf(stager_->Replacement(device())), IsEmpty());
+  EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), IsEmpty());
 }
 
 TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadGetsTheVersionAgain) {
@@ -117,13 +117,13 @@ TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadGetsTheVersionAgai
   // The supervisor sees the engine end before the round knows that it has loaded.
   device().Then([&](const Generation&) {
     auto replacement = stager_->Replacement(device());
-    EXPECT_THAT(ScriptedDevice::SlotsOf(replacement), IsEmpty());
+    EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
     device().Restart(replacement);
     return absl::OkStatus();
   });
   ASSERT_TRUE(stager_->Stage(version).ok());
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
-  EXPECT_THAT(ScriptedDevice::SlotsOf(stager_->Replacement(device())), ElementsAre(version->slot));
+  EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), ElementsAre(version->slot));
 }
 
 TEST_F(TwoDevicesTest, WhatADeviceHasLoadedItsReplacementHasBeforeTheRoundEnds) {
@@ -131,7 +131,7 @@ TEST_F(TwoDevicesTest, WhatADeviceHasLoadedItsReplacementHasBeforeTheRoundEnds) 
   device(1).Then([&](const Generation&) {
     while (device(0).slots().empty()) absl::SleepFor(absl::Milliseconds(1));
     // The round may still be about to note it; from then on it stays so.
-    while (ScriptedDevice::SlotsOf(stager_->Replacement(device(0))).empty()) {
+    while (FakeDevice::SlotsOf(stager_->Replacement(device(0))).empty()) {
       absl::SleepFor(absl::Milliseconds(20));
     }
     return absl::OkStatus();

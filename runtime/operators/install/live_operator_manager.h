@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
 #include "runtime/operators/install/generation_stager.h"
 #include "runtime/operators/install/operator_manager.h"
@@ -60,8 +60,8 @@ class LiveOperatorManager final : public OperatorManager {
     Registry* registry;
     StateStore* state;
     Compiler* compiler;
-    std::vector<Device*> devices;  // Those that started.
-    std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
+    std::vector<DeviceControl*> devices;  // Those that started.
+    std::vector<int> ordinals;            // CUDA ordinals, by the devices' index().
   };
 
   LiveOperatorManager(const Options& options, const Sources& sources);
@@ -89,15 +89,13 @@ class LiveOperatorManager final : public OperatorManager {
   void Unsubscribe(uint64_t token) override;
   uint64_t OperatorRevision(const std::string& name) const override;
   TrialCounters trial_counters(const std::string& name) const override;
+  void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) override;
 
   // Installs that wait for a device are given up; called before the devices are shut down.
   void Stop() { stager_.Stop(); }
 
-  // What shadow comparisons of a version found (server/rpc/shadow_runner.h).
-  void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches);
-
   // An engine was lost: quarantines the version that is to blame, if one is. Returns what
-  // the next engine starts with; null: what the last one had. For Device::OnFault.
+  // the next engine starts with; null: what the last one had. For DeviceControl::OnFault.
   std::shared_ptr<const Generation> OnFault(const Device& device, const DeviceFault& fault);
 
  private:

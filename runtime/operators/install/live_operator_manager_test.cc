@@ -8,8 +8,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_compiler.h"
-#include "runtime/operators/install/scripted_device.h"
 #include "runtime/operators/install/unit_payload.h"
 
 namespace resident {
@@ -84,7 +84,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
   std::unique_ptr<Registry> registry_ = *Registry::Create({});
   std::unique_ptr<StateStore> state_ = *StateStore::Open({});
   FakeCompiler compiler_;
-  ScriptedDevice device_{0};
+  FakeDevice device_{0};
   LiveOperatorManager manager_{
       {}, LiveOperatorManager::Sources{registry_.get(), state_.get(), &compiler_, {&device_}, {0}}};
 };
@@ -126,7 +126,7 @@ TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
   fault.cause = "it stored to a bad address";
   fault.suspects = {slot};
   const auto replacement = manager_.OnFault(device_, fault);
-  EXPECT_THAT(ScriptedDevice::SlotsOf(replacement), IsEmpty());
+  EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
   EXPECT_EQ(Active("times"), 0u);
   device_.Restart(replacement);
 

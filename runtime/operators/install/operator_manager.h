@@ -118,6 +118,8 @@ struct PromoteRequest {
   std::string actor;
 };
 
+class OperatorVersion;  // runtime/operators/registry/operator_version.h
+
 class OperatorManager {
  public:
   virtual ~OperatorManager() = default;
@@ -169,6 +171,9 @@ class OperatorManager {
     double latency_ratio = 0;  // 0: unknown.
   };
   virtual TrialCounters trial_counters(const std::string& name) const = 0;
+  // What a comparison found: of `tasks` that ended OK on the version that serves, `mismatches` gave
+  // something else on `shadow`.
+  virtual void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) = 0;
 };
 
 }  // namespace resident

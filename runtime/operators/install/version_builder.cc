@@ -57,7 +57,7 @@ absl::Status ForTarget(const absl::Status& status, const Compilation& compilatio
 
 }  // namespace
 
-VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<Device*>& devices)
+VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices)
     : compiler_(compiler) {
   for (const Device* device : devices) targets_.push_back(TargetOf(*device));
   std::sort(targets_.begin(), targets_.end());

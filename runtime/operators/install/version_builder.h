@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/engine/generation.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/unit_payload.h"
@@ -56,7 +56,7 @@ struct BuiltVersion {
 
 class VersionBuilder {
  public:
-  VersionBuilder(Compiler* compiler, const std::vector<Device*>& devices);
+  VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices);
 
   // What the devices need: each architecture once.
   const std::vector<CompileTarget>& targets() const { return targets_; }

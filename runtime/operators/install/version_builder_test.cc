@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_compiler.h"
-#include "runtime/operators/install/scripted_device.h"
 
 namespace resident {
 namespace {
@@ -23,7 +23,7 @@ std::shared_ptr<const UnitPayload> Payload(const CompileTarget& target) {
 class VersionBuilderTest : public ::testing::Test {
  protected:
   FakeCompiler compiler_;
-  ScriptedDevice device_{0};
+  FakeDevice device_{0};
   const VersionBuilder builder_{&compiler_, {&device_}};
 };
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_control.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
@@ -29,8 +29,8 @@ class VersionValidation {
   struct Setup {
     const VersionBuilder* builder;
     ValidationVerdicts* verdicts;
-    std::vector<Device*> devices;  // Those that started with the daemon.
-    std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
+    std::vector<DeviceControl*> devices;  // Those that started with the daemon.
+    std::vector<int> ordinals;            // CUDA ordinals, by the devices' index().
     std::string engine_program;
   };
   struct Subject {

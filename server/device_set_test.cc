@@ -1,4 +1,4 @@
-#include "server/device_list.h"
+#include "server/device_set.h"
 
 #include <memory>
 #include <string>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/workload/fake_device.h"
+#include "runtime/device/fake_device.h"
 #include "server/workload/placement.h"
 
 namespace resident {
@@ -22,7 +22,7 @@ constexpr uint64_t kBytes = 1 << 20;
 // A starter on a machine with `gpus` GPUs, none of which starts; the CPU does.
 DeviceStarter GpusFail(size_t gpus, absl::Status why) {
   return {[why = std::move(why)](
-              const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
+              const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
             if (options.cuda) return why;
             return std::make_unique<FakeDevice>(options.index, kBytes, kBytes);
           },
@@ -32,8 +32,8 @@ DeviceStarter GpusFail(size_t gpus, absl::Status why) {
           }};
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> Start(const std::string& flag,
-                                                           const DeviceStarter& starter) {
+absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> Start(const std::string& flag,
+                                                                  const DeviceStarter& starter) {
   const auto choices = ChooseDevices(flag);
   EXPECT_TRUE(choices.ok()) << choices.status();
   return StartDevices(*choices, ServeOptions(), SlotInfo(), starter);
@@ -44,7 +44,7 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
       Start("0,cpu", GpusFail(1, absl::ResourceExhaustedError("no memory left. Fix: free some")));
   ASSERT_TRUE(devices.ok()) << devices.status();
   ASSERT_EQ(devices->size(), 2u);
-  Device& failed = *(*devices)[0];
+  DeviceControl& failed = *(*devices)[0];
   EXPECT_EQ(failed.index(), 0u);
   EXPECT_EQ(failed.snapshot().state, Device::State::kUnhealthy);
   EXPECT_THAT(failed.snapshot().detail, AllOf(HasSubstr("GPU 0"), HasSubstr("no memory left")));
@@ -66,14 +66,15 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
 }
 
 TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
-  const auto devices = Start(
-      "cpu,cpu", {[](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
-                    if (options.index == 0) return std::make_unique<FakeDevice>(0, kBytes, kBytes);
-                    DeviceOptions broken = options;
-                    broken.engine_program = "/bin/false";
-                    return Device::Create(broken);
-                  },
-                  [] { return absl::UnavailableError("not asked"); }});
+  const auto devices =
+      Start("cpu,cpu",
+            {[](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
+               if (options.index == 0) return std::make_unique<FakeDevice>(0, kBytes, kBytes);
+               DeviceOptions broken = options;
+               broken.engine_program = "/bin/false";
+               return DeviceControl::Create(broken);
+             },
+             [] { return absl::UnavailableError("not asked"); }});
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_EQ((*devices)[1]->snapshot().state, Device::State::kUnhealthy);
   EXPECT_THAT((*devices)[1]->snapshot().detail, HasSubstr("did not start"));

@@ -1,4 +1,4 @@
-#include "server/device_list.h"
+#include "server/device_set.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/log.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/cuda_probe.h"
 #include "runtime/device/failed_device.h"
 
@@ -84,14 +85,13 @@ absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag) {
 }
 
 DeviceStarter DeviceStarter::Real() {
-  return {[](const DeviceOptions& options) { return Device::Create(options); },
+  return {[](const DeviceOptions& options) { return DeviceControl::Create(options); },
           [] { return ProbeCudaDevices(); }};
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceChoices& choices,
-                                                                  const ServeOptions& options,
-                                                                  const SlotInfo& slots,
-                                                                  const DeviceStarter& starter) {
+absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
+    const DeviceChoices& choices, const ServeOptions& options, const SlotInfo& slots,
+    const DeviceStarter& starter) {
   const size_t count = choices.devices.size();
   std::vector<DeviceOptions> device_options;
   for (size_t i = 0; i < count; ++i) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceCh
     device_options[i].slot_name = slots.name;
     device_options[i].slot_time_limit = slots.time_limit;
   }
-  std::vector<absl::StatusOr<std::unique_ptr<Device>>> started(count);
+  std::vector<absl::StatusOr<std::unique_ptr<DeviceControl>>> started(count);
   std::vector<std::thread> starters;
   for (size_t i = 0; i < count; ++i) {
     starters.emplace_back([&, i] { started[i] = starter.create(device_options[i]); });
@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceCh
 
   const bool any =
       std::any_of(started.begin(), started.end(), [](const auto& device) { return device.ok(); });
-  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<DeviceControl>> devices;
   for (size_t i = 0; i < count; ++i) {
     if (started[i].ok()) {
       devices.push_back(*std::move(started[i]));
@@ -124,6 +124,57 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> StartDevices(const DeviceCh
     devices.push_back(std::make_unique<FailedDevice>(device_options[i], NameOf(choice), status));
   }
   return devices;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceSet>> DeviceSet::Start(const ServeOptions& options) {
+  ASSIGN_OR_RETURN(DeviceChoices choices, ChooseDevices(options.devices));
+  ASSIGN_OR_RETURN(auto registry,
+                   Registry::Create({.devices = static_cast<uint32_t>(choices.devices.size()),
+                                     .test_operators = options.test_operators}));
+  const Registry& names = *registry;
+  const SlotInfo slots = {.name =
+                              [&names](uint32_t slot) {
+                                const auto version = names.FindBySlot(slot);
+                                if (version == nullptr) return absl::StrCat("operator slot ", slot);
+                                if (version->builtin) return version->op->name();
+                                return absl::StrCat(version->op->name(), " version ",
+                                                    version->version);
+                              },
+                          .time_limit =
+                              [&names](uint32_t slot) {
+                                const auto version = names.FindBySlot(slot);
+                                return version == nullptr ? std::chrono::milliseconds(0)
+                                                          : version->spec.task_time_limit;
+                              }};
+  ASSIGN_OR_RETURN(auto devices, StartDevices(choices, options, slots));
+  return std::make_unique<DeviceSet>(std::move(choices), std::move(registry), std::move(devices));
+}
+
+DeviceSet::DeviceSet(DeviceChoices choices, std::unique_ptr<Registry> registry,
+                     std::vector<std::unique_ptr<DeviceControl>> devices)
+    : choices_(std::move(choices)), registry_(std::move(registry)), owned_(std::move(devices)) {
+  for (const auto& device : owned_) {
+    devices_.push_back(device.get());
+    controls_.push_back(device.get());
+  }
+}
+
+std::vector<DeviceControl*> DeviceSet::started() const {
+  std::vector<DeviceControl*> started;
+  for (DeviceControl* device : controls_) {
+    if (device->started()) started.push_back(device);
+  }
+  return started;
+}
+
+std::vector<int> DeviceSet::ordinals() const {
+  std::vector<int> ordinals;
+  for (const DeviceChoice& choice : choices_.devices) ordinals.push_back(choice.ordinal);
+  return ordinals;
+}
+
+void DeviceSet::Shutdown() {
+  for (DeviceControl* device : controls_) device->Shutdown();
 }
 
 }  // namespace resident

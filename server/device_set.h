@@ -1,0 +1,91 @@
+// DeviceSet: the devices that `--devices` names, started, and the registry of the operators that
+// they run, which names operators in the devices' messages.
+//
+// Thread safety: all members may be called from any thread, but for Shutdown.
+#ifndef RESIDENT_SERVER_DEVICE_SET_H_
+#define RESIDENT_SERVER_DEVICE_SET_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/device/device_control.h"
+#include "runtime/operators/registry/registry.h"
+#include "server/flags.h"
+
+namespace resident {
+
+struct DeviceChoice {
+  bool cuda = false;
+  int ordinal = 0;
+};
+
+// What devices ask about an operator slot (DeviceOptions).
+struct SlotInfo {
+  std::function<std::string(uint32_t)> name;
+  std::function<std::chrono::milliseconds(uint32_t)> time_limit;
+};
+
+struct DeviceChoices {
+  std::vector<DeviceChoice> devices;  // By index.
+  // Why there is no GPU, when GPUs were looked for and none was found.
+  std::string gpu_unavailable_reason;
+};
+
+// What the flag means on this machine. INVALID_ARGUMENT: not a list of devices;
+// UNAVAILABLE: a GPU that is named is not there.
+absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag);
+
+// What StartDevices starts devices with; others in tests.
+struct DeviceStarter {
+  std::function<absl::StatusOr<std::unique_ptr<DeviceControl>>(const DeviceOptions&)> create;
+  // The names of the GPUs there are.
+  std::function<absl::StatusOr<std::vector<std::string>>()> probe;
+
+  static DeviceStarter Real();
+};
+
+// Starts them all at once. One that does not start is given up (FailedDevice) and keeps its
+// index, and the others serve. Errors, with the device's name: the first one's if none
+// starts; that of one that is a mistake in the flags, which nobody is to find out from a
+// device that is missing: INVALID_ARGUMENT, or a GPU that this machine does not have.
+absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
+    const DeviceChoices& choices, const ServeOptions& options, const SlotInfo& slots,
+    const DeviceStarter& starter = DeviceStarter::Real());
+
+class DeviceSet {
+ public:
+  // Errors: those of ChooseDevices and StartDevices.
+  static absl::StatusOr<std::unique_ptr<DeviceSet>> Start(const ServeOptions& options);
+  DeviceSet(DeviceChoices choices, std::unique_ptr<Registry> registry,
+            std::vector<std::unique_ptr<DeviceControl>> devices);
+
+  Registry& registry() { return *registry_; }
+  // By index, to use and to control.
+  const std::vector<Device*>& devices() const { return devices_; }
+  const std::vector<DeviceControl*>& controls() const { return controls_; }
+  // Those that started.
+  std::vector<DeviceControl*> started() const;
+  // CUDA's, by index; the CPU's is 0.
+  std::vector<int> ordinals() const;
+  // See DeviceChoices.
+  const std::string& gpu_unavailable_reason() const { return choices_.gpu_unavailable_reason; }
+
+  // Ends the engines. No callback of a device is called afterwards. Idempotent.
+  void Shutdown();
+
+ private:
+  const DeviceChoices choices_;
+  const std::unique_ptr<Registry> registry_;
+  const std::vector<std::unique_ptr<DeviceControl>> owned_;
+  std::vector<Device*> devices_;
+  std::vector<DeviceControl*> controls_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_DEVICE_SET_H_

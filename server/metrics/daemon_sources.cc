@@ -1,0 +1,68 @@
+#include "server/metrics/daemon_sources.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/connections/grpc_log.h"
+#include "server/metrics/operator_event_counter.h"
+#include "server/rpc/version.h"
+
+namespace resident {
+namespace {
+
+std::vector<OperatorSeries> ListOperators(const Core& core) {
+  std::vector<OperatorSeries> series;
+  core.registry.ForEachStats(
+      [&](uint32_t device, const std::shared_ptr<const OperatorStats>& stats) {
+        series.push_back({device, stats});
+      });
+  return series;
+}
+
+std::vector<TrialSeries> ListTrials(const Core& core) {
+  std::vector<TrialSeries> trials;
+  for (const OperatorView& op : core.registry.List()) {
+    if (op.trial.version == 0) continue;
+    const auto counters = core.operators.trial_counters(op.op->name());
+    trials.push_back(
+        {op.op->name(), op.trial.version, counters.shadow_tasks, counters.shadow_mismatches});
+  }
+  return trials;
+}
+
+std::map<std::string, uint64_t> MeasureHostMemory(const Core& core) {
+  const Budget& host = core.admission.host();
+  return {{"requests", host.used(Budget::Purpose::kRequests)},
+          {"batches", host.used(Budget::Purpose::kBatches)},
+          {"answers", host.used(Budget::Purpose::kAnswers)},
+          {"downloads", host.used(Budget::Purpose::kDownloads)},
+          {"durable_copies", core.buffers.copies_bytes()}};
+}
+
+}  // namespace
+
+MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const AccessFiles& files) {
+  return {.version = kVersion,
+          .devices = {core.devices.begin(), core.devices.end()},
+          .rpc = core.counters,
+          .access = core.access,
+          .access_files = [&files] { return files.counters(); },
+          .operators = [&core] { return ListOperators(core); },
+          .buffers = [&core](uint32_t device) { return core.buffers.CountOn(device); },
+          .staging =
+              [&core](uint32_t device) {
+                return StagingFigures{core.admission.staging_used(device),
+                                      core.admission.staging_waiting(device)};
+              },
+          .host_memory = [&core] { return MeasureHostMemory(core); },
+          .clients = [&core] { return core.clients.sessions(); },
+          .connections = [&listener] { return listener.Figures(); },
+          .log_lines_suppressed = [] { return GrpcLog::Install().suppressed(); },
+          .operator_events = [events = std::make_shared<OperatorEventCounter>(
+                                  &core.operators)] { return events->counts(); },
+          .trials = [&core] { return ListTrials(core); }};
+}
+
+}  // namespace resident

@@ -1,0 +1,19 @@
+// Where the metrics page of a daemon gets its figures: each from the part that counts it.
+//
+// Thread safety: a function without state; what it returns is as MetricsSources.
+#ifndef RESIDENT_SERVER_METRICS_DAEMON_SOURCES_H_
+#define RESIDENT_SERVER_METRICS_DAEMON_SOURCES_H_
+
+#include "server/auth/access_files.h"
+#include "server/connections/listener.h"
+#include "server/metrics/metrics_sources.h"
+#include "server/rpc/core.h"
+
+namespace resident {
+
+// The arguments must outlive the result.
+MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const AccessFiles& files);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_METRICS_DAEMON_SOURCES_H_

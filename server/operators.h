@@ -1,0 +1,58 @@
+// Operators: the operators in service: the manager of their versions, with the state and the
+// compiler that it works with.
+//
+// Thread safety: Open, Restore and Stop belong to one thread; see LiveOperatorManager for the rest.
+#ifndef RESIDENT_SERVER_OPERATORS_H_
+#define RESIDENT_SERVER_OPERATORS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/compile/compiler.h"
+#include "runtime/operators/install/live_operator_manager.h"
+#include "runtime/state/state_store.h"
+#include "server/device_set.h"
+#include "server/flags.h"
+#include "server/operator_flags.h"
+#include "server/rpc/core.h"
+
+namespace resident {
+
+class Operators {
+ public:
+  // Opens --state_dir and prepares the compilers. `devices` must outlive the result. Errors: as
+  // CheckTrustedFolder, StateStore::Open and Compiler::Create.
+  static absl::StatusOr<std::unique_ptr<Operators>> Open(const ServeOptions& options,
+                                                         const OperatorOptions& operator_options,
+                                                         DeviceSet& devices);
+
+  LiveOperatorManager& manager() { return manager_; }
+
+  // Brings operators and durable buffers back from --state_dir, and logs what is wrong there.
+  // Errors: as LiveOperatorManager::Restore.
+  absl::Status Restore(Core& core);
+
+ private:
+  Operators(std::unique_ptr<StateStore> state, std::unique_ptr<Compiler> compiler,
+            const LiveOperatorManager::Options& options, DeviceSet& devices,
+            std::vector<std::string> warnings)
+      : state_(std::move(state)),
+        compiler_(std::move(compiler)),
+        manager_(options,
+                 LiveOperatorManager::Sources{&devices.registry(), state_.get(), compiler_.get(),
+                                              devices.started(), devices.ordinals()}),
+        warnings_(std::move(warnings)) {}
+
+  const std::unique_ptr<StateStore> state_;
+  const std::unique_ptr<Compiler> compiler_;
+  LiveOperatorManager manager_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_OPERATORS_H_

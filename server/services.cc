@@ -1,0 +1,93 @@
+#include "server/services.h"
+
+#include <chrono>
+
+#include "grpcpp/server_builder.h"
+#include "runtime/base/limits.h"
+
+namespace resident {
+namespace {
+
+// How long calls may take to send their last answers.
+constexpr auto kLastAnswers = std::chrono::seconds(2);
+
+}  // namespace
+
+Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
+                   AdminService::Facts facts)
+    : core_(core),
+      endpoints_(endpoints),
+      executor_(core),
+      sessions_(core),
+      buffers_(core),
+      operators_(core),
+      health_(core, [&endpoints](const std::string& peer,
+                                 bool open) { endpoints.listener().OnWatch(peer, open); }),
+      admin_(core, devices, std::move(facts), [this] { BeginDrain(); }),
+      reflection_(core, [this] {
+        std::vector<std::string> names = {
+            grpc::reflection::v1alpha::ServerReflection::service_full_name()};
+        for (const auto& [name, service] : Others()) names.emplace_back(name);
+        return names;
+      }()) {}
+
+std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
+  return {{v1::Admin::service_full_name(), &admin_},
+          {v1::Buffers::service_full_name(), &buffers_},
+          {v1::Executor::service_full_name(), &executor_},
+          {v1::Operators::service_full_name(), &operators_},
+          {v1::Sessions::service_full_name(), &sessions_},
+          {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
+          {grpc::health::v1::Health::service_full_name(), &health_}};
+}
+
+absl::Status Services::Start() {
+  grpc::ServerBuilder builder;
+  const Limits& limits = core_.limits;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_mib) << 20);
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(limits.max_connection_streams));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
+  // Bounds the headers of a call once they are complete. gRPC 1.51 stores them until then,
+  // whatever they take: the listener bounds what a connection without an admitted call sends.
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
+  // A client that vanished without closing its connection is noticed, and its session ended.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      endpoints_.MakeCredentials());
+  auto services = Others();
+  services.emplace_back(grpc::reflection::v1alpha::ServerReflection::service_full_name(),
+                        &reflection_);
+  for (const auto& [name, service] : services) {
+    admitted_.emplace_back(
+        *service, name,
+        [this](const std::string& method, const grpc::CallbackServerContext& context) {
+          return endpoints_.Admit(method, context);
+        });
+    builder.RegisterService(&admitted_.back());
+  }
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) return absl::InternalError("gRPC did not start its server");
+  health_.Update();
+  return endpoints_.Open(core_, std::move(acceptor));
+}
+
+void Services::BeginDrain() {
+  core_.gate.Close();
+  health_.Update();
+  core_.admission.Wake();
+}
+
+void Services::Stop() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
+  server_->Wait();
+}
+
+}  // namespace resident
