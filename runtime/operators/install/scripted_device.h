@@ -1,7 +1,7 @@
-// ScriptedDevice: a Device whose loads of generations end as a test says. It has no engine
-// and runs nothing.
+// ScriptedDevice: a Device whose loads of generations return what a test sets. It has no
+// engine and runs nothing.
 //
-// Thread safety: as Device.
+// Thread safety: see Device.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_SCRIPTED_DEVICE_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_SCRIPTED_DEVICE_H_
 
@@ -30,8 +30,8 @@ class ScriptedDevice final : public Device {
     snapshot_.info.generation = 1;
   }
 
-  // What the next loads do, in turn; then they succeed.
-  void Then(Load load) {
+  // Sets the results of the next loads, in order; later loads succeed.
+  void SetNextLoad(Load load) {
     absl::MutexLock lock(&mu_);
     script_.push_back(std::move(load));
   }
@@ -40,13 +40,13 @@ class ScriptedDevice final : public Device {
     snapshot_.state = state;
     snapshot_.engine_pid = state == State::kResident ? 1 : 0;
   }
-  // A new engine starts with this one; null: with what the device has.
+  // Simulates a new engine with this generation; null: with the current one.
   void Restart(const std::shared_ptr<const Generation>& generation) {
     absl::MutexLock lock(&mu_);
     if (generation != nullptr) next_ = generation;
     snapshot_.info.generation = next_->number;
   }
-  // What an engine would start with now.
+  // Slots of the generation that a new engine would start with.
   std::vector<uint32_t> slots() const {
     absl::MutexLock lock(&mu_);
     return SlotsOf(next_);
