@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Counts test cases and says how a run ended: `N passed, N failed` is its last line.
+"""Counts the test cases of a run. Its last line is `N passed, N failed`.
 
   report_results.py bazel EVENTS.json --exit_code N
-      A `bazel test --build_event_json_file=EVENTS.json` run. Only targets of that run
-      count: the event file names each one's outputs, so old logs are never read.
+      Counts a `bazel test --build_event_json_file=EVENTS.json` run. The event file lists
+      the outputs of each target of that run, so old logs are never read.
   report_results.py checks RESULTS.json
-      A tests/gpu/run: a list of {"name", "exit_code", "seconds", "xml", "log"}, with
-      "not_run" (why) for a check that this machine cannot run.
+      Counts the checks of a tests/gpu/run: a list of {"name", "exit_code", "seconds", "xml",
+      "log"}, with "not_run" (the reason) for a check that this machine cannot run.
 
-What is counted:
-  * GoogleTest: each case of the XML report. A skipped or disabled case is listed and is
-    neither passed nor failed (`--no_skips`: it is failed).
-  * Anything else: the counts of its last line, if that is `N passed, N failed`; else it
-    is one case.
-  * A check that was not run: nothing. It has a row and a line of its own.
+Counting rules:
+  * GoogleTest: each case of the XML report. A skipped or disabled case is listed and counts
+    neither as passed nor as failed (with `--no_skips` it counts as failed).
+  * Any other program: the counts in its last line, if that is `N passed, N failed`;
+    otherwise the program is one case.
+  * A check that was not run counts nothing. It has a row and a line.
   * A target that did not build, crashed, timed out, wrote no report, or whose exit code
-    contradicts its report, is at least one failed case.
+    contradicts its report, counts as at least one failed case.
 
-Exit status: 0 if something passed and nothing failed, else 1.
+Exit status: 0 if at least one case passed and none failed, otherwise 1.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LAST_LINE = re.compile(r"^(\d+) passed, (\d+) failed$")
 
 @dataclasses.dataclass
 class Counts:
-    """What one test program reported."""
+    """The counts of one or more test programs."""
 
     passed: int = 0
     failed: int = 0
@@ -61,13 +61,13 @@ def read_text(path):
 
 
 def googletest_cases(text, name):
-    """Counts of a GoogleTest XML report; None if `text` is not one."""
+    """Returns the counts of a GoogleTest XML report, or None if `text` is not one."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
         return None
-    # GoogleTest alone says how each case ended; Bazel writes a report of one case for
-    # programs that write none.
+    # Only GoogleTest reports give the status of each case. For programs that write no
+    # report, Bazel writes one with a single case.
     cases = [case for case in root.iter("testcase") if case.get("status") in ("run", "notrun")]
     if root.get("tests") is None or len(cases) != len(list(root.iter("testcase"))):
         return None
@@ -83,25 +83,25 @@ def googletest_cases(text, name):
     return counts
 
 
-def own_line(log):
-    """Counts of a program's last line; None if that is no count."""
+def last_line_counts(log):
+    """Returns the counts in a program's last line, or None if it has none."""
     lines = [line.strip() for line in (log or "").splitlines() if line.strip()]
     match = LAST_LINE.match(lines[-1]) if lines else None
     return Counts(passed=int(match[1]), failed=int(match[2])) if match else None
 
 
 def program_counts(name, ok, xml, log):
-    """Counts of one finished test program.
+    """Returns the counts of one finished test program.
 
     Args:
-      name: for messages.
-      ok: whether it ended with exit status 0, in time.
-      xml: text of its XML report, or None.
-      log: text of what it printed, or None.
+      name: the name to use in messages.
+      ok: whether it exited with status 0 within its time limit.
+      xml: the text of its XML report, or None.
+      log: the text that it printed, or None.
     """
     counts = googletest_cases(xml, name) if xml else None
     if counts is None:
-        counts = own_line(log)
+        counts = last_line_counts(log)
         if counts is not None and counts.failed:
             counts.failures.append("{}: {} cases".format(name, counts.failed))
     if counts is None:
@@ -119,7 +119,7 @@ def uri_text(uri):
 
 
 def read_events(text):
-    """Reads a build event file: expected tests, their last results, and broken targets."""
+    """Reads a build event file. Returns the expected tests, their results and the broken targets."""
     expected, results, broken, kinds = [], {}, [], {}
     for line in text.splitlines():
         if not line.strip():
@@ -147,7 +147,7 @@ def read_events(text):
 
 
 def bazel_counts(events, exit_code):
-    """Counts of a `bazel test` run."""
+    """Returns the counts of a `bazel test` run."""
     expected, results, broken = read_events(events)
     total = Counts()
     for label in sorted(set(expected)):
@@ -177,7 +177,7 @@ def bazel_counts(events, exit_code):
 
 
 def checks_counts(checks, print_row=print):
-    """Counts of a list of checks; prints a row for each."""
+    """Returns the counts of a list of checks, and prints a row for each."""
     total = Counts()
     print_row("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
         "check", "result", "seconds", "passed", "failed", "skipped"))
@@ -205,9 +205,9 @@ def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=["bazel", "checks"])
     parser.add_argument("file")
-    parser.add_argument("--exit_code", type=int, default=0, help="of `bazel test`")
-    parser.add_argument("--no_skips", action="store_true", help="a skipped case is a failed one")
-    parser.add_argument("--save", help="checks: write the list with its counts here, as JSON")
+    parser.add_argument("--exit_code", type=int, default=0, help="the exit code of `bazel test`")
+    parser.add_argument("--no_skips", action="store_true", help="count skipped cases as failed")
+    parser.add_argument("--save", help="checks: write the list with its counts to this file, as JSON")
     options = parser.parse_args(argv)
 
     not_run = []

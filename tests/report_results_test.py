@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of report_results.py: every way a run can end, and what is counted for it."""
+"""Tests report_results.py: the counts for every way in which a run can end."""
 
 import contextlib
 import io
@@ -32,8 +32,8 @@ ONE_PASSES = """<testsuites tests="1" failures="0" disabled="0" errors="0" name=
   <testsuite name="Ring"><testcase name="Wraps" status="run" classname="Ring" /></testsuite>
 </testsuites>"""
 NO_CASES = '<testsuites tests="0" failures="0" disabled="0" errors="0" name="AllTests" />'
-# What Bazel writes for a program that writes no report.
-BAZELS_OWN = """<?xml version="1.0" encoding="UTF-8"?>
+# The report that Bazel writes for a program that writes none.
+BAZEL_REPORT = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuites>
   <testsuite name="some/test" tests="1" failures="0" errors="0">
     <testcase name="some/test" status="run" duration="1" time="1"></testcase>
@@ -58,26 +58,26 @@ class ProgramCounts(unittest.TestCase):
         self.assertEqual(self.counts(False, None), (0, 1, 0))
         self.assertEqual(self.counts(True, None), (1, 0, 0))
 
-    def test_report_that_is_cut_off_counts_as_failed(self):
+    def test_truncated_report_counts_as_failed(self):
         self.assertEqual(self.counts(False, GOOGLETEST[:300]), (0, 1, 0))
 
     def test_googletest_program_without_cases_is_a_failure(self):
         self.assertEqual(self.counts(True, NO_CASES), (0, 1, 0))
 
-    def test_own_line_is_believed_over_bazels_report(self):
-        self.assertEqual(self.counts(True, BAZELS_OWN, "x\n7 passed, 0 failed\n\n"), (7, 0, 0))
-        self.assertEqual(self.counts(False, BAZELS_OWN, "7 passed, 2 failed"), (7, 2, 0))
-        self.assertEqual(self.counts(False, BAZELS_OWN, "7 passed, 0 failed"), (7, 1, 0))
+    def test_last_line_has_priority_over_bazels_report(self):
+        self.assertEqual(self.counts(True, BAZEL_REPORT, "x\n7 passed, 0 failed\n\n"), (7, 0, 0))
+        self.assertEqual(self.counts(False, BAZEL_REPORT, "7 passed, 2 failed"), (7, 2, 0))
+        self.assertEqual(self.counts(False, BAZEL_REPORT, "7 passed, 0 failed"), (7, 1, 0))
 
-    def test_own_line_that_says_nothing_ran_is_a_failure(self):
-        self.assertEqual(self.counts(True, BAZELS_OWN, "0 passed, 0 failed"), (0, 1, 0))
+    def test_last_line_without_cases_is_a_failure(self):
+        self.assertEqual(self.counts(True, BAZEL_REPORT, "0 passed, 0 failed"), (0, 1, 0))
 
-    def test_own_line_counts_only_when_last(self):
-        self.assertEqual(self.counts(True, BAZELS_OWN, "7 passed, 0 failed\nbye"), (1, 0, 0))
+    def test_counts_are_read_only_from_the_last_line(self):
+        self.assertEqual(self.counts(True, BAZEL_REPORT, "7 passed, 0 failed\nbye"), (1, 0, 0))
 
     def test_shell_test_without_a_line_is_one_case(self):
-        self.assertEqual(self.counts(True, BAZELS_OWN), (1, 0, 0))
-        self.assertEqual(self.counts(False, BAZELS_OWN), (0, 1, 0))
+        self.assertEqual(self.counts(True, BAZEL_REPORT), (1, 0, 0))
+        self.assertEqual(self.counts(False, BAZEL_REPORT), (0, 1, 0))
 
 
 class BazelRuns(unittest.TestCase):
@@ -122,7 +122,7 @@ class BazelRuns(unittest.TestCase):
         self.complete("//b:lib", True)
         self.result("//a:t", "FAILED", GOOGLETEST, shard=1)
         self.result("//a:t", "PASSED", ONE_PASSES, shard=2)
-        self.result("//b:t", "PASSED", BAZELS_OWN)
+        self.result("//b:t", "PASSED", BAZEL_REPORT)
         self.assertEqual(self.counts(3), (3, 1))
 
     def test_test_that_does_not_build_fails(self):
@@ -145,16 +145,16 @@ class BazelRuns(unittest.TestCase):
 
     def test_timeout_fails(self):
         self.configure("//a:t")
-        self.result("//a:t", "TIMEOUT", BAZELS_OWN)
+        self.result("//a:t", "TIMEOUT", BAZEL_REPORT)
         self.assertEqual(self.counts(3), (0, 1))
 
-    def test_report_of_another_run_is_not_looked_for(self):
+    def test_report_of_another_run_is_ignored(self):
         self.configure("//a:t")
         self.result("//a:t", "PASSED", ONE_PASSES)
         self.complete("//b:stale", True)
         self.assertEqual(self.counts(), (1, 0))
 
-    def test_bazel_that_fails_for_no_visible_reason_fails(self):
+    def test_failed_bazel_without_a_failed_test_is_a_failure(self):
         self.configure("//a:t")
         self.result("//a:t", "PASSED", ONE_PASSES)
         self.assertEqual(self.counts(37), (1, 1))
@@ -207,7 +207,7 @@ class CommandLine(unittest.TestCase):
             status, lines = self.run_main("checks", str(folder / "in.json"), "--no_skips")
             self.assertEqual((status, lines[-1]), (1, "2 passed, 5 failed"))
 
-    def test_a_check_that_was_not_run_is_said_and_counts_as_nothing(self):
+    def test_a_check_that_was_not_run_is_listed_but_not_counted(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "a.xml").write_text(ONE_PASSES)

@@ -1,11 +1,11 @@
-"""main() of the Python tests: `N passed, N failed` is their last line."""
+"""Defines main() of the Python tests. Their last line is `N passed, N failed`."""
 
 import sys
 import unittest
 
 
 def main(verbosity=2):
-    """Runs the test cases of the program's own module and ends the program."""
+    """Runs the test cases of the program's main module and exits."""
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=verbosity).run(suite)
     failed = len({test.id() for test, _ in result.failures + result.errors})

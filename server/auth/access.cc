@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kScheme = "Bearer ";
 
-Rights Everything() {
+Rights AllRights() {
   Rights rights;
   rights.roles = RoleSet::All();
   return rights;
@@ -25,7 +25,7 @@ std::shared_ptr<Identity> MakeIdentity(const std::string& name, Rights rights) {
   return std::make_shared<Identity>(std::make_shared<Account>(name, std::move(rights)));
 }
 
-// The token in "Bearer TOKEN"; the scheme's case does not count.
+// The token in "Bearer TOKEN"; the scheme is not case-sensitive.
 std::optional<std::string_view> TokenIn(std::string_view authorization) {
   if (authorization.size() <= kScheme.size()) return std::nullopt;
   if (!absl::EqualsIgnoreCase(absl::string_view(authorization.data(), kScheme.size()),
@@ -35,8 +35,9 @@ std::optional<std::string_view> TokenIn(std::string_view authorization) {
   return authorization.substr(kScheme.size());
 }
 
-// Whoever signs certificates may be careful with URIs and let applicants choose their common
-// names, or the other way round: neither kind of name can be written as the other.
+// A certificate authority may verify URIs and let applicants choose their common names, or
+// verify common names and let them choose URIs. So neither kind of name may look like the
+// other.
 absl::Status CheckCertificateName(const std::string& name, bool is_uri) {
   if (!CheckIdentityName(name).ok()) return errors::BadCertificateName(name);
   const bool has_colon = absl::StrContains(name, ':');
@@ -49,14 +50,14 @@ absl::Status CheckCertificateName(const std::string& name, bool is_uri) {
 
 Access::Access()
     : anybody_(std::make_shared<Identity>(
-          std::make_shared<Account>(kAnonymous, Everything(), /*everybody=*/true))) {
+          std::make_shared<Account>(kAnonymous, AllRights(), /*everybody=*/true))) {
   auto state = std::make_shared<State>();
   state->everything_allowed = true;
   absl::MutexLock lock(&mu_);
   state_ = std::move(state);
 }
 
-std::shared_ptr<Account> Access::AccountOf(const std::string& name) {
+std::shared_ptr<Account> Access::FindOrAddAccount(const std::string& name) {
   std::shared_ptr<Account>& account = accounts_[name];
   if (account == nullptr) account = std::make_shared<Account>(name, Rights());
   return account;
@@ -66,10 +67,11 @@ void Access::Load(const Policy& policy, const TokenFile& tokens) {
   absl::MutexLock lock(&mu_);
   auto next = std::make_shared<State>();
   for (const auto& [name, rights] : policy.identities) {
-    AccountOf(name);
+    FindOrAddAccount(name);
     const auto same = state_->by_name.find(name);
-    next->by_name[name] =
-        same != state_->by_name.end() ? same->second : std::make_shared<Identity>(AccountOf(name));
+    next->by_name[name] = same != state_->by_name.end()
+                              ? same->second
+                              : std::make_shared<Identity>(FindOrAddAccount(name));
   }
   for (const auto& [name, account] : accounts_) {
     const auto listed = policy.identities.find(name);
@@ -79,7 +81,7 @@ void Access::Load(const Policy& policy, const TokenFile& tokens) {
     const auto same = state_->by_token.find(hash);
     next->by_token[hash] = same != state_->by_token.end() && same->second->name() == name
                                ? same->second
-                               : std::make_shared<Identity>(AccountOf(name));
+                               : std::make_shared<Identity>(FindOrAddAccount(name));
   }
   for (const auto& [hash, identity] : state_->by_token) {
     const auto kept = next->by_token.find(hash);
@@ -95,8 +97,8 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
     const std::optional<std::string_view> token = TokenIn(presented.authorization);
     if (!token.has_value()) return errors::NoBearer();
     if (token->size() > kMaxTokenBytes) return errors::TokenTooLong(token->size(), kMaxTokenBytes);
-    // The table is searched by the token's hash, which a caller cannot steer; what it
-    // finds is compared whatever differs first.
+    // The table is searched by the token's hash, whose value a caller cannot choose. The
+    // hash found is compared in constant time.
     const TokenHash hash = HashToken(*token);
     const auto found = current->by_token.find(hash);
     if (found == current->by_token.end() ||
@@ -108,7 +110,7 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
   if (presented.certificate) {
     const std::string name(presented.certificate_name);
     RETURN_IF_ERROR(CheckCertificateName(name, presented.name_is_uri));
-    if (current->everything_allowed) return MakeIdentity(name, Everything());
+    if (current->everything_allowed) return MakeIdentity(name, AllRights());
     const auto found = current->by_name.find(name);
     if (found != current->by_name.end()) return found->second;
     return MakeIdentity(name, Rights());

@@ -1,27 +1,28 @@
-// Access: who may call what, by policy, tokens and certificates.
+// Access: decides which caller may call what, by policy, tokens and certificates.
 //
 //            credential                    policy
 //   call ───────────────▶ Identity ─────────────────▶ Account (roles, prefixes, quotas)
 //
-//   * `authorization: Bearer TOKEN`: the name beside the token's hash in the token file.
-//     It counts before a certificate; one that is not known is refused, whatever else
-//     the call has.
-//   * A client certificate that the TLS layer has verified: its first URI among the
-//     subject's alternative names, else its common name. A name with ':' is a URI's alone,
-//     and a URI has one, so that a common name never stands for a URI or the reverse.
+//   * `authorization: Bearer TOKEN`: the name that the token file gives for the token's
+//     hash. A token has priority over a certificate; an unknown token is refused, even with
+//     a valid certificate.
+//   * A client certificate that the TLS layer has verified: its first URI among the subject's
+//     alternative names, otherwise its common name. A URI must contain ':' and a common name
+//     must not, so that neither can be mistaken for the other.
 //   * Neither: "anonymous".
 //
-// Without a policy everybody may do everything, as the name of the certificate or as
-// "anonymous". With one, a name that it does not have may do nothing.
+// Without a policy every caller has all rights, with the name of its certificate or as
+// "anonymous". With a policy, a name that it does not list has no rights.
 //
-// Every call goes through Admit before its message is read (services/admitted_service.h); what
-// depends on the message (operators, quotas) is asked of the Account where it is known.
+// Every call is checked by Admit before its message is read
+// (server/rpc/admitted_service.h). Checks that depend on the message (operators, quotas)
+// are made on the Account later.
 //
 // Invariants:
-//   1. There is one Account for each name that a policy or a token file ever had.
-//   2. A token of the same name that stays in the token file keeps its Identity; the
-//      others are revoked.
-//   3. A token is never kept: only its hash is.
+//   1. There is one Account for each name that was ever in a policy or a token file.
+//   2. A token that stays in the token file with the same name keeps its Identity; the
+//      Identities of other tokens are revoked.
+//   3. Tokens are never stored: only their hashes are.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_AUTH_ACCESS_H_
@@ -44,12 +45,12 @@
 
 namespace resident {
 
-// What a call came with.
+// The credentials of a call.
 struct Presented {
-  // Value of the metadata "authorization", and how many there are.
+  // Value of the metadata "authorization", and the number of such entries.
   std::string_view authorization = {};
   int authorizations = 0;
-  // Whether there is a verified client certificate; the name in it, and whether that is its
+  // Whether there is a verified client certificate; the name in it, and whether this is its
   // URI or its common name.
   bool certificate = false;
   std::string_view certificate_name = {};
@@ -58,30 +59,30 @@ struct Presented {
 
 class Access {
  public:
-  // Everybody may do everything, until Load.
+  // All callers have all rights until Load is called.
   Access();
 
-  // From now on: what these say. Calls and streams that are open feel it.
+  // Applies this policy and these tokens from now on, also to open calls and streams.
   void Load(const Policy& policy, const TokenFile& tokens);
 
-  // The identity of callers where credentials are not asked for.
+  // The identity of all callers if no credentials are required.
   const std::shared_ptr<Identity>& anybody() const { return anybody_; }
 
-  // UNAUTHENTICATED: the credential is not valid; or there is none, and the policy does
-  // not have "anonymous".
+  // UNAUTHENTICATED: the credential is not valid; or there is none, and the policy does not
+  // list "anonymous".
   absl::StatusOr<std::shared_ptr<Identity>> Identify(const Presented& presented) const;
 
-  // Whether `method` ("/package.Service/Method") may be called. OK for the health
-  // service, without any credential. UNAUTHENTICATED, PERMISSION_DENIED.
+  // Whether `method` ("/package.Service/Method") may be called. Always OK for the health
+  // service, even without a credential. UNAUTHENTICATED, PERMISSION_DENIED.
   absl::Status Admit(std::string_view method, const Presented& presented) const;
 
-  // Calls that Admit has refused with this code.
+  // Number of calls that Admit has refused with this code.
   uint64_t denied(absl::StatusCode code) const;
 
  private:
   absl::Status Decide(std::string_view method, const Presented& presented) const;
 
-  // What Load made; replaced as a whole.
+  // The state made by the last Load; replaced as a whole.
   struct State {
     bool everything_allowed = false;
     absl::flat_hash_map<std::string, std::shared_ptr<Identity>> by_name;
@@ -91,10 +92,11 @@ class Access {
     absl::ReaderMutexLock lock(&mu_);
     return state_;
   }
-  std::shared_ptr<Account> AccountOf(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Account> FindOrAddAccount(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<Identity> anybody_;
-  // Counters: relaxed, they order nothing.
+  // Counters: relaxed, no other data depends on them.
   mutable std::atomic<uint64_t> unauthenticated_{0};
   mutable std::atomic<uint64_t> permission_denied_{0};
   mutable absl::Mutex mu_;

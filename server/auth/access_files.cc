@@ -14,7 +14,7 @@
 namespace resident {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(500);
 
 absl::Status Named(const char* flag, const std::string& path, const absl::Status& status) {
   if (status.ok()) return status;
@@ -45,8 +45,8 @@ void AccessFiles::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool AccessFiles::Settled(Seen& seen, std::string now, bool at_once) {
-  if (now == seen.taken) {
+bool AccessFiles::ShouldLoad(Seen& seen, std::string now, bool at_once) {
+  if (now == seen.loaded) {
     seen.last = std::move(now);
     return false;
   }
@@ -54,12 +54,12 @@ bool AccessFiles::Settled(Seen& seen, std::string now, bool at_once) {
     seen.last = std::move(now);
     return false;
   }
-  seen.taken = std::move(now);
-  seen.last = seen.taken;
+  seen.loaded = std::move(now);
+  seen.last = seen.loaded;
   return true;
 }
 
-absl::Status AccessFiles::TakePolicy(const absl::StatusOr<std::string>& text) {
+absl::Status AccessFiles::LoadPolicy(const absl::StatusOr<std::string>& text) {
   if (!text.ok()) return Named("policy", options_.policy, text.status());
   auto policy = ParsePolicy(*text);
   if (!policy.ok()) return Named("policy", options_.policy, policy.status());
@@ -67,7 +67,7 @@ absl::Status AccessFiles::TakePolicy(const absl::StatusOr<std::string>& text) {
   return absl::OkStatus();
 }
 
-absl::Status AccessFiles::TakeTokens(const absl::StatusOr<std::string>& text) {
+absl::Status AccessFiles::LoadTokens(const absl::StatusOr<std::string>& text) {
   if (!text.ok()) return Named("token_file", options_.token_file, text.status());
   auto tokens = ParseTokenFile(*text);
   if (!tokens.ok()) return Named("token_file", options_.token_file, tokens.status());
@@ -75,7 +75,7 @@ absl::Status AccessFiles::TakeTokens(const absl::StatusOr<std::string>& text) {
   return absl::OkStatus();
 }
 
-absl::Status AccessFiles::TakeCertificates(const absl::StatusOr<Certificates>& certificates) {
+absl::Status AccessFiles::LoadCertificates(const absl::StatusOr<Certificates>& certificates) {
   if (!certificates.ok()) return certificates.status();
   ASSIGN_OR_RETURN(const auto expires, CheckCertificates(*certificates, certificate_paths()));
   const absl::Status set = credentials_.SetCertificates(*certificates);
@@ -89,21 +89,21 @@ absl::Status AccessFiles::Load() {
   if (options_.tls()) {
     std::vector<std::string> warnings;
     const auto files = ReadCertificates(certificate_paths(), &warnings);
-    Settled(certificates_seen_, Fingerprint(files), /*at_once=*/true);
+    ShouldLoad(certificates_seen_, Fingerprint(files), /*at_once=*/true);
     Warn(warnings);
-    status = TakeCertificates(files);
+    status = LoadCertificates(files);
   }
   if (!status.ok() || options_.policy.empty()) return status;
   std::vector<std::string> warnings;
   const auto policy =
       ReadTrustedFile(options_.policy, kMaxPolicyBytes, /*secret=*/false, &warnings);
-  Settled(policy_seen_, Fingerprint(policy), /*at_once=*/true);
-  status = TakePolicy(policy);
+  ShouldLoad(policy_seen_, Fingerprint(policy), /*at_once=*/true);
+  status = LoadPolicy(policy);
   if (status.ok() && !options_.token_file.empty()) {
     const auto tokens =
         ReadTrustedFile(options_.token_file, kMaxTokenFileBytes, /*secret=*/false, &warnings);
-    Settled(tokens_seen_, Fingerprint(tokens), /*at_once=*/true);
-    status = TakeTokens(tokens);
+    ShouldLoad(tokens_seen_, Fingerprint(tokens), /*at_once=*/true);
+    status = LoadTokens(tokens);
   }
   Warn(warnings);
   if (status.ok()) access_.Load(policy_, tokens_);
@@ -121,31 +121,31 @@ bool AccessFiles::Report(const char* flag, const absl::Status& status) {
   return status.ok();
 }
 
-bool AccessFiles::Look(bool at_once) {
+bool AccessFiles::CheckFiles(bool at_once) {
   bool changed = false;
   if (options_.tls()) {
     std::vector<std::string> warnings;
     const auto files = ReadCertificates(certificate_paths(), &warnings);
-    if (Settled(certificates_seen_, Fingerprint(files), at_once)) {
+    if (ShouldLoad(certificates_seen_, Fingerprint(files), at_once)) {
       Warn(warnings);
-      Report("tls_cert", TakeCertificates(files));
+      Report("tls_cert", LoadCertificates(files));
     }
   }
   if (options_.policy.empty()) return false;
   std::vector<std::string> warnings;
   const auto policy =
       ReadTrustedFile(options_.policy, kMaxPolicyBytes, /*secret=*/false, &warnings);
-  if (Settled(policy_seen_, Fingerprint(policy), at_once)) {
+  if (ShouldLoad(policy_seen_, Fingerprint(policy), at_once)) {
     Warn(warnings);
-    changed |= Report("policy", TakePolicy(policy));
+    changed |= Report("policy", LoadPolicy(policy));
   }
   if (!options_.token_file.empty()) {
     warnings.clear();
     const auto tokens =
         ReadTrustedFile(options_.token_file, kMaxTokenFileBytes, /*secret=*/false, &warnings);
-    if (Settled(tokens_seen_, Fingerprint(tokens), at_once)) {
+    if (ShouldLoad(tokens_seen_, Fingerprint(tokens), at_once)) {
       Warn(warnings);
-      changed |= Report("token_file", TakeTokens(tokens));
+      changed |= Report("token_file", LoadTokens(tokens));
     }
   }
   if (changed) access_.Load(policy_, tokens_);
@@ -161,7 +161,7 @@ void AccessFiles::Reload() {
   bool changed = false;
   {
     absl::MutexLock lock(&mu_);
-    changed = Look(/*at_once=*/true);
+    changed = CheckFiles(/*at_once=*/true);
   }
   if (changed && on_change_) on_change_();
 }
@@ -171,8 +171,8 @@ void AccessFiles::Run() {
     bool changed = false;
     {
       absl::MutexLock lock(&mu_);
-      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kLookEvery)) return;
-      changed = Look(/*at_once=*/false);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kPollInterval)) return;
+      changed = CheckFiles(/*at_once=*/false);
     }
     if (changed) on_change_();
   }

@@ -1,20 +1,22 @@
-// AccessFiles: keeps policy, tokens and certificates in step with their files.
+// AccessFiles: loads policy, tokens and certificates, and reloads them when their files
+// change.
 //
-// The files are looked at twice a second. One that differs from what was read before is
-// taken when two looks in a row see the same, so that a file that is being written is
-// not taken by half; Reload takes it at once. A file that cannot be used changes
-// nothing: what was read before holds, the log says why, and the failure is counted,
-// once for each change of a file. A file that everybody may write cannot be used either, and
-// what else is wrong with its mode is warned of when it is taken (trusted_file.h).
+// The files are read twice a second. A changed file is loaded when two consecutive reads
+// return the same contents, so that a file that is still being written is not loaded;
+// Reload loads it immediately. If a file cannot be used, the previous contents stay in
+// effect, the reason is logged, and the failure is counted, once for each change of the
+// file. A file that every user may write is not used; other problems of its mode are logged
+// as warnings when it is loaded (trusted_file.h).
 //
 //   AccessFiles files(options, &access, &credentials);
-//   RETURN_IF_ERROR(files.Load());          // The start is refused where one is bad.
-//   ... a server is made with `credentials` ...
+//   RETURN_IF_ERROR(files.Load());          // The daemon does not start if a file cannot be used.
+//   ... create a server with `credentials` ...
 //   files.Watch(/*on_change=*/[&] { streams.EndRefused(); });
 //   ... files.Stop();
 //
-// Thread safety: Reload and counters may be called from any thread, the others from that
-// which made it. `on_change` is called from the watch's thread, or Reload's.
+// Thread safety: Reload and counters may be called from any thread, the others from the
+// thread that created the object. `on_change` is called from the watcher's thread, or from
+// Reload's.
 #ifndef RESIDENT_SERVER_AUTH_ACCESS_FILES_H_
 #define RESIDENT_SERVER_AUTH_ACCESS_FILES_H_
 
@@ -37,10 +39,11 @@ namespace resident {
 class AccessFiles {
  public:
   struct Counters {
-    // Since the start: files that were read anew and taken, and that could not be.
+    // Since the start: successful and failed reloads of changed files.
     uint64_t reloads = 0;
     uint64_t failures = 0;
-    // When the server's certificate expires, in seconds since 1970; 0: there is none.
+    // When the server's certificate expires, in seconds since 1970; 0: there is no
+    // certificate.
     int64_t certificate_expires = 0;
   };
 
@@ -50,34 +53,34 @@ class AccessFiles {
 
   // Reads everything for the first time. Errors name the flag and the file.
   absl::Status Load();
-  // From now on. `on_change` is called after a new policy or new tokens hold.
+  // Starts the watcher. `on_change` is called after a new policy or new tokens took effect.
   void Watch(std::function<void()> on_change);
   void Reload();
-  // `on_change` is not called any more once this has returned. Idempotent.
+  // `on_change` is not called after this has returned. Idempotent.
   void Stop();
 
   Counters counters() const;
 
  private:
-  // What was last seen of a file, or of several: their contents, or why they cannot be
-  // read, as one text.
+  // The state of a file, or of several: their contents, or why they cannot be read, as one
+  // text. `loaded`: when it was last loaded; `last`: when it was last read.
   struct Seen {
-    std::string taken;
+    std::string loaded;
     std::string last;
   };
-  // Whether `now` is to be taken.
-  static bool Settled(Seen& seen, std::string now, bool at_once);
-  absl::Status TakePolicy(const absl::StatusOr<std::string>& text)
+  // Whether the contents `now` are to be loaded.
+  static bool ShouldLoad(Seen& seen, std::string now, bool at_once);
+  absl::Status LoadPolicy(const absl::StatusOr<std::string>& text)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status TakeTokens(const absl::StatusOr<std::string>& text)
+  absl::Status LoadTokens(const absl::StatusOr<std::string>& text)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status TakeCertificates(const absl::StatusOr<Certificates>& certificates)
+  absl::Status LoadCertificates(const absl::StatusOr<Certificates>& certificates)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   CertificatePaths certificate_paths() const {
     return {options_.tls_cert, options_.tls_key, options_.tls_client_ca};
   }
-  // Looks at everything. False: policy and tokens are as before.
-  bool Look(bool at_once) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Reads all files and loads those that changed. Returns whether policy or tokens changed.
+  bool CheckFiles(bool at_once) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Report(const char* flag, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run();
 
@@ -92,7 +95,7 @@ class AccessFiles {
   Seen policy_seen_ ABSL_GUARDED_BY(mu_);
   Seen tokens_seen_ ABSL_GUARDED_BY(mu_);
   Seen certificates_seen_ ABSL_GUARDED_BY(mu_);
-  // What holds.
+  // The policy and tokens in effect.
   Policy policy_ ABSL_GUARDED_BY(mu_);
   TokenFile tokens_ ABSL_GUARDED_BY(mu_);
   Counters counters_ ABSL_GUARDED_BY(mu_);

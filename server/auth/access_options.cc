@@ -50,11 +50,11 @@ std::string DescribeAccess(const AccessOptions& options) {
 std::string AccessWarning(const AccessOptions& options, const std::string& address) {
   if (options.requires_client_certificates() || OnLoopback(address)) return "";
   if (!options.tls()) {
-    return absl::StrCat("--insecure_non_loopback: whoever reaches ", address,
-                        " may run, install and read everything, and can read and change what "
-                        "others send");
+    return absl::StrCat("--insecure_non_loopback: anyone who can reach ", address,
+                        " may run, install and read everything, and can read and change the "
+                        "data of other clients");
   }
-  return absl::StrCat("--allow_clients_without_certificates: whoever reaches ", address,
+  return absl::StrCat("--allow_clients_without_certificates: anyone who can reach ", address,
                       options.policy.empty()
                           ? " may run, install and read everything"
                           : " can connect and send headers before a credential is checked");
@@ -64,17 +64,18 @@ absl::Status CheckAccessOptions(const AccessOptions& options, const std::string&
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.tls_cert.empty() ? "--tls_key without --tls_cert" : "--tls_cert without --tls_key",
-        ": TLS needs both. Fix: give the certificate and its key"));
+        ": TLS needs both. Fix: set both flags"));
   }
   if (!options.tls_client_ca.empty() && !options.tls()) {
     return absl::InvalidArgumentError(
-        "--tls_client_ca without --tls_cert: clients' certificates come with TLS alone. Fix: "
-        "give --tls_cert and --tls_key too");
+        "--tls_client_ca without --tls_cert: client certificates need TLS. Fix: "
+        "set --tls_cert and --tls_key too");
   }
   if (!options.token_file.empty() && options.policy.empty()) {
     return absl::InvalidArgumentError(
-        "--token_file without --policy: nothing would ask for a token. Fix: give a policy that "
-        "says what the tokens' names may do");
+        "--token_file without --policy: tokens would have no effect. Fix: set --policy to a file "
+        "that "
+        "lists the rights of the tokens' names");
   }
   if (OnLoopback(address)) return absl::OkStatus();
   if (options.tls()) {
@@ -83,23 +84,24 @@ absl::Status CheckAccessOptions(const AccessOptions& options, const std::string&
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "--address=", address,
-        " can be reached from other machines, and clients need no certificate: whoever reaches "
-        "it may make the daemon read and store headers before a credential is checked. Fix: give "
+        " can be reached from other machines, and clients need no certificate: anyone who can "
+        "reach it can make the daemon read and store headers before a credential is checked. Fix: "
+        "set "
         "--tls_client_ca, or serve other machines through a proxy (docs/operations.md) from "
-        "127.0.0.1, or give --allow_clients_without_certificates"));
+        "127.0.0.1, or set --allow_clients_without_certificates"));
   }
   if (!options.policy.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--policy with --address=", address,
-                     " and no TLS: tokens would cross the network in the clear. Fix: give "
-                     "--tls_cert and --tls_key, or an address of this machine (127.0.0.1)"));
+                     " and no TLS: tokens would be sent unencrypted over the network. Fix: set "
+                     "--tls_cert and --tls_key, or use an address of this machine (127.0.0.1)"));
   }
   if (!options.insecure_non_loopback) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--address=", address,
-        " can be reached from other machines, and without TLS whoever reaches it may run, "
-        "install and read everything. Fix: give --tls_cert and --tls_key, or an address of this "
-        "machine (127.0.0.1), or --insecure_non_loopback where the network is trusted"));
+        " can be reached from other machines, and without TLS anyone who can reach it may run, "
+        "install and read everything. Fix: set --tls_cert and --tls_key, or use an address of this "
+        "machine (127.0.0.1), or set --insecure_non_loopback if the network is trusted"));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
-// Who is let in, as the flags say (server/flags.cc has their texts).
+// The flags that control access (server/flags.cc has their texts).
 //
-// Thread safety: a value; functions without state.
+// Thread safety: a value, and functions without state.
 #ifndef RESIDENT_SERVER_AUTH_ACCESS_OPTIONS_H_
 #define RESIDENT_SERVER_AUTH_ACCESS_OPTIONS_H_
 
@@ -32,20 +32,20 @@ struct AccessOptions {
   bool requires_client_certificates() const {
     return tls() && !tls_client_ca.empty() && tls_require_client_cert;
   }
-  // Whether callers have credentials that are looked at.
+  // Whether callers' credentials are checked.
   bool credentials() const { return tls() || !policy.empty(); }
 };
 
-// Whether only this machine reaches the address (host:port); false for one that cannot be
-// resolved.
+// Whether the address (host:port) can be reached only from this machine; false if it cannot
+// be resolved.
 bool OnLoopback(const std::string& address);
 
-// INVALID_ARGUMENT, FAILED_PRECONDITION: flags that do not fit together, or that would serve
-// other machines in the clear, or without asking them for certificates, where no flag allows
+// INVALID_ARGUMENT, FAILED_PRECONDITION: flags that contradict each other, or that would
+// serve other machines unencrypted, or without requiring certificates, unless a flag allows
 // it. `address`: host:port.
 absl::Status CheckAccessOptions(const AccessOptions& options, const std::string& address);
 
-// What checked options leave open to other machines; empty: nothing.
+// What checked options allow other machines to do; empty: nothing.
 std::string AccessWarning(const AccessOptions& options, const std::string& address);
 
 // For the daemon's first line: "TLS, client certificates, policy".

@@ -71,7 +71,7 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
   }
   EXPECT_GE(methods.size(), 22u);
   for (const std::string& method : methods) {
-    EXPECT_FALSE(RuleOf(method).roles.empty()) << method << " is in nobody's reach";
+    EXPECT_FALSE(RuleOf(method).roles.empty()) << method << " has no role";
     EXPECT_FALSE(RuleOf(method).open_to_all) << method;
   }
   for (const std::string_view listed : ListedMethods()) {
@@ -80,12 +80,12 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
   }
 }
 
-TEST(AccessTest, WithoutAPolicyEverybodyMayEverythingUnderTheirName) {
+TEST(AccessTest, WithoutAPolicyEveryCallerHasAllRights) {
   const Access access;
   EXPECT_TRUE(access.Admit(kInstall, {}).ok());
   EXPECT_EQ((*access.Identify({}))->name(), "anonymous");
   EXPECT_EQ((*access.Identify(Certificate("alice")))->name(), "alice");
-  // Nobody asked for it.
+  // Without a policy the token is ignored.
   EXPECT_EQ((*access.Identify(Token("Bearer what")))->name(), "anonymous");
   ExpectDenied(access.Admit("/resident.v1.Executor/New", {}), absl::StatusCode::kPermissionDenied,
                "not served");
@@ -101,7 +101,7 @@ class PolicyAccessTest : public ::testing::Test {
   Access access_;
 };
 
-TEST_F(PolicyAccessTest, CredentialsSayWhoCalls) {
+TEST_F(PolicyAccessTest, CredentialsIdentifyTheCaller) {
   EXPECT_TRUE(access_.Admit(kRun, Token("Bearer w-token")).ok());
   EXPECT_TRUE(access_.Admit(kRun, Token("bEARER w-token")).ok());
   ExpectDenied(access_.Admit(kInstall, Token("Bearer w-token")),
@@ -116,7 +116,7 @@ TEST_F(PolicyAccessTest, CredentialsSayWhoCalls) {
                "'none'");
 }
 
-TEST_F(PolicyAccessTest, WithoutAValidCredentialNothingButHealthIsOpen) {
+TEST_F(PolicyAccessTest, WithoutAValidCredentialOnlyHealthIsAllowed) {
   const absl::StatusCode code = absl::StatusCode::kUnauthenticated;
   ExpectDenied(access_.Admit(kRun, {}), code, "no credential");
   ExpectDenied(access_.Admit(kRun, Token("Bearer wrong")), code, "unknown token");
@@ -131,7 +131,7 @@ TEST_F(PolicyAccessTest, WithoutAValidCredentialNothingButHealthIsOpen) {
   Presented two = Token("Bearer w-token");
   two.authorizations = 2;
   ExpectDenied(access_.Admit(kRun, two), code, "more than once");
-  // A wrong token is not made good by a certificate.
+  // A valid certificate does not replace an invalid token.
   Presented both = Certificate("alice");
   both.authorization = "Bearer wrong";
   both.authorizations = 1;
@@ -142,7 +142,7 @@ TEST_F(PolicyAccessTest, WithoutAValidCredentialNothingButHealthIsOpen) {
                "not served");
 }
 
-TEST_F(PolicyAccessTest, WhatWasLoadedAnewHoldsForIdentitiesThatAreThere) {
+TEST_F(PolicyAccessTest, AReloadAppliesToExistingIdentities) {
   const auto worker = access_.Identify(Token("Bearer w-token"));
   ASSERT_TRUE(worker.ok());
   const std::shared_ptr<Account> account = (*worker)->account();
@@ -152,7 +152,7 @@ TEST_F(PolicyAccessTest, WhatWasLoadedAnewHoldsForIdentitiesThatAreThere) {
 
   access_.Load(limited, Tokens({{"worker", "w-token"}, {"worker", "second"}}));
   EXPECT_TRUE((*worker)->Has(Role::kSubmit, kRun).ok());
-  // What is in flight counts, whichever token it came with.
+  // Tasks in flight are counted per name, independent of the token.
   EXPECT_EQ((*access_.Identify(Token("Bearer second")))->account(), account);
   ExpectDenied(account->BeginTasks(2), absl::StatusCode::kResourceExhausted, "quota 6");
   EXPECT_TRUE(account->BeginTasks(1).ok());
@@ -168,15 +168,15 @@ TEST_F(PolicyAccessTest, WhatWasLoadedAnewHoldsForIdentitiesThatAreThere) {
   ExpectDenied(account->MaySubmit("add"), absl::StatusCode::kPermissionDenied, "'worker'");
 }
 
-// A token that changes its owner is not its first owner's any more.
-TEST_F(PolicyAccessTest, ATokenGivenToAnotherNameIsRevokedForTheFirst) {
+// A token that is assigned to another name is revoked for the first one.
+TEST_F(PolicyAccessTest, ATokenAssignedToAnotherNameIsRevokedForTheFirst) {
   const auto worker = access_.Identify(Token("Bearer w-token"));
   access_.Load(MustParse(R"({"identities": {"worker": {"roles": ["submit"]}}})"),
                Tokens({{"other", "w-token"}}));
   EXPECT_EQ((*worker)->Has(Role::kSubmit, kRun).code(), absl::StatusCode::kUnauthenticated);
 }
 
-TEST(AccountTest, OperatorsAreNamedByPrefix) {
+TEST(AccountTest, OperatorsAreMatchedByPrefix) {
   Rights rights;
   rights.roles = RoleSet::All();
   rights.submit_prefixes = {"rank.", "add"};
@@ -191,7 +191,7 @@ TEST(AccountTest, OperatorsAreNamedByPrefix) {
                "may not change operator 'rank.score'");
 }
 
-TEST(AccountTest, QuotasAreGivenBack) {
+TEST(AccountTest, QuotasAreReleased) {
   Rights rights;
   rights.roles = RoleSet::All();
   rights.tasks_in_flight = 10;
@@ -229,7 +229,7 @@ TEST(AccountTest, InstallsAreCountedOverAMinute) {
   EXPECT_FALSE(account->BeginInstall("x", start + absl::Seconds(60)).ok());
 }
 
-TEST(AccountTest, TasksOfManyThreadsNeverPassTheQuota) {
+TEST(AccountTest, TasksOfManyThreadsNeverExceedTheQuota) {
   Rights rights;
   rights.roles = RoleSet::All();
   rights.tasks_in_flight = 3;

@@ -60,23 +60,23 @@ absl::Status Account::MayInstall(const std::string& operator_name) const {
 absl::Status Account::BeginTasks(uint64_t tasks) {
   const uint64_t before = tasks_.fetch_add(tasks, std::memory_order_relaxed);
   if (open_.load(std::memory_order_acquire)) return absl::OkStatus();
-  std::optional<uint64_t> most;
+  std::optional<uint64_t> max;
   {
     absl::ReaderMutexLock lock(&mu_);
-    most = rights_.tasks_in_flight;
+    max = rights_.tasks_in_flight;
   }
-  if (!most.has_value() || (tasks <= *most && before <= *most - tasks)) return absl::OkStatus();
+  if (!max.has_value() || (tasks <= *max && before <= *max - tasks)) return absl::OkStatus();
   EndTasks(tasks);
-  return errors::TaskQuota(name_, tasks, before, *most);
+  return errors::TaskQuota(name_, tasks, before, *max);
 }
 
 void Account::EndTasks(uint64_t tasks) { tasks_.fetch_sub(tasks, std::memory_order_relaxed); }
 
 absl::StatusOr<std::shared_ptr<const void>> Account::HoldBuffer(uint64_t bytes) {
   absl::MutexLock lock(&mu_);
-  const std::optional<uint64_t> most = rights_.buffer_bytes;
-  if (most.has_value() && (bytes > *most || buffer_bytes_ > *most - bytes)) {
-    return errors::BufferQuota(name_, bytes, buffer_bytes_, *most);
+  const std::optional<uint64_t> max = rights_.buffer_bytes;
+  if (max.has_value() && (bytes > *max || buffer_bytes_ > *max - bytes)) {
+    return errors::BufferQuota(name_, bytes, buffer_bytes_, *max);
   }
   buffer_bytes_ += bytes;
   return std::shared_ptr<const void>(static_cast<const void*>(this),
@@ -90,15 +90,15 @@ absl::Status Account::BeginInstall(const std::string& operator_name, absl::Time 
   RETURN_IF_ERROR(MayInstall(operator_name));
   absl::MutexLock lock(&mu_);
   while (!installs_.empty() && installs_.front() <= now - kInstallWindow) installs_.pop_front();
-  const std::optional<uint32_t> most = rights_.installs_per_minute;
-  if (!most.has_value()) {
+  const std::optional<uint32_t> max = rights_.installs_per_minute;
+  if (!max.has_value()) {
     installs_.clear();
     return absl::OkStatus();
   }
-  if (installs_.size() >= *most) {
+  if (installs_.size() >= *max) {
     const absl::Duration wait =
         installs_.empty() ? kInstallWindow : installs_.front() + kInstallWindow - now;
-    return errors::InstallQuota(name_, *most,
+    return errors::InstallQuota(name_, *max,
                                 absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
   }
   installs_.push_back(now);

@@ -31,7 +31,7 @@ Bio Open(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// OpenSSL would ask on the terminal.
+// Without this, OpenSSL would ask for a password on the terminal.
 int NoPassword(char*, int, int, void*) { return 0; }
 
 absl::Status Bad(const std::string& path, const std::string& what, const std::string& fix) {
@@ -39,11 +39,12 @@ absl::Status Bad(const std::string& path, const std::string& what, const std::st
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what, ". Fix: ", fix));
 }
 
-// All certificates of a file parse, and there is one at least; returns the first.
+// Checks that all certificates of a file can be parsed and that there is at least one;
+// returns the first.
 absl::StatusOr<Certificate> CheckChain(const std::string& text, const std::string& path) {
   const Bio bio = Open(text);
   Certificate first(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
-  if (first == nullptr) return Bad(path, "has no certificate", "give one as PEM");
+  if (first == nullptr) return Bad(path, "has no certificate", "write one as PEM");
   for (;;) {
     const Certificate next(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
     if (next != nullptr) continue;
@@ -81,18 +82,18 @@ absl::StatusOr<int64_t> CheckCertificates(const Certificates& certificates,
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) {
     return Bad(paths.key, "has no private key, or an encrypted one",
-               "give the key as PEM, without a password");
+               "write the key as PEM, without a password");
   }
   if (X509_check_private_key(chain.get(), key.get()) != 1) {
     return Bad(paths.key, absl::StrCat("is not the key of ", paths.chain),
-               "give the two that belong together");
+               "set a certificate and its own key");
   }
   if (!paths.client_ca.empty()) {
     ASSIGN_OR_RETURN(const auto ca, CheckChain(certificates.client_ca, paths.client_ca));
   }
   tm expires{};
   if (ASN1_TIME_to_tm(X509_get0_notAfter(chain.get()), &expires) != 1) {
-    return Bad(paths.chain, "has no end of validity", "make the certificate anew");
+    return Bad(paths.chain, "has no end of validity", "issue a new certificate");
   }
   return static_cast<int64_t>(timegm(&expires));
 }

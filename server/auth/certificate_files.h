@@ -1,9 +1,9 @@
-// CertificateFiles: the server's certificate, its key and the clients' CA, read from
-// files and checked.
+// CertificateFiles: reads the server's certificate, its key and the clients' CA from files,
+// and checks them.
 //
-// Only what fits together is handed on: a key that is not the certificate's, as there
-// is for a moment while both are exchanged, is an error, and the server goes on with
-// what it has.
+// Only a matching set is accepted: a key that does not belong to the certificate, as
+// happens briefly while both are replaced, is an error, and the server keeps its current
+// ones.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_AUTH_CERTIFICATE_FILES_H_
@@ -23,8 +23,8 @@ inline constexpr size_t kMaxCertificateFileBytes = 4u << 20;
 // As PEM.
 struct Certificates {
   std::string chain;      // The server's certificate, then those that issued it.
-  std::string key;        // Its private key.
-  std::string client_ca;  // Whose certificates clients may have; empty: not asked for.
+  std::string key;        // The certificate's private key.
+  std::string client_ca;  // CA of the clients' certificates; empty: not requested.
 
   bool operator==(const Certificates&) const = default;
 };
@@ -35,14 +35,14 @@ struct CertificatePaths {
   std::string client_ca;  // Empty: none.
 };
 
-// The files' contents, not checked. NOT_FOUND and others, with the path; `warnings` as of
-// ReadTrustedFile.
+// Reads the files without checking them. NOT_FOUND and others, with the path; `warnings`:
+// see ReadTrustedFile.
 absl::StatusOr<Certificates> ReadCertificates(const CertificatePaths& paths,
                                               std::vector<std::string>* warnings);
 
-// INVALID_ARGUMENT: one is not PEM, or the key is not the certificate's, or is
-// encrypted. `paths` are named in messages. Returns when the certificate expires, in
-// seconds since 1970.
+// INVALID_ARGUMENT: a file is not PEM, or the key does not belong to the certificate, or is
+// encrypted. Messages contain the path. Returns when the certificate expires, in seconds
+// since 1970.
 absl::StatusOr<int64_t> CheckCertificates(const Certificates& certificates,
                                           const CertificatePaths& paths);
 

@@ -1,8 +1,8 @@
-// Identity: who calls, as a credential says: a token, a certificate, or none.
+// Identity: the caller, as identified by a token, a certificate, or neither.
 //
-// Several identities may go by one name; they share its account (rights and quotas).
-// An identity is revoked when its token leaves the token file: it is refused from then
-// on, also on streams that are open.
+// Several identities may have one name; they share its account (rights and quotas). An
+// identity is revoked when its token is removed from the token file: it is refused from
+// then on, also on open streams.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_AUTH_IDENTITY_H_
@@ -20,7 +20,7 @@ namespace resident {
 
 // The name of callers without a credential.
 inline constexpr char kAnonymous[] = "anonymous";
-// The name under which the daemon itself acts; nobody else's.
+// The name of the daemon itself in the audit log; callers cannot have it.
 inline constexpr char kDaemonActor[] = "residentd";
 
 class Identity {
@@ -32,7 +32,7 @@ class Identity {
   const std::shared_ptr<Account>& account() const { return account_; }
 
   void Revoke() { revoked_.store(true, std::memory_order_relaxed); }
-  // UNAUTHENTICATED: revoked. PERMISSION_DENIED: as Account::Has.
+  // UNAUTHENTICATED: revoked. PERMISSION_DENIED: see Account::Has.
   absl::Status Has(RoleSet any_of, const std::string& call) const;
 
  private:

@@ -15,7 +15,7 @@ constexpr MethodRule kOpen{.open_to_all = true, .roles = {}};
 constexpr MethodRule kSubmit{.roles = Role::kSubmit};
 constexpr MethodRule kInstall{.roles = Role::kInstall};
 constexpr MethodRule kAdmin{.roles = Role::kAdmin};
-// What there is, and how it is: for everybody who may do something at all.
+// Calls that only read the state: allowed for every identity that has a role.
 constexpr MethodRule kAnyRole{.roles = RoleSet::All()};
 
 // Sorted by method.

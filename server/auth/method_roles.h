@@ -1,7 +1,7 @@
-// Which calls need which role: the one table of them.
+// The table of the roles that each call needs.
 //
-// A call that is not in the table is refused to everybody; a test compares the table
-// with the services' descriptors, so that a new call cannot be forgotten.
+// A call that is not in the table is refused to all callers; a test compares the table with
+// the services' descriptors, so that every new call must be added.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_AUTH_METHOD_ROLES_H_
@@ -15,9 +15,9 @@
 namespace resident {
 
 struct MethodRule {
-  // Needs no credential at all.
+  // Needs no credential.
   bool open_to_all = false;
-  // Any of these will do. Empty, and not open: nobody may.
+  // One of these is enough. Empty, and not open: the method is not served.
   RoleSet roles;
 };
 

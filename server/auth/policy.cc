@@ -26,8 +26,8 @@ absl::Status BadField(const std::string& path, const std::string& what, const st
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what, ". Fix: ", fix));
 }
 
-// Reads the text once for its form alone: where it is no JSON, and keys that are there
-// twice (of which the second would win in silence).
+// Checks the form of the text: that it is valid JSON, and that no key is repeated (the
+// parser would silently use the second one).
 class FormCheck : public nlohmann::json_sax<Json> {
  public:
   const absl::Status& status() const { return status_; }
@@ -47,7 +47,7 @@ class FormCheck : public nlohmann::json_sax<Json> {
     Level& level = levels_.back();
     level.key = name;
     if (level.seen.insert(name).second) return true;
-    status_ = BadField(Path(), "is there twice", "keep one of them");
+    status_ = BadField(Path(), "is repeated", "keep one of them");
     return false;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
@@ -55,7 +55,7 @@ class FormCheck : public nlohmann::json_sax<Json> {
     const std::string text = error.what();
     const size_t from = text.find("at line");
     status_ = absl::InvalidArgumentError(absl::StrCat(
-        from == std::string::npos ? text : text.substr(from), ". Fix: mend the JSON there"));
+        from == std::string::npos ? text : text.substr(from), ". Fix: correct the JSON there"));
     return false;
   }
 
@@ -68,7 +68,7 @@ class FormCheck : public nlohmann::json_sax<Json> {
     levels_.emplace_back();
     if (levels_.size() <= kMaxDepth) return true;
     status_ = absl::InvalidArgumentError(
-        "the policy is nested too deep. Fix: see docs/operations.md for its form");
+        "the policy is nested too deeply. Fix: see docs/operations.md for its form");
     return false;
   }
   bool Close() {
@@ -88,7 +88,7 @@ class FormCheck : public nlohmann::json_sax<Json> {
 // An object whose fields are all in `known`.
 absl::Status CheckObject(const Json& json, const std::string& path,
                          const std::vector<std::string>& known) {
-  if (!json.is_object()) return BadField(path, "is no object", "write {...}");
+  if (!json.is_object()) return BadField(path, "is not an object", "write {...}");
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       return BadField(absl::StrCat(path, ".", key), "no such field",
@@ -107,18 +107,18 @@ absl::StatusOr<std::vector<std::string>> ReadStrings(const Json& json, const std
       if (all) strings.push_back(element.get<std::string>());
     }
   }
-  if (!all) return BadField(path, "is no list of strings", "write [\"...\", ...]");
+  if (!all) return BadField(path, "is not a list of strings", "write [\"...\", ...]");
   return strings;
 }
 
-// A whole number up to `most`; absent if the field is.
+// A whole number up to `max`; absent if the field is absent.
 absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Json& object, const std::string& key,
-                                                   const std::string& path, uint64_t most) {
+                                                   const std::string& path, uint64_t max) {
   const auto found = object.find(key);
   if (found == object.end()) return std::optional<uint64_t>();
-  if (!found->is_number_unsigned() || found->get<uint64_t>() > most) {
+  if (!found->is_number_unsigned() || found->get<uint64_t>() > max) {
     return BadField(absl::StrCat(path, ".", key), absl::StrCat("is ", found->dump()),
-                    absl::StrCat("write a whole number from 0 to ", most));
+                    absl::StrCat("write a whole number from 0 to ", max));
   }
   return std::optional<uint64_t>(found->get<uint64_t>());
 }
@@ -132,7 +132,7 @@ absl::Status ReadOperators(const Json& json, const std::string& path, Rights& ri
     ASSIGN_OR_RETURN(auto strings, ReadStrings(*found, absl::StrCat(path, ".", key)));
     if (std::count(strings.begin(), strings.end(), "") > 0) {
       return BadField(absl::StrCat(path, ".", key), "has an empty prefix",
-                      "leave the list out where all operators are meant");
+                      "omit the list to allow all operators");
     }
     prefixes = std::move(strings);
     return absl::OkStatus();
@@ -156,8 +156,8 @@ absl::Status ReadQuotas(const Json& json, const std::string& path, Rights& right
   for (const auto& [key, quota] :
        {std::pair("sessions", &Rights::sessions), std::pair("watches", &Rights::watches),
         std::pair("installs", &Rights::installs)}) {
-    ASSIGN_OR_RETURN(const auto most, ReadNumber(json, key, path, kMaxOpen));
-    if (most.has_value()) rights.*quota = static_cast<uint32_t>(*most);
+    ASSIGN_OR_RETURN(const auto max, ReadNumber(json, key, path, kMaxOpen));
+    if (max.has_value()) rights.*quota = static_cast<uint32_t>(*max);
   }
   return absl::OkStatus();
 }
@@ -168,14 +168,15 @@ absl::StatusOr<Rights> ReadRights(const Json& json, const std::string& path) {
   Rights rights;
   const auto roles = json.find("roles");
   if (roles == json.end()) {
-    return BadField(absl::StrCat(path, ".roles"), "is not there",
-                    "give the list of roles; [] for none");
+    return BadField(absl::StrCat(path, ".roles"), "is missing",
+                    "add the list of roles; [] for none");
   }
   ASSIGN_OR_RETURN(const auto words, ReadStrings(*roles, absl::StrCat(path, ".roles")));
   for (const std::string& word : words) {
     const std::optional<Role> role = ParseRole(word);
     if (!role.has_value()) {
-      return BadField(absl::StrCat(path, ".roles"), absl::StrCat("no role ", errors::Quote(word)),
+      return BadField(absl::StrCat(path, ".roles"),
+                      absl::StrCat("unknown role ", errors::Quote(word)),
                       "the roles are submit, install and admin");
     }
     rights.roles = rights.roles | *role;
@@ -198,12 +199,12 @@ absl::Status CheckIdentityName(std::string_view name) {
       std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (name.empty() || name.size() > kMaxIdentityNameBytes || !printable) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the identity ", errors::Quote(name), " is not a name. Fix: give 1 to ",
+        absl::StrCat("the identity ", errors::Quote(name), " is not a valid name. Fix: use 1 to ",
                      kMaxIdentityNameBytes, " printable ASCII characters without spaces"));
   }
   if (name == kDaemonActor) {
     return absl::InvalidArgumentError(
-        "'residentd' is the daemon's own name. Fix: give the identity another");
+        "'residentd' is the daemon's own name. Fix: use another name for the identity");
   }
   return absl::OkStatus();
 }
@@ -211,8 +212,8 @@ absl::Status CheckIdentityName(std::string_view name) {
 absl::StatusOr<Policy> ParsePolicy(std::string_view text) {
   if (text.size() > kMaxPolicyBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the policy has ", text.size(),
-                                                   " bytes, and at most ", kMaxPolicyBytes,
-                                                   " are read. Fix: make it shorter"));
+                                                   " bytes, but the limit is ", kMaxPolicyBytes,
+                                                   ". Fix: make it shorter"));
   }
   FormCheck form;
   if (!Json::sax_parse(text.begin(), text.end(), &form, nlohmann::detail::input_format_t::json,
@@ -225,7 +226,7 @@ absl::StatusOr<Policy> ParsePolicy(std::string_view text) {
   if (!status.ok()) return status;
   const auto identities = json.find("identities");
   if (identities == json.end() || !identities->is_object()) {
-    return BadField("identities", "is not there, or no object", "write {\"identities\": {...}}");
+    return BadField("identities", "is missing or not an object", "write {\"identities\": {...}}");
   }
   Policy policy;
   for (const auto& [name, rights] : identities->items()) {

@@ -1,4 +1,4 @@
-// Policy: the policy file, read and checked.
+// Policy: reads and checks the policy file.
 //
 //   {
 //     "identities": {
@@ -14,11 +14,11 @@
 //     }
 //   }
 //
-// An identity is a token's name, a certificate's URI or its common name; one with ':' is never a
-// common name (access.h). Operators are named by prefix; a list that is not there stands for all
-// operators. A quota that is not there is not limited. Comments (// and /* */) are allowed. A field
-// that is not known, or is there twice, is an error: a policy with a spelling mistake
-// must not allow more than was meant.
+// An identity is a token's name, a certificate's URI or its common name; a name with ':' is
+// never a common name (access.h). Operators are listed by prefix; an absent list means all
+// operators. An absent quota means no limit. Comments (// and /* */) are allowed. A field
+// that is unknown or repeated is an error: a spelling mistake in a policy must not grant
+// more rights than intended.
 //
 // Thread safety: a value.
 #ifndef RESIDENT_SERVER_AUTH_POLICY_H_
@@ -40,11 +40,11 @@ struct Policy {
   std::map<std::string, Rights> identities;
 };
 
-// INVALID_ARGUMENT names the line, or the field by its path
+// INVALID_ARGUMENT: the message has the line, or the field's path
 // ("identities.ranking.quotas.buffer_mib").
 absl::StatusOr<Policy> ParsePolicy(std::string_view text);
 
-// OK for a name that policies and token files may have. INVALID_ARGUMENT: empty, too
+// Checks a name of an identity in policies and token files. INVALID_ARGUMENT: empty, too
 // long, not printable, or the daemon's own.
 absl::Status CheckIdentityName(std::string_view name);
 

@@ -34,7 +34,7 @@ TEST(PolicyTest, ReadsRolesPrefixesAndQuotas) {
   EXPECT_TRUE(policy->identities.at("anonymous").roles.empty());
 }
 
-TEST(PolicyTest, QuotasOfWhatIsOpenAtATime) {
+TEST(PolicyTest, ReadsQuotasOfConcurrentObjects) {
   const auto policy = ParsePolicy(R"({"identities": {
       "a": {"roles": [], "quotas": {"sessions": 1, "watches": 2, "installs": 0}}}})");
   ASSERT_TRUE(policy.ok()) << policy.status();
@@ -52,7 +52,7 @@ struct BadPolicy {
 
 class BadPolicyTest : public ::testing::TestWithParam<BadPolicy> {};
 
-TEST_P(BadPolicyTest, IsRefusedWithItsPlace) {
+TEST_P(BadPolicyTest, IsRefusedWithItsPosition) {
   const auto policy = ParsePolicy(GetParam().text);
   ASSERT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
   const std::string message(policy.status().message());
@@ -64,21 +64,21 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadPolicyTest,
     ::testing::Values(
         BadPolicy{"", "line 1"}, BadPolicy{"{\n\"identities\": {\n\"a\" {}}}", "line 3"},
-        BadPolicy{"[]", "policy: is no object"}, BadPolicy{"{}", "identities: is not there"},
-        BadPolicy{R"({"identities": [1]})", "identities: is not there, or no object"},
+        BadPolicy{"[]", "policy: is not an object"}, BadPolicy{"{}", "identities: is missing"},
+        BadPolicy{R"({"identities": [1]})", "identities: is missing or not an object"},
         BadPolicy{R"({"identities": {}, "identity": {}})", "policy.identity: no such field"},
-        // A spelling mistake must not be a right for everybody.
+        // A spelling mistake must not grant a right to everyone.
         BadPolicy{R"({"identities": {"a": {"roles": ["submit"], "operator": {}}}})",
                   "identities.a.operator: no such field"},
         BadPolicy{R"({"identities": {"a": {"roles": ["submit"], "quotas": {"task": 1}}}})",
                   "identities.a.quotas.task: no such field"},
-        // Of two, the second would win in silence.
+        // The parser would silently use the second key.
         BadPolicy{R"({"identities": {"a": {"roles": []}, "a": {"roles": ["admin"]}}})",
-                  "identities.a: is there twice"},
-        BadPolicy{R"({"identities": {"a": {}}})", "identities.a.roles: is not there"},
+                  "identities.a: is repeated"},
+        BadPolicy{R"({"identities": {"a": {}}})", "identities.a.roles: is missing"},
         BadPolicy{R"({"identities": {"a": {"roles": "submit"}}})",
-                  "identities.a.roles: is no list of strings"},
-        BadPolicy{R"({"identities": {"a": {"roles": ["Submit"]}}})", "no role 'Submit'"},
+                  "identities.a.roles: is not a list of strings"},
+        BadPolicy{R"({"identities": {"a": {"roles": ["Submit"]}}})", "unknown role 'Submit'"},
         BadPolicy{R"({"identities": {"a": {"roles": [], "operators": {"submit": [""]}}}})",
                   "has an empty prefix"},
         BadPolicy{R"({"identities": {"a": {"roles": [], "quotas": {"buffer_mib": -1}}}})",
@@ -86,9 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{R"({"identities": {"a": {"roles": [], "quotas": {"buffer_mib": 1.5}}}})",
                   "is 1.5"},
         BadPolicy{R"({"identities": {"residentd": {"roles": []}}})", "the daemon's own name"},
-        BadPolicy{R"({"identities": {"a b": {"roles": []}}})", "is not a name"},
-        BadPolicy{R"({"identities": {"": {"roles": []}}})", "is not a name"},
-        BadPolicy{"[[[[[[[[[[[[[[[[[[[[", "nested too deep"}));
+        BadPolicy{R"({"identities": {"a b": {"roles": []}}})", "is not a valid name"},
+        BadPolicy{R"({"identities": {"": {"roles": []}}})", "is not a valid name"},
+        BadPolicy{"[[[[[[[[[[[[[[[[[[[[", "nested too deeply"}));
 
 TEST(TokenFileTest, ReadsNamesAndHashes) {
   const std::string hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -96,7 +96,7 @@ TEST(TokenFileTest, ReadsNamesAndHashes) {
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_EQ(file->names.size(), 1u);
   EXPECT_EQ(file->names.begin()->second, "ranking");
-  // The hash is that of the token itself.
+  // The hash is computed from the token's text.
   EXPECT_EQ(file->names.begin()->first, HashToken("test"));
 }
 
@@ -104,14 +104,14 @@ TEST(TokenFileTest, BadLinesAreRefusedAndTokensNotRepeated) {
   const std::string hash(64, 'a');
   for (const auto& [text, message] :
        {std::pair<std::string, std::string>{"a\n", "line 1: 1 words"},
-        {"\na secret-token\n", "line 2: the second word is no SHA-256"},
-        {"a " + hash + "\nb " + hash + "\n", "line 2: the same token as 'a'"},
+        {"\na secret-token\n", "line 2: the second word is not a SHA-256 hash"},
+        {"a " + hash + "\nb " + hash + "\n", "line 2: the same token as that of 'a'"},
         {"residentd " + hash + "\n", "the daemon's own name"}}) {
     const auto file = ParseTokenFile(text);
     ASSERT_FALSE(file.ok()) << text;
-    const std::string said(file.status().message());
-    EXPECT_THAT(said, HasSubstr(message));
-    EXPECT_THAT(said, ::testing::Not(HasSubstr("secret-token")));
+    const std::string error(file.status().message());
+    EXPECT_THAT(error, HasSubstr(message));
+    EXPECT_THAT(error, ::testing::Not(HasSubstr("secret-token")));
   }
 }
 

@@ -19,8 +19,8 @@ Presented PresentedBy(const CallMetadata& metadata, const grpc::AuthContext& con
     presented.authorization = View(it->second);
     ++presented.authorizations;
   }
-  // gRPC has a certificate's properties only where it has verified one. (Its word for
-  // "authenticated" holds for any connection within this machine, too.)
+  // gRPC sets a certificate's properties only if it has verified the certificate. (gRPC's
+  // "authenticated" is also true for any connection within this machine.)
   if (context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty()) return presented;
   presented.certificate = true;
   for (const char* property : {GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {

@@ -1,4 +1,4 @@
-// What a gRPC call came with, for Access.
+// Reads the credentials of a gRPC call, for Access.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_AUTH_PRESENTED_H_
@@ -14,7 +14,7 @@ namespace resident {
 
 using CallMetadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 
-// Refers to both arguments.
+// The result refers to both arguments.
 Presented PresentedBy(const CallMetadata& metadata, const grpc::AuthContext& context);
 
 }  // namespace resident

@@ -14,9 +14,9 @@ namespace resident {
 namespace {
 
 absl::Status Failed(const char* call) {
-  return absl::InternalError(absl::StrCat("cannot keep certificates in memory: ", call, ": ",
-                                          strerror(errno),
-                                          ". Fix: look for what the system is short of"));
+  return absl::InternalError(
+      absl::StrCat("cannot keep certificates in memory: ", call, ": ", strerror(errno),
+                   ". Fix: check the system's memory and the process's limit of open files"));
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
-// PublishedFile: contents in memory under the path of a file, replaced as a whole.
+// PublishedFile: contents in memory that can be read under a file path, and are replaced as
+// a whole.
 //
-// For libraries that watch a file by its path (gRPC's certificate provider): they see
-// what was checked before, never a file that somebody is about to write, and nothing is
-// written to a disk. The path is of this process alone (/proc/self/fd/N).
+// For libraries that watch a file by its path (gRPC's certificate provider): they see only
+// checked contents, never a partly written file, and nothing is written to a disk. The path
+// is valid only in this process (/proc/self/fd/N).
 //
-// How: each version is an anonymous file of its own; dup3() puts it, atomically, in the
-// place of the one before. Its time of change rises by a second with each version, so
-// that a reader of several paths that compares times sees that one changed meanwhile.
+// Each version is a separate anonymous file; dup3() atomically replaces the previous one.
+// The modification time increases by a second with each version, so that a reader of
+// several paths can detect that one has changed.
 //
-// Thread safety: Set belongs to one thread at a time; readers come as they like.
+// Thread safety: call Set from one thread at a time; reads may be concurrent.
 #ifndef RESIDENT_SERVER_AUTH_PUBLISHED_FILE_H_
 #define RESIDENT_SERVER_AUTH_PUBLISHED_FILE_H_
 

@@ -1,10 +1,10 @@
-// Role: what somebody may do, in three words.
+// Role: the rights of a caller, as three roles.
 //
 //   submit   run operators, have buffers and sessions
 //   install  change operators: install, activate, roll back, promote, remove
-//   admin    the audit log, park, resume, drain, reflection, channelz
+//   admin    read the audit log; park, resume, drain, reflection, channelz
 //
-// No role includes another. method_roles.h says which calls need which.
+// No role includes another one. See method_roles.h for the roles that calls need.
 //
 // Thread safety: values.
 #ifndef RESIDENT_SERVER_AUTH_ROLE_H_
@@ -38,7 +38,7 @@ class RoleSet {
   uint8_t bits_ = 0;
 };
 
-// "submit"; absent for another word.
+// Parses "submit" etc.; nullopt for another word.
 inline std::optional<Role> ParseRole(std::string_view word) {
   if (word == "submit") return Role::kSubmit;
   if (word == "install") return Role::kInstall;

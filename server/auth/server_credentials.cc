@@ -9,7 +9,7 @@
 namespace resident {
 namespace {
 
-// gRPC's watcher takes whole seconds.
+// gRPC's watcher accepts only whole seconds.
 constexpr unsigned kWatchEverySeconds = 1;
 
 }  // namespace
@@ -28,7 +28,7 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials::Make(
   if (!options.credentials()) return grpc::InsecureServerCredentials();
   std::shared_ptr<grpc::ServerCredentials> credentials;
   if (!options.tls()) {
-    // Plain TCP, too; gRPC refuses peers that are not on this machine.
+    // Also plain TCP; gRPC refuses peers that are not on this machine.
     credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
   } else {
     const bool clients = !options.tls_client_ca.empty();

@@ -1,13 +1,13 @@
-// ServerCredentials: how the daemon's port is secured, and the certificates behind it.
+// ServerCredentials: the credentials of the daemon's port, and its certificates.
 //
 //   neither TLS nor a policy   plain
 //   a policy without TLS       plain, and refused by gRPC to peers on other machines
 //   TLS                        TLS, with or without client certificates
 //
-// Certificates are replaced while the server runs: connections that are open stay as
-// they are, new ones get the new certificate.
+// Certificates can be replaced while the server runs: open connections are not affected,
+// new ones get the new certificate.
 //
-// Thread safety: SetCertificates belongs to one thread at a time.
+// Thread safety: call SetCertificates from one thread at a time.
 #ifndef RESIDENT_SERVER_AUTH_SERVER_CREDENTIALS_H_
 #define RESIDENT_SERVER_AUTH_SERVER_CREDENTIALS_H_
 
@@ -23,15 +23,15 @@ namespace resident {
 
 class ServerCredentials {
  public:
-  // Checked certificates. gRPC takes them up within two seconds.
+  // Sets certificates that were checked. gRPC uses them within two seconds.
   absl::Status SetCertificates(const Certificates& certificates);
 
-  // For the port. REQUIRES: SetCertificates, if the options say TLS; this object outlives the
-  // server.
+  // Credentials for the port. REQUIRES: SetCertificates was called if the options enable
+  // TLS; this object must outlive the server.
   std::shared_ptr<grpc::ServerCredentials> Make(const AccessOptions& options) const;
 
  private:
-  // Key and chain in one, so that they cannot be read apart.
+  // Key and chain in one file, so that a reader always gets a matching pair.
   PublishedFile identity_;
   PublishedFile client_ca_;
 };

@@ -19,14 +19,14 @@ namespace {
 absl::Status BadLine(size_t line, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("line ", line, ": ", what,
-                   ". Fix: write NAME and 64 hex digits, as residentctl token new prints them"));
+                   ". Fix: write NAME and 64 hex digits, as printed by residentctl token new"));
 }
 
 }  // namespace
 
 TokenHash HashToken(std::string_view token) {
-  // Every call with a token pays for this: looking the algorithm up, and making a context
-  // for it, takes three times as long as the hash itself.
+  // This runs for every call with a token. Looking up the algorithm and creating a context
+  // would take three times as long as the hash itself.
   static const EVP_MD* const kSha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   thread_local const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(
       EVP_MD_CTX_new(), &EVP_MD_CTX_free);
@@ -40,8 +40,8 @@ TokenHash HashToken(std::string_view token) {
 absl::StatusOr<TokenFile> ParseTokenFile(std::string_view text) {
   if (text.size() > kMaxTokenFileBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the file has ", text.size(),
-                                                   " bytes, and at most ", kMaxTokenFileBytes,
-                                                   " are read. Fix: remove tokens out of use"));
+                                                   " bytes, but the limit is ", kMaxTokenFileBytes,
+                                                   ". Fix: remove unused tokens"));
   }
   TokenFile file;
   size_t number = 0;
@@ -59,14 +59,14 @@ absl::StatusOr<TokenFile> ParseTokenFile(std::string_view text) {
     const bool hex =
         words[1].size() == 2 * std::tuple_size_v<TokenHash> &&
         words[1].find_first_not_of("0123456789abcdefABCDEF") == absl::string_view::npos;
-    // The word is not repeated: it may be a token that was pasted in by mistake.
-    if (!hex) return BadLine(number, "the second word is no SHA-256 in hex");
+    // The word is not part of the message: it may be a token that was pasted by mistake.
+    if (!hex) return BadLine(number, "the second word is not a SHA-256 hash in hex");
     const std::string bytes = absl::HexStringToBytes(words[1]);
     TokenHash hash;
     std::copy(bytes.begin(), bytes.end(), hash.begin());
     if (const auto [at, added] = file.names.emplace(hash, name); !added) {
-      return BadLine(number,
-                     absl::StrCat("the same token as ", errors::Quote(at->second), " has above"));
+      return BadLine(
+          number, absl::StrCat("the same token as that of ", errors::Quote(at->second), " above"));
     }
   }
   return file;

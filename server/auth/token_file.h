@@ -3,9 +3,9 @@
 //   # Comment. One token a line: the name, then SHA-256 of the token in hex.
 //   ranking   9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 //
-// A name may have several lines, so that a token can be exchanged for another while
-// both are good. The tokens themselves are 256 random bits (`residentctl token new`), so
-// that a plain hash is enough to store them.
+// A name may have several lines, so that a token can be replaced while both are valid. The
+// tokens are 256 random bits (`residentctl token new`), so that a plain hash is a safe way
+// to store them.
 //
 // Thread safety: a value.
 #ifndef RESIDENT_SERVER_AUTH_TOKEN_FILE_H_
@@ -22,19 +22,19 @@
 namespace resident {
 
 inline constexpr size_t kMaxTokenFileBytes = 4u << 20;
-// Longer ones are not looked at.
+// Longer tokens are refused without hashing them.
 inline constexpr size_t kMaxTokenBytes = 512;
 
 using TokenHash = std::array<uint8_t, 32>;
 
-// The hash by which a token is known.
+// The hash under which a token is stored.
 TokenHash HashToken(std::string_view token);
 
 struct TokenFile {
   std::map<TokenHash, std::string> names;
 };
 
-// INVALID_ARGUMENT names the line.
+// INVALID_ARGUMENT: the message has the line.
 absl::StatusOr<TokenFile> ParseTokenFile(std::string_view text);
 
 }  // namespace resident

@@ -25,11 +25,11 @@ absl::Status CheckMode(const std::string& path, const struct stat& info,
   if ((info.st_mode & S_IWOTH) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " may be written by every user of this machine (", ModeText(info),
-                     "), who could give themselves all rights. Fix: chmod o-w ", path));
+                     "), any of whom could gain all rights. Fix: chmod o-w ", path));
   }
   if ((info.st_mode & S_IWGRP) != 0) {
     warnings->push_back(absl::StrCat(path, " may be written by its group (", ModeText(info),
-                                     "), whose members could give themselves all rights. Fix: "
+                                     "), whose members could gain all rights. Fix: "
                                      "chmod g-w ",
                                      path));
   }
@@ -42,7 +42,7 @@ absl::Status CheckMode(const std::string& path, const struct stat& info,
   return absl::OkStatus();
 }
 
-// Whoever may write a folder can put another file in the place of one in it.
+// A user who may write a folder can replace the files in it.
 void CheckFolderAround(const std::string& path, std::vector<std::string>* warnings) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   const std::string folder = parent.empty() ? "." : parent;
@@ -56,19 +56,20 @@ void CheckFolderAround(const std::string& path, std::vector<std::string>* warnin
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t most, bool secret,
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_bytes, bool secret,
                                             std::vector<std::string>* warnings) {
   const auto failed = [&](int error) {
     return absl::Status(absl::ErrnoToStatusCode(error),
                         absl::StrCat("cannot read ", path, ": ", strerror(error),
-                                     ". Fix: give a file that the daemon may read"));
+                                     ". Fix: use a file that the daemon may read"));
   };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return failed(errno);
   const absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info {};
   if (fstat(fd, &info) != 0) return failed(errno);
-  // A pipe or a device, such as /dev/fd/3, belongs to whoever started the daemon.
+  // A pipe or a device, such as /dev/fd/3, is trusted: the user who started the daemon has
+  // passed it.
   if (S_ISREG(info.st_mode)) {
     RETURN_IF_ERROR(CheckMode(path, info, warnings));
     if (secret && (info.st_mode & S_IROTH) != 0) {
@@ -86,16 +87,17 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t most
     if (got < 0) return failed(errno);
     if (got == 0) return text;
     text.append(piece, static_cast<size_t>(got));
-    if (text.size() > most) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, " has over ", most, " bytes. Fix: give the file that is meant, or split it"));
+    if (text.size() > max_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has more than ", max_bytes,
+                       " bytes. Fix: check the path, or make the file smaller"));
     }
   }
 }
 
 absl::Status CheckTrustedFolder(const std::string& path, std::vector<std::string>* warnings) {
   struct stat info {};
-  // Whatever else is wrong is found when it is used.
+  // Other errors are reported when the folder is used.
   if (stat(path.c_str(), &info) != 0) return absl::OkStatus();
   const absl::Status usable = CheckMode(path, info, warnings);
   if (usable.ok()) CheckFolderAround(path, warnings);

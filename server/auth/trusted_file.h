@@ -1,16 +1,16 @@
-// TrustedFile: files and folders that decide what the daemon does, and who else may change
-// them: policy, tokens, certificates and keys, the state folder.
+// TrustedFile: checks that no other user may change the files and folders that control the
+// daemon: policy, tokens, certificates and keys, the state folder.
 //
-//   everybody may write it                    refused: any user of the machine could give
-//                                             themselves all rights, or code to run
-//   its group may write it, or it belongs     a warning
-//   to another user than root or the daemon's
-//   a private key that everybody may read     a warning
-//   everybody may write the folder it is in   a warning (but not where the sticky bit, as in
-//                                             /tmp, keeps others from replacing the file)
+//   every user may write it                   refused: any user of the machine could gain
+//                                             all rights, or run code
+//   its group may write it, or its owner is     a warning
+//   neither root nor the daemon's user
+//   a private key that every user may read    a warning
+//   every user may write its folder           a warning (but not if the sticky bit, as in
+//                                             /tmp, prevents others from replacing the file)
 //
-// Looked at: the file itself, through the descriptor that it is read from, and the folder it is
-// in; not the folders above, and no access control lists.
+// Checked are the file itself, through the descriptor that it is read from, and its folder;
+// not the folders above, and no access control lists.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_AUTH_TRUSTED_FILE_H_
@@ -25,13 +25,13 @@
 
 namespace resident {
 
-// The contents of a file of at most `most` bytes. Errors name the path; FAILED_PRECONDITION:
-// everybody may write it. `secret`: a private key. `warnings` gets what is wrong and is not
-// refused.
-absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t most, bool secret,
+// The contents of a file of up to `max_bytes`. Errors contain the path;
+// FAILED_PRECONDITION: every user may write the file. `secret`: a private key. `warnings`
+// receives problems that are not refused.
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_bytes, bool secret,
                                             std::vector<std::string>* warnings);
 
-// The same for a folder; OK for one that is not there.
+// The same for a folder; OK if it does not exist.
 absl::Status CheckTrustedFolder(const std::string& path, std::vector<std::string>* warnings);
 
 }  // namespace resident

@@ -23,16 +23,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Between two looks at what unadmitted connections have sent, and what one more of them adds to
-// it: a look at one takes about a microsecond, so that all take a few percent of a processor.
+// Interval of checks of what unadmitted connections have sent, and how much each such
+// connection adds to it: checking one takes about a microsecond, so that all checks take a
+// few percent of a processor.
 constexpr auto kSweepEvery = milliseconds(20);
 constexpr auto kSweepMore = std::chrono::microseconds(25);
-// Between two looks for connections that are closed: while more come than there may be, and
-// otherwise.
-constexpr auto kLookEvery = milliseconds(10);
-constexpr auto kLookSometimes = milliseconds(1000);
-// Connections that were shut down and that gRPC has not closed yet. They take descriptors that
-// are kept for other things (kOwnDescriptors), and so are few.
+// Interval of checks for closed connections: while the limit is reached, and otherwise.
+constexpr auto kCheckClosedWhenFull = milliseconds(10);
+constexpr auto kCheckClosed = milliseconds(1000);
+// Maximum number of connections that were shut down and that gRPC has not closed yet. It is
+// low because they use descriptors that are reserved for other purposes (kOwnDescriptors).
 constexpr uint64_t kMaxClosing = 256;
 constexpr uint32_t kShareDivisor = 4;
 
@@ -80,7 +80,7 @@ std::optional<ConnectionTable::Peer> ConnectionTable::Parse(std::string_view tex
     parsed.first.first = Mapped(address);
     return parsed;
   }
-  // The brackets, and the "%" before an interface, are percent-encoded in an URI.
+  // The brackets, and the "%" before an interface, are percent-encoded in a URI.
   if (!absl::ConsumePrefix(&host, "%5B")) absl::ConsumePrefix(&host, "[");
   if (!absl::ConsumeSuffix(&host, "%5D")) absl::ConsumeSuffix(&host, "]");
   if (const size_t percent = host.find('%'); percent != absl::string_view::npos) {
@@ -114,9 +114,9 @@ bool ConnectionTable::IsLoopback(const Address& address) {
   return IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-ConnectionTable::Address ConnectionTable::ShareOf(const Address& address) {
+ConnectionTable::Address ConnectionTable::ShareKey(const Address& address) {
   Address share = address;
-  // Whoever has an IPv6 address usually has the network of 2^64 around it.
+  // The owner of an IPv6 address usually has the whole /64 network.
   if (!IsMapped(share.first) && !IsLoopback(share)) {
     std::fill(share.first.begin() + 8, share.first.end(), 0);
   }
@@ -139,17 +139,18 @@ ConnectionTable::~ConnectionTable() {
 }
 
 void ConnectionTable::ShutDown(int fd, const File& file) {
-  // gRPC may close the descriptor at any time, and another file may get its number. A copy of it
-  // keeps naming what it names now. The number for the copy is kept free for this.
+  // gRPC may close the descriptor at any time, and another file may get its number. A copy
+  // of the descriptor keeps referring to the same file. The number of the copy is reserved.
   const int named = dup3(fd, copy_, O_CLOEXEC);
-  if (named < 0) return;  // It is closed already.
+  if (named < 0) return;  // It is already closed.
   if (StillOpen(named, file)) {
-    // gRPC's close() resets the connection, which tells a peer whose window is closed, too.
+    // gRPC's close() resets the connection, which also informs a peer whose window is
+    // closed.
     const linger reset{1, 0};
     setsockopt(named, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     shutdown(named, SHUT_RDWR);
-    // What was received and not read would still be read, and stored. Nothing is received after
-    // the shutdown, so gRPC sees the end after what it has read until now.
+    // Discard data that was received but not read; otherwise gRPC would read and store it.
+    // Nothing is received after the shutdown, so gRPC sees the end of the stream next.
     while (recv(named, nullptr, INT_MAX, MSG_TRUNC | MSG_DONTWAIT) > 0) {
     }
   }
@@ -167,7 +168,7 @@ bool ConnectionTable::Add(int fd, const sockaddr_storage& peer) {
   struct stat file;
   const auto now = Clock::now();
   absl::MutexLock lock(&mu_);
-  // The one that had this descriptor before is closed.
+  // The previous connection with this descriptor number is closed.
   Forget(fd);
   if (!MakeRoom(from, now) || fstat(fd, &file) != 0) {
     ++figures_.refused;
@@ -180,7 +181,7 @@ bool ConnectionTable::Add(int fd, const sockaddr_storage& peer) {
   connection.accepted = connection.last_call = now;
   if (unadmitted_.empty()) swept_ = now;
   unadmitted_.emplace(connection.number, fd);
-  Share& share = shares_[ShareOf(from.first)];
+  Share& share = shares_[ShareKey(from.first)];
   ++share.open;
   share.unadmitted.emplace(connection.number, fd);
   by_peer_[from].push_back(fd);
@@ -189,16 +190,17 @@ bool ConnectionTable::Add(int fd, const sockaddr_storage& peer) {
 }
 
 bool ConnectionTable::MakeRoom(const Peer& peer, Clock::time_point now) {
-  const Address address = ShareOf(peer.first);
-  const uint32_t most = ShareLimit(peer.first);
+  const Address address = ShareKey(peer.first);
+  const uint32_t limit = ShareLimit(peer.first);
   const auto own_share_is_full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto share = shares_.find(address);
-    return share != shares_.end() && share->second.open >= most;
+    return share != shares_.end() && share->second.open >= limit;
   };
   const auto all_are_taken = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return open_.size() - closing_ >= limits_.max_connections || closing_ >= kMaxClosing;
   };
-  if ((own_share_is_full() || all_are_taken()) && now - looked_ >= kLookEvery) ForgetClosed(now);
+  if ((own_share_is_full() || all_are_taken()) && now - checked_ >= kCheckClosedWhenFull)
+    ForgetClosed(now);
   if (own_share_is_full() && !CloseOldest(shares_[address].unadmitted, now)) return false;
   if (all_are_taken() && !CloseOldest(unadmitted_, now)) return false;
   return true;
@@ -216,19 +218,19 @@ void ConnectionTable::Close(int fd, uint64_t* count) {
   Connection& connection = open_.find(fd)->second;
   ShutDown(fd, connection.file);
   ++*count;
-  NoLongerUnadmitted(connection);
+  RemoveUnadmitted(connection);
   LeaveShare(connection);
   connection.closing = true;
   ++closing_;
 }
 
-void ConnectionTable::NoLongerUnadmitted(const Connection& connection) {
+void ConnectionTable::RemoveUnadmitted(const Connection& connection) {
   if (unadmitted_.erase(connection.number) == 0) return;
-  shares_.find(ShareOf(connection.peer.first))->second.unadmitted.erase(connection.number);
+  shares_.find(ShareKey(connection.peer.first))->second.unadmitted.erase(connection.number);
 }
 
 void ConnectionTable::LeaveShare(const Connection& connection) {
-  const auto share = shares_.find(ShareOf(connection.peer.first));
+  const auto share = shares_.find(ShareKey(connection.peer.first));
   if (--share->second.open == 0) shares_.erase(share);
 }
 
@@ -241,7 +243,7 @@ void ConnectionTable::Forget(int fd) {
   if (connection.closing) {
     --closing_;
   } else {
-    NoLongerUnadmitted(connection);
+    RemoveUnadmitted(connection);
     LeaveShare(connection);
   }
   const auto peer = by_peer_.find(connection.peer);
@@ -252,7 +254,7 @@ void ConnectionTable::Forget(int fd) {
 }
 
 void ConnectionTable::ForgetClosed(Clock::time_point now) {
-  looked_ = now;
+  checked_ = now;
   closed_.clear();
   for (const auto& [fd, connection] : open_) {
     if (!StillOpen(fd, connection.file)) closed_.push_back(fd);
@@ -283,7 +285,7 @@ void ConnectionTable::OnCall(std::string_view peer, bool admitted) {
     connection.last_call = Clock::now();
     if (!admitted || connection.admitted) continue;
     connection.admitted = true;
-    if (!connection.closing) NoLongerUnadmitted(connection);
+    if (!connection.closing) RemoveUnadmitted(connection);
   }
 }
 
@@ -296,7 +298,7 @@ void ConnectionTable::OnWatch(std::string_view peer, bool open) {
   for (const int fd : found->second) {
     Connection& connection = open_.find(fd)->second;
     connection.last_call = Clock::now();
-    // The watch that ends may be one of an earlier connection from the same port.
+    // The watch that ended may belong to an earlier connection from the same port.
     if (open) {
       ++connection.watches;
     } else if (connection.watches > 0) {
@@ -316,7 +318,7 @@ std::optional<milliseconds> ConnectionTable::Sweep() {
   if (const auto due = swept_ + SweepPeriod(); now < due) {
     return std::chrono::ceil<milliseconds>(due - now);
   }
-  if (now - looked_ >= kLookSometimes) ForgetClosed(now);
+  if (now - checked_ >= kCheckClosed) ForgetClosed(now);
   const double allowed =
       std::chrono::duration<double>(now - swept_).count() * kUnadmittedBytesPerSecond;
   swept_ = now;

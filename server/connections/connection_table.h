@@ -1,24 +1,23 @@
-// ConnectionTable: the open connections of clients, how many there may be, and which of them are
-// closed because nobody has shown a credential over them.
+// ConnectionTable: the open connections of clients, with their limits; it closes
+// connections over which no credential was shown.
 //
-// A connection is *unadmitted* until a call over it was admitted: a caller that showed a
-// credential with which it may call something, or any caller where no credential is asked for.
-// gRPC reads and stores what an unadmitted peer sends, header blocks without an end among it,
-// and keeps its connection open as long as the peer answers pings. So an unadmitted connection
-// is closed
+// A connection is *unadmitted* until a call over it was admitted: from a caller whose
+// credential allows the call, or from any caller if no credential is required. gRPC reads
+// and stores what an unadmitted peer sends, including endless header blocks, and keeps its
+// connection open as long as the peer answers pings. So an unadmitted connection is closed
 //   * after max_unadmitted_idle without a call,
-//   * when it has sent more than max_unadmitted_bytes; what it sends slowly does not count
+//   * when it has sent more than max_unadmitted_bytes; a slow rate does not count
 //     (kUnadmittedBytesPerSecond),
 //   * when all of them together have sent more than kMaxAllUnadmittedBytes: the one that has
-//     sent most,
+//     sent the most,
 //   * when there is no room for a new connection: the oldest one, unless it is younger than
-//     kGrace. A peer has at least that time to be admitted, however many others come.
+//     kGrace. So a peer always has that time to be admitted.
 // Calls are admitted once their headers are read, before their message: a client with a
-// credential is far from these limits.
+// credential stays far below these limits.
 //
-// How connections are followed: gRPC owns a connection from the moment it is handed over, and
-// does not say when it closes it. Its descriptor then names another file, or none; the file's
-// inode shows whether it still names the connection.
+// How connections are tracked: gRPC owns a connection after it was passed on, and does not
+// report when it closes it. The descriptor then refers to another file, or none; comparing
+// the file's inode shows whether it still refers to the connection.
 //
 // Thread safety: all functions may be called from any thread.
 #ifndef RESIDENT_SERVER_CONNECTIONS_CONNECTION_TABLE_H_
@@ -45,25 +44,25 @@ namespace resident {
 
 struct ConnectionLimits {
   uint32_t max_connections = 4096;
-  // Of one address, or one /64 network of IPv6. 0: a quarter of max_connections for each
-  // address that is not this machine's loopback interface, which has no share then.
+  // Per address, or per /64 network of IPv6. 0: a quarter of max_connections for each
+  // address, except for the loopback interface, which then has no such limit.
   uint32_t max_address_connections = 0;
   std::chrono::milliseconds max_unadmitted_idle{20'000};
   uint64_t max_unadmitted_bytes = 1 << 20;
 };
 
-// Since the start, but for `open`.
+// Counted since the start, except for `open`.
 struct ConnectionFigures {
   uint64_t open = 0;
-  // Closed as soon as they were made: there were too many, in all or of one address.
+  // Closed immediately: there were too many in total or from one address.
   uint64_t refused = 0;
-  // Unadmitted ones that were closed here.
+  // Unadmitted ones that the table closed.
   uint64_t closed_idle = 0;
   uint64_t closed_bytes = 0;
   uint64_t closed_for_room = 0;
   uint64_t ended = 0;
-  // Of those: ended before any call came over them, whoever closed them and why: failed handshakes,
-  // peers that are not HTTP/2 clients, silent and unused connections.
+  // The ended connections over which no call was made: failed handshakes, peers that are
+  // not HTTP/2 clients, and silent or unused connections. Either side may have closed them.
   uint64_t without_call = 0;
 };
 
@@ -71,11 +70,11 @@ class ConnectionTable {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What an unadmitted connection may send without end.
+  // Rate at which an unadmitted connection may send without limit.
   static constexpr uint64_t kUnadmittedBytesPerSecond = 32 << 10;
-  // gRPC stores up to about a hundred times what an unadmitted peer sends (a header that is
-  // named by its number in a table takes one byte). So the limit for all of them is low; what
-  // each one needs for its handshake and its first call does not count towards it.
+  // gRPC stores up to about a hundred times the bytes that an unadmitted peer sends (a
+  // header that refers to a table entry takes one byte). So the limit for all of them is
+  // low; the bytes that each one needs for its handshake and its first call do not count.
   static constexpr uint64_t kMaxAllUnadmittedBytes = 8 << 20;
   static constexpr uint64_t kHandshakeBytes = 32 << 10;
   static constexpr auto kGrace = std::chrono::seconds(1);
@@ -85,92 +84,94 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // A connection that was just taken. False: there is no room, and the caller closes it.
+  // Adds a connection that was just accepted. False: there is no room, and the caller
+  // closes it.
   bool Add(int fd, const sockaddr_storage& peer) ABSL_LOCKS_EXCLUDED(mu_);
-  // A call came over the connection from `peer`, in gRPC's form: "ipv4:1.2.3.4:567" or
-  // "ipv6:%5B::1%5D:567". `admitted`: as above; false: the caller was refused, or the method
-  // is open to all. Cheap: for each call.
+  // Records a call over the connection from `peer`, in gRPC's form: "ipv4:1.2.3.4:567" or
+  // "ipv6:%5B::1%5D:567". `admitted`: see above; false: the caller was refused, or the
+  // method is open to all. Cheap enough for each call.
   void OnCall(std::string_view peer, bool admitted) ABSL_LOCKS_EXCLUDED(mu_);
-  // A stream that is open to all has begun or ended over the connection from `peer`. The
-  // connection is not idle meanwhile; how many such streams there are is limited elsewhere
-  // (HealthService).
+  // Records the begin or end of a stream that is open to all over the connection from
+  // `peer`. Meanwhile the connection is not idle; the number of such streams is limited
+  // elsewhere (HealthService).
   void OnWatch(std::string_view peer, bool open) ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes what is over a limit. The time until this has to be called again; nullopt: not
-  // before the next Add. Returns at once if it is called earlier than needed.
+  // Closes connections that are over a limit. Returns the time until the next required
+  // call; nullopt: not before the next Add. Returns immediately if called earlier than
+  // needed.
   std::optional<std::chrono::milliseconds> Sweep() ABSL_LOCKS_EXCLUDED(mu_);
   ConnectionFigures Figures() ABSL_LOCKS_EXCLUDED(mu_);
-  // The same without `open`, and without a look for those that are closed. Cheap.
+  // The same without `open`, and without a check for closed connections. Cheap.
   ConnectionFigures counters() const ABSL_LOCKS_EXCLUDED(mu_);
   const ConnectionLimits& limits() const { return limits_; }
 
  private:
   using File = std::pair<dev_t, ino_t>;
-  // An IPv6 address, or an IPv4 address as one, and the interface of a link-local one.
+  // An IPv6 address, or a mapped IPv4 address, with the interface of a link-local one.
   using Address = std::pair<std::array<uint8_t, 16>, uint32_t>;
   using Peer = std::pair<Address, uint16_t>;
-  // By the order in which they came: descriptors.
+  // Descriptors, by the order of arrival.
   using Queue = std::map<uint64_t, int>;
 
   struct Connection {
     File file;
     Peer peer;
-    uint64_t number = 0;  // Counts connections.
+    uint64_t number = 0;  // Sequence number of the connection.
     Clock::time_point accepted;
-    Clock::time_point last_call;  // Or accepted.
+    Clock::time_point last_call;  // Initially `accepted`.
     uint32_t watches = 0;
     bool called = false;
     bool admitted = false;
-    bool closing = false;   // Shut down here; gRPC has not closed it yet.
-    uint64_t received = 0;  // When it was last looked at.
-    double level = 0;       // Of received bytes, less what may be sent without end.
+    bool closing = false;   // Shut down by the table; gRPC has not closed it yet.
+    uint64_t received = 0;  // Received bytes at the last check.
+    double level = 0;       // Received bytes minus those that the rate allows.
   };
   struct Share {
-    uint32_t open = 0;  // Not those that are closing.
+    uint32_t open = 0;  // Without those that are closing.
     Queue unadmitted;
   };
 
   static std::optional<Peer> Parse(std::string_view peer);
   static Peer PeerAt(const sockaddr_storage& peer);
   static bool IsLoopback(const Address& address);
-  // Which addresses have one share.
-  static Address ShareOf(const Address& address);
+  // Maps an address to the key of its share: addresses with the same key share a limit.
+  static Address ShareKey(const Address& address);
   static bool StillOpen(int fd, const File& file);
-  // Shuts down the connection that a descriptor named, unless it is closed.
+  // Shuts down the connection that a descriptor referred to, unless it is closed.
   void ShutDown(int fd, const File& file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   uint32_t ShareLimit(const Address& address) const;
   bool MakeRoom(const Peer& peer, Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool CloseOldest(const Queue& queue, Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Close(int fd, uint64_t* count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoLongerUnadmitted(const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveUnadmitted(const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveShare(const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosed(Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::chrono::milliseconds SweepPeriod() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const ConnectionLimits limits_;
-  // What copy_ names while it names no connection (ShutDown).
+  // The file of copy_ while it refers to no connection (see ShutDown).
   const int placeholder_;
   const int copy_;
 
   mutable absl::Mutex mu_;
   // By descriptor.
   absl::flat_hash_map<int, Connection> open_ ABSL_GUARDED_BY(mu_);
-  // Several where one peer reaches the daemon at several addresses from one port.
+  // Several if one peer reaches the daemon at several addresses from one port.
   absl::flat_hash_map<Peer, absl::InlinedVector<int, 1>> by_peer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Address, Share> shares_ ABSL_GUARDED_BY(mu_);
-  // All of them; not those that are closing.
+  // All unadmitted connections, without those that are closing.
   Queue unadmitted_ ABSL_GUARDED_BY(mu_);
   uint64_t closing_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
-  // Of one sweep or look; kept, so that a sweep allocates nothing while memory is short or its
-  // locks are held (malloc_trim).
+  // Used by one sweep or check; kept, so that a sweep does not allocate while memory is
+  // short or malloc's locks are held (malloc_trim).
   std::vector<std::pair<int, uint64_t*>> over_ ABSL_GUARDED_BY(mu_);
   std::vector<std::pair<double, int>> levels_ ABSL_GUARDED_BY(mu_);
   std::vector<int> closed_ ABSL_GUARDED_BY(mu_);
   Clock::time_point swept_ ABSL_GUARDED_BY(mu_);
-  Clock::time_point looked_ ABSL_GUARDED_BY(mu_);   // For closed ones.
-  ConnectionFigures figures_ ABSL_GUARDED_BY(mu_);  // But for `open`.
+  Clock::time_point checked_ ABSL_GUARDED_BY(mu_);  // For closed ones.
+  ConnectionFigures figures_ ABSL_GUARDED_BY(mu_);  // Without `open`.
 };
 
 }  // namespace resident

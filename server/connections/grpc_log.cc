@@ -14,7 +14,8 @@
 namespace resident {
 namespace {
 
-// Places whose lines are counted one by one; gRPC's source has some hundred that are reached.
+// Maximum number of source locations whose lines are counted separately; about a hundred of
+// gRPC's are reachable.
 constexpr size_t kMaxPlaces = 1024;
 
 std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
@@ -54,13 +55,12 @@ void GrpcLog::Log(const char* file, int line, char severity, std::string_view me
       "gRPC: ", std::string(1, severity), " ", absl::string_view(base.data(), base.size()), ":",
       line, ": ",
       absl::CEscape(absl::string_view(message.data(), std::min(message.size(), kMaxLineBytes))),
-      last ? " (further lines of this minute are counted, not written)" : ""));
+      last ? " (further lines of this minute are suppressed and counted)" : ""));
 }
 
 void GrpcLog::BeginPeriod(Clock::time_point now) {
   if (suppressed_ > reported_) {
-    write_(
-        absl::StrCat("gRPC: ", suppressed_ - reported_, " more lines were logged and not written"));
+    write_(absl::StrCat("gRPC: ", suppressed_ - reported_, " lines were suppressed"));
     reported_ = suppressed_;
   }
   began_ = now;
@@ -74,7 +74,7 @@ uint64_t GrpcLog::suppressed() const {
 }
 
 GrpcLog& GrpcLog::Install() {
-  // gRPC's threads may log until the process has ended.
+  // Never destroyed: gRPC's threads may log until the process has ended.
   static GrpcLog& log = *new GrpcLog([](const std::string& line) { LogInfo(line); });
   gpr_set_log_function([](gpr_log_func_args* args) {
     log.Log(args->file, args->line, Letter(args->severity), args->message);

@@ -23,23 +23,25 @@ class GrpcLogTest : public ::testing::Test {
   GrpcLog::Clock::time_point now_ = GrpcLog::Clock::now();
 };
 
-TEST_F(GrpcLogTest, APlaceWritesFewLinesAMinute) {
+TEST_F(GrpcLogTest, ALocationWritesFewLinesAMinute) {
   for (int i = 0; i < 1000; ++i) log_.Log("src/core/ssl.cc", 7, 'E', "Handshake failed", now_);
   ASSERT_THAT(lines_, SizeIs(GrpcLog::kMaxLinesPerPlace));
-  EXPECT_THAT(lines_[0], AllOf(HasSubstr("ssl.cc:7: Handshake failed"), Not(HasSubstr("counted"))));
-  EXPECT_THAT(lines_.back(), HasSubstr("counted, not written"));
+  EXPECT_THAT(lines_[0],
+              AllOf(HasSubstr("ssl.cc:7: Handshake failed"), Not(HasSubstr("suppressed"))));
+  EXPECT_THAT(lines_.back(), HasSubstr("suppressed and counted"));
   EXPECT_EQ(log_.suppressed(), 1000 - GrpcLog::kMaxLinesPerPlace);
-  // Another place is heard.
+  // Other locations are not affected.
   log_.Log("src/core/ssl.cc", 8, 'E', "Other", now_);
   EXPECT_THAT(lines_.back(), HasSubstr("Other"));
-  // A minute later it is told how many there were, and the place is heard again.
+  // A minute later the number of suppressed lines is reported, and the location writes
+  // again.
   log_.Log("src/core/ssl.cc", 7, 'E', "Again", now_ + GrpcLog::kPeriod);
   ASSERT_THAT(lines_, SizeIs(GrpcLog::kMaxLinesPerPlace + 3));
-  EXPECT_THAT(lines_[lines_.size() - 2], HasSubstr("995 more lines"));
+  EXPECT_THAT(lines_[lines_.size() - 2], HasSubstr("995 lines were suppressed"));
   EXPECT_THAT(lines_.back(), HasSubstr("Again"));
 }
 
-TEST_F(GrpcLogTest, AllPlacesTogetherHaveALimit) {
+TEST_F(GrpcLogTest, AllLocationsTogetherHaveALimit) {
   for (int i = 0; i < 5000; ++i) log_.Log("a.cc", i, 'I', "x", now_);
   EXPECT_THAT(lines_, SizeIs(GrpcLog::kMaxLines));
   EXPECT_EQ(log_.suppressed(), 5000 - GrpcLog::kMaxLines);
@@ -54,7 +56,7 @@ TEST_F(GrpcLogTest, APeersBytesStayInOneLine) {
   EXPECT_LT(lines_[0].size(), 2 * GrpcLog::kMaxLineBytes);
 }
 
-TEST_F(GrpcLogTest, WhatGrpcLogsGoesThere) {
+TEST_F(GrpcLogTest, InstallReplacesGrpcsLog) {
   gpr_log_verbosity_init();
   GrpcLog& log = GrpcLog::Install();
   for (int i = 0; i < 100; ++i) gpr_log(GPR_ERROR, "number %d", i);

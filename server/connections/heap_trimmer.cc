@@ -14,7 +14,7 @@
 namespace resident {
 namespace {
 
-// Memory of this process that is in RAM; 0: unknown.
+// Resident memory of this process; 0: unknown.
 uint64_t ResidentBytes() {
   FILE* const file = fopen("/proc/self/statm", "r");
   if (file == nullptr) return 0;
@@ -42,10 +42,10 @@ HeapTrimmer::~HeapTrimmer() {
 
 void HeapTrimmer::Run() {
   uint64_t ended_before = ended_();
-  absl::Duration wait = absl::FromChrono(kLookEvery);
+  absl::Duration wait = absl::FromChrono(kCheckInterval);
   absl::MutexLock lock(&mu_);
   while (!mu_.AwaitWithTimeout(absl::Condition(&stop_), wait)) {
-    wait = absl::FromChrono(kLookEvery);
+    wait = absl::FromChrono(kCheckInterval);
     const uint64_t ended = ended_();
     const uint64_t before = ResidentBytes();
     if (ended == ended_before || before < bytes_at_start_ + kWorthwhileBytes) continue;

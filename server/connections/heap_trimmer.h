@@ -1,13 +1,15 @@
-// HeapTrimmer: gives freed memory back to the system.
+// HeapTrimmer: returns freed memory to the system.
 //
-// glibc keeps what is freed in the middle of its heaps. After peers that made gRPC store much
-// have gone, the front end would stay as large as it was then for the rest of its life.
+// glibc keeps memory that is freed in the middle of its heaps. After peers that made gRPC
+// store large data have disconnected, the front end would otherwise stay at its largest
+// size.
 //
-// A thread looks every kLookEvery. It trims when connections have ended since the last trim and
-// the process is larger by kWorthwhileBytes than it was at the start. A trim holds the lock of
-// one heap after the other, for about 0.5 us for each piece that was freed since the last one:
-// seconds after gigabytes of small pieces, milliseconds otherwise. So the wait after a trim is
-// kWaitFactor times what it took, and long if it gave little back.
+// A thread checks every kCheckInterval. It trims if connections have ended since the last
+// trim and the process is larger by kWorthwhileBytes than at the start. A trim holds the
+// lock of one heap after the other, for about 0.5 us for each piece that was freed since
+// the last one: seconds after gigabytes of small pieces, milliseconds otherwise. So the
+// wait after a trim is kWaitFactor times its duration, and long if it released little
+// memory.
 //
 // Thread safety: all functions may be called from any thread.
 #ifndef RESIDENT_SERVER_CONNECTIONS_HEAP_TRIMMER_H_
@@ -25,13 +27,13 @@ namespace resident {
 
 class HeapTrimmer {
  public:
-  static constexpr auto kLookEvery = std::chrono::seconds(2);
+  static constexpr auto kCheckInterval = std::chrono::seconds(2);
   static constexpr int kWaitFactor = 20;
   static constexpr auto kWaitAfterLittle = std::chrono::minutes(1);
   static constexpr uint64_t kWorthwhileBytes = 64 << 20;
   static constexpr uint64_t kLittleBytes = 8 << 20;
 
-  // `ended`: counts connections that have ended.
+  // `ended`: returns the number of connections that have ended.
   explicit HeapTrimmer(std::function<uint64_t()> ended);
   ~HeapTrimmer();
   HeapTrimmer(const HeapTrimmer&) = delete;

@@ -15,7 +15,7 @@ namespace {
 
 using testing::Eventually;
 
-TEST(HeapTrimmerTest, FreedMemoryGoesBackOnceConnectionsHaveEnded) {
+TEST(HeapTrimmerTest, FreedMemoryIsReleasedOnceConnectionsHaveEnded) {
   std::atomic<uint64_t> ended{0};
   const auto resident = [] {
     FILE* const file = fopen("/proc/self/statm", "r");
@@ -26,7 +26,7 @@ TEST(HeapTrimmerTest, FreedMemoryGoesBackOnceConnectionsHaveEnded) {
   };
   HeapTrimmer trimmer([&] { return ended.load(); });
   const uint64_t before = resident();
-  // The last one of each part stays, so that nothing is given back by itself.
+  // The last piece of each group stays allocated, so that glibc releases nothing by itself.
   std::vector<void*> freed, kept;
   constexpr size_t kPieces = 200'000, kBytes = 1024;
   for (size_t i = 0; i < kPieces; ++i) {

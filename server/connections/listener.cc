@@ -24,22 +24,23 @@
 namespace resident {
 namespace {
 
-// Connections that the system keeps until they are taken.
+// Connections that the system queues until they are accepted.
 constexpr int kBacklog = 4096;
-// A peer that acknowledges nothing for so long is gone.
+// A peer that acknowledges nothing for this long is considered disconnected.
 constexpr unsigned kUserTimeoutMs = 5'000;
-// Taken from one socket before others, and Stop, have their turn.
-constexpr int kMostAtOnce = 64;
-// While the process has no descriptor left.
+// Maximum number accepted from one socket before other sockets, and Stop, are handled.
+constexpr int kMaxAcceptsAtOnce = 64;
+// Wait while the process has no descriptor left.
 constexpr int kRetryMs = 100;
 constexpr auto kReportEvery = std::chrono::minutes(1);
 
 absl::Status CannotListen(const std::string& flag, const std::string& address,
                           const std::string& why) {
-  return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why,
-                                             ". Fix: stop what uses the address, or give another "
-                                             "with --",
-                                             flag));
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", address, ": ", why,
+                   ". Fix: stop the process that uses the address, or set another one "
+                   "with --",
+                   flag));
 }
 
 void SetOption(int fd, int level, int name, unsigned value) {
@@ -68,7 +69,7 @@ Address Wildcard(sa_family_t family, uint16_t port) {
   return any;
 }
 
-// All that a host has, each once. getaddrinfo's error otherwise.
+// All addresses of a host, each once; or getaddrinfo's error.
 std::variant<std::vector<Address>, int> Resolve(const std::string& host, const std::string& port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -82,20 +83,20 @@ std::variant<std::vector<Address>, int> Resolve(const std::string& host, const s
     Address address;
     memcpy(&address.to, at->ai_addr, at->ai_addrlen);
     address.bytes = at->ai_addrlen;
-    // A name may have one twice (/etc/hosts).
+    // A name may have the same address twice (/etc/hosts).
     if (std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
   }
   freeaddrinfo(found);
   return all;
 }
 
-// A socket bound there; -1: errno says why not.
+// Returns a socket bound to the address; -1: errno is set.
 int BoundSocket(const Address& address) {
   const int fd = socket(address.to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.to.ss_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  // Connections have these from their listener.
+  // Accepted connections inherit these options.
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address.to), address.bytes) == 0) return fd;
@@ -128,24 +129,25 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag
 absl::Status Listener::BindAll() {
   const std::optional<HostPort> parts = ParseHostPort(address_);
   if (!parts.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag_, "=", address_,
-                                                   " is not host:port. Fix: give e.g. "
-                                                   "127.0.0.1:50051"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag_, "=", address_,
+                     " is not host:port. Fix: set it to, for example, "
+                     "127.0.0.1:50051"));
   }
   const auto resolved = Resolve(parts->host, std::to_string(parts->port));
   if (const int* const error = std::get_if<int>(&resolved)) {
     return CannotListen(flag_, address_, gai_strerror(*error));
   }
   std::vector<Address> addresses = std::get<std::vector<Address>>(resolved);
-  const uint16_t wanted = ntohs(*PortOf(addresses.front().to));
-  const std::vector<Address> wildcards = {Wildcard(AF_INET6, wanted), Wildcard(AF_INET, wanted)};
-  // Either one means all of the machine's addresses. Where there is no IPv6, IPv4's.
+  const uint16_t port = ntohs(*PortOf(addresses.front().to));
+  const std::vector<Address> wildcards = {Wildcard(AF_INET6, port), Wildcard(AF_INET, port)};
+  // Either wildcard means all addresses of the machine; IPv4's if there is no IPv6.
   const bool everywhere =
       std::find(wildcards.begin(), wildcards.end(), addresses.front()) != wildcards.end();
   if (everywhere) addresses = wildcards;
   int error = 0;
   for (Address& address : addresses) {
-    // A name's other addresses get the port that the first one got.
+    // A name's other addresses get the same port as the first one.
     if (port_ != 0) *PortOf(address.to) = htons(port_);
     const int fd = BoundSocket(address);
     if (fd >= 0) {
@@ -157,7 +159,8 @@ absl::Status Listener::BindAll() {
       if (error == EADDRINUSE) break;
     }
   }
-  // One that this machine does not have (IPv6's, say) is left out, if there is another.
+  // An address that this machine does not have (IPv6, for example) is skipped, if another
+  // one works.
   if (sockets_.empty() || error == EADDRINUSE) {
     return CannotListen(flag_, address_, strerror(error));
   }
@@ -223,31 +226,31 @@ void Listener::AcceptAll() {
     for (size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) able = Accept(polled[i].fd) && able;
     }
-    // Those that wait would wake it at once.
+    // Waiting connections would make the next poll() return immediately.
     if (!able) poll(polled.data(), 1, kRetryMs);
   }
 }
 
 void Listener::SweepAll() {
-  pollfd polled[] = {{stop_sweeper_.fd(), POLLIN, 0}, {came_.fd(), POLLIN, 0}};
+  pollfd polled[] = {{stop_sweeper_.fd(), POLLIN, 0}, {accepted_.fd(), POLLIN, 0}};
   while (true) {
     if (poll(polled, 2, Sweep()) < 0) continue;
     if (polled[0].revents != 0) break;
-    if (polled[1].revents != 0) came_.Drain();
+    if (polled[1].revents != 0) accepted_.Drain();
   }
   reported_.reset();
   Report();
 }
 
 bool Listener::Accept(int socket) {
-  for (int taken = 0; taken < kMostAtOnce; ++taken) {
+  for (int taken = 0; taken < kMaxAcceptsAtOnce; ++taken) {
     const int fd = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      Take(socket, fd);
+      PassOn(socket, fd);
     } else if (errno == EAGAIN) {
       return true;
     } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
-      // Else one that was given up already, or that a firewall forbids: the next.
+      // The other errors are of a connection that was reset, or that a firewall forbids.
       ReportNoRoom(errno);
       return false;
     }
@@ -255,14 +258,14 @@ bool Listener::Accept(int socket) {
   return true;
 }
 
-void Listener::Take(int socket, int fd) {
+void Listener::PassOn(int socket, int fd) {
   sockaddr_storage peer;
   socklen_t bytes = sizeof(peer);
-  // gRPC would log one that its client has reset already; nobody is there to be served.
-  const bool taken = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
+  // gRPC would log a connection that its client has already reset.
+  const bool added = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
                      owned_table_->Add(fd, peer);
-  came_.Signal();
-  if (!taken) {
+  accepted_.Signal();
+  if (!added) {
     close(fd);
     return;
   }
@@ -295,7 +298,7 @@ int Listener::Report() {
     LogWarning(refused, " connections were refused: more than --max_connections=",
                owned_table_->limits().max_connections, ", or more than one address's share of it (",
                "--max_address_connections=", owned_table_->limits().max_address_connections,
-               "). Fix: close those that are not needed, or raise the limit");
+               "). Fix: close unneeded connections, or raise the limit");
   }
   if (idle + bytes + for_room > 0) {
     LogWarning("connections without an admitted call were closed: ", idle,
@@ -303,7 +306,7 @@ int Listener::Report() {
                owned_table_->limits().max_unadmitted_idle.count(), ", ", bytes,
                " had sent more than --max_unadmitted_kib=",
                owned_table_->limits().max_unadmitted_bytes >> 10, ", ", for_room,
-               " made room for others");
+               " were closed to make room for others");
   }
   reported_ = Clock::now();
   reported_figures_ = now;
@@ -312,7 +315,7 @@ int Listener::Report() {
 
 void Listener::ReportNoRoom(int error) {
   if (reported_no_room_.has_value() && Clock::now() - *reported_no_room_ < kReportEvery) return;
-  LogError("cannot accept connections for now; new ones wait: ", strerror(error),
+  LogError("cannot accept connections at the moment, new ones wait: ", strerror(error),
            ". Fix: raise LimitNOFILE, or ulimit -n");
   reported_no_room_ = Clock::now();
 }

@@ -1,12 +1,12 @@
-// Listener: takes connections for gRPC's server, and no more than a limit of them.
+// Listener: accepts connections for gRPC's server, up to a limit.
 //
-// gRPC's own listener has no limit, and stops for good the first time that a connection
-// cannot be taken because the process has no file descriptor left. This one closes what
-// comes over the limit, which its client sees at once, and goes on after any error. Its thread
-// also closes connections over which nobody has shown a credential;
-// connection_table.h says how many there may be, and which are closed.
+// gRPC's own listener has no limit, and stops permanently the first time that it cannot
+// accept a connection because the process has no file descriptor left. This listener closes
+// connections over the limit, which the client sees immediately, and continues after any
+// error. One of its threads closes connections over which no credential was shown; see
+// connection_table.h for the limits.
 //
-// Thread safety: Start and Stop belong to one thread; OnCall and Figures may be called from any.
+// Thread safety: call Start and Stop from one thread; OnCall and Figures from any thread.
 //
 //   ASSIGN_OR_RETURN(auto listener, Listener::Bind("address", "127.0.0.1:0"));
 //   ... start gRPC's server with an acceptor ...
@@ -34,34 +34,33 @@
 
 namespace resident {
 
-// Whether an address can be listened on, asked before anything costly is started. Errors:
-// as of Listener::Bind.
+// Checks whether an address can be listened on, before anything expensive is started.
+// Errors: see Listener::Bind.
 absl::Status CheckListen(const std::string& flag, const std::string& address);
 
 class Listener {
  public:
-  // Takes the address ("host:port" or "[v6]:port"; port 0: any), all of them if a name has
-  // several. "0.0.0.0" and "[::]" both mean all of the machine's, of IPv4 and IPv6. Nobody can
-  // connect yet.
-  // INVALID_ARGUMENT: not host:port. UNAVAILABLE: in use, or not this machine's. `flag` is
-  // named in the message.
+  // Binds to the address ("host:port" or "[v6]:port"; port 0: any free one), to all of them
+  // if a name has several. "0.0.0.0" and "[::]" both mean all addresses of the machine,
+  // IPv4 and IPv6. Clients cannot connect yet. INVALID_ARGUMENT: not host:port.
+  // UNAVAILABLE: in use, or not an address of this machine. The message contains `flag`.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& flag,
                                                         const std::string& address);
-  // Stops.
+  // Calls Stop.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   uint16_t port() const { return port_; }
 
-  // From here on connections go to `grpc`, whose server has been started. UNAVAILABLE:
-  // another process listens there meanwhile.
+  // From now on connections are passed to `grpc`, whose server must have been started.
+  // UNAVAILABLE: another process has started to listen there.
   absl::Status Start(const ConnectionLimits& limits,
                      std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc);
-  // No more connections. Those that are open stay.
+  // Stops accepting connections. Open connections are not affected.
   void Stop();
 
-  // A call came over the connection from `peer`: see ConnectionTable::OnCall.
+  // Records a call over the connection from `peer`: see ConnectionTable::OnCall.
   void OnCall(std::string_view peer, bool admitted);
   // See ConnectionTable::OnWatch.
   void OnWatch(std::string_view peer, bool open);
@@ -75,14 +74,16 @@ class Listener {
 
   absl::Status BindAll();
   void AcceptAll();
-  // What waits at one socket. False: the process can take no more for now.
+  // Accepts the connections that wait at one socket. False: no more can be accepted for
+  // now.
   bool Accept(int socket);
-  void Take(int socket, int fd);
-  // On a thread of its own: the thread that hands a connection to gRPC goes on to read it, inside
-  // gRPC, as long as its peer sends without a pause. A flood would keep it from closing floods.
+  void PassOn(int socket, int fd);
+  // Runs on its own thread: the thread that passes a connection to gRPC also reads it,
+  // inside gRPC, as long as its peer sends without a pause. So a flood would prevent it
+  // from closing floods.
   void SweepAll();
-  // Closes what is over a limit, and says once a minute what was closed or refused. How long
-  // poll() may wait until this has to be called again; -1: for ever.
+  // Closes connections over a limit, and logs once a minute what was closed or refused.
+  // Returns how long poll() may wait until the next call is required; -1: indefinitely.
   int Sweep();
   int Report();
   void ReportNoRoom(int error);
@@ -91,19 +92,19 @@ class Listener {
   const std::string address_;
   uint16_t port_ = 0;
   std::vector<int> sockets_;
-  // From Start on. Written by Start (release) and read by any thread (acquire).
+  // Valid after Start. Written by Start (release) and read by any thread (acquire).
   std::unique_ptr<ConnectionTable> owned_table_;
   std::atomic<ConnectionTable*> table_{nullptr};
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_;
   WakeEvent stop_;
   std::thread thread_;
-  WakeEvent came_;  // A connection came.
+  WakeEvent accepted_;  // A connection was accepted.
   WakeEvent stop_sweeper_;
   std::thread sweeper_;
 
-  // Of the thread that accepts.
+  // Used by the thread that accepts.
   std::optional<Clock::time_point> reported_no_room_;
-  // Of the thread that sweeps.
+  // Used by the thread that sweeps.
   std::optional<Clock::time_point> reported_;
   ConnectionFigures reported_figures_;
 };

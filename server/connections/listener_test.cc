@@ -28,21 +28,21 @@ namespace {
 using testing::Eventually;
 using ::testing::HasSubstr;
 
-// Where gRPC would be: it keeps what it is given, until the test closes it.
-class Taken {
+// Takes the place of gRPC: keeps accepted connections until the test closes them.
+class FakeGrpc {
  public:
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> Acceptor() {
     return std::make_unique<Acceptor_>(this);
   }
-  // Called for each connection, before it is kept. Set before there is any.
+  // Called for each connection, before it is kept. Set it before the first connection.
   std::function<void()> on_connection;
-  // Nothing is taken by whoever wants it, while another holds it.
+  // While this is held, no connection is accepted.
   absl::Mutex& mu() { return mu_; }
   size_t count() {
     absl::MutexLock lock(&mu_);
     return fds_.size();
   }
-  // Reads and drops what has come.
+  // Reads and discards all received data.
   void ReadAll() {
     absl::MutexLock lock(&mu_);
     char bytes[64 << 10];
@@ -61,20 +61,20 @@ class Taken {
     for (const int fd : fds_) close(fd);
     fds_.clear();
   }
-  ~Taken() { CloseAll(); }
+  ~FakeGrpc() { CloseAll(); }
 
  private:
   class Acceptor_ final : public grpc::experimental::ExternalConnectionAcceptor {
    public:
-    explicit Acceptor_(Taken* taken) : taken_(taken) {}
+    explicit Acceptor_(FakeGrpc* grpc) : grpc_(grpc) {}
     void HandleNewConnection(NewConnectionParameters* connection) override {
-      if (taken_->on_connection) taken_->on_connection();
-      absl::MutexLock lock(&taken_->mu_);
-      taken_->fds_.push_back(connection->fd);
+      if (grpc_->on_connection) grpc_->on_connection();
+      absl::MutexLock lock(&grpc_->mu_);
+      grpc_->fds_.push_back(connection->fd);
     }
 
    private:
-    Taken* const taken_;
+    FakeGrpc* const grpc_;
   };
 
   absl::Mutex mu_;
@@ -87,7 +87,7 @@ class ListenerTest : public ::testing::Test {
     for (const int fd : clients_) close(fd);
   }
 
-  // A connection of this family to the loopback address; -1: refused.
+  // Opens a connection of this family to the loopback address; -1: refused.
   static int Connect(sa_family_t family, uint16_t port, const char* source = nullptr) {
     sockaddr_in6 v6{};
     v6.sin6_family = AF_INET6;
@@ -116,18 +116,18 @@ class ListenerTest : public ::testing::Test {
     EXPECT_GE(clients_.back(), 0) << strerror(errno);
     return clients_.back();
   }
-  void Listen(const std::string& address, uint32_t most) {
-    Listen(address, ConnectionLimits{.max_connections = most});
+  void Listen(const std::string& address, uint32_t max_connections) {
+    Listen(address, ConnectionLimits{.max_connections = max_connections});
   }
   void Listen(const std::string& address, const ConnectionLimits& limits) {
     auto listener = Listener::Bind("address", address);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
-    const absl::Status started = listener_->Start(limits, taken_.Acceptor());
+    const absl::Status started = listener_->Start(limits, grpc_.Acceptor());
     ASSERT_TRUE(started.ok()) << started;
   }
 
-  // Where gRPC says that a call over the connection comes from.
+  // The peer address that gRPC reports for a call over the connection.
   static std::string PeerOf(int client) {
     sockaddr_storage own;
     socklen_t size = sizeof(own);
@@ -142,48 +142,49 @@ class ListenerTest : public ::testing::Test {
     inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
     return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
   }
-  // Whether the daemon has ended the connection.
+  // Whether the server side has closed the connection.
   static bool Closed(int client) {
     char byte;
     const ssize_t bytes = recv(client, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     return bytes == 0 || (bytes < 0 && errno != EAGAIN);
   }
-  // Sends so much, which is read as gRPC reads it. False: the connection has ended meanwhile.
+  // Sends this many bytes, which are read as gRPC would. False: the connection was closed
+  // meanwhile.
   bool Send(int client, size_t bytes) {
     const std::string piece(64 << 10, 'x');
     ssize_t sent = 0;
     EXPECT_TRUE(Eventually([&] {
-      taken_.ReadAll();
+      grpc_.ReadAll();
       sent = send(client, piece.data(), std::min(bytes, piece.size()), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent > 0) bytes -= static_cast<size_t>(sent);
       return bytes == 0 || (sent < 0 && errno != EAGAIN);
     }));
     return sent > 0;
   }
-  // The listener has taken them all.
-  void AwaitTaken(size_t count) {
+  // Waits until the listener has accepted this many.
+  void AwaitAccepted(size_t count) {
     EXPECT_TRUE(Eventually([&] { return listener_->Figures().open >= count; }));
   }
 
-  Taken taken_;
+  FakeGrpc grpc_;
   std::vector<int> clients_;
-  std::unique_ptr<Listener> listener_;  // Ends before what it gives to.
+  std::unique_ptr<Listener> listener_;  // Destroyed before grpc_, which it uses.
 };
 
-TEST_F(ListenerTest, AddressesThatAreNoneAreNamed) {
+TEST_F(ListenerTest, InvalidAddressesAreNamed) {
   for (const char* address : {"", "127.0.0.1", "127.0.0.1:", ":1", "127.0.0.1:99999", "a:b"}) {
     const absl::Status status = CheckListen("metrics_address", address);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--metrics_address="));
   }
-  // Longer than a name may be: nobody is asked for it.
+  // Longer than a name may be: no name server is queried for it.
   EXPECT_EQ(CheckListen("address", std::string(64, 'a') + ":1").code(),
             absl::StatusCode::kUnavailable);
-  // An address for documents: no machine has it.
+  // An address reserved for documentation: no machine has it.
   EXPECT_EQ(CheckListen("address", "192.0.2.1:0").code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ListenerTest, OneListensAtAnAddress) {
+TEST_F(ListenerTest, AnAddressInUseIsRefused) {
   Listen("127.0.0.1:0", 1);
   const std::string taken = absl::StrCat("127.0.0.1:", listener_->port());
   const absl::Status status = CheckListen("address", taken);
@@ -191,18 +192,18 @@ TEST_F(ListenerTest, OneListensAtAnAddress) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(taken));
 }
 
-TEST_F(ListenerTest, OfTwoThatBindAtOnceOneStarts) {
+TEST_F(ListenerTest, OnlyOneOfTwoBoundListenersStarts) {
   auto first = Listener::Bind("address", "127.0.0.1:0");
   ASSERT_TRUE(first.ok());
   auto second = Listener::Bind("address", absl::StrCat("127.0.0.1:", (*first)->port()));
   ASSERT_TRUE(second.ok());
-  EXPECT_TRUE((*first)->Start({}, taken_.Acceptor()).ok());
-  EXPECT_EQ((*second)->Start({}, taken_.Acceptor()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE((*first)->Start({}, grpc_.Acceptor()).ok());
+  EXPECT_EQ((*second)->Start({}, grpc_.Acceptor()).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ListenerTest, EveryAddressOfANameHasTheSamePort) {
   Listen("localhost:0", 10);
-  // Which ones it has is the machine's affair; one of them at least.
+  // Which addresses it has depends on the machine; it has at least one.
   size_t connected = 0;
   for (const sa_family_t family : {AF_INET, AF_INET6}) {
     const int fd = Connect(family, listener_->port());
@@ -211,43 +212,43 @@ TEST_F(ListenerTest, EveryAddressOfANameHasTheSamePort) {
     clients_.push_back(fd);
   }
   EXPECT_GE(connected, 1u);
-  EXPECT_TRUE(Eventually([&] { return taken_.count() == connected; }));
+  EXPECT_TRUE(Eventually([&] { return grpc_.count() == connected; }));
 }
 
 TEST_F(ListenerTest, BothWildcardsMeanEveryAddress) {
   for (const char* address : {"0.0.0.0:0", "[::]:0"}) {
     Listen(address, 10);
-    const size_t before = taken_.count();
+    const size_t before = grpc_.count();
     size_t connected = 1;
     Connect();
     if (const int fd = Connect(AF_INET6, listener_->port()); fd >= 0) {
       ++connected;
       clients_.push_back(fd);
     } else {
-      EXPECT_NE(errno, ECONNREFUSED) << address;  // Else it has no IPv6.
+      EXPECT_NE(errno, ECONNREFUSED) << address;  // Otherwise the machine has no IPv6.
     }
-    EXPECT_TRUE(Eventually([&] { return taken_.count() == before + connected; })) << address;
+    EXPECT_TRUE(Eventually([&] { return grpc_.count() == before + connected; })) << address;
   }
 }
 
-TEST_F(ListenerTest, APlaceIsFreeOnceOneIsClosed) {
+TEST_F(ListenerTest, ClosingAConnectionMakesRoom) {
   Listen("127.0.0.1:0", 3);
   for (int i = 0; i < 3; ++i) Connect();
-  ASSERT_TRUE(Eventually([&] { return taken_.count() == 3; }));
+  ASSERT_TRUE(Eventually([&] { return grpc_.count() == 3; }));
   const int fourth = Connect();
   char byte;
   EXPECT_EQ(recv(fourth, &byte, 1, 0), 0);
   EXPECT_EQ(listener_->Figures().refused, 1u);
   EXPECT_EQ(listener_->Figures().open, 3u);
 
-  taken_.CloseOne();
+  grpc_.CloseOne();
   EXPECT_EQ(listener_->Figures().open, 2u);
   Connect();
-  EXPECT_TRUE(Eventually([&] { return taken_.count() == 3; }));
+  EXPECT_TRUE(Eventually([&] { return grpc_.count() == 3; }));
   EXPECT_EQ(listener_->Figures().refused, 1u);
 }
 
-// Limits that no test reaches but by what it does.
+// Limits that no test reaches by accident.
 ConnectionLimits WideLimits() {
   return {.max_connections = 100, .max_unadmitted_idle = std::chrono::hours(1)};
 }
@@ -257,9 +258,9 @@ TEST_F(ListenerTest, WithoutACallAConnectionIsClosedAfterATime) {
   limits.max_unadmitted_idle = std::chrono::milliseconds(300);
   Listen("127.0.0.1:0", limits);
   const int silent = Connect(), refused = Connect(), admitted = Connect();
-  AwaitTaken(3);
+  AwaitAccepted(3);
   listener_->OnCall(PeerOf(admitted), true);
-  // Calls that were not admitted keep a connection open, but it ends once there are no more.
+  // Calls that were not admitted keep a connection open, but only while they continue.
   ASSERT_TRUE(Eventually([&] {
     listener_->OnCall(PeerOf(refused), false);
     return Closed(silent);
@@ -269,24 +270,24 @@ TEST_F(ListenerTest, WithoutACallAConnectionIsClosedAfterATime) {
   ASSERT_TRUE(Eventually([&] { return Closed(refused); }));
   EXPECT_FALSE(Closed(admitted));
   EXPECT_EQ(listener_->Figures().closed_idle, 2u);
-  // gRPC closes what was shut down; only the silent one had no call.
-  taken_.CloseAll();
+  // gRPC closes connections that were shut down; only the silent one had no call.
+  grpc_.CloseAll();
   EXPECT_EQ(listener_->Figures().open, 0u);
   EXPECT_EQ(listener_->Figures().without_call, 1u);
 }
 
-TEST_F(ListenerTest, WhoIsNotAdmittedAndSendsMuchIsClosed) {
+TEST_F(ListenerTest, UnadmittedConnectionThatSendsTooMuchIsClosed) {
   ConnectionLimits limits = WideLimits();
   limits.max_unadmitted_bytes = 256 << 10;
   Listen("127.0.0.1:0", limits);
   const int flood = Connect(), refused = Connect(), honest = Connect(), admitted = Connect();
-  AwaitTaken(4);
+  AwaitAccepted(4);
   EXPECT_TRUE(Send(honest, 200 << 10));
   listener_->OnCall(PeerOf(admitted), true);
   EXPECT_TRUE(Send(admitted, 1 << 20));
   EXPECT_TRUE(Send(flood, 300 << 10));
   EXPECT_TRUE(Eventually([&] { return Closed(flood); }));
-  // Calls that were not admitted give it no more.
+  // Calls that were not admitted do not raise the limit.
   for (int i = 0; i < 30; ++i) {
     listener_->OnCall(PeerOf(refused), false);
     if (!Send(refused, 32 << 10)) break;
@@ -297,7 +298,7 @@ TEST_F(ListenerTest, WhoIsNotAdmittedAndSendsMuchIsClosed) {
   EXPECT_EQ(listener_->Figures().closed_bytes, 2u);
 }
 
-TEST_F(ListenerTest, AllThatAreNotAdmittedHaveALimitTogether) {
+TEST_F(ListenerTest, AllUnadmittedConnectionsHaveACommonLimit) {
   ConnectionLimits limits = WideLimits();
   limits.max_unadmitted_bytes = 1 << 20;
   Listen("127.0.0.1:0", limits);
@@ -307,26 +308,26 @@ TEST_F(ListenerTest, AllThatAreNotAdmittedHaveALimitTogether) {
   for (size_t i = 0; i <= ConnectionTable::kMaxAllUnadmittedBytes / kEach + 5; ++i) {
     many.push_back(Connect());
   }
-  AwaitTaken(many.size() + 1);
+  AwaitAccepted(many.size() + 1);
   EXPECT_TRUE(Send(small, 100 << 10));
   for (const int client : many) Send(client, kEach);
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().closed_bytes > 0; }));
   EXPECT_FALSE(Closed(small));
 }
 
-TEST_F(ListenerTest, TheOldestWithoutAnAdmittedCallMakesRoom) {
+TEST_F(ListenerTest, TheOldestUnadmittedConnectionMakesRoom) {
   ConnectionLimits limits = WideLimits();
   limits.max_connections = 3;
   Listen("127.0.0.1:0", limits);
   const int admitted = Connect(), older = Connect(), younger = Connect();
-  AwaitTaken(3);
+  AwaitAccepted(3);
   listener_->OnCall(PeerOf(admitted), true);
   listener_->OnCall(PeerOf(older), false);
-  // For a moment nobody makes room: a new one has time to be admitted.
+  // During the grace period no connection is closed: new ones have time to be admitted.
   const int early = Connect();
   EXPECT_TRUE(Eventually([&] { return Closed(early); }));
   EXPECT_EQ(listener_->Figures().refused, 1u);
-  // Each that is refused asks again, as clients do.
+  // A refused client connects again, as real clients do.
   int late = -1;
   EXPECT_TRUE(Eventually([&] {
     late = Connect();
@@ -344,27 +345,27 @@ TEST_F(ListenerTest, AnAddressHasAShare) {
   limits.max_address_connections = 2;
   Listen("127.0.0.1:0", limits);
   const int first = Connect("127.0.0.2"), second = Connect("127.0.0.2");
-  AwaitTaken(2);
+  AwaitAccepted(2);
   listener_->OnCall(PeerOf(first), true);
   listener_->OnCall(PeerOf(second), true);
   const int third = Connect("127.0.0.2");
   EXPECT_TRUE(Eventually([&] { return Closed(third); }));
   const int other = Connect("127.0.0.3");
-  AwaitTaken(3);
+  AwaitAccepted(3);
   EXPECT_FALSE(Closed(other));
   EXPECT_EQ(listener_->Figures().refused, 1u);
-  // A place of the share is free again once one is closed.
+  // There is room in the share again once a connection is closed.
   close(second);
   clients_.erase(std::find(clients_.begin(), clients_.end(), second));
-  EXPECT_TRUE(Eventually([&] { return taken_.count() == 3; }));  // Handed over, not only counted.
-  taken_.CloseAll();
+  EXPECT_TRUE(Eventually([&] { return grpc_.count() == 3; }));  // Passed on, not only counted.
+  grpc_.CloseAll();
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 0; }));
   const int fourth = Connect("127.0.0.2");
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 1; }));
   EXPECT_FALSE(Closed(fourth));
 }
 
-TEST_F(ListenerTest, WithoutALimitOfAnAddressTheLoopbackInterfaceHasNone) {
+TEST_F(ListenerTest, ByDefaultTheLoopbackInterfaceHasNoAddressLimit) {
   Listen("127.0.0.1:0", 8);
   for (int i = 0; i < 8; ++i) Connect();
   EXPECT_TRUE(Eventually([&] { return listener_->Figures().open == 8; }));
@@ -380,9 +381,9 @@ TEST_F(ListenerTest, PeersOfBothFamiliesAreFound) {
     clients_.push_back(fd);
     admitted.push_back(fd);
   }
-  AwaitTaken(admitted.size());
+  AwaitAccepted(admitted.size());
   for (const int client : admitted) listener_->OnCall(PeerOf(client), true);
-  // What is no peer changes nothing.
+  // Invalid peer addresses are ignored.
   for (const char* peer : {"", "ipv4:", "ipv6:%5B", "unix:/a", "ipv4:1.2.3.4", "ipv4:a:1",
                            "ipv6:%5Bfe80::1%25x%5D:1", "ipv4:1.2.3.4:99999"}) {
     listener_->OnCall(peer, true);
@@ -392,11 +393,11 @@ TEST_F(ListenerTest, PeersOfBothFamiliesAreFound) {
   for (const int client : admitted) EXPECT_FALSE(Closed(client));
 }
 
-TEST_F(ListenerTest, AConnectionThatIsResetBeforeItIsTakenIsNobodys) {
+TEST_F(ListenerTest, AConnectionThatIsResetBeforeItIsAcceptedIsIgnored) {
   Listen("127.0.0.1:0", 10);
   {
-    // The first one holds the thread that takes them, so that the others wait.
-    const absl::MutexLock held(&taken_.mu());
+    // The first one blocks the accepting thread, so that the others wait.
+    const absl::MutexLock held(&grpc_.mu());
     Connect();
     const linger reset{1, 0};
     for (int i = 0; i < 100; ++i) {
@@ -407,25 +408,25 @@ TEST_F(ListenerTest, AConnectionThatIsResetBeforeItIsTakenIsNobodys) {
     }
     Connect();
   }
-  EXPECT_TRUE(Eventually([&] { return taken_.count() >= 2; }));
-  EXPECT_EQ(taken_.count(), 2u);
+  EXPECT_TRUE(Eventually([&] { return grpc_.count() >= 2; }));
+  EXPECT_EQ(grpc_.count(), 2u);
   EXPECT_EQ(listener_->Figures().refused, 0u);
 }
 
 TEST_F(ListenerTest, StopsWhileConnectionsKeepComing) {
-  // Each that is taken brings the next: there is always one that waits.
-  std::atomic<uint64_t> brought{0};
-  taken_.on_connection = [&] {
-    taken_.CloseAll();
+  // Each accepted connection opens the next: there is always one that waits.
+  std::atomic<uint64_t> opened{0};
+  grpc_.on_connection = [&] {
+    grpc_.CloseAll();
     const int fd = Connect(AF_INET, listener_->port());
     if (fd >= 0) close(fd);
-    ++brought;
+    ++opened;
   };
   Listen("127.0.0.1:0", 1000);
   Connect();
-  EXPECT_TRUE(Eventually([&] { return brought > 100; }));
+  EXPECT_TRUE(Eventually([&] { return opened > 100; }));
   listener_->Stop();
-  EXPECT_GT(brought, 100u);
+  EXPECT_GT(opened, 100u);
 }
 
 }  // namespace

@@ -38,15 +38,16 @@ using Clock = PassedDescriptors::Clock;
 
 constexpr absl::string_view kMagic = "residfd1";
 constexpr int kBacklog = 64;
-// A packet with more descriptors than this is refused; the kernel closes those that do not fit.
+// A packet with more descriptors than this is refused; the kernel closes excess
+// descriptors.
 constexpr size_t kReceivedDescriptors = 2;
-// Between two looks for descriptors that have expired, while there are any.
+// Interval of sweeps for expired descriptors, while there are any.
 constexpr int kSweepMs = 500;
-// While the process has no file descriptor left.
+// Wait while the process has no file descriptor left.
 constexpr int kRetryMs = 100;
-// How long Stop waits for threads that somebody else's descriptor holds up.
+// How long Stop waits for threads that a client's descriptor blocks.
 constexpr absl::Duration kStopTimeout = absl::Seconds(2);
-// How long another daemon may take to make its socket at the same path.
+// How long to wait for another daemon that is creating its socket at the same path.
 constexpr int kLockMs = 2'000;
 constexpr int kLockPollMs = 10;
 
@@ -57,15 +58,15 @@ absl::Status CannotListen(const std::string& path, const std::string& why, const
 
 absl::Status FolderError(const std::string& path, int error) {
   return CannotListen(path, strerror(error),
-                      "give a path in a folder that exists and that the daemon's user can read "
+                      "use a path in a folder that exists and that the daemon's user can read "
                       "and write");
 }
 
-// -1: errno says why not.
+// Returns -1 and sets errno on failure.
 int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-// A path that fits.
-sockaddr_un AddressOf(const std::string& path) {
+// REQUIRES: the path fits.
+sockaddr_un MakeAddress(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   memcpy(address.sun_path, path.data(), path.size());
@@ -76,7 +77,7 @@ int BindTo(int socket, const sockaddr_un& address) {
   return bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
-// Whether nobody listens at a socket's path any more.
+// Whether no process listens at a socket's path any more.
 bool IsAbandoned(const sockaddr_un& address) {
   const int fd = NewSocket();
   if (fd < 0) return false;
@@ -87,18 +88,18 @@ bool IsAbandoned(const sockaddr_un& address) {
   return refused;
 }
 
-// Removes what stands in the way of the socket, if that is one that a dead daemon of this user
-// has left. REQUIRES: the path is locked (PathLock).
+// Removes an existing socket at the path, if a dead daemon of this user has left it there.
+// REQUIRES: the path is locked (PathLock).
 absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address) {
   struct stat file;
   if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();
-  const std::string fix = "remove it, or give another path";
+  const std::string fix = "remove it, or set another path";
   if (!S_ISSOCK(file.st_mode)) {
     return CannotListen(path, "there is a file that is not a socket", fix);
   }
   if (!IsAbandoned(address)) {
     return CannotListen(path, "the socket is in use by a live process",
-                        "stop that process, or give another path");
+                        "stop that process, or set another path");
   }
   if (file.st_uid != geteuid()) {
     return CannotListen(path, absl::StrCat("the socket belongs to user ", file.st_uid), fix);
@@ -107,9 +108,9 @@ absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address
   return absl::OkStatus();
 }
 
-// The lock under which a socket is made at a path: two daemons that start at one time must not both
-// find the socket abandoned. It is on a file beside the socket that only this user can open: a lock
-// on the folder could be had by everybody who may list it.
+// The lock for creating a socket at a path: two daemons that start at the same time must
+// not both find the socket abandoned. It is on a file next to the socket that only this user
+// can open: any user who may list the folder could lock the folder.
 class PathLock {
  public:
   explicit PathLock(const std::string& path) : path_(path), file_(path + ".lock") {}
@@ -117,13 +118,13 @@ class PathLock {
   PathLock& operator=(const PathLock&) = delete;
   ~PathLock() {
     if (fd_ < 0) return;
-    // Still locked: who waits for it finds that the file is no longer at its path.
+    // The file is still locked: a waiter detects that it is no longer at its path.
     unlink(file_.c_str());
     close(fd_);
   }
 
-  // Waits a moment. To be called once.
-  absl::Status Take() {
+  // Waits for a limited time. Call it once.
+  absl::Status Acquire() {
     int waited = 0;
     while (true) {
       const int fd = open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
@@ -134,14 +135,14 @@ class PathLock {
       if (fstat(fd, &file) != 0) return Unusable(errno);
       if (file.st_uid != geteuid()) {
         return CannotListen(path_, absl::StrCat(file_, " belongs to user ", file.st_uid),
-                            "remove it, or give another path");
+                            "remove it, or set another path");
       }
       while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EINTR && errno != EWOULDBLOCK) return Unusable(errno);
         if (waited >= kLockMs) {
           return CannotListen(path_, absl::StrCat("another process has locked ", file_),
                               "wait until the daemon that is starting there has started, or end "
-                              "the process (fuser names it)");
+                              "the process (fuser shows it)");
         }
         poll(nullptr, 0, kLockPollMs);
         waited += kLockPollMs;
@@ -157,7 +158,7 @@ class PathLock {
   absl::Status Unusable(int error) const {
     if (error != ELOOP) return FolderError(path_, error);
     return CannotListen(path_, absl::StrCat(file_, " is a symbolic link"),
-                        "remove it, or give another path");
+                        "remove it, or set another path");
   }
   bool IsAtItsPath(const struct stat& file) const {
     struct stat there;
@@ -170,17 +171,18 @@ class PathLock {
   int fd_ = -1;
 };
 
-// What came with a packet.
+// A received packet with its descriptors.
 struct Received {
   ssize_t bytes = 0;
   char packet[kMaxLocalPacketBytes];
   bool packet_cut = false;
   std::vector<int> fds;
-  // The kernel kept descriptors back: there was no room for them, in the message or the process.
+  // The kernel dropped descriptors: there was no room for them, in the message or the
+  // process.
   bool fds_cut = false;
 };
 
-// False: nothing came.
+// False: nothing was received.
 bool Receive(int connection, Received* received) {
   union {
     char bytes[CMSG_SPACE(kReceivedDescriptors * sizeof(int))];
@@ -211,7 +213,7 @@ bool Receive(int connection, Received* received) {
   return true;
 }
 
-// Never blocks; a peer that does not read misses it.
+// Never blocks; a peer that does not read loses the answer.
 void SendAnswer(int connection, const absl::StatusOr<std::string>& token) {
   const uint32_t code = static_cast<uint32_t>(token.status().code());
   const absl::string_view text = token.ok() ? absl::string_view(*token) : token.status().message();
@@ -224,14 +226,14 @@ void SendAnswer(int connection, const absl::StatusOr<std::string>& token) {
 }  // namespace
 
 absl::Status CheckSharedDescriptor(int fd, bool sealed) {
-  // The seals come first: asking for them does not reach the file system, as fstat does, which one
-  // of FUSE could hold up. Shared memory alone has any.
+  // Check the seals first: unlike fstat, this does not access the file system, which could
+  // block for FUSE. Only shared memory has seals.
   const int seals = fcntl(fd, F_GET_SEALS);
   struct stat object;
   struct statfs file_system;
   if (seals < 0 || fstat(fd, &object) != 0 || !S_ISREG(object.st_mode) ||
       fstatfs(fd, &file_system) != 0 ||
-      // Memory of huge pages is mapped in other units.
+      // Memory of huge pages is mapped in units of another size.
       file_system.f_type != TMPFS_MAGIC) {
     return errors::DescriptorIsNotSharedMemory();
   }
@@ -266,7 +268,7 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     stop_.Signal();
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    // Those that wait for a packet end now.
+    // End the connections that wait for a packet.
     for (const int connection : connections_) shutdown(connection, SHUT_RDWR);
     mu_.AwaitWithTimeout(absl::Condition(this, &State::IsIdle), kStopTimeout);
     is_session_open_ = false;
@@ -283,28 +285,29 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
   void AcceptAll() {
     pollfd polled[] = {{stop_.fd(), POLLIN, 0}, {socket_, POLLIN, 0}};
     while (true) {
-      // A descriptor is passed while its connection is open.
-      const bool idle = Threads() == 0 && passed_->size() == 0;
+      // A descriptor can only be passed while its connection is open.
+      const bool idle = CountThreads() == 0 && passed_->size() == 0;
       if (poll(polled, 2, idle ? -1 : kSweepMs) < 0) continue;
       if (polled[0].revents != 0) return;
       passed_->Sweep(Clock::now(), [this](const std::string& s) { return IsSession(s); });
       if (polled[1].revents == 0) continue;
       const int connection = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (connection >= 0) {
-        Take(connection);
+        Serve(connection);
       } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        // No file descriptor is left. Those that wait would wake it at once.
+        // No file descriptor is left. Waiting connections would make poll() return
+        // immediately.
         poll(polled, 1, kRetryMs);
       }
     }
   }
 
-  uint32_t Threads() ABSL_LOCKS_EXCLUDED(mu_) {
+  uint32_t CountThreads() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::ReaderMutexLock lock(&mu_);
     return threads_;
   }
 
-  void Take(int connection) {
+  void Serve(int connection) {
     ucred peer{};
     socklen_t bytes = sizeof(peer);
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
@@ -316,12 +319,12 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
       try {
         std::thread([state = shared_from_this(), connection, user = peer.uid] {
           pthread_setname_np(pthread_self(), "resident-local");
-          state->Serve(connection, user);
+          state->ReceivePacket(connection, user);
           state->Forget(user);
         }).detach();
         return;
       } catch (const std::system_error&) {
-        room = errors::TooManyLocalConnections(Threads() - 1, false, peer.uid);
+        room = errors::TooManyLocalConnections(CountThreads() - 1, false, peer.uid);
         Uncount(connection);
         Forget(peer.uid);
       }
@@ -346,20 +349,20 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     return absl::OkStatus();
   }
 
-  // Before it is closed.
+  // Call it before the connection is closed.
   void Uncount(int connection) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     connections_.erase(connection);
   }
 
-  // Once nothing of a connection is left.
+  // Call it when all resources of a connection were released.
   void Forget(uid_t user) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     --threads_;
     if (--of_user_[user] == 0) of_user_.erase(user);
   }
 
-  void Serve(int connection, uid_t user) {
+  void ReceivePacket(int connection, uid_t user) {
     pollfd polled{connection, POLLIN, 0};
     Received received;
     int ready;
@@ -370,8 +373,8 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
       ready = poll(&polled, 1, static_cast<int>(std::max<int64_t>(left, 0)));
     } while (ready < 0 && errno == EINTR);
     if (ready > 0 && Receive(connection, &received)) {
-      absl::StatusOr<std::string> token = TakeDescriptor(received, user);
-      // It belongs to passed_ now.
+      absl::StatusOr<std::string> token = AddDescriptor(received, user);
+      // passed_ owns the descriptor now.
       if (token.ok()) received.fds.clear();
       SendAnswer(connection, token);
     }
@@ -380,7 +383,7 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     for (const int fd : received.fds) close(fd);
   }
 
-  absl::StatusOr<std::string> TakeDescriptor(const Received& received, uid_t user) {
+  absl::StatusOr<std::string> AddDescriptor(const Received& received, uid_t user) {
     const absl::string_view packet(received.packet, static_cast<size_t>(received.bytes));
     if (received.packet_cut) {
       return errors::LocalPacket(packet.size() + 1, sizeof(received.packet));
@@ -417,18 +420,18 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string
   if (path.empty() || path[0] != '/' || path.back() == '/' ||
       path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("--local_address=", path,
-                                                   " is not an absolute path of a file. Fix: give "
-                                                   "e.g. /run/residentd/residentd.sock"));
+                                                   " is not an absolute path of a file. Fix: use "
+                                                   "for example /run/residentd/residentd.sock"));
   }
   constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--local_address=", path, " has ", path.size(),
-                                                   " bytes; a socket's path has ", kMaxPathBytes,
-                                                   " at most. Fix: give a shorter one"));
+                                                   " bytes; a socket's path has at most ",
+                                                   kMaxPathBytes, ". Fix: use a shorter path"));
   }
-  const sockaddr_un address = AddressOf(path);
+  const sockaddr_un address = MakeAddress(path);
   PathLock path_lock(path);
-  RETURN_IF_ERROR(path_lock.Take());
+  RETURN_IF_ERROR(path_lock.Acquire());
   RETURN_IF_ERROR(RemoveAbandoned(path, address));
   const int fd = NewSocket();
   if (fd < 0) return FolderError(path, errno);
@@ -438,7 +441,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string
     close(fd);
     return FolderError(path, error);
   }
-  // Before anybody can connect. The path is this daemon's: only its user could have replaced it.
+  // Before clients can connect. Only this daemon's user can have replaced the file.
   if (lstat(path.c_str(), &file) != 0 || chmod(path.c_str(), 0666) != 0 ||
       listen(fd, kBacklog) != 0) {
     const int error = errno;
@@ -459,7 +462,7 @@ void LocalSocket::Start(Options options, std::shared_ptr<PassedDescriptors> pass
 void LocalSocket::Stop() {
   if (socket_ < 0) return;
   if (state_ != nullptr) state_->Stop();
-  // While the socket is open no other daemon replaces it, nor gets its inode's number.
+  // While the socket is open, no other daemon replaces it or gets its inode number.
   struct stat file;
   if (lstat(path_.c_str(), &file) == 0 && file.st_dev == device_ && file.st_ino == inode_) {
     unlink(path_.c_str());

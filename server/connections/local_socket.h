@@ -1,18 +1,19 @@
 // LocalSocket: the Unix socket over which clients on this machine pass descriptors of shared
 // memory (--local_address). proto/resident/v1/buffers.proto has the protocol, at ImportShared.
 //
-// What proves what: the session's id, which is secret, says for whom the descriptor is; the
-// descriptor proves that its sender may use the memory. Every local user may connect. The peer's
-// user (SO_PEERCRED) decides nothing but the limits: one user cannot take all connections.
+// Authentication: the session's id, which is secret, identifies the session that the
+// descriptor is for; the descriptor proves that its sender may use the memory. Every local
+// user may connect. The peer's user (SO_PEERCRED) is only used for limits: one user cannot
+// use up all connections.
 //
-// Each connection has a thread of its own, for at most Options::packet_timeout. Receiving and
-// closing somebody else's descriptor can block for as long as its owner likes (a file of FUSE, a
-// socket with SO_LINGER). Nothing else waits for such a thread, Stop included, and it counts
-// towards the limit of its user until it ends. What this does not prevent: the thread that accepts
-// closes the connections over a limit, and with them a descriptor that was sent already, so that a
-// local user can delay others' new connections to this socket.
+// Each connection has its own thread, for at most Options::packet_timeout. Receiving and
+// closing a client's descriptor can block for as long as its owner chooses (a file of FUSE,
+// a socket with SO_LINGER). Nothing else waits for such a thread, including Stop, and it
+// counts towards the limit of its user until it ends. Not prevented: the thread that
+// accepts closes the connections over a limit, with descriptors that were already sent, so
+// that a local user can delay other users' new connections to this socket.
 //
-// Thread safety: Start and Stop belong to one thread.
+// Thread safety: call Start and Stop from one thread.
 //
 //   ASSIGN_OR_RETURN(auto socket, LocalSocket::Bind("/run/residentd/residentd.sock"));
 //   socket->Start({.is_session = ...}, passed_descriptors);
@@ -35,16 +36,16 @@
 
 namespace resident {
 
-// Whether a descriptor may become a buffer: shared memory that is open for reading and writing
-// and not sealed against writing. `sealed`: it must have F_SEAL_SHRINK too, so that nobody can
-// truncate it. Never blocks, whatever the descriptor is. Errors: INVALID_ARGUMENT,
-// PERMISSION_DENIED, FAILED_PRECONDITION (not sealed).
+// Checks whether a descriptor may become a buffer: shared memory that is open for reading
+// and writing and not sealed against writing. With `sealed`, it must also have
+// F_SEAL_SHRINK, so that it cannot be truncated. Never blocks, for any descriptor. Errors:
+// INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION (not sealed).
 absl::Status CheckSharedDescriptor(int fd, bool sealed);
 
 class LocalSocket {
  public:
   struct Options {
-    // Whether a session is open. Called from any thread until Stop has returned.
+    // Returns whether a session is open. Called from any thread until Stop has returned.
     std::function<bool(const std::string& session)> is_session;
     // Whether memory must have F_SEAL_SHRINK.
     bool sealed = true;
@@ -53,23 +54,23 @@ class LocalSocket {
     uint32_t max_connections_of_user = kMaxLocalConnectionsOfUser;
   };
 
-  // Makes the socket. A socket that its daemon left behind is replaced if it belongs to this
-  // user. Every local user may connect, whatever the umask; connections wait until Start. While
-  // the socket is made there is a file `path`.lock beside it.
-  // INVALID_ARGUMENT: `path` is not absolute, or too long. UNAVAILABLE: something else is there,
-  // a socket in use among others, or the folder cannot be used.
+  // Creates the socket. A socket that a dead daemon left behind is replaced if it belongs
+  // to this user. Every local user may connect, for any umask; connections wait until Start.
+  // During this call there is a file `path`.lock next to the socket.
+  // INVALID_ARGUMENT: `path` is not absolute, or too long. UNAVAILABLE: another file or a
+  // socket in use is at the path, or the folder cannot be used.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Bind(const std::string& path);
-  // Stops.
+  // Calls Stop.
   ~LocalSocket();
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;
 
   void Start(Options options, std::shared_ptr<PassedDescriptors> passed);
-  // Ends the connections, and removes the socket if it is still this one.
+  // Ends the connections, and removes the socket if it is still at the path.
   void Stop();
 
  private:
-  // What the threads share; lives as long as the last of them.
+  // State shared by the threads; lives as long as the last of them.
   class State;
 
   LocalSocket(std::string path, int socket, dev_t device, ino_t inode)
@@ -77,7 +78,7 @@ class LocalSocket {
 
   const std::string path_;
   int socket_;
-  // Of the path when it was made.
+  // Device and inode of the socket.
   const dev_t device_;
   const ino_t inode_;
   std::shared_ptr<State> state_;  // Null: not started.

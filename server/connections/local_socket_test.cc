@@ -76,7 +76,7 @@ class LocalSocketTest : public ::testing::Test {
   LocalAnswer Pass(const std::vector<int>& fds, const std::string& packet = kRequest) {
     return PassDescriptors(path_, packet, fds);
   }
-  // The same of one descriptor, which is closed.
+  // Passes one descriptor and closes it.
   LocalAnswer PassAndClose(int fd) {
     EXPECT_GE(fd, 0);
     LocalAnswer answer = Pass({fd});
@@ -91,7 +91,7 @@ class LocalSocketTest : public ::testing::Test {
   std::unique_ptr<LocalSocket> socket_;
 };
 
-TEST_F(LocalSocketTest, ADescriptorIsKeptUnderItsToken) {
+TEST_F(LocalSocketTest, ADescriptorIsStoredUnderItsToken) {
   Start();
   const int fd = NewMemory(4096, true);
   ASSERT_EQ(ftruncate(fd, 8192), 0);
@@ -103,13 +103,13 @@ TEST_F(LocalSocketTest, ADescriptorIsKeptUnderItsToken) {
   ASSERT_EQ(fstat(fd, &sent), 0);
   ASSERT_EQ(fstat(*taken, &received), 0);
   EXPECT_EQ(sent.st_ino, received.st_ino);
-  // Children of the daemon do not get it.
+  // Child processes of the daemon do not inherit it.
   EXPECT_EQ(fcntl(*taken, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
   close(*taken);
   close(fd);
 }
 
-TEST_F(LocalSocketTest, OtherPacketsAreRefusedAndLeaveNothing) {
+TEST_F(LocalSocketTest, InvalidPacketsAreRefusedAndLeakNothing) {
   Start();
   const int fd = NewMemory(4096, true);
   const size_t before = Descriptors();
@@ -128,7 +128,7 @@ TEST_F(LocalSocketTest, OtherPacketsAreRefusedAndLeaveNothing) {
   ExpectRefused(Pass({fd, fd, fd}), bad, "more than one");
   ExpectRefused(Pass(std::vector<int>(200, fd)), bad, "more than one");
   ExpectRefused(Pass({fd}, ""), bad, "0 bytes");
-  // Some that leave at once, with and without a packet.
+  // Clients that disconnect immediately, with and without a packet.
   for (int i = 0; i < 10; ++i) {
     const int connection = ConnectLocal(path_);
     ASSERT_GE(connection, 0);
@@ -174,7 +174,7 @@ TEST_F(LocalSocketTest, OnlySharedMemoryThatNobodyCanTruncateIsAccepted) {
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
   for (const int flags : {O_RDONLY, O_WRONLY, O_PATH}) {
     const LocalAnswer answer = PassAndClose(open(link.c_str(), flags));
-    // The kernel says nothing of the seals of one that is a mere path.
+    // The kernel does not report the seals of a descriptor that was opened with O_PATH.
     if (flags == O_PATH) {
       EXPECT_GT(answer.code, 0);
     } else {
@@ -191,7 +191,7 @@ TEST_F(LocalSocketTest, OnlySharedMemoryThatNobodyCanTruncateIsAccepted) {
   EXPECT_EQ(passed_->size(), 0u);
 }
 
-TEST_F(LocalSocketTest, WithoutIdentitiesMemoryNeedNotBeSealed) {
+TEST_F(LocalSocketTest, WithoutIdentitiesMemoryDoesNotNeedSeals) {
   LocalSocket::Options options = Defaults();
   options.sealed = false;
   Start(std::move(options));
@@ -226,14 +226,14 @@ TEST_F(LocalSocketTest, AUserOverTheLimitOfConnectionsIsRefusedUntilOneEnds) {
                 "2 connections to the local socket of user");
   close(first);
   EXPECT_TRUE(Eventually([&] { return Pass({fd}).code == 0; }));
-  // The other one is served as if nothing had been.
+  // The other connection is not affected.
   EXPECT_TRUE(testing::SendLocal(second, kRequest, {fd}));
   EXPECT_EQ(ReceiveLocal(second).code, 0);
   close(second);
   close(fd);
 }
 
-TEST_F(LocalSocketTest, TheLimitOfAllConnectionsHolds) {
+TEST_F(LocalSocketTest, TheLimitOfAllConnectionsIsEnforced) {
   LocalSocket::Options options = Defaults();
   options.max_connections = 1;
   Start(std::move(options));
@@ -271,8 +271,8 @@ TEST_F(LocalSocketTest, DescriptorsOfASessionThatEndedAreClosed) {
   socket_->Stop();
 }
 
-// A connection that cannot be closed at once: its peer does not read, and SO_LINGER has close()
-// wait for it.
+// A connection that cannot be closed immediately: its peer does not read, and because of
+// SO_LINGER close() waits for it.
 class LingeringConnection {
  public:
   LingeringConnection() {
@@ -296,17 +296,17 @@ class LingeringConnection {
   }
   ~LingeringConnection() { Release(); }
 
-  // Sends it to the socket, whose copy is then the last one.
-  LocalAnswer GiveAway(const std::string& path) {
+  // Sends the connection to the socket, which then has the last copy.
+  LocalAnswer PassTo(const std::string& path) {
     const int connection = ConnectLocal(path);
     EXPECT_TRUE(testing::SendLocal(connection, kRequest, {fd_}));
-    // Only a descriptor that nobody else has lingers.
+    // close() only lingers for the last copy of a descriptor.
     close(std::exchange(fd_, -1));
     LocalAnswer answer = ReceiveLocal(connection);
     close(connection);
     return answer;
   }
-  // Lets it be closed.
+  // Allows the connection to be closed.
   void Release() {
     if (fd_ >= 0) close(std::exchange(peer_, -1)), close(std::exchange(fd_, -1));
     if (peer_ >= 0) close(std::exchange(peer_, -1));
@@ -317,10 +317,10 @@ class LingeringConnection {
   int peer_ = -1;
 };
 
-TEST_F(LocalSocketTest, ADescriptorThatCannotBeClosedDelaysNeitherOthersNorTheEnd) {
+TEST_F(LocalSocketTest, ADescriptorThatCannotBeClosedDelaysNeitherOthersNorStop) {
   Start();
   LingeringConnection lingering;
-  ExpectRefused(lingering.GiveAway(path_), absl::StatusCode::kInvalidArgument,
+  ExpectRefused(lingering.PassTo(path_), absl::StatusCode::kInvalidArgument,
                 "not one of shared memory");
   EXPECT_EQ(PassAndClose(NewMemory(4096, true)).code, 0);
   const auto begin = std::chrono::steady_clock::now();
@@ -329,7 +329,7 @@ TEST_F(LocalSocketTest, ADescriptorThatCannotBeClosedDelaysNeitherOthersNorTheEn
   lingering.Release();
 }
 
-TEST_F(LocalSocketTest, TheEndDoesNotWaitForSilentConnections) {
+TEST_F(LocalSocketTest, StopDoesNotWaitForSilentConnections) {
   LocalSocket::Options options = Defaults();
   options.packet_timeout = std::chrono::hours(1);
   Start(std::move(options));
@@ -350,7 +350,7 @@ TEST_F(LocalSocketTest, EveryLocalUserMayConnectWhateverTheUmask) {
   EXPECT_EQ(file.st_mode & 0777, 0666u);
 }
 
-TEST_F(LocalSocketTest, PathsThatCannotBeASocketsAreRefused) {
+TEST_F(LocalSocketTest, InvalidSocketPathsAreRefused) {
   for (const std::string& path : {std::string(""), std::string("socket"), folder_.path() + "/",
                                   std::string("@name"), path_ + std::string(1, '\0')}) {
     ExpectError(LocalSocket::Bind(path).status(), absl::StatusCode::kInvalidArgument,
@@ -366,7 +366,7 @@ TEST_F(LocalSocketTest, PathsThatCannotBeASocketsAreRefused) {
               "No such file");
 }
 
-TEST_F(LocalSocketTest, WhatAnotherHasMadeThereIsLeftAlone) {
+TEST_F(LocalSocketTest, FilesOfOthersAreNotReplaced) {
   std::ofstream(path_) << "text";
   ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable, "not a socket");
   std::filesystem::remove(path_);
@@ -379,7 +379,7 @@ TEST_F(LocalSocketTest, WhatAnotherHasMadeThereIsLeftAlone) {
   ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable, "in use");
   EXPECT_EQ(PassAndClose(NewMemory(4096, true)).code, 0);
 
-  // One that took its place stays when this one ends.
+  // A socket that has replaced this one is not removed when this one stops.
   std::filesystem::rename(path_, path_ + ".moved");
   auto next = LocalSocket::Bind(path_);
   ASSERT_TRUE(next.ok()) << next.status();
@@ -389,8 +389,8 @@ TEST_F(LocalSocketTest, WhatAnotherHasMadeThereIsLeftAlone) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(LocalSocketTest, ALockOnTheFolderHoldsNobodyBack) {
-  // Whoever may list the folder can have it.
+TEST_F(LocalSocketTest, ALockOnTheFolderDoesNotBlockBind) {
+  // Any user who may list the folder can lock it.
   const int folder = open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_GE(folder, 0);
   ASSERT_EQ(flock(folder, LOCK_SH | LOCK_NB), 0);
@@ -400,7 +400,7 @@ TEST_F(LocalSocketTest, ALockOnTheFolderHoldsNobodyBack) {
   close(folder);
 }
 
-TEST_F(LocalSocketTest, WhatStandsInTheWayOfTheLockIsNamed) {
+TEST_F(LocalSocketTest, AnUnusableLockFileIsNamed) {
   const std::string lock = path_ + ".lock";
   const int held = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ASSERT_GE(held, 0);
@@ -408,7 +408,7 @@ TEST_F(LocalSocketTest, WhatStandsInTheWayOfTheLockIsNamed) {
   ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable,
               "another process has locked " + lock);
   EXPECT_TRUE(std::filesystem::exists(lock));
-  // What a daemon leaves that was killed meanwhile.
+  // A daemon that was killed meanwhile leaves an unlocked file.
   close(held);
   EXPECT_TRUE(LocalSocket::Bind(path_).ok());
   EXPECT_FALSE(std::filesystem::exists(lock));
@@ -418,7 +418,7 @@ TEST_F(LocalSocketTest, WhatStandsInTheWayOfTheLockIsNamed) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/elsewhere"));
   std::filesystem::remove(lock);
 
-  if (geteuid() != 0) return;  // Only root can make another user's file.
+  if (geteuid() != 0) return;  // Only root can change a file's owner.
   std::ofstream(lock) << "";
   ASSERT_EQ(chown(lock.c_str(), 1, 1), 0);
   ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable,
@@ -426,7 +426,7 @@ TEST_F(LocalSocketTest, WhatStandsInTheWayOfTheLockIsNamed) {
   EXPECT_TRUE(std::filesystem::exists(lock));
 }
 
-// What a daemon leaves that was killed.
+// Leaves a socket as a killed daemon does.
 void LeaveSocket(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
@@ -444,7 +444,7 @@ TEST_F(LocalSocketTest, AnAbandonedSocketIsReplaced) {
 }
 
 TEST_F(LocalSocketTest, AnAbandonedSocketOfAnotherUserIsLeftAlone) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's socket";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can change a socket's owner";
   LeaveSocket(path_);
   ASSERT_EQ(chown(path_.c_str(), 1, 1), 0);
   ExpectError(LocalSocket::Bind(path_).status(), absl::StatusCode::kUnavailable,
@@ -452,7 +452,7 @@ TEST_F(LocalSocketTest, AnAbandonedSocketOfAnotherUserIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
-TEST_F(LocalSocketTest, OfSeveralThatStartAtOnceOneGetsAnAbandonedPath) {
+TEST_F(LocalSocketTest, OnlyOneOfSeveralConcurrentBindsGetsAnAbandonedPath) {
   constexpr int kThreads = 8;
   for (int round = 0; round < 20; ++round) {
     LeaveSocket(path_);
@@ -471,7 +471,7 @@ TEST_F(LocalSocketTest, OfSeveralThatStartAtOnceOneGetsAnAbandonedPath) {
     }
     EXPECT_EQ(winners, 1);
     const int connection = ConnectLocal(path_);
-    EXPECT_GE(connection, 0) << "the winner's socket is the one at the path";
+    EXPECT_GE(connection, 0) << "the socket at the path is not that of the successful Bind";
     close(connection);
   }
 }

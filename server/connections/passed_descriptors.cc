@@ -13,7 +13,7 @@
 namespace resident {
 namespace {
 
-// 128 random bits as hexadecimal digits.
+// Returns 128 random bits as hexadecimal digits.
 std::string NewToken() {
   char bits[16];
   size_t have = 0;
@@ -58,7 +58,8 @@ absl::StatusOr<int> PassedDescriptors::Take(const std::string& token, const std:
                                             Clock::time_point now) {
   absl::MutexLock lock(&mu_);
   const auto found = passed_.find(token);
-  // The message is the same for all of these, so that it does not say which tokens there are.
+  // The message is the same for all of these cases, so that it does not reveal which tokens
+  // exist.
   if (found == passed_.end() || found->second.session != session || found->second.expires <= now) {
     return errors::UnknownDescriptorToken(static_cast<uint32_t>(limits_.lifetime.count()));
   }

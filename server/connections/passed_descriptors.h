@@ -1,8 +1,8 @@
 // PassedDescriptors: descriptors of shared memory that clients passed over the local socket
-// (local_socket.h) and that no import has taken yet.
+// (local_socket.h) and that have not been imported yet.
 //
-// Each is kept under a token of 128 random bits for the session that passed it. The token is good
-// for one import by that session, within a limited time.
+// Each is stored under a token of 128 random bits for the session that passed it. The token
+// is valid for one import by that session, within a limited time.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -39,22 +39,23 @@ class PassedDescriptors {
 
   PassedDescriptors() : PassedDescriptors(Limits{}) {}
   explicit PassedDescriptors(const Limits& limits) : limits_(limits) {}
-  // Closes them.
+  // Closes the remaining descriptors.
   ~PassedDescriptors();
   PassedDescriptors(const PassedDescriptors&) = delete;
   PassedDescriptors& operator=(const PassedDescriptors&) = delete;
 
-  // The token. If it is OK the descriptor belongs to this object, otherwise still to the caller.
-  // `user`: the peer's, for whom there is a limit. RESOURCE_EXHAUSTED: a limit.
+  // Returns the token. On success this object owns the descriptor, otherwise the caller
+  // keeps it. `user`: the peer's user, for the limit per user. RESOURCE_EXHAUSTED: a limit
+  // was reached.
   absl::StatusOr<std::string> Add(const std::string& session, uid_t user, int fd,
                                   Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The descriptor, which the caller closes. NOT_FOUND: the token is unknown, was taken, has
-  // expired, or belongs to another session (for which it stays good).
+  // Returns the descriptor, which the caller closes. NOT_FOUND: the token is unknown, was
+  // already used, has expired, or belongs to another session (for which it stays valid).
   absl::StatusOr<int> Take(const std::string& token, const std::string& session,
                            Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Closes those that have expired and those whose session has ended.
+  // Closes descriptors that have expired or whose session has ended.
   void Sweep(Clock::time_point now, const std::function<bool(const std::string&)>& is_session)
       ABSL_LOCKS_EXCLUDED(mu_);
 

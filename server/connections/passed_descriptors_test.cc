@@ -32,7 +32,7 @@ void ExpectRefused(const absl::Status& status, absl::StatusCode code, const std:
   EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
 }
 
-TEST(PassedDescriptorsTest, ATokenIsGoodOnceForItsSession) {
+TEST(PassedDescriptorsTest, ATokenIsValidOnceForItsSession) {
   PassedDescriptors passed;
   const Clock::time_point now = Clock::now();
   const int fd = NewDescriptor();
@@ -41,7 +41,7 @@ TEST(PassedDescriptorsTest, ATokenIsGoodOnceForItsSession) {
   EXPECT_EQ(token->size(), 32u);
   ExpectRefused(passed.Take(*token, "bob", now).status(), absl::StatusCode::kNotFound, "session");
   ExpectRefused(passed.Take("", "alice", now).status(), absl::StatusCode::kNotFound, "30 s");
-  // What another session tried changed nothing.
+  // The attempt of another session had no effect.
   const auto taken = passed.Take(*token, "alice", now);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(*taken, fd);
@@ -68,7 +68,7 @@ TEST(PassedDescriptorsTest, ATokenExpiresAndItsDescriptorIsClosed) {
   ASSERT_TRUE(token.ok());
   passed.Sweep(now + milliseconds(999), EverySession);
   EXPECT_TRUE(IsOpen(fd));
-  // Before anybody has swept.
+  // An expired token is refused even before the sweep.
   ExpectRefused(passed.Take(*token, "alice", now + milliseconds(1000)).status(),
                 absl::StatusCode::kNotFound, "more than 1 s ago");
   passed.Sweep(now + milliseconds(1000), EverySession);
@@ -87,13 +87,13 @@ TEST(PassedDescriptorsTest, TheEndOfASessionClosesItsDescriptors) {
   EXPECT_TRUE(IsOpen(open));
 }
 
-TEST(PassedDescriptorsTest, LimitsOfSessionsUsersAndAllHold) {
+TEST(PassedDescriptorsTest, LimitsPerSessionUserAndInTotalAreEnforced) {
   PassedDescriptors passed({.in_all = 4, .of_user = 3, .of_session = 2});
   const auto add = [&](const std::string& session, uid_t user) {
     const int fd = NewDescriptor();
     const absl::Status status = passed.Add(session, user, fd, Clock::now()).status();
     if (!status.ok()) {
-      EXPECT_TRUE(IsOpen(fd)) << "what is refused stays its caller's";
+      EXPECT_TRUE(IsOpen(fd)) << "a refused descriptor was closed";
       close(fd);
     }
     return status;
@@ -107,7 +107,7 @@ TEST(PassedDescriptorsTest, LimitsOfSessionsUsersAndAllHold) {
   ExpectRefused(add("e", 2), absl::StatusCode::kResourceExhausted, "4 descriptors of all clients");
 }
 
-TEST(PassedDescriptorsTest, WhatIsLeftIsClosedWithIt) {
+TEST(PassedDescriptorsTest, DestructorClosesRemainingDescriptors) {
   const int fd = NewDescriptor();
   {
     PassedDescriptors passed;

@@ -1,4 +1,4 @@
-// Who may, through a real daemon: TLS, tokens, the policy, and how they change while it
+// Access control through a real daemon: TLS, tokens, the policy, and their reload while it
 // serves.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ constexpr char kNothingToken[] = "nothing-token";
 class Folder {
  public:
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-  // As a whole, like a careful editor.
+  // Replaces the file atomically.
   std::string Write(const std::string& name, const std::string& text) const {
     std::ofstream(Path(name + ".new")) << text;
     std::filesystem::rename(Path(name + ".new"), Path(name));
@@ -87,7 +87,7 @@ std::shared_ptr<grpc::ChannelCredentials> Tls(const std::string& ca,
   return grpc::SslCredentials({ca, client.key, client.certificate});
 }
 
-// One unary call with an empty message; `authorization` empty: none.
+// One unary call; an `authorization` metadata entry for each element of `authorizations`.
 grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                   const std::vector<std::string>& authorizations = {},
                   std::chrono::seconds deadline = std::chrono::seconds(60),
@@ -113,7 +113,7 @@ std::string Bearer(const std::string& token) { return "Bearer " + token; }
 
 constexpr char kStatus[] = "/resident.v1.Admin/Status";
 
-// Whether the call was refused for who made it.
+// Whether the call was refused because of the caller's identity.
 bool Denied(const grpc::Status& status) {
   const std::string& message = status.error_message();
   return (status.error_code() == StatusCode::PERMISSION_DENIED &&
@@ -133,7 +133,7 @@ class PolicyTest : public ::testing::Test {
   grpc::Status Call(const std::string& method, const std::string& token) {
     return testing::Call(channel_, method, {Bearer(token)});
   }
-  // Rewrites the policy and waits until the daemon says so.
+  // Rewrites the policy and waits until the daemon logs the reload.
   void SetPolicy(const std::string& text) {
     const size_t before = Count("--policy");
     folder_.Write("policy", text);
@@ -144,7 +144,7 @@ class PolicyTest : public ::testing::Test {
     folder_.Write("tokens", text);
     EXPECT_TRUE(Eventually([&] { return Count("--token_file") > before; }));
   }
-  // How often the daemon's log says that the flag's file was reloaded, or could not be.
+  // How many times the daemon's log reports a reload of the flag's file, or a failed one.
   size_t Count(const std::string& flag) const {
     const std::string log = daemon_.Output();
     size_t count = 0;
@@ -180,24 +180,24 @@ TEST_F(PolicyTest, EveryMethodIsRefusedWithoutItsRole) {
     EXPECT_TRUE(Denied(anonymous)) << method << ": " << anonymous.error_message();
     for (const auto& caller : callers) {
       const bool allowed = rule.roles.Intersects(caller.roles);
-      // The daemon could not be asked anything afterwards.
+      // After a drain the daemon would refuse all other calls.
       if (allowed && method == "/resident.v1.Admin/Drain") continue;
-      // A stream that is let in would go on.
+      // An admitted stream would stay open.
       const grpc::Status status = testing::Call(channel_, method, {Bearer(caller.token)},
                                                 std::chrono::seconds(allowed ? 1 : 60));
       EXPECT_EQ(Denied(status), !allowed)
           << method << " " << caller.token << ": " << status.error_message();
     }
   }
-  // A method that does not exist is told apart from one that is refused, and by nobody's role.
+  // An unknown method has another error than a refused one, for every role.
   for (const char* token : {kAdminToken, kNothingToken}) {
-    EXPECT_EQ(Call("/resident.v1.Executor/NotYetThought", token).error_code(),
+    EXPECT_EQ(Call("/resident.v1.Executor/NoSuchMethod", token).error_code(),
               StatusCode::UNIMPLEMENTED);
   }
   EXPECT_TRUE(testing::Call(channel_, "/grpc.health.v1.Health/Check").ok());
 }
 
-TEST_F(PolicyTest, HostileCredentialsAreRefusedAndTheDaemonServesOn) {
+TEST_F(PolicyTest, HostileCredentialsAreRefusedAndTheDaemonKeepsServing) {
   for (const std::vector<std::string>& authorizations :
        std::vector<std::vector<std::string>>{{"Bearer wrong"},
                                              {"Bearer "},
@@ -213,12 +213,12 @@ TEST_F(PolicyTest, HostileCredentialsAreRefusedAndTheDaemonServesOn) {
     EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << authorizations[0];
     EXPECT_THAT(status.error_message(), HasSubstr("Fix: "));
   }
-  // gRPC's own limit on metadata comes first, and may cost the connection.
+  // gRPC's own limit on metadata applies first, and may close the connection.
   EXPECT_FALSE(testing::Call(Open(daemon_), kStatus, {Bearer(std::string(1'000'000, 'x'))}).ok());
   EXPECT_TRUE(Call(kStatus, kSubmitToken).ok());
 }
 
-TEST_F(PolicyTest, ASessionIsItsIdentitysAlone) {
+TEST_F(PolicyTest, OnlyItsOwnIdentityMayUseASession) {
   folder_.Write("policy", R"({"identities": {
       "submitter": {"roles": ["submit"]}, "admin": {"roles": ["submit", "admin"]}}})");
   daemon_.Kill(SIGHUP);
@@ -249,7 +249,7 @@ TEST_F(PolicyTest, ASessionIsItsIdentitysAlone) {
   stream->Finish();
 }
 
-TEST_F(PolicyTest, OperatorsAndQuotasHold) {
+TEST_F(PolicyTest, OperatorPrefixesAndQuotasAreEnforced) {
   SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"],
       "operators": {"submit": ["add", "test.spin"]},
       "quotas": {"tasks_in_flight": 4, "buffer_mib": 1}}}})");
@@ -267,7 +267,7 @@ TEST_F(PolicyTest, OperatorsAndQuotasHold) {
   const absl::Status many = add(5);
   EXPECT_EQ(many.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(many.message()), HasSubstr("tasks_in_flight"));
-  EXPECT_TRUE(add(4).ok()) << "what was refused is not in flight";
+  EXPECT_TRUE(add(4).ok()) << "refused tasks are counted as in flight";
 
   client::TaskBatch fill("fill");
   fill.Return<float>({2}).Scalar(1.0);
@@ -278,7 +278,7 @@ TEST_F(PolicyTest, OperatorsAndQuotasHold) {
   EXPECT_EQ(program.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(program.message()), HasSubstr("'flux.run'"));
 
-  // Of the identity, whatever the session.
+  // The quota is the identity's, across sessions.
   auto held = (*client)->Allocate<uint8_t>({600 << 10});
   ASSERT_TRUE(held.ok()) << held.status();
   auto second = client::Client::Connect(daemon_.address(), options);
@@ -290,11 +290,11 @@ TEST_F(PolicyTest, OperatorsAndQuotasHold) {
   EXPECT_TRUE((*second)->Allocate<uint8_t>({600 << 10}).ok());
 }
 
-TEST_F(PolicyTest, OperatorsAreChangedByThoseWhoMayAlone) {
+TEST_F(PolicyTest, OnlyAllowedIdentitiesChangeOperators) {
   SetPolicy(R"({"identities": {"installer": {"roles": ["install"],
       "operators": {"install": ["rank."]}}}})");
   const auto operators = v1::Operators::NewStub(channel_);
-  // Of each call that changes an operator: whether it was refused for who made it.
+  // For each call that changes an operator: whether it was refused because of the identity.
   const auto refused = [&](const std::string& name) {
     std::vector<bool> refusals;
     const auto call = [&](auto request, const auto& send) {
@@ -345,7 +345,7 @@ TEST_F(PolicyTest, AnInstallerInstallsWithinPrefixAndQuota) {
   const absl::Status other = install("other");
   EXPECT_EQ(other.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(other.message()), HasSubstr("may not change operator 'other'"));
-  EXPECT_TRUE(install("rank.second").ok()) << "what was refused is not counted";
+  EXPECT_TRUE(install("rank.second").ok()) << "the refused install was counted";
   const absl::Status third = install("rank.third");
   EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(third.message()), HasSubstr("installs_per_minute"));
@@ -364,11 +364,11 @@ TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
   EXPECT_EQ(Call(kStatus, kAdminToken).error_code(), StatusCode::PERMISSION_DENIED);
 }
 
-TEST_F(PolicyTest, APolicyThatEverybodyMayWriteIsNotTaken) {
+TEST_F(PolicyTest, APolicyThatEveryUserMayWriteIsNotLoaded) {
   const auto log_has = [&](const std::string& text) {
     return Eventually([&] { return daemon_.Output().find(text) != std::string::npos; });
   };
-  // Taken with a warning: those of the group are at least known.
+  // Loaded with a warning: the members of the group are at least known.
   std::ofstream(folder_.Path("next")) << R"({"identities": {"submitter": {"roles": ["submit"]},
       "admin": {"roles": ["admin"]}}})";
   ASSERT_EQ(chmod(folder_.Path("next").c_str(), 0664), 0);
@@ -383,12 +383,12 @@ TEST_F(PolicyTest, APolicyThatEverybodyMayWriteIsNotTaken) {
   std::filesystem::rename(folder_.Path("next"), policy_);
   EXPECT_TRUE(log_has("may be written by every user of this machine (mode 0666)"));
   EXPECT_EQ(Call(kStatus, kInstallToken).error_code(), StatusCode::PERMISSION_DENIED);
-  // The mode is enough of a change.
+  // A change of the mode triggers a reload.
   ASSERT_EQ(chmod(policy_.c_str(), 0600), 0);
   EXPECT_TRUE(Eventually([&] { return Call(kStatus, kInstallToken).ok(); }));
 }
 
-TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
+TEST_F(PolicyTest, RevokingATokenEndsItsSessionsAndStreams) {
   client::Options options;
   options.credentials.token = kSubmitToken;
   auto client = client::Client::Connect(daemon_.address(), options);
@@ -401,7 +401,7 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
   ASSERT_TRUE((*stream)->Send(batch).get().ok());
 
   SetTokens(TokenLine("admin", kAdminToken));
-  // The stream ends by itself; a batch that is sent meanwhile is refused.
+  // The daemon ends the stream; a batch that is sent meanwhile is refused.
   absl::Status last;
   EXPECT_TRUE(Eventually([&] {
     auto answer = (*stream)->Send(batch);
@@ -410,7 +410,7 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
   }));
   EXPECT_EQ((*stream)->Finish().code(), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ((*client)->Run(batch).status().code(), absl::StatusCode::kUnauthenticated);
-  // So does the session.
+  // The session also ends.
   options.credentials.token = kAdminToken;
   options.session = false;
   auto admin = client::Client::Connect(daemon_.address(), options);
@@ -425,7 +425,7 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsSessionsAndStreams) {
   }));
 }
 
-TEST_F(PolicyTest, WhatIsWithdrawnEndsTransfersThatStandStill) {
+TEST_F(PolicyTest, RevokingATokenEndsStalledTransfers) {
   SetPolicy(R"({"identities": {
       "submitter": {"roles": ["submit"]}, "admin": {"roles": ["submit", "admin"]}}})");
   const auto sessions = v1::Sessions::NewStub(channel_);
@@ -449,7 +449,7 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsTransfersThatStandStill) {
   v1::AllocateResponse allocated;
   ASSERT_TRUE(buffers->Allocate(&allocate, request, &allocated).ok());
 
-  // An upload of which nothing more comes, and a download that is not read.
+  // An upload that sends nothing more, and a download that is not read.
   grpc::ClientContext upload_context;
   prepare(upload_context);
   v1::UploadResponse uploaded;
@@ -460,14 +460,14 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsTransfersThatStandStill) {
   ASSERT_TRUE(upload->Write(piece));
   grpc::ClientContext download_context;
   prepare(download_context);
-  v1::DownloadRequest wanted;
-  wanted.set_buffer_id(allocated.buffer().id());
-  const auto download = buffers->Download(&download_context, wanted);
+  v1::DownloadRequest download_request;
+  download_request.set_buffer_id(allocated.buffer().id());
+  const auto download = buffers->Download(&download_context, download_request);
   v1::DownloadResponse got;
   ASSERT_TRUE(download->Read(&got));
 
   SetTokens(TokenLine("admin", kAdminToken));
-  // The daemon waits for transfers that are under way: there are none left.
+  // Drain waits for transfers in progress: there must be none left.
   grpc::ClientContext drain_context;
   drain_context.AddMetadata("authorization", Bearer(kAdminToken));
   v1::DrainRequest drain;
@@ -481,7 +481,7 @@ TEST_F(PolicyTest, WhatIsWithdrawnEndsTransfersThatStandStill) {
   EXPECT_FALSE(download->Finish().ok());
 }
 
-TEST_F(PolicyTest, StatusNamesOtherIdentitiesClientsToAdminsAlone) {
+TEST_F(PolicyTest, OnlyAdminsSeeClientsOfOtherIdentitiesInStatus) {
   client::Options options;
   options.client_name = "a name of its own";
   options.credentials.token = kSubmitToken;
@@ -503,7 +503,7 @@ TEST_F(PolicyTest, StatusNamesOtherIdentitiesClientsToAdminsAlone) {
   EXPECT_EQ(clients_seen_by(kInstallToken), "");
 }
 
-TEST_F(PolicyTest, WhyAnEngineEndedIsSaidToAdminsAlone) {
+TEST_F(PolicyTest, OnlyAdminsSeeWhyAnEngineEnded) {
   const auto device_seen_by = [&](const char* token) {
     grpc::ClientContext context;
     context.AddMetadata("authorization", Bearer(token));
@@ -511,7 +511,8 @@ TEST_F(PolicyTest, WhyAnEngineEndedIsSaidToAdminsAlone) {
     EXPECT_TRUE(v1::Admin::NewStub(channel_)->Status(&context, v1::StatusRequest(), &status).ok());
     return status.devices_size() == 0 ? v1::DeviceStatus() : status.devices(0);
   };
-  // Until it is given up, so that the state stays.
+  // Kill the engine until the device is given up, so that its state does not change any
+  // more.
   int64_t killed = 0;
   EXPECT_TRUE(Eventually([&] {
     const v1::DeviceStatus device = device_seen_by(kAdminToken);
@@ -529,7 +530,7 @@ TEST_F(PolicyTest, WhyAnEngineEndedIsSaidToAdminsAlone) {
   }
 }
 
-TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthers) {
+TEST(SharesTest, OneIdentityCannotUseUpSessionsConnectionsWatchesAndInstalls) {
   const Folder folder;
   const Daemon daemon(
       {"--policy=" + folder.Write("policy", R"({"identities": {
@@ -567,7 +568,7 @@ TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthe
                 {"identity 'greedy' has 12 of 16 sessions", "--max_sessions"});
   EXPECT_TRUE(open_session("modest").ok());
 
-  // Connections with work and without a session.
+  // Connections that have work but no session.
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::SubmitRequest, v1::SubmitResponse>>>
       streams;
   const auto open_connection = [&](const char* token) {
@@ -610,7 +611,7 @@ TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthe
   const absl::Status installed = install("modest", "second");
   EXPECT_TRUE(installed.ok()) << installed;
 
-  // Watches. What was installed is an event for each.
+  // Watches. Each receives the installs above as events.
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchResponse>>> watches;
   const auto open_watch = [&](const char* token) {
     v1::WatchRequest request;
@@ -636,10 +637,10 @@ TEST(SharesTest, OneIdentityLeavesSessionsConnectionsWatchesAndInstallsToTheOthe
   finish(watches);
 }
 
-TEST(SharesTest, WithoutAPolicyAnAddressLeavesSessionsToTheOthers) {
+TEST(SharesTest, WithoutAPolicyOneAddressCannotUseUpSessions) {
   const Daemon daemon({"--max_sessions=8"});
   const std::string port = daemon.address().substr(daemon.address().rfind(':') + 1);
-  // A connection from this address of the loopback network.
+  // Opens a connection from this address of the loopback network.
   const auto connect = [&](const char* from) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -673,7 +674,7 @@ TEST(SharesTest, WithoutAPolicyAnAddressLeavesSessionsToTheOthers) {
   for (const auto& session : sessions) (void)session->Finish();
 }
 
-TEST_F(PolicyTest, ATokenThatTheCommandMadeLetsItIn) {
+TEST_F(PolicyTest, ATokenFromTheCommandIsAccepted) {
   const std::string program = std::string(std::getenv("TEST_SRCDIR")) + "/" +
                               std::getenv("TEST_WORKSPACE") + "/client/residentctl";
   const auto run = [&](const std::string& arguments) {
@@ -693,7 +694,7 @@ TEST_F(PolicyTest, ATokenThatTheCommandMadeLetsItIn) {
   EXPECT_EQ(run(status).first, 4);
   SetTokens(output.substr(output.find("admin ")));
   EXPECT_EQ(run(status).first, 0) << run(status).second;
-  // In the clear, to another machine: not even tried.
+  // The client refuses to send a token unencrypted to another machine.
   const auto [far, why] = run("status --server=192.0.2.1:1 --token_file=" + token);
   EXPECT_EQ(far, 4);
   EXPECT_THAT(why, HasSubstr("in the clear"));
@@ -711,7 +712,7 @@ class TlsTest : public ::testing::Test {
   Authority other_ca_{"another CA"};
 };
 
-TEST_F(TlsTest, TheServerIsCheckedAndNothingGoesInTheClear) {
+TEST_F(TlsTest, TheServerIsVerifiedAndPlaintextIsRefused) {
   Daemon daemon(TlsFlags(ca_.Issue("server", kServerNames)));
   EXPECT_TRUE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
   EXPECT_EQ(Call(Open(daemon, Tls(other_ca_.certificate())), kStatus).error_code(),
@@ -728,7 +729,7 @@ TEST_F(TlsTest, TheServerIsCheckedAndNothingGoesInTheClear) {
   EXPECT_TRUE(client::IsUnreachable(client::Client::Connect(daemon.address(), options).status()));
 }
 
-TEST_F(TlsTest, ClientCertificatesSayWhoCalls) {
+TEST_F(TlsTest, ClientCertificatesIdentifyTheCaller) {
   auto flags = TlsFlags(ca_.Issue("server", kServerNames));
   flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
   flags.push_back("--policy=" + folder_.Write("policy", R"({"identities": {
@@ -739,7 +740,7 @@ TEST_F(TlsTest, ClientCertificatesSayWhoCalls) {
     return Call(Open(daemon, Tls(ca_.certificate(), client)), method);
   };
   constexpr char kPark[] = "/resident.v1.Admin/Park";
-  // The URI counts before the common name.
+  // The URI has priority over the common name.
   const IssuedCertificate alice = ca_.Issue("alice", "URI:spiffe://test/alice,DNS:bob");
   EXPECT_TRUE(call(alice, kStatus).ok());
   ExpectRefused(call(alice, kPark), StatusCode::PERMISSION_DENIED, {"'spiffe://test/alice'"});
@@ -754,7 +755,7 @@ TEST_F(TlsTest, ClientCertificatesSayWhoCalls) {
   EXPECT_EQ(call(other_ca_.Issue("bob", ""), kStatus).error_code(), StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, ACommonNameAndAUriNeverStandForEachOther) {
+TEST_F(TlsTest, ACommonNameIsNeverMistakenForAUri) {
   auto flags = TlsFlags(ca_.Issue("server", kServerNames));
   flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
   flags.push_back("--policy=" + folder_.Write("policy", R"({"identities": {
@@ -772,12 +773,12 @@ TEST_F(TlsTest, ACommonNameAndAUriNeverStandForEachOther) {
     ExpectRefused(call(name, "DNS:test"), StatusCode::UNAUTHENTICATED, {"common name", name});
   }
   ExpectRefused(call("anyone", "URI:bob"), StatusCode::UNAUTHENTICATED, {"'bob'", "no scheme"});
-  // The URI is what counts, also where it does not let its owner in.
+  // Only the URI counts, even if it has no rights and the common name has.
   ExpectRefused(call("bob", "URI:spiffe://test/mallory"), StatusCode::PERMISSION_DENIED,
                 {"'spiffe://test/mallory'"});
 }
 
-TEST_F(TlsTest, WithoutARequiredCertificateATokenWillDo) {
+TEST_F(TlsTest, WithoutARequiredCertificateATokenIsEnough) {
   auto flags = TlsFlags(ca_.Issue("server", kServerNames));
   flags.push_back("--tls_client_ca=" + folder_.Write("ca", ca_.certificate()));
   flags.push_back("--tls_require_client_cert=false");
@@ -797,7 +798,7 @@ TEST_F(TlsTest, CertificatesAreReplacedWhileItServes) {
   const auto before = Open(daemon, Tls(ca_.certificate()));
   EXPECT_TRUE(Call(before, kStatus).ok());
 
-  // Half of the exchange: the key is not the certificate's yet.
+  // Half of the replacement: the new certificate with the old key.
   const IssuedCertificate next = other_ca_.Issue("server", kServerNames);
   folder_.Write("cert", next.certificate);
   EXPECT_TRUE(
@@ -808,15 +809,15 @@ TEST_F(TlsTest, CertificatesAreReplacedWhileItServes) {
   EXPECT_TRUE(
       Eventually([&] { return Call(Open(daemon, Tls(other_ca_.certificate())), kStatus).ok(); }));
   EXPECT_FALSE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
-  EXPECT_TRUE(Call(before, kStatus).ok()) << "a connection that is open stays";
+  EXPECT_TRUE(Call(before, kStatus).ok()) << "an open connection was closed";
 }
 
-TEST_F(TlsTest, FilesThatEverybodyMayWriteAreRefusedAndOthersWarnedOf) {
+TEST_F(TlsTest, FilesThatEveryUserMayWriteAreRefusedAndOthersCauseWarnings) {
   const auto flags = TlsFlags(ca_.Issue("server", kServerNames));
   const auto refused = [&](std::vector<std::string> all, const std::string& path) {
     const mode_t mode = std::filesystem::is_directory(path) ? 0777 : 0646;
     ASSERT_EQ(chmod(path.c_str(), mode), 0);
-    const Daemon::Failure failure = Daemon::StartInVain(all);
+    const Daemon::Failure failure = Daemon::StartExpectingFailure(all);
     EXPECT_EQ(failure.exit.status, 1);
     EXPECT_THAT(failure.output, HasSubstr(path + " may be written by every user"));
     EXPECT_THAT(failure.output, HasSubstr("Fix: chmod o-w " + path));
@@ -842,9 +843,9 @@ TEST_F(TlsTest, FilesThatEverybodyMayWriteAreRefusedAndOthersWarnedOf) {
   EXPECT_TRUE(Call(Open(daemon, Tls(ca_.certificate())), kStatus).ok());
 }
 
-TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {
+TEST(StartTest, AnUnencryptedNetworkIsServedOnlyOnRequest) {
   const auto refused = [](const std::vector<std::string>& flags, const std::string& part) {
-    const Daemon::Failure failure = Daemon::StartInVain(flags);
+    const Daemon::Failure failure = Daemon::StartExpectingFailure(flags);
     EXPECT_EQ(failure.exit.status, 1);
     EXPECT_THAT(failure.output, HasSubstr(part));
     EXPECT_THAT(failure.output, HasSubstr("Fix: "));
@@ -853,7 +854,7 @@ TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {
   const std::string policy = "--policy=" + folder.Write("policy", kFourIdentities);
   refused({"--address=0.0.0.0:0"}, "can be reached from other machines");
   refused({"--address=[::]:0"}, "can be reached from other machines");
-  refused({"--address=0.0.0.0:0", "--insecure_non_loopback", policy}, "in the clear");
+  refused({"--address=0.0.0.0:0", "--insecure_non_loopback", policy}, "sent unencrypted");
   refused({"--tls_cert=" + folder.Path("none")}, "--tls_cert without --tls_key");
   refused({"--tls_client_ca=" + folder.Path("none")}, "--tls_client_ca without --tls_cert");
   refused({"--token_file=" + folder.Path("none")}, "--token_file without --policy");
@@ -861,10 +862,11 @@ TEST(StartTest, ANetworkInTheClearIsServedOnlyWhenAskedTo) {
   refused({"--policy=" + folder.Write("bad", "{")}, "at line 1");
   Daemon trusted({"--insecure_non_loopback"}, "0.0.0.0:0");
   EXPECT_THAT(trusted.Output(), HasSubstr("everybody may do everything"));
-  EXPECT_THAT(trusted.Output(), HasSubstr("warning: --insecure_non_loopback: whoever reaches"));
+  EXPECT_THAT(trusted.Output(),
+              HasSubstr("warning: --insecure_non_loopback: anyone who can reach"));
 }
 
-TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagSaysOtherwise) {
+TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagAllowsIt) {
   auto tls = TlsFlags(ca_.Issue("server", kServerNames));
   const std::string client_ca = "--tls_client_ca=" + folder_.Write("ca", ca_.certificate());
   const std::string allow = "--allow_clients_without_certificates";
@@ -876,7 +878,7 @@ TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagSaysOtherwise) {
   const std::string address = std::string("--address=") + kEverywhere;
   for (const auto& flags : {with({address}), with({address, "--insecure_non_loopback"}),
                             with({address, client_ca, "--tls_require_client_cert=false"})}) {
-    const Daemon::Failure failure = Daemon::StartInVain(flags);
+    const Daemon::Failure failure = Daemon::StartExpectingFailure(flags);
     EXPECT_EQ(failure.exit.status, 1);
     EXPECT_THAT(failure.output, HasSubstr("clients need no certificate"));
     EXPECT_THAT(failure.output, HasSubstr("Fix: "));
@@ -887,8 +889,8 @@ TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagSaysOtherwise) {
     EXPECT_THAT(daemon.Output(), Not(HasSubstr(allow)));
   }
   const Daemon open(with({allow}), kEverywhere);
-  EXPECT_THAT(open.Output(), HasSubstr("warning: " + allow + ": whoever reaches 0.0.0.0:0"));
-  // On the loopback interface the flag is not needed, and nothing is said.
+  EXPECT_THAT(open.Output(), HasSubstr("warning: " + allow + ": anyone who can reach 0.0.0.0:0"));
+  // On the loopback interface the flag is not needed, and there is no warning.
   const Daemon local(tls);
   EXPECT_THAT(local.Output(), Not(HasSubstr(allow)));
 }

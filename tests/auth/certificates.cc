@@ -17,7 +17,7 @@ constexpr long kValidSeconds = 24 * 3600;
 
 void Check(bool done, const char* what) {
   if (done) return;
-  std::cerr << "cannot make a certificate: " << what << "\n";
+  std::cerr << "cannot create a certificate: " << what << "\n";
   std::abort();
 }
 
@@ -41,7 +41,7 @@ void Extend(X509* certificate, X509* issuer, int kind, const std::string& value)
   X509_EXTENSION_free(extension);
 }
 
-// Not signed yet; without an issuer's name.
+// Creates an unsigned certificate without an issuer's name.
 std::shared_ptr<X509> NewCertificate(const std::string& common_name, EVP_PKEY* key, long serial) {
   std::shared_ptr<X509> certificate(X509_new(), &X509_free);
   X509_set_version(certificate.get(), 2);
@@ -72,13 +72,13 @@ Authority::Authority(const std::string& name)
 IssuedCertificate Authority::Issue(const std::string& common_name,
                                    const std::string& alternative_names) {
   const std::shared_ptr<EVP_PKEY> key = NewKey();
-  const std::shared_ptr<X509> made = NewCertificate(common_name, key.get(), next_serial_++);
-  X509_set_issuer_name(made.get(), X509_get_subject_name(certificate_.get()));
+  const std::shared_ptr<X509> issued = NewCertificate(common_name, key.get(), next_serial_++);
+  X509_set_issuer_name(issued.get(), X509_get_subject_name(certificate_.get()));
   if (!alternative_names.empty()) {
-    Extend(made.get(), certificate_.get(), NID_subject_alt_name, alternative_names);
+    Extend(issued.get(), certificate_.get(), NID_subject_alt_name, alternative_names);
   }
-  Check(X509_sign(made.get(), key_.get(), EVP_sha256()) > 0, "signature");
-  return {Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, made.get()); }), Pem([&](BIO* bio) {
+  Check(X509_sign(issued.get(), key_.get(), EVP_sha256()) > 0, "signature");
+  return {Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, issued.get()); }), Pem([&](BIO* bio) {
             return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
           })};
 }

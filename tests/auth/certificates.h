@@ -1,6 +1,6 @@
-// Certificates made on the spot, for tests of TLS.
+// Creates certificates during the test, for tests of TLS.
 //
-// Thread safety: an authority belongs to one thread at a time.
+// Thread safety: use an authority from one thread at a time.
 //
 //   Authority ca("test CA");
 //   const IssuedCertificate server = ca.Issue("server", "DNS:localhost,IP:127.0.0.1");
@@ -15,7 +15,7 @@ struct x509_st;
 
 namespace resident::testing {
 
-// As PEM.
+// In PEM format.
 struct IssuedCertificate {
   std::string certificate;
   std::string key;
@@ -27,7 +27,7 @@ class Authority {
 
   // `alternative_names` as in OpenSSL's configuration: "URI:spiffe://a/b"; may be empty.
   IssuedCertificate Issue(const std::string& common_name, const std::string& alternative_names);
-  // Its own certificate.
+  // The authority's own certificate.
   const std::string& certificate() const { return pem_; }
 
  private:

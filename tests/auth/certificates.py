@@ -1,4 +1,4 @@
-"""Certificates made on the spot with the openssl command, for tests of TLS in Python.
+"""Creates certificates with the openssl command, for tests of TLS in Python.
 
     ca = Authority(folder, "test CA")
     server = ca.issue("server", "DNS:localhost,IP:127.0.0.1")

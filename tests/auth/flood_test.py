@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Peers without a credential flood a real daemon: endless headers, connections that are held.
+"""Peers without a credential flood a real daemon: endless headers, connections that stay open.
 
-Bounds of memory are several times what was measured. The last line is `N passed, N failed`.
+Memory limits are several times the measured values. The last line is `N passed, N failed`.
 """
 
 import hashlib
@@ -32,24 +32,26 @@ MIB = 1 << 20
 WAIT_S = 60
 
 FLOOD_BYTES = 256 * MIB
-# --max_unadmitted_kib, and what the kernel's buffers and 32 KiB a second add to it: what a peer
-# can hand over until its connection is closed. Socket buffers may hold 6 MiB on each side.
+# --max_unadmitted_kib, and the bytes that a peer can send until its connection is closed:
+# the kernel's buffers and 32 KiB a second come on top. Socket buffers may hold 6 MiB on
+# each side.
 UNADMITTED_KIB = 1024
-MOST_SENT = 32 * MIB
-# gRPC takes as much memory for a header of one byte as for one of 100 bytes: what a peer can send
-# until then can take about 200 MiB.
-MOST_GROWTH = 400 * MIB
-MOST_CPU_S = 20
-# Many connections at once, and how much stays after they are closed: the daemon gives memory back
-# when it has grown by 64 MiB.
+MAX_SENT = 32 * MIB
+# gRPC uses as much memory for a header of one byte as for one of 100 bytes: the bytes that
+# a peer can send until then can use about 200 MiB.
+MAX_GROWTH = 400 * MIB
+MAX_CPU_S = 20
+# Many concurrent connections, and how much memory may remain after they are closed: the
+# daemon returns memory once it has grown by 64 MiB.
 FLOODERS = 16
-MOST_GROWTH_OF_MANY = 1536 * MIB
-MOST_KEPT = 112 * MIB
+MAX_GROWTH_OF_MANY = 1536 * MIB
+MAX_REMAINING = 112 * MIB
 
 CONNECTIONS = 64
 
-# What the frames of a flood hold, by how much gRPC stores for it: long values, short headers, and
-# headers that are one byte each: a number in the table that the first frame put a header into.
+# Contents of a flood's frames, in the order of memory per byte: long values, short headers,
+# and headers of one byte each: an index into the table, where the first frame has added a
+# header.
 LONG = http2.encode_headers([("x-{}".format(i), "y" * 1000) for i in range(15)])
 SHORT = http2.encode_headers([("x", "")] * 4000)
 TABLE_ENTRY = b"\x40" + http2.encode_string("x") + http2.encode_string("y")
@@ -70,7 +72,7 @@ def wait_for(what, condition):
 
 
 class Flooder:
-    """Headers without an end on one connection."""
+    """Sends endless headers on one connection."""
 
     def __init__(self, address, tls=None, piece=SHORT):
         self.piece = piece
@@ -92,7 +94,7 @@ class Flooder:
         self.ended = self.ended or self.connection.closed
 
     def send(self):
-        """One frame. False: the connection is closed."""
+        """Sends one frame. False: the connection is closed."""
 
         def action():
             self.connection.send_continuation(self.stream, self.piece)
@@ -133,13 +135,13 @@ class FloodTest(unittest.TestCase):
         cls.pid = cls.daemon.process.pid
 
     def setUp(self):
-        # The first call makes the daemon allocate what it keeps.
+        # The first call makes the daemon allocate permanent memory.
         self.check_served()
         self.bytes_before = http2.resident_bytes(self.pid)
         self.cpu_before = http2.cpu_seconds(self.pid)
 
     def served(self):
-        """Whether a client with a token, over a connection of its own, is served."""
+        """Whether a client with a token is served over a new connection."""
         try:
             result = http2.call(self.daemon.address, STATUS, [AUTHORIZATION], tls=self.tls)
         except (http2.ConnectionClosed, ssl.SSLError, OSError):
@@ -160,10 +162,10 @@ class FloodTest(unittest.TestCase):
     def growth(self):
         return http2.resident_bytes(self.pid) - self.bytes_before
 
-    def report(self, what, most_growth):
+    def report(self, what, max_growth):
         cpu = http2.cpu_seconds(self.pid) - self.cpu_before
         print("{}: {:.1f} MiB more, {:.2f} s of processor time".format(
-            what, most_growth / MIB, cpu), flush=True)
+            what, max_growth / MIB, cpu), flush=True)
         return cpu
 
     def check_endless_headers(self):
@@ -176,17 +178,17 @@ class FloodTest(unittest.TestCase):
         cpu_before = http2.cpu_seconds(self.pid)
         flooder = Flooder(self.daemon.address, self.tls, piece)
         self.addCleanup(flooder.close)
-        most = 0
+        max_growth = 0
         while flooder.sent < FLOOD_BYTES and flooder.send():
-            most = max(most, self.growth())
+            max_growth = max(max_growth, self.growth())
         wait_for("the connection is counted", lambda: self.closed("bytes") == closed + 1)
-        most = max(most, self.growth())
-        self.report("endless {}, cut after {:.1f} MiB".format(what, flooder.sent / MIB), most)
+        max_growth = max(max_growth, self.growth())
+        self.report("endless {}, cut after {:.1f} MiB".format(what, flooder.sent / MIB), max_growth)
         cpu = http2.cpu_seconds(self.pid) - cpu_before
-        self.assertTrue(flooder.ended, "256 MiB of headers were taken")
-        self.assertLess(flooder.sent, MOST_SENT)
-        self.assertLess(most, MOST_GROWTH)
-        self.assertLess(cpu, MOST_CPU_S)
+        self.assertTrue(flooder.ended, "256 MiB of headers were accepted")
+        self.assertLess(flooder.sent, MAX_SENT)
+        self.assertLess(max_growth, MAX_GROWTH)
+        self.assertLess(cpu, MAX_CPU_S)
         self.check_served()
 
 
@@ -195,26 +197,26 @@ class WithoutTls(FloodTest):
     def test_endless_headers(self):
         self.check_endless_headers()
 
-    def test_endless_headers_on_many_connections_and_what_is_kept(self):
+    def test_endless_headers_on_many_connections_and_remaining_memory(self):
         flooders = [Flooder(self.daemon.address, piece=SHORT) for _ in range(FLOODERS)]
         for flooder in flooders:
             self.addCleanup(flooder.close)
-        most, served = 0, 0
+        max_growth, served = 0, 0
         while any(not flooder.ended and flooder.sent < FLOOD_BYTES for flooder in flooders):
             for flooder in flooders:
                 for _ in range(8):
                     flooder.send()
-            most = max(most, self.growth())
+            max_growth = max(max_growth, self.growth())
             served += self.served()
         sent = sum(flooder.sent for flooder in flooders)
         cpu = self.report("endless headers on {} connections, {:.1f} MiB in all, {} calls served "
-                          "meanwhile".format(FLOODERS, sent / MIB, served), most)
+                          "meanwhile".format(FLOODERS, sent / MIB, served), max_growth)
         self.assertTrue(all(flooder.ended for flooder in flooders))
         self.assertGreater(served, 0)
-        self.assertLess(most, MOST_GROWTH_OF_MANY)
-        self.assertLess(cpu, 3 * MOST_CPU_S)
+        self.assertLess(max_growth, MAX_GROWTH_OF_MANY)
+        self.assertLess(cpu, 3 * MAX_CPU_S)
         self.check_served()
-        wait_for("the memory comes back", lambda: self.growth() < MOST_KEPT)
+        wait_for("the memory is released", lambda: self.growth() < MAX_REMAINING)
         print("after the connections were closed: {:.1f} MiB more".format(self.growth() / MIB),
               flush=True)
 
@@ -227,11 +229,11 @@ class WithTls(FloodTest):
 
 
 class Held:
-    """Connections that are open and call nothing."""
+    """Connections that stay open without a call."""
     FLAGS = ("--max_connections={}".format(CONNECTIONS),)
 
     def check_held(self, what, connections, keep=lambda: None):
-        """`keep` is called for as long as the test lasts."""
+        """`keep` is called repeatedly during the test."""
         closed = self.closed("room")
         stop = threading.Event()
 
@@ -247,7 +249,7 @@ class Held:
             self.check_served()
             print("{}: a client was served after {:.2f} s".format(
                 what, time.monotonic() - started), flush=True)
-            # Room was made for it, and the others stay.
+            # One connection was closed to make room; the others stay open.
             self.assertGreater(self.closed("room"), closed)
         finally:
             stop.set()
@@ -255,11 +257,11 @@ class Held:
             for connection in connections:
                 connection.close()
         self.report(what, self.growth())
-        self.assertLess(self.growth(), MOST_GROWTH)
+        self.assertLess(self.growth(), MAX_GROWTH)
 
     def fill(self, connect):
-        """As many connections as the daemon takes at most."""
-        # Those of earlier calls have ended: the daemon finds out by and by.
+        """Opens the maximum number of connections."""
+        # Connections of earlier calls have ended; the daemon detects this with a delay.
         return [connect() for _ in range(CONNECTIONS)]
 
 

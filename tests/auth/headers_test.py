@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Headers that gRPC treats itself, well-formed and not, on every kind of service, with and
-without a credential: each call ends with a status, and the daemon serves on.
+"""Headers that gRPC processes itself, well-formed and malformed, on every kind of service, with and
+without a credential: each call ends with a status, and the daemon keeps serving.
 
 The last line is `N passed, N failed`.
 """
@@ -29,7 +29,7 @@ TOKEN = "a-token-of-the-tests"
 BEARER = ("authorization", "Bearer " + TOKEN)
 
 HEALTH = "/grpc.health.v1.Health/Check"
-# One method of each service and each kind of call.
+# One method of each service and of each kind of call.
 METHODS = [
     HEALTH,
     "/grpc.health.v1.Health/Watch",
@@ -42,21 +42,22 @@ METHODS = [
     "/resident.v1.Operators/Install",
     "/resident.v1.Operators/Watch",
     "/resident.v1.Sessions/Open",
-    "/resident.v1.Executor/NotYetThought",
+    "/resident.v1.Executor/NoSuchMethod",
     "/",
     "no path",
 ]
 OPEN_TO_ALL = {HEALTH, "/grpc.health.v1.Health/Watch"}
 
-# Of bytes that mean something to a decoder: text, numbers, Base64, a protobuf, none.
+# Values with a meaning for some decoder: text, numbers, Base64, a protobuf, and arbitrary
+# bytes.
 VALUES = [
     "", "x", "0", "-1", "1S", "99999999S", "999999999999999999999", "1", "200", "trailers",
     "identity", "gzip", "gzip,deflate,identity", "http", "https", "AAAA", "AA==", "A", "%", "%zz",
     b"\x00", b"\xff\xfe", b"\x0a\x03abc", b"\x80" * 300, "y" * 4000
 ]
 
-# Every header for which gRPC 1.51 has a type of its own, those that end in -bin, those of
-# HTTP, and forms that are not headers.
+# Every header for which gRPC 1.51 has a separate type, headers that end in -bin, HTTP's
+# headers, and invalid header names.
 NAMES = [
     "te", "content-type", "content-encoding", "accept-encoding", "grpc-encoding",
     "grpc-accept-encoding", "grpc-internal-encoding-request", "grpc-timeout",
@@ -70,7 +71,7 @@ NAMES = [
 
 
 def replace(path, text):
-    """Writes a file as a whole, readable by its owner alone."""
+    """Replaces a file atomically; only its owner can read it."""
     draft = path.with_suffix(".new")
     draft.write_text(text)
     draft.chmod(0o600)
@@ -114,7 +115,7 @@ class Headers(unittest.TestCase):
         return http2.Connection(self.daemon.address, tls=self.tls)
 
     def assert_serves(self, what):
-        """The same process, with the same engine, admits and refuses as before."""
+        """Checks that the daemon and its engine still run, and that access control works."""
         self.assertIsNone(self.daemon.process.poll(), what)
         with self.connect() as connection:
             self.assertEqual(connection.call(HEALTH).grpc_status, OK, what)
@@ -129,14 +130,14 @@ class Headers(unittest.TestCase):
         self.assertEqual(set(restarts), {"0"}, what)
 
     def send(self, cases):
-        """Each case, (path, headers in front, headers behind), on a stream of one connection,
-        or of the next one where a case has ended the connection. Returns (case, Result)s."""
+        """Sends each case, (path, headers in front, headers behind), on a stream of one connection;
+        after a case that ended the connection, on a new one. Returns (case, Result)s."""
         results = []
         connection = self.connect()
         try:
             for case in cases:
                 result = self.send_one(connection, case)
-                # The case before may have ended the connection.
+                # The previous case may have ended the connection.
                 if result.ended == http2.CLOSED:
                     connection.close()
                     connection = self.connect()
@@ -156,7 +157,7 @@ class Headers(unittest.TestCase):
                 stream,
                 list(front) + http2.request_headers(path, behind, scheme=self.scheme))
             connection.send_data(stream, http2.encode_message(b""), end_stream=True)
-            # A watch or a session that is admitted stays open, after its first message.
+            # An admitted watch or session stays open after its first message.
             connection.read_until(lambda: result.ended != http2.OPEN or result.headers)
             if result.ended == http2.OPEN:
                 connection.send_rst(stream)
@@ -169,15 +170,15 @@ class Headers(unittest.TestCase):
     def assert_ended(self, results, credential):
         for case, result in results:
             path = case[0]
-            said = (case, result)
-            # An answer, a reset of the stream, or the end of a connection on which what was
-            # sent is not HTTP/2: never silence.
-            self.assertTrue(result.ended != http2.OPEN or result.headers, said)
+            info = (case, result)
+            # Expect an answer, a reset of the stream, or the end of the connection if the
+            # data was not HTTP/2; never silence.
+            self.assertTrue(result.ended != http2.OPEN or result.headers, info)
             if credential or path in OPEN_TO_ALL:
                 continue
-            # Nothing is done for a caller without a credential.
-            self.assertNotEqual(result.grpc_status, OK, said)
-            self.assertEqual(result.messages, [], said)
+            # A caller without a credential must not be served.
+            self.assertNotEqual(result.grpc_status, OK, info)
+            self.assertEqual(result.messages, [], info)
 
     def test_each_header_with_each_value_before_authentication(self):
         for name in NAMES:
@@ -202,16 +203,16 @@ class Headers(unittest.TestCase):
                 self.assert_ended(self.send(cases), credential=bool(credential))
             self.assert_serves(str(credential))
 
-    def test_the_header_that_ended_the_daemon_is_answered(self):
+    def test_the_header_that_once_crashed_the_daemon_is_answered(self):
         for path, expected in ((HEALTH, OK), ("/resident.v1.Executor/Run", UNAUTHENTICATED),
-                               ("/resident.v1.Executor/NotYetThought", UNIMPLEMENTED)):
+                               ("/resident.v1.Executor/NoSuchMethod", UNIMPLEMENTED)):
             with self.connect() as connection:
                 result = connection.call(path, [("grpclb_client_stats", "x")])
                 self.assertEqual(result.grpc_status, expected, (path, result))
         self.assert_serves("grpclb_client_stats")
 
     def test_a_call_is_refused_before_its_message_is_read(self):
-        """No byte of the message is sent, and the refusal comes."""
+        """The call is refused although no byte of the message was sent."""
         with self.connect() as connection:
             for path in ("/resident.v1.Executor/Run", "/resident.v1.Admin/Status",
                          "/resident.v1.Operators/Watch"):
@@ -233,7 +234,7 @@ class Headers(unittest.TestCase):
         self.assert_serves("calls without a message")
 
     def test_a_message_that_never_ends_ends_a_call_that_is_open_to_all(self):
-        """While the connection goes on to make calls, so that it is not idle."""
+        """The connection makes other calls at the same time, so that it is not idle."""
         with self.connect() as connection:
             stream = connection.new_stream()
             connection.send_headers(stream, http2.request_headers(HEALTH, scheme=self.scheme))
@@ -247,10 +248,10 @@ class Headers(unittest.TestCase):
             self.assertNotEqual(result.grpc_status, OK, result)
         self.assert_serves("a message that never ends")
 
-    def test_a_credential_that_is_withdrawn_while_the_message_is_awaited_does_nothing(self):
-        withdrawn = "a-token-that-is-withdrawn"
-        bearer = ("authorization", "Bearer " + withdrawn)
-        line = "tester " + hashlib.sha256(withdrawn.encode()).hexdigest() + "\n"
+    def test_a_call_whose_credential_is_revoked_before_its_message_is_refused(self):
+        revoked = "a-token-that-is-revoked"
+        bearer = ("authorization", "Bearer " + revoked)
+        line = "tester " + hashlib.sha256(revoked.encode()).hexdigest() + "\n"
         before = self.tokens.read_text()
         replace(self.tokens, before + line)
         with self.connect() as connection:
@@ -269,10 +270,10 @@ class Headers(unittest.TestCase):
                 lambda: status() == UNAUTHENTICATED and time.monotonic() - began > 1.5))
             connection.send_message(stream, b"")
             self.assertEqual(connection.result(stream).grpc_status, UNAUTHENTICATED)
-        self.assert_serves("a drain whose credential was withdrawn")
+        self.assert_serves("a drain whose credential was revoked")
 
-    def test_health_watches_without_a_credential_leave_places(self):
-        """One address takes all but the reserve; the daemon says why, and frees the places."""
+    def test_health_watches_without_a_credential_are_limited_per_address(self):
+        """One address can use all watches but a reserve; the error names the limit, and ended watches free it."""
         watch = "/grpc.health.v1.Health/Watch"
         limit, reserve = 256, 32
         with self.connect() as connection:
@@ -287,7 +288,7 @@ class Headers(unittest.TestCase):
             refused = [r for r in results if r.grpc_status == 8]  # RESOURCE_EXHAUSTED
             self.assertEqual(len(refused), reserve)
             self.assertIn("Health.Watch", refused[0].grpc_message)
-            # Another address has its place.
+            # Another address can still watch.
             with http2.Connection(self.daemon.address, tls=self.tls,
                                   source="127.0.0.2") as other:
                 stream = other.new_stream()
@@ -299,7 +300,7 @@ class Headers(unittest.TestCase):
                 long_name = connection.call(HEALTH, message=b"\x0a\xac\x02" + b"n" * 300)
                 self.assertEqual(long_name.grpc_status, 3, long_name)
 
-        def place_is_free():
+        def watch_is_admitted():
             with self.connect() as again:
                 stream = again.new_stream()
                 again.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
@@ -309,13 +310,13 @@ class Headers(unittest.TestCase):
                 return result.grpc_status is None
 
         for _ in range(1000):
-            if place_is_free():
+            if watch_is_admitted():
                 break
-        self.assertTrue(place_is_free())
+        self.assertTrue(watch_is_admitted())
 
 
 class HeadersOverTls(Headers):
-    """The same over TLS, where clients show a token."""
+    """The same over TLS, with clients that use a token."""
 
     scheme = "https"
 
@@ -328,7 +329,7 @@ class HeadersOverTls(Headers):
 
 
 class IdleConnections(unittest.TestCase):
-    """A daemon with a policy that closes unadmitted connections soon."""
+    """A daemon with a policy and a short limit for unadmitted connections."""
 
     def test_an_open_health_watch_keeps_its_connection(self):
         with tempfile.TemporaryDirectory(prefix="residentd-idle-") as folder:
@@ -343,7 +344,7 @@ class IdleConnections(unittest.TestCase):
                 watching.send_message(stream, b"")
                 result = watching.results[stream]
                 self.assertTrue(watching.read_until(lambda: result.messages), result)
-                # Connections that begin later are closed as idle meanwhile.
+                # Newer connections are closed as idle meanwhile.
                 for _ in range(3):
                     with http2.Connection(daemon.address) as idle:
                         self.assertTrue(idle.wait_closed())

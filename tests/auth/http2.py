@@ -1,9 +1,9 @@
-"""A small HTTP/2 client for tests that must send what ordinary gRPC clients do not send.
+"""A small HTTP/2 client for tests that send data which ordinary gRPC clients do not send.
 
-It writes frames as the test asks for them: any bytes in header names and values, header
-blocks without an end, frames in a wrong order. It reads what the server answers, and answers
-the server's SETTINGS and PING frames itself (not within a header block that has begun:
-there only CONTINUATION frames are allowed).
+It writes the frames that the test specifies: any bytes in header names and values, endless
+header blocks, frames in a wrong order. It reads the server's answers, and acknowledges the
+server's SETTINGS and PING frames itself (but not within an unfinished header block, where only
+CONTINUATION frames are allowed).
 
     with Connection(daemon.address) as connection:
         result = connection.call("/resident.v1.Executor/Run", [("authorization", "Bearer x")])
@@ -45,7 +45,7 @@ NO_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0, 8, 11
 ANSWERED = "answered"  # The server sent the end of the stream.
 RESET = "reset"  # The server sent RST_STREAM.
 CLOSED = "closed"  # The connection closed first.
-OPEN = "open"  # It had not ended when the time was over.
+OPEN = "open"  # It had not ended at the timeout.
 
 DEFAULT_TIMEOUT_S = 30
 # More than any test sends and receives in one call.
@@ -165,7 +165,7 @@ class ConnectionClosed(Exception):
 
 
 class BadBytes(Exception):
-    """The server sent what is not HTTP/2."""
+    """The server sent data that is not valid HTTP/2."""
 
 
 def to_bytes(text):
@@ -190,11 +190,11 @@ def decode_huffman(data):
 
 def encode_integer(value, prefix_bits, first=0):
     """RFC 7541, section 5.1. `first` has the bits before the prefix."""
-    most = (1 << prefix_bits) - 1
-    if value < most:
+    max_prefix = (1 << prefix_bits) - 1
+    if value < max_prefix:
         return bytes([first | value])
-    encoded = bytearray([first | most])
-    value -= most
+    encoded = bytearray([first | max_prefix])
+    value -= max_prefix
     while value >= 128:
         encoded.append(value & 127 | 128)
         value >>= 7
@@ -208,8 +208,8 @@ def encode_string(text):
 
 
 def encode_headers(headers):
-    """A header block: every header a literal that no table keeps, without Huffman coding. Names
-    and values may have any bytes."""
+    """A header block: every header is a literal that is not added to the table, without Huffman
+    coding. Names and values may have any bytes."""
     return b"".join(b"\0" + encode_string(name) + encode_string(value) for name, value in headers)
 
 
@@ -217,7 +217,7 @@ class HeaderDecoder:
     """Decodes the header blocks of one connection (RFC 7541)."""
 
     def __init__(self, table_size=4096):
-        self.table = []  # The newest first.
+        self.table = []  # The newest entry first.
         self.table_size = table_size
 
     def decode(self, block):
@@ -252,9 +252,9 @@ class HeaderDecoder:
         return (STATIC_TABLE + self.table)[index - 1]
 
     def _integer(self, prefix_bits):
-        most = (1 << prefix_bits) - 1
-        value = self._byte() & most
-        if value < most:
+        max_prefix = (1 << prefix_bits) - 1
+        value = self._byte() & max_prefix
+        if value < max_prefix:
             return value
         shift = 0
         while True:
@@ -290,20 +290,20 @@ def encode_settings(settings):
 
 
 def encode_message(message):
-    """A gRPC message, as it stands in DATA frames."""
+    """A gRPC message in the encoding of DATA frames."""
     return struct.pack(">BI", 0, len(message)) + message
 
 
 def request_headers(path, more=(), authority="localhost", scheme="http"):
-    """The headers of an ordinary gRPC call, and `more`."""
+    """The headers of an ordinary gRPC call, followed by `more`."""
     return [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", authority),
             ("te", "trailers"), ("content-type", "application/grpc"),
             ("user-agent", "http2.py")] + list(more)
 
 
 def tls_context(ca=None, certificate=None, key=None, alpn=("h2",)):
-    """For Connection(tls=...). `ca`, `certificate`, `key`: paths of PEM files. Without `ca` any
-    certificate of the server will do."""
+    """For Connection(tls=...). `ca`, `certificate`, `key`: paths of PEM files. Without `ca` every
+    certificate of the server is accepted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca is None:
         context.check_hostname = False
@@ -322,17 +322,17 @@ def split_address(address):
 
 
 class Result:
-    """What became of a stream."""
+    """The state of a stream."""
 
     def __init__(self):
         self.ended = OPEN
-        self.headers = []  # The first block: the response's headers, or the trailers alone.
-        self.trailers = []  # The last block; the same list when there is one block.
+        self.headers = []  # The first block: the response's headers, or only the trailers.
+        self.trailers = []  # The last block; the same list if there is only one block.
         self.data = b""
         self.error_code = None  # Of RST_STREAM.
 
     def header(self, name):
-        """A trailer's or header's value, as str; None: there is none."""
+        """The value of a trailer or header, as str; None if it is absent."""
         for found, value in self.trailers + self.headers:
             if found == to_bytes(name):
                 return value.decode("latin-1")
@@ -345,7 +345,7 @@ class Result:
 
     @property
     def grpc_status(self):
-        """The number of the status code; None: the server sent none."""
+        """The number of the status code; None if the server sent none."""
         status = self.header("grpc-status")
         return None if status is None else int(status)
 
@@ -356,7 +356,7 @@ class Result:
 
     @property
     def messages(self):
-        """The gRPC messages that came whole."""
+        """The gRPC messages that were received completely."""
         found, at = [], 0
         while at + 5 <= len(self.data):
             length = struct.unpack(">I", self.data[at + 1:at + 5])[0]
@@ -375,8 +375,8 @@ class Result:
 class Connection:
     """One connection to `address` ("host:port").
 
-    `tls`: an ssl.SSLContext (tls_context()); None: none. `preface`: whether the connection
-    begins as HTTP/2 asks; else nothing is sent. `source`: the local address to connect from,
+    `tls`: an ssl.SSLContext (tls_context()); None: no TLS. `preface`: whether to send HTTP/2's
+    connection preface; if not, nothing is sent. `source`: the local address to connect from,
     e.g. "127.0.0.2".
     """
 
@@ -386,17 +386,17 @@ class Connection:
         self.scheme = "http" if tls is None else "https"
         self.closed = False  # By the server.
         self.goaway = None  # (last stream, error code, text), once the server has sent it.
-        self.pings_answered = 0  # The server's.
-        self.pongs = 0  # Answers to ours.
+        self.pings_answered = 0  # PING frames of the server.
+        self.pongs = 0  # Acknowledgements of our PING frames.
         self.server_settings = {}
         self.results = {}
         self.send_window = {0: 65535}
         self._initial_window = 65535
         self._received = b""
-        self._block = None  # (stream, flags, bytes) of a header block without its end.
+        self._block = None  # (stream, flags, bytes) of an unfinished header block.
         self._next_stream = 1
-        self._sends_block = False  # A header block has begun and not ended.
-        self._answers = b""  # To frames of the server, for after the block.
+        self._sends_block = False  # We have sent an unfinished header block.
+        self._answers = b""  # Acknowledgements to send after the block.
         self._decoder = HeaderDecoder()
         self._unacked = 0
         host, port = split_address(address)
@@ -429,10 +429,10 @@ class Connection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
-    # What is sent.
+    # Sending.
 
     def send(self, data):
-        """Any bytes. ConnectionClosed: the server has closed."""
+        """Sends any bytes. ConnectionClosed: the server has closed the connection."""
         try:
             self.socket.sendall(data)
         except (ConnectionError, ssl.SSLError) as error:
@@ -443,7 +443,7 @@ class Connection:
         self.send(encode_frame(kind, flags, stream, payload))
 
     def new_stream(self):
-        """The number of a stream that is used from here on."""
+        """Returns the number of a new stream."""
         stream = self._next_stream
         self._next_stream += 2
         self.results[stream] = Result()
@@ -451,7 +451,7 @@ class Connection:
         return stream
 
     def send_headers(self, stream, headers=(), end_stream=False, end_headers=True, block=None):
-        """A HEADERS frame; `block` in place of encoded `headers`."""
+        """Sends a HEADERS frame; `block` replaces the encoded `headers`."""
         flags = (END_STREAM if end_stream else 0) | (END_HEADERS if end_headers else 0)
         self._sends_block = not end_headers
         self.send_frame(HEADERS, flags, stream,
@@ -459,7 +459,7 @@ class Connection:
         self._answer()
 
     def send_long_headers(self, stream, headers, end_stream=False, frame_bytes=16384):
-        """A HEADERS frame and as many CONTINUATION frames as the headers need."""
+        """Sends a HEADERS frame and as many CONTINUATION frames as the headers need."""
         block = encode_headers(headers)
         pieces = [block[i:i + frame_bytes] for i in range(0, len(block), frame_bytes)]
         self.send_headers(stream, end_stream=end_stream, end_headers=len(pieces) == 1,
@@ -473,14 +473,14 @@ class Connection:
         self._answer()
 
     def send_data(self, stream, data, end_stream=False):
-        """One DATA frame, whatever the window is."""
+        """Sends one DATA frame, regardless of the window."""
         self.send_window[stream] = self.send_window.get(stream, 0) - len(data)
         self.send_window[0] -= len(data)
         self.send_frame(DATA, END_STREAM if end_stream else 0, stream, data)
 
     def send_message(self, stream, message, end_stream=True, timeout=None):
-        """A gRPC message, in frames that the server's window has room for. Ends early if the
-        stream ends."""
+        """Sends a gRPC message, in frames that fit the server's window. Stops if the stream
+        ends."""
         data = encode_message(message)
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while data and self.results[stream].ended == OPEN:
@@ -515,11 +515,11 @@ class Connection:
             answers, self._answers = self._answers, b""
             self.send(answers)
 
-    # What is received.
+    # Receiving.
 
     def read(self, timeout=0):
-        """Reads and handles what the server has sent, waiting for at most `timeout` seconds.
-        False: nothing came, or the connection is closed."""
+        """Reads and handles data from the server, waiting for up to `timeout` seconds.
+        False: nothing was received, or the connection is closed."""
         if self.closed:
             return False
         pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
@@ -545,7 +545,7 @@ class Connection:
         return True
 
     def read_until(self, done, timeout=None):
-        """Reads until done() or the connection is closed. Whether done()."""
+        """Reads until done() or the connection is closed. Returns done()."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while not done():
             left = deadline - time.monotonic()
@@ -559,7 +559,7 @@ class Connection:
         return self.read_until(lambda: self.closed, timeout)
 
     def result(self, stream, timeout=None):
-        """How the stream ends; Result.ended is OPEN if it does not within the time."""
+        """Waits for the end of the stream; Result.ended is OPEN if it did not end in time."""
         result = self.results[stream]
         self.read_until(lambda: result.ended != OPEN, timeout)
         return result
@@ -571,7 +571,7 @@ class Connection:
             self.send_headers(stream, request_headers(path, headers, scheme=self.scheme))
             self.send_message(stream, message, timeout=timeout)
         except ConnectionClosed:
-            # The answer may have come before the end.
+            # The answer may have been received before the connection was closed.
             self.closed = False
             while self.read(0.1):
                 pass
@@ -660,13 +660,13 @@ class Connection:
 
 
 def call(address, path, headers=(), message=b"", tls=None, timeout=DEFAULT_TIMEOUT_S):
-    """One call over a connection of its own."""
+    """One call over a separate connection."""
     with Connection(address, tls=tls, timeout=timeout) as connection:
         return connection.call(path, headers, message)
 
 
 def resident_bytes(pid):
-    """Memory of a process that is in RAM."""
+    """Resident memory of a process."""
     with open("/proc/{}/statm".format(pid), encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The HTTP/2 client of the tests, against examples of its RFCs and a real daemon.
+"""Tests the tests' HTTP/2 client with examples of the RFCs and with a real daemon.
 
 The last line is `N passed, N failed`.
 """
@@ -29,7 +29,7 @@ class Hpack(unittest.TestCase):
         self.assertEqual(http2.encode_integer(10, 5), b"\x0a")
         self.assertEqual(http2.encode_integer(1337, 5), b"\x1f\x9a\x0a")
 
-    def test_literals_that_are_encoded_are_decoded(self):
+    def test_encoded_literals_are_decoded(self):
         headers = [(b"custom-key", b"custom-header"), (b"\x00\xff", bytes(range(256)) * 3)]
         self.assertEqual(http2.HeaderDecoder().decode(http2.encode_headers(headers)), headers)
 
@@ -51,14 +51,14 @@ class Hpack(unittest.TestCase):
              (b"set-cookie", b"foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1")])
         self.assertEqual(len(decoder.table), 3)
 
-    def test_what_is_cut_short_is_refused(self):
+    def test_truncated_blocks_are_refused(self):
         for block in (b"\x40", b"\x40\x05abc", b"\xff", b"\xc0"):
             with self.assertRaises(http2.BadBytes):
                 http2.HeaderDecoder().decode(block)
 
 
 class WithoutTls(unittest.TestCase):
-    """A daemon that asks for no credential."""
+    """A daemon that requires no credential."""
 
     @classmethod
     def setUpClass(cls):
@@ -122,7 +122,7 @@ class WithTls(unittest.TestCase):
         result = http2.call(self.daemon.address, STATUS, tls=tls)
         self.assertEqual(result.grpc_status, OK, result)
 
-    def test_without_one_nobody_is_served(self):
+    def test_without_a_certificate_no_call_is_served(self):
         try:
             result = http2.call(self.daemon.address, STATUS,
                                 tls=http2.tls_context(self.ca.certificate))

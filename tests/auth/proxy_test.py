@@ -30,9 +30,10 @@ OK, UNAUTHENTICATED = 0, 16
 WAIT_S = 30
 MIB = 1 << 20
 FLOOD_BYTES = 64 * MIB
-# How much the daemon and nginx may grow while a peer floods the proxy. nginx stores the headers
-# within its limits (32 KiB for each connection), and the daemon sees none of them.
-MOST_GROWTH = 16 * MIB
+# How much the daemon and nginx may grow while a peer floods the proxy. nginx stores the
+# headers within its limits (32 KiB for each connection), and does not pass them to the
+# daemon.
+MAX_GROWTH = 16 * MIB
 TRANSFER_BYTES = 8 * MIB
 
 POLICY = """{"identities": {"tester": {"roles": ["submit", "install", "admin"]}}}"""
@@ -56,13 +57,13 @@ http {{
 
 def replace_once(text, old, new):
     if text.count(old) != 1:
-        raise AssertionError("{} is there {} times in {}".format(old, text.count(old),
+        raise AssertionError("{} occurs {} times in {}".format(old, text.count(old),
                                                                 CONFIGURATION))
     return text.replace(old, new)
 
 
 def find_nginx():
-    # Debian's path of it is not in every user's $PATH.
+    # Debian's path of nginx is not in every user's $PATH.
     found = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
     if found is None:
         raise FileNotFoundError("nginx is not installed. Fix: run deploy/setup-debian.sh")
@@ -75,7 +76,7 @@ class Proxy:
     def __init__(self, address, server):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-proxy-"))
         (self.folder / "nginx.conf").write_text(MAIN.format(folder=self.folder))
-        # Another program may take the port in between: then another is tried.
+        # Another program may take the port in between: in that case, retry with another port.
         for _ in range(5):
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
@@ -166,7 +167,7 @@ class ProxyTest(daemons.CommandTest):
         for name, started_with in before.items():
             growth = after[name] - started_with
             print("{}: {} grew by {:.1f} MiB".format(what, name, growth / MIB), flush=True)
-            self.assertLess(growth, MOST_GROWTH, "{}: {}".format(what, name))
+            self.assertLess(growth, MAX_GROWTH, "{}: {}".format(what, name))
 
     def check_served(self):
         self.assertIn("4 6", self.ctl("run", "add", "x=1,2", "y=3,4").out)
@@ -213,8 +214,8 @@ class ProxyTest(daemons.CommandTest):
         self.check_served()
 
     def flood(self, connection, stream, headers):
-        """Sends CONTINUATION frames without an end until the connection is closed, at most
-        FLOOD_BYTES. The bytes that were sent."""
+        """Sends CONTINUATION frames until the connection is closed, or FLOOD_BYTES were sent.
+        Returns the number of bytes sent."""
         sent = 0
         piece = http2.encode_headers([("x-{}".format(i), "y" * 1000) for i in range(15)])
         try:

@@ -1,5 +1,5 @@
-// Shared memory where callers have identities: whose objects may be imported, and how that is
-// proved.
+// Shared memory if callers have identities: which objects may be imported, and what proves
+// the right to do so.
 #include "client/shared_memory.h"
 
 #include <fcntl.h>
@@ -63,7 +63,7 @@ class SharedMemoryOfIdentitiesTest : public ::testing::Test {
     return *std::move(client);
   }
 
-  // Passes a descriptor for the client's session, which is closed.
+  // Passes a descriptor for the client's session, and closes it.
   LocalAnswer Pass(client::Client& client, int fd) {
     const auto session = client.SessionId();
     EXPECT_TRUE(session.ok()) << session.status();
@@ -71,7 +71,8 @@ class SharedMemoryOfIdentitiesTest : public ::testing::Test {
     close(fd);
     return answer;
   }
-  // Imports what was passed under `descriptor_token` as a session of `client`, for an identity.
+  // Imports the descriptor of `descriptor_token` in the session of `client`, with a
+  // credential.
   grpc::Status Import(client::Client& client, const std::string& credential,
                       const std::string& descriptor_token, uint64_t floats = 4) {
     const auto stub = v1::Buffers::NewStub(daemon_.Connect());
@@ -93,7 +94,7 @@ class SharedMemoryOfIdentitiesTest : public ::testing::Test {
   const Daemon daemon_;
 };
 
-TEST_F(SharedMemoryOfIdentitiesTest, AnObjectOfTheDaemonsUserIsNotImportedByItsName) {
+TEST_F(SharedMemoryOfIdentitiesTest, AnObjectIsNotImportedByItsName) {
   const std::string name = absl::StrCat("/resident-secret-", getpid());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   ASSERT_GE(fd, 0);
@@ -104,12 +105,12 @@ TEST_F(SharedMemoryOfIdentitiesTest, AnObjectOfTheDaemonsUserIsNotImportedByItsN
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("--local_address"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
-  // Nor does the refusal say which names there are.
+  // The refusal must not reveal which names exist.
   EXPECT_EQ(status, alice->ImportShared<float>(name + "-none", {4}).status());
   shm_unlink(name.c_str());
 }
 
-TEST_F(SharedMemoryOfIdentitiesTest, WhoPassesADescriptorComputesOnTheMemoryInPlace) {
+TEST_F(SharedMemoryOfIdentitiesTest, TasksUseTheMemoryOfAPassedDescriptorInPlace) {
   const auto alice = Connect(kAliceToken);
   auto memory = client::SharedMemory::Create(8 * sizeof(float));
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -128,7 +129,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, WhoPassesADescriptorComputesOnTheMemoryInPl
   ASSERT_TRUE(result.ok() && result->ok()) << result.status();
   EXPECT_EQ(floats[4 + 3], 6);
 
-  // Its owner cannot take it away from under tasks, which would end the engine.
+  // The owner cannot truncate the memory while tasks use it, which would end the engine.
   EXPECT_NE(ftruncate(memory->fd(), 0), 0);
   EXPECT_EQ(fallocate(memory->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
   result = alice->Run(scale);
@@ -148,7 +149,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, MemoryThatCanBeTruncatedIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("F_SEAL_SHRINK"));
 }
 
-TEST_F(SharedMemoryOfIdentitiesTest, ATokenIsGoodOnceForTheSessionThatPassedTheDescriptor) {
+TEST_F(SharedMemoryOfIdentitiesTest, ATokenIsValidOnceForTheSessionThatPassedTheDescriptor) {
   const auto alice = Connect(kAliceToken);
   const auto other = Connect(kAliceToken);
   const auto bob = Connect(kBobToken);
@@ -163,13 +164,13 @@ TEST_F(SharedMemoryOfIdentitiesTest, ATokenIsGoodOnceForTheSessionThatPassedTheD
   ExpectRefused(Import(*alice, kAliceToken, answer.text), StatusCode::NOT_FOUND, {gone});
 }
 
-TEST_F(SharedMemoryOfIdentitiesTest, ADescriptorIsForASessionThatIsOpen) {
+TEST_F(SharedMemoryOfIdentitiesTest, ADescriptorNeedsAnOpenSession) {
   const int fd = NewMemory(4096, true);
   LocalAnswer answer = PassDescriptors(path_, "residfd1" + std::string(32, 'a'), {fd});
   EXPECT_EQ(answer.code, StatusCode::UNAUTHENTICATED) << answer.text;
   auto alice = Connect(kAliceToken);
   const std::string session = alice->SessionId().value_or("");
-  // The beginning of an id, which status shows, is not enough.
+  // The prefix of an id, which status shows, is not enough.
   answer = PassDescriptors(path_, "residfd1" + session.substr(0, 8), {fd});
   EXPECT_EQ(answer.code, StatusCode::UNAUTHENTICATED) << answer.text;
   alice = nullptr;
@@ -179,7 +180,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, ADescriptorIsForASessionThatIsOpen) {
   close(fd);
 }
 
-TEST_F(SharedMemoryOfIdentitiesTest, WhatIsMappedCountsAndARefusalLeavesNothing) {
+TEST_F(SharedMemoryOfIdentitiesTest, MappedBytesCountForTheQuotaAndARefusalLeaksNothing) {
   const auto alice = Connect(kAliceToken);
   ASSERT_TRUE(alice->SessionId().ok());
   const size_t before = daemon_.Descriptors();
@@ -188,7 +189,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, WhatIsMappedCountsAndARefusalLeavesNothing)
   ExpectRefused(Import(*alice, kAliceToken, answer.text, 1 << 20), StatusCode::RESOURCE_EXHAUSTED,
                 {"buffer_mib"});
   ExpectRefused(Import(*alice, kAliceToken, answer.text), StatusCode::NOT_FOUND, {"imported"});
-  // Longer than the memory.
+  // The import is longer than the memory.
   answer = Pass(*alice, NewMemory(4096, true));
   ASSERT_EQ(answer.code, 0) << answer.text;
   ExpectRefused(Import(*alice, kAliceToken, answer.text, 1025), StatusCode::INVALID_ARGUMENT,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an operator of a daemon looks at and does: status, health, ops, top, admin.
+"""Commands for operating a daemon: status, health, ops, top, admin.
 
 The last line is `N passed, N failed`.
 """
@@ -22,7 +22,7 @@ from daemon import OK, FAILED, REFUSED  # noqa: E402
 
 
 class Admin(daemons.DaemonTest):
-    """One daemon for all; no test here stops or parks it for good."""
+    """All tests share one daemon; no test stops it or leaves it parked."""
 
     def test_status(self):
         out = self.ctl("status").out
@@ -47,7 +47,7 @@ class Admin(daemons.DaemonTest):
         self.assertEqual(result.error["code"], "NOT_FOUND")
         self.assertIn("resident.v1.Executor", result.error["message"])
 
-    def test_the_metrics_address_of_status_answers(self):
+    def test_the_metrics_address_of_status_is_reachable(self):
         address = self.ctl("status", "--json").json["metrics_address"]
         connection = http.client.HTTPConnection(address, timeout=10)
         connection.request("GET", "/metrics")
@@ -72,7 +72,7 @@ class Admin(daemons.DaemonTest):
         self.assertEqual([p["kind"] for p in op["parameters"]],
                          ["input", "input", "output", "scalar"])
 
-    def test_an_unknown_operator_is_refused_by_name(self):
+    def test_an_unknown_operator_is_named_in_the_error(self):
         result = self.ctl("ops", "ad", code=REFUSED)
         self.assertIn("ad", result.err)
         self.assertEqual(self.ctl("ops", "ad", "--json", code=REFUSED).error["code"], "NOT_FOUND")
@@ -81,7 +81,7 @@ class Admin(daemons.DaemonTest):
     def test_version_of_both(self):
         versions = self.ctl("version", "--json").json
         self.assertRegex(versions["residentctl"], r"^\d+\.\d+\.\d+$")
-        self.assertEqual(versions["residentd"], versions["residentctl"])  # Of one build.
+        self.assertEqual(versions["residentd"], versions["residentctl"])  # Both are of one build.
         self.assertIn("residentd   " + versions["residentd"], self.ctl("version").out)
 
     def test_top_once(self):
@@ -92,7 +92,7 @@ class Admin(daemons.DaemonTest):
         self.assertGreater(snapshot["interval_s"], 0.04)
         self.assertEqual(len(snapshot["rates"]), len(snapshot["status"]["devices"]))
 
-    def test_top_streams_lines_until_it_is_ended(self):
+    def test_top_streams_lines_until_it_is_interrupted(self):
         top = subprocess.Popen(
             [str(daemons.RESIDENTCTL), "top", "--json", "--interval=20ms",
              "--server=" + self.daemon.address], stdout=subprocess.PIPE, text=True)
@@ -105,17 +105,17 @@ class Admin(daemons.DaemonTest):
 
     def test_top_redraws_on_a_terminal(self):
         clear = b"\x1b[H\x1b[2J"
-        said = self.daemon.on_a_terminal("top", "--interval=50ms", stream="stdout",
+        output = self.daemon.on_a_terminal("top", "--interval=50ms", stream="stdout",
                                   until=rb"(?s)Ctrl-C ends.*\x1b\[H\x1b\[2J.*Ctrl-C ends")
-        self.assertTrue(said.startswith(clear), said)
-        self.assertGreaterEqual(said.count(clear), 2, said)
-        self.assertIn(b"TASKS", said.split(clear)[2])
+        self.assertTrue(output.startswith(clear), output)
+        self.assertGreaterEqual(output.count(clear), 2, output)
+        self.assertIn(b"TASKS", output.split(clear)[2])
 
     def test_park_and_resume(self):
         self.assertIn("is parked", self.ctl("admin", "park", "0").out)
         try:
             self.assertEqual(self.ctl("status", "--json").json["devices"][0]["state"], "parked")
-            # A task waits for the kernel, for as long as the caller does.
+            # A task waits for the kernel until the caller's timeout.
             started = self.ctl("run", "add", "x=1", "y=1", "--device=0", "--timeout=300ms",
                                code=REFUSED)
             self.assertIn("--timeout", started.err)
@@ -124,13 +124,13 @@ class Admin(daemons.DaemonTest):
         self.assertEqual(resumed, {"device": 0, "state": "resident"})
         self.ctl("run", "add", "x=1", "y=1", "--device=0")
 
-    def test_admin_of_a_device_that_is_not_there(self):
+    def test_admin_of_an_unknown_device(self):
         self.assertEqual(self.ctl("admin", "park", "77", "--json", code=REFUSED).error["code"],
                          "NOT_FOUND")
 
 
 class Draining(unittest.TestCase):
-    """What a daemon that takes no more work says."""
+    """A daemon that does not accept more work."""
 
     def test_drain(self):
         daemon = daemons.Daemon()
@@ -143,7 +143,7 @@ class Draining(unittest.TestCase):
             self.assertEqual(refused.code, REFUSED, refused)
             self.assertEqual(refused.error["code"], "UNAVAILABLE")
             self.assertTrue(daemon.ctl("status", "--json").json["draining"])
-            # It answers, but is no longer somebody to send work to.
+            # It answers, but should not receive more work.
             health = daemon.ctl("health", "--json")
             self.assertEqual(health.code, FAILED, health)
             self.assertEqual(health.json, {"service": "", "status": "NOT_SERVING"})
@@ -153,7 +153,7 @@ class Draining(unittest.TestCase):
 
 
 class WithPolicy(unittest.TestCase):
-    """A daemon that asks who somebody is."""
+    """A daemon that requires credentials."""
 
     def test_health_needs_no_token(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a newcomer runs: `residentctl bench`, the demo, the example program.
+"""The first programs of a new user: `residentctl bench`, the demo, the example program.
 
 The last line is `N passed, N failed`.
 """
@@ -24,12 +24,12 @@ from daemon import FAILED, NOT_WRITTEN  # noqa: E402
 
 
 class Bench(daemons.DaemonTest):
-    """Figures of a daemon, beside those of a bare server."""
+    """Figures of a daemon, compared with those of a plain gRPC server."""
 
     def test_a_progress_bar_is_drawn_on_a_terminal_and_erased(self):
-        said = self.daemon.on_a_terminal("bench", "--seconds=0.8", stream="stderr")
-        self.assertRegex(said, rb"lone Run, data on the device  \[[#.]{40}\] +\d+%")
-        self.assertTrue(said.endswith(b"\r\x1b[K"), said[-200:])
+        output = self.daemon.on_a_terminal("bench", "--seconds=0.8", stream="stderr")
+        self.assertRegex(output, rb"lone Run, data on the device  \[[#.]{40}\] +\d+%")
+        self.assertTrue(output.endswith(b"\r\x1b[K"), output[-200:])
 
     def test_bench_quick(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -47,12 +47,12 @@ class Bench(daemons.DaemonTest):
                              saved["lone_run_device"]["echo"]["samples"])
             self.assertEqual(saved["setup"]["server"], self.daemon.address)
 
-    def test_bench_prints_what_it_could_not_save(self):
+    def test_bench_prints_results_that_it_could_not_save(self):
         result = self.ctl("bench", "--quick", "--json", "--out=/dev/full", code=NOT_WRITTEN)
         self.assertEqual(result.json["wrong"], 0)
         self.assertIn("/dev/full", result.error["message"])
 
-    def test_bench_for_people(self):
+    def test_bench_prints_text(self):
         out = self.ctl("bench", "--quick", "--streams=2").out
         for words in ("bare gRPC echo", "difference", "ratio", "tasks/s", "instructions/s",
                       "every result was checked and is correct"):
@@ -63,14 +63,14 @@ class Bench(daemons.DaemonTest):
         self.assertEqual(len(re.findall("all correct", out)), 2)
         self.assertEqual(self.ctl("demo", "--json").json["wrong"], 0)
 
-    def test_demo_prints_what_it_could_not_save(self):
+    def test_demo_prints_results_that_it_could_not_save(self):
         result = self.ctl("demo", "--json", "--out=/dev/full", code=NOT_WRITTEN)
         self.assertEqual(result.json["wrong"], 0)
         self.assertIn("/dev/full", result.error["message"])
 
 
 class Shown(unittest.TestCase):
-    """What the README shows."""
+    """Programs shown in the README."""
 
     def test_the_example(self):
         daemon = daemons.Daemon()
@@ -102,12 +102,12 @@ class Shown(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done)
         for words in ("all correct", "/metrics", "resident_tasks_total", "Summary", "Next"):
             self.assertIn(words, done.stdout)
-        # The daemon is gone.
+        # The daemon has ended.
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", done.stdout)[1])
         with socket.socket() as probe:
             self.assertNotEqual(probe.connect_ex(("127.0.0.1", port)), 0)
 
-    def test_a_demo_that_goes_wrong_says_so(self):
+    def test_a_failing_demo_reports_the_failure(self):
         with tempfile.TemporaryDirectory() as folder:
             unchecked = self.demo(folder, RESIDENTCTL="/bin/false")
             self.assertEqual(unchecked.returncode, 1, unchecked)

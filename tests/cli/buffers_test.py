@@ -18,7 +18,7 @@ from daemon import USAGE, REFUSED, NOT_WRITTEN  # noqa: E402
 
 
 class Buffers(daemons.DaemonTest):
-    """Memory of the device."""
+    """Buffers in device memory."""
 
     def test_buffers_from_allocation_to_free(self):
         made = self.ctl("buffers", "alloc", "2x3", "--name=weights", "--json").json
@@ -46,14 +46,14 @@ class Buffers(daemons.DaemonTest):
             self.ctl("buffers", "free", buffer)
         self.ctl("buffers", "free", buffer, code=REFUSED)
 
-    def test_download_says_where_it_cannot_write(self):
+    def test_download_names_a_file_that_it_cannot_write(self):
         buffer = str(self.ctl("buffers", "alloc", "4", "--json").json["id"])
         try:
             self.assertIn("cannot write /nonexistent/x", self.ctl(
                 "buffers", "download", buffer, "/nonexistent/x", code=USAGE).err)
             self.assertIn("cannot write /dev/full", self.ctl(
                 "buffers", "download", buffer, "/dev/full", code=NOT_WRITTEN).err)
-            # Raw elements are no JSON.
+            # Raw elements are not JSON.
             result = self.ctl("buffers", "download", buffer, "-", "--json", code=USAGE)
             self.assertEqual(result.out, "")
             self.assertIn("--json", result.error["message"])
@@ -62,7 +62,7 @@ class Buffers(daemons.DaemonTest):
         finally:
             self.ctl("buffers", "free", buffer)
 
-    def test_a_buffer_that_is_not_there(self):
+    def test_an_unknown_buffer(self):
         for words in (("free", "987654"), ("persist", "987654"),
                       ("upload", "987654", "/dev/null"), ("upload", "987654", __file__),
                       ("download", "987654", "/dev/null")):

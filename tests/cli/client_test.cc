@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-// SUM of the numbers from n down to 1: ADD R1, R1, R0; LOOP R0, -4; MOV R0, R1; HALT.
+// Sums the numbers from n down to 1: ADD R1, R1, R0; LOOP R0, -4; MOV R0, R1; HALT.
 const std::vector<uint8_t> kTriangle = {0x20, 1, 1, 0, 0x46, 0, 4, 0, 0x3a, 0, 1, 0, 0x00};
 
 class ClientTest : public ::testing::Test {
@@ -45,7 +45,7 @@ class ClientTest : public ::testing::Test {
     return client.ok() ? *std::move(client) : nullptr;
   }
 
-  // Buffers that `client` sees and that are not durable.
+  // Number of buffers that `client` sees and that are not durable.
   static size_t OwnBuffers(Client& client) {
     auto buffers = client.ListBuffers();
     EXPECT_TRUE(buffers.ok()) << buffers.status();
@@ -60,15 +60,15 @@ class ClientTest : public ::testing::Test {
 
 DaemonProcess* ClientTest::daemon_ = nullptr;
 
-TEST_F(ClientTest, NobodyListeningIsUnreachable) {
+TEST_F(ClientTest, AnAddressWithoutAServerIsUnreachable) {
   auto client = Client::Connect("127.0.0.1:1");
   ASSERT_FALSE(client.ok());
   EXPECT_TRUE(IsUnreachable(client.status())) << client.status();
   EXPECT_THAT(MessageOf(client.status()), HasSubstr("127.0.0.1:1"));
 }
 
-TEST_F(ClientTest, WhatIsUploadedComesBack) {
-  std::vector<int64_t> values(1 << 18);  // 2 MiB: more than one message each way.
+TEST_F(ClientTest, ADownloadReturnsWhatWasUploaded) {
+  std::vector<int64_t> values(1 << 18);  // 2 MiB: more than one message in each direction.
   std::iota(values.begin(), values.end(), -5);
   auto buffer = client_->Upload(values);
   ASSERT_TRUE(buffer.ok()) << buffer.status();
@@ -96,7 +96,7 @@ TEST_F(ClientTest, ABufferIsFreedWithItsVariable) {
     auto two = client_->Allocate<float>({16});
     ASSERT_TRUE(one.ok() && two.ok());
     EXPECT_EQ(OwnBuffers(*client_), 2u);
-    *one = *std::move(two);  // Frees what `one` had.
+    *one = *std::move(two);  // Frees the previous buffer of `one`.
     EXPECT_EQ(OwnBuffers(*client_), 1u);
     ASSERT_TRUE(one->Free().ok());
     EXPECT_EQ(OwnBuffers(*client_), 0u);
@@ -159,8 +159,8 @@ TEST_F(ClientTest, ATaskTakesBuffersInlineTensorsAndScalars) {
   }
 }
 
-// Each task adds one to what the one before left.
-TEST_F(ClientTest, TasksInOrderSeeWhatThoseBeforeWrote) {
+// Each task adds one to the result of the previous one.
+TEST_F(ClientTest, TasksInOrderSeeEarlierResults) {
   constexpr uint32_t kTasks = 500;
   auto sum = client_->Upload(std::vector<float>{0});
   ASSERT_TRUE(sum.ok()) << sum.status();
@@ -211,7 +211,7 @@ TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
   EXPECT_THAT(MessageOf(client_->Run(transposed).status()), HasSubstr("a strided view"));
 }
 
-TEST_F(ClientTest, ARefusalIsTheServersOwnMessage) {
+TEST_F(ClientTest, ARefusalHasTheServersMessage) {
   TaskBatch unknown("no_such_operator");
   EXPECT_TRUE(absl::IsNotFound(client_->Run(unknown).status()));
   TaskBatch unequal("add");
@@ -241,14 +241,14 @@ TEST_F(ClientTest, FluxOfManyProgramsByIndex) {
   EXPECT_THAT(result->flux_errors(), Each(0));
 }
 
-TEST_F(ClientTest, AStreamAnswersEachBatchUnderTheCallersId) {
+TEST_F(ClientTest, AStreamReturnsTheCallersIdOfEachBatch) {
   auto stream = client_->OpenStream({.max_in_flight = 4});
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::vector<std::future<absl::StatusOr<Result>>> futures;
   for (int i = 0; i < 100; ++i) {
     TaskBatch batch("scale");
     batch.Input(std::vector<float>{static_cast<float>(i)}).Return<float>({1}).Scalar(2);
-    batch.set_id(i % 3);  // Need not be unique.
+    batch.set_id(i % 3);  // Ids do not need to be unique.
     futures.push_back((*stream)->Send(batch));
   }
   for (int i = 0; i < 100; ++i) {
@@ -280,7 +280,7 @@ TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::atomic<int> answered{0};
   std::atomic<int> in_flight{0};
-  std::atomic<int> most_in_flight{0};
+  std::atomic<int> max_in_flight{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -293,8 +293,8 @@ TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
         });
         ASSERT_TRUE(sent.ok()) << sent;
         const int now = in_flight.fetch_add(1) + 1;
-        int most = most_in_flight;
-        while (now > most && !most_in_flight.compare_exchange_weak(most, now)) {
+        int max = max_in_flight;
+        while (now > max && !max_in_flight.compare_exchange_weak(max, now)) {
         }
       }
     });
@@ -302,16 +302,16 @@ TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
   for (std::thread& thread : threads) thread.join();
   ASSERT_TRUE((*stream)->Finish().ok());
   EXPECT_EQ(answered, 200);
-  // Counted after Send, so four threads may each be one ahead.
-  EXPECT_LE(most_in_flight, 8 + 4);
+  // in_flight is incremented after Send, so each of the four threads may be one ahead.
+  EXPECT_LE(max_in_flight, 8 + 4);
 }
 
-TEST_F(ClientTest, AnAbandonedStreamAnswersEverythingOnce) {
+TEST_F(ClientTest, AnAbandonedStreamAnswersEachBatchOnce) {
   std::atomic<int> sent{0}, answers{0};
   {
     auto stream = client_->OpenStream({.max_in_flight = 64});
     ASSERT_TRUE(stream.ok()) << stream.status();
-    FluxBatch slow;  // JMP to itself, for a while.
+    FluxBatch slow;  // Jumps to itself until the cycle limit.
     slow.Program({0x43, 0, 0, 0}).MaxCycles(2'000'000).Runs(8);
     for (int i = 0; i < 20; ++i) {
       sent += (*stream)->Send(slow, [&](absl::StatusOr<Result>) { ++answers; }).ok();

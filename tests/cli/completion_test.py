@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What shells complete for residentctl and residentd.
+"""Shell completions of residentctl and residentd.
 
-The scripts are run by bash itself. Those for zsh and fish are checked for their syntax where these
-shells are installed. The last line is `N passed, N failed`.
+The scripts are run by bash itself. Those for zsh and fish are only checked for their syntax, if
+these shells are installed. The last line is `N passed, N failed`.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
 
-# Completes the arguments as a terminal would: the last one is being written.
+# Completes the arguments as a terminal would: the last one is incomplete.
 COMPLETE = """
 source /dev/stdin
 spec=$(complete -p "$1")
@@ -35,7 +35,7 @@ def script(shell, program=daemons.RESIDENTCTL):
 
 
 def complete(*words, program=daemons.RESIDENTCTL):
-    """What bash offers for the last of the words behind the program's name."""
+    """Returns bash's completions of the last of the words after the program's name."""
     done = subprocess.run(["bash", "-uc", COMPLETE, "bash", program.name, *words],
                           input=script("bash", program), capture_output=True, text=True,
                           check=False)
@@ -50,13 +50,14 @@ class BashTest(unittest.TestCase):
         self.assertEqual(complete("sta"), {"status", "state"})
         self.assertEqual(complete("ops", "re"), {"remove"})
         self.assertEqual(complete("completion", ""), {"bash", "zsh", "fish"})
-        # Files, which bash itself completes.
+        # Expects a file, which bash itself completes.
         self.assertEqual(complete("flux", "asm", ""), set())
 
     def test_flags(self):
         self.assertEqual(complete("bench", "--q"), {"--quick"})
         self.assertEqual(complete("bench", "--ba"), {"--batch="})
-        # Of one action, of every command, and not of another one.
+        # Flags of one action and flags of every command are offered, those of another
+        # action are not.
         self.assertEqual(complete("ops", "install", "swish", "--expr="), {"--expr="})
         self.assertEqual(complete("ops", "install", "--ser"), {"--server="})
         self.assertEqual(complete("ops", "list", "--expr"), set())
@@ -67,11 +68,11 @@ class BashTest(unittest.TestCase):
     def test_values(self):
         install = ("ops", "install", "swish", "--wait")
         self.assertEqual(complete(*install, ""), {"validated", "staged", "active"})
-        # bash makes the equals sign a word.
+        # bash treats the equals sign as a separate word.
         self.assertEqual(complete(*install, "="), {"validated", "staged", "active"})
         self.assertEqual(complete(*install, "=", "st"), {"staged"})
 
-    def test_every_command_and_flag_is_there(self):
+    def test_every_command_and_flag_is_completed(self):
         def check(at, command, inherited):
             flags = inherited | {"--" + flag["name"] for flag in command["flags"]}
             self.assertEqual({flag.rstrip("=") for flag in complete(*at, "--")},

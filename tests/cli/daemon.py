@@ -1,7 +1,7 @@
-"""A daemon of its own for a test, and residentctl against it.
+"""Starts a daemon for a test, and runs residentctl with it.
 
-Programs come from $RESIDENTD and $RESIDENTCTL, else from this tree's build. The engine
-is the CPU's, unless $RESIDENT_TEST_DEVICES names GPUs.
+Programs come from $RESIDENTD and $RESIDENTCTL, or from this tree's build. The engine is the CPU's,
+unless $RESIDENT_TEST_DEVICES selects GPUs.
 """
 
 import json
@@ -34,7 +34,7 @@ DEMO = program("RESIDENTD_DEMO", "deploy/demo.sh")
 
 
 class Result:
-    """How a command ended."""
+    """The result of a command."""
 
     def __init__(self, done):
         self.code = done.returncode
@@ -54,7 +54,7 @@ class Result:
 
 
 def ctl(*words, server=None, stdin=None, env=None):
-    """Runs residentctl; without a server it is given no address."""
+    """Runs residentctl; without `server`, without an address."""
     environment = {key: value for key, value in os.environ.items() if key != "RESIDENTD_SERVER"}
     environment.update(env or {})
     command = [str(RESIDENTCTL)] + [str(word) for word in words]
@@ -79,7 +79,7 @@ class Daemon:
             "--port_file=" + str(ports),
             "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu"), *flags
         ]
-        # What it leaves in $TMPDIR when it is killed goes with the folder.
+        # $TMPDIR is the folder, so that files of a killed daemon are removed with it.
         environment = dict(os.environ, TMPDIR=str(self.folder))
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -90,9 +90,9 @@ class Daemon:
                 self.stop()
                 raise RuntimeError("residentd did not start:\n" + text)
             time.sleep(0.01)
-        said = json.loads(ports.read_text())
-        self.address = said["address"]
-        self.metrics_address = said["metrics_address"]
+        addresses = json.loads(ports.read_text())
+        self.address = addresses["address"]
+        self.metrics_address = addresses["metrics_address"]
 
     def ctl(self, *words, **options):
         return ctl(*words, server=self.address, **options)
@@ -110,33 +110,33 @@ class Daemon:
         return self.process.returncode
 
     def on_a_terminal(self, *words, stream, until=None):
-        """What residentctl writes to `stream` ("stdout" or "stderr") when that is a terminal;
-        ends it once it has written what `until` matches, else waits for its end."""
-        terminal, its = pty.openpty()
+        """Runs residentctl with `stream` ("stdout" or "stderr") as a terminal; returns its output
+        there. Interrupts it once the output matches `until`, otherwise waits for its end."""
+        terminal, replica = pty.openpty()
         other = "stderr" if stream == "stdout" else "stdout"
         process = subprocess.Popen([str(RESIDENTCTL), *words, "--server=" + self.address],
-                                   **{stream: its, other: subprocess.DEVNULL})
-        os.close(its)
-        said = b""
+                                   **{stream: replica, other: subprocess.DEVNULL})
+        os.close(replica)
+        output = b""
         try:
-            while until is None or not re.search(until, said):
+            while until is None or not re.search(until, output):
                 try:
                     piece = os.read(terminal, 4096)
                 except OSError:  # The other end was closed.
                     break
                 if not piece:
                     break
-                said += piece
+                output += piece
         finally:
             if until is not None:
                 process.send_signal(signal.SIGINT)
             process.wait(60)
             os.close(terminal)
-        return said
+        return output
 
 
 class CommandTest(unittest.TestCase):
-    """What commands end with."""
+    """Checks the exit codes of commands."""
 
     def check(self, result, code):
         self.assertEqual(result.code, code, result)
@@ -144,7 +144,7 @@ class CommandTest(unittest.TestCase):
 
 
 class DaemonTest(CommandTest):
-    """One daemon for all of a class's tests."""
+    """All tests of a class share one daemon."""
 
     @classmethod
     def setUpClass(cls):

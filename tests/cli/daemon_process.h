@@ -1,7 +1,7 @@
-// A `residentd serve` of a test's own, on free ports of the loopback interface.
+// Starts a `residentd serve` for a test, on free ports of the loopback interface.
 //
-// The program is $RESIDENTD, else server/residentd of this build. The engine is the
-// CPU's, unless $RESIDENT_TEST_DEVICES names GPUs.
+// The program is $RESIDENTD, or server/residentd of this build. The engine is the CPU's,
+// unless $RESIDENT_TEST_DEVICES selects GPUs.
 #ifndef RESIDENT_TESTS_CLI_DAEMON_PROCESS_H_
 #define RESIDENT_TESTS_CLI_DAEMON_PROCESS_H_
 
@@ -16,14 +16,14 @@ namespace resident::client {
 
 class DaemonProcess {
  public:
-  // Returns when it serves. Null: it did not start; stderr says why.
+  // Returns once it serves. Null: it did not start; the reason is on stderr.
   static std::unique_ptr<DaemonProcess> Start();
-  // SIGTERM, and waits.
+  // Sends SIGTERM and waits.
   ~DaemonProcess();
 
   // host:port.
   const std::string& address() const { return address_; }
-  // SIGKILL, and waits.
+  // Sends SIGKILL and waits.
   void Kill();
 
  private:
@@ -32,7 +32,7 @@ class DaemonProcess {
   void End(int signal);
 
   pid_t pid_;
-  const std::unique_ptr<const testing::TempFolder> folder_;  // Its $TMPDIR, too.
+  const std::unique_ptr<const testing::TempFolder> folder_;  // Also its $TMPDIR.
   std::string address_;
 };
 

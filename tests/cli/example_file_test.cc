@@ -28,7 +28,7 @@ std::vector<uint64_t> ShapeOf(const v1::ExampleValue& value) {
   return {value.shape().begin(), value.shape().end()};
 }
 
-TEST(ExampleFileTest, ValuesComeInTheOrderOfTheSignature) {
+TEST(ExampleFileTest, ValuesAreInTheOrderOfTheSignature) {
   const auto examples = ParseExamples(R"({
       "inputs": {"n": 7, "x": [[1, 2.5], [-3, "NaN"]]},
       "outputs": {"out": [["Infinity", "-Infinity"], [0, 1e-3]]},
@@ -70,14 +70,14 @@ TEST(ExampleFileTest, FlatDataWithShapeAndType) {
   EXPECT_THAT(As<float>(second.values(3)), ElementsAre(-1));
 }
 
-TEST(ExampleFileTest, AnOutputOfFewerDimensionsGetsTheFirstOnes) {
+TEST(ExampleFileTest, AnOutputWithFewerDimensionsGetsTheFirstOnes) {
   const auto signature = Signature::Parse("x: in f32[R, C], out: out f32[R]");
   const auto examples = ParseExamples(R"({"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}})", *signature);
   ASSERT_TRUE(examples.ok()) << examples.status();
   EXPECT_THAT(ShapeOf((*examples)[0].message().values(1)), ElementsAre(2));
 }
 
-TEST(ExampleFileTest, AnInoutHasWhatItHoldsAtFirstAndWhatIsExpected) {
+TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
   const auto signature = Signature::Parse("x: inout f32|i32[N], sum: out f32[]");
   const auto both = ParseExamples(R"({"inputs": {"x": {"dtype": "i32", "data": [1, 2]}},
                                       "outputs": {"x": [2, 4], "sum": 6}})",
@@ -88,9 +88,9 @@ TEST(ExampleFileTest, AnInoutHasWhatItHoldsAtFirstAndWhatIsExpected) {
   EXPECT_THAT(ShapeOf(value), ElementsAre(2));
   EXPECT_THAT(As<int32_t>(value), ElementsAre(1, 2, 2, 4));
 
-  const auto first_alone = ParseExamples(R"({"inputs": {"x": [1, 2]}})", *signature);
-  ASSERT_TRUE(first_alone.ok()) << first_alone.status();
-  EXPECT_THAT(As<float>((*first_alone)[0].message().values(0)), ElementsAre(1, 2));
+  const auto initial_only = ParseExamples(R"({"inputs": {"x": [1, 2]}})", *signature);
+  ASSERT_TRUE(initial_only.ok()) << initial_only.status();
+  EXPECT_THAT(As<float>((*initial_only)[0].message().values(0)), ElementsAre(1, 2));
 
   const auto shorter =
       ParseExamples(R"({"inputs": {"x": [1, 2]}, "outputs": {"x": [2], "sum": 6}})", *signature);
@@ -103,7 +103,7 @@ TEST(ExampleFileTest, AnInoutHasWhatItHoldsAtFirstAndWhatIsExpected) {
       HasSubstr("'x': the example has no value for it"));
 }
 
-TEST(ExampleFileTest, SaysWhatIsWrongWhere) {
+TEST(ExampleFileTest, ErrorsNameTheProblemAndItsPosition) {
   const struct {
     const char* json;
     const char* part;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`residentctl flux`: the assembler, and programs and vectors on a real daemon.
+"""`residentctl flux`: the assembler, and programs and test vectors on a real daemon.
 
 The last line is `N passed, N failed`.
 """
@@ -29,7 +29,7 @@ next:   MUL   R2, R1, R1
 
 
 class Assembler(daemons.CommandTest):
-    """What needs no daemon."""
+    """Commands that need no daemon."""
 
     def test_assembly_and_back_is_the_same(self):
         code = self.check(daemons.ctl("flux", "asm", "-", stdin=SQUARES), OK).out.strip()
@@ -41,7 +41,7 @@ class Assembler(daemons.CommandTest):
                          {"bytecode": code, "bytes": len(code) // 2})
         self.assertIn("LOOP", daemons.ctl("flux", "disasm", "-", "--json", stdin=code).json["assembly"])
 
-    def test_raw_bytecode_goes_through_files(self):
+    def test_raw_bytecode_in_files(self):
         with tempfile.TemporaryDirectory() as folder:
             raw = pathlib.Path(folder, "squares.bin")
             result = self.check(daemons.ctl("flux", "asm", "-", "--out", raw, stdin=SQUARES), OK)
@@ -52,7 +52,7 @@ class Assembler(daemons.CommandTest):
             self.assertEqual(self.check(daemons.ctl("flux", "disasm", raw), OK).out,
                              daemons.ctl("flux", "disasm", "-", stdin=code).out)
 
-    def test_a_bad_program_is_a_usage_error_with_its_place(self):
+    def test_a_bad_program_is_a_usage_error_with_its_position(self):
         result = self.check(daemons.ctl("flux", "asm", "-", stdin="MOVI R0, 1\nMOVI R16, 2\n"), USAGE)
         self.assertIn("line 2", result.err)
         self.assertIn("R16", result.err)
@@ -63,7 +63,7 @@ class Assembler(daemons.CommandTest):
 
 
 class Programs(daemons.DaemonTest):
-    """Programs and vectors on a daemon."""
+    """Programs and test vectors on a daemon."""
 
     def test_flux_run(self):
         result = self.ctl("flux", "run", "-", "--initial=10", "--registers=0,1", stdin=SQUARES)
@@ -97,10 +97,10 @@ class Programs(daemons.DaemonTest):
         self.ctl("flux", "run", "-", "--registers=16", stdin="00", code=USAGE)
         self.ctl("flux", "run", "-", "--initial=1,x", stdin="00", code=USAGE)
 
-    def test_flux_check_of_vectors_that_hold(self):
+    def test_flux_check_of_correct_vectors(self):
         vectors = [line for line in VECTORS.read_text().splitlines() if line.strip()]
         self.assertGreater(len(vectors), 50)
-        # A limit of 0 is one, and not the default.
+        # A limit of 0 is a limit, not the default.
         self.assertTrue(any(json.loads(line).get("max_cycles") == 0 for line in vectors))
         text = "\n".join(vectors)
         out = self.ctl("flux", "check", "-", stdin=text).out

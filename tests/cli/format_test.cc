@@ -1,4 +1,4 @@
-// What people and scripts are shown.
+// Output for people and for scripts.
 #include "client/cli/format.h"
 
 #include "client/cli/latency.h"
@@ -121,7 +121,7 @@ TEST(ProtoJsonTest, AnUnknownEnumValueIsItsNumber) {
   EXPECT_EQ(ToJson(status)["devices"][0]["state"], "77");
 }
 
-TEST(StatusTextTest, SaysWhatThereIs) {
+TEST(StatusTextTest, ListsDevicesAndClients) {
   const std::string text = StatusText(SampleStatus(1234), "host:1");
   EXPECT_THAT(text, HasSubstr("residentd 1.2.3 at host:1, pid 42, up 1 m 5 s"));
   EXPECT_THAT(text, HasSubstr("http://127.0.0.1:9100/metrics"));
@@ -135,7 +135,7 @@ TEST(StatusTextTest, SaysWhatThereIs) {
 TEST(StatusTextTest, RatesAreDifferencesOverTime) {
   EXPECT_THAT(TopText(SampleStatus(1000), SampleStatus(5000), 2.0, "host:1"),
               HasSubstr("2.00 K/s"));
-  // A counter that went back (the daemon was restarted) is no rate.
+  // A counter that decreased (the daemon was restarted) has no rate.
   EXPECT_THAT(TopText(SampleStatus(5000), SampleStatus(10), 2.0, "host:1"), HasSubstr("0/s"));
 }
 

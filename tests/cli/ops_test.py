@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`residentctl ops` against a real daemon: install, prove, activate, break, roll back.
+"""`residentctl ops` against a real daemon: install, validate, activate, break, roll back.
 
 The last line is `N passed, N failed`.
 """
@@ -30,7 +30,7 @@ RESIDENT_OPERATOR({name})(resident::Block& block, const resident::Args& args) {{
 
 
 class OpsTest(daemons.DaemonTest):
-    """One daemon for all; each test has operators of its own."""
+    """All tests share one daemon; each test uses its own operators."""
 
     @classmethod
     def setUpClass(cls):
@@ -53,7 +53,7 @@ class OpsTest(daemons.DaemonTest):
     def run_once(self, name):
         return self.ctl("run", name, "x=1,2,3").out
 
-    def test_a_newcomer_installs_breaks_and_rolls_back(self):
+    def test_install_break_and_roll_back(self):
         out = self.ctl("ops", "install", "scaled", self.source("scaled", 2), "--wait=active").out
         for state in ("submitted", "compiled", "inspected", "validated", "staged", "active"):
             self.assertRegex(out, r"(?m)^{} +[\d.]+ [nµm]?s".format(state))
@@ -107,7 +107,7 @@ class OpsTest(daemons.DaemonTest):
         result = self.ctl("run", "square", "x=1", code=USAGE)
         self.assertIn("residentctl flux run --operator=square", result.err)
 
-    def test_json_is_one_document_a_state(self):
+    def test_json_is_one_document_per_state(self):
         result = self.ctl("ops", "install", "lines", self.source("lines", 2), "--json")
         states = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual([state["state"] for state in states],
@@ -133,7 +133,7 @@ class OpsTest(daemons.DaemonTest):
         self.assertIn("nothing was kept", out)
         self.ctl("ops", "show", "tried", code=REFUSED)
 
-    def test_built_in_operators_stay(self):
+    def test_built_in_operators_cannot_be_changed(self):
         for words in (("activate", "add"), ("rollback", "add"), ("remove", "add"),
                       ("promote", "add", "--traffic=10%")):
             error = self.ctl("ops", *words, "--json", code=REFUSED).error
@@ -154,7 +154,7 @@ class OpsTest(daemons.DaemonTest):
         self.assertIn("has ended", self.ctl("ops", "promote", "tested").out)
         self.assertNotIn("on trial", self.ctl("ops", "show", "tested").out)
 
-    def test_watch_and_audit_tell_the_same(self):
+    def test_watch_and_audit_have_the_same_events(self):
         self.ctl("ops", "install", "watched", self.source("watched", 2), "--wait=active")
         installed = self.ctl("ops", "audit", "watched", "--json").json["events"]
         self.assertEqual([event["kind"] for event in installed], ["activated", "installed"])

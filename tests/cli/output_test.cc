@@ -1,4 +1,4 @@
-// How commands end.
+// Exit codes of commands.
 #include "client/cli/output.h"
 
 #include "client/cli/exit_codes.h"
@@ -7,7 +7,7 @@
 namespace resident::cli {
 namespace {
 
-TEST(CheckedExitTest, WrongResultsCountForMoreThanAFileThatWasNotWritten) {
+TEST(CheckedExitTest, WrongResultsHavePriorityOverAFileThatWasNotWritten) {
   const absl::Status not_written = absl::InvalidArgumentError("cannot write /dev/full");
   EXPECT_EQ(CheckedExit(0, absl::OkStatus()), kExitOk);
   EXPECT_EQ(CheckedExit(0, not_written), kExitNotWritten);

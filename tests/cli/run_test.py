@@ -20,9 +20,9 @@ from daemon import OK, USAGE, REFUSED, NOT_WRITTEN  # noqa: E402
 
 
 class Run(daemons.DaemonTest):
-    """Tasks whose data goes with them."""
+    """Tasks with inline data."""
 
-    def test_run_fills_in_what_is_left_out(self):
+    def test_run_fills_in_omitted_arguments(self):
         out = self.ctl("run", "add", "x=1,2,3", "y=10,20,30").out
         self.assertRegex(out, r"out +f32 +3 +11 22 33")
         self.assertRegex(out, r"add version 1 on device \d+")
@@ -40,7 +40,7 @@ class Run(daemons.DaemonTest):
         self.assertEqual(values, ["Infinity", "-Infinity", "NaN"])
         self.assertRegex(self.ctl("run", "div", "x=1,-1,0", "y=0,0,0").out, r"inf -inf nan")
 
-    def test_run_takes_shapes_and_repetitions(self):
+    def test_run_accepts_shapes_and_repetitions(self):
         result = self.ctl("run", "sum_rows", "x:2x3=1,2,3,4,5,6", "--json").json
         self.assertEqual(result["outputs"]["out"]["values"], [6, 15])
         self.assertEqual(self.ctl("run", "fill", "out:4=", "value=7",
@@ -57,7 +57,7 @@ class Run(daemons.DaemonTest):
             self.assertIn("written to", out)
             self.assertEqual(struct.unpack("<4f", target.read_bytes()), (0, 0, 1, 2))
 
-    def test_run_errors_are_told_before_anything_is_sent(self):
+    def test_run_errors_are_reported_before_anything_is_sent(self):
         for words, expected in (
             (("add", "x=1,2"), "add needs y"),
             (("add", "x=1", "y=1", "z=1"), "no parameter 'z'"),
@@ -75,15 +75,15 @@ class Run(daemons.DaemonTest):
     def completed_tasks(self):
         return self.ctl("status", "--json").json["devices"][0]["completed_tasks"]
 
-    def test_a_file_that_cannot_be_written_is_told_before_the_work(self):
+    def test_a_file_that_cannot_be_written_is_reported_before_the_work(self):
         before = self.completed_tasks()
         result = self.ctl("run", "add", "x=1", "y=2", "out=@/nonexistent/x", code=USAGE)
         self.assertIn("cannot write /nonexistent/x", result.err)
         self.assertIn("Fix:", result.err)
         self.assertEqual(self.completed_tasks(), before)
 
-    def test_what_could_not_be_written_is_printed_and_has_its_own_exit_status(self):
-        # A disk that is full says so only when it is written to.
+    def test_results_that_could_not_be_written_are_printed_with_a_separate_exit_status(self):
+        # A full disk is only detected when it is written to.
         result = self.ctl("run", "add", "x=1,2", "y=2,2", "out=@/dev/full", code=NOT_WRITTEN)
         self.assertRegex(result.out, r"out +f32 +2 +3 4")
         self.assertIn("cannot write /dev/full", result.err)
@@ -105,12 +105,12 @@ class Run(daemons.DaemonTest):
         self.ctl("run", "add", "x=buffer:999999", "y=1", "out:1=", code=REFUSED)
         self.ctl("run", "add", "x=1", "y=1", "--op_version=77", code=REFUSED)
         self.ctl("run", "add", "x=1", "y=1", "--device=77", code=REFUSED)
-        # And the next one is served.
+        # The next task is served.
         self.ctl("run", "add", "x=1", "y=1")
 
 
 class RunWithSettings(unittest.TestCase):
-    """Daemons with settings of their own."""
+    """Daemons with other settings."""
 
     def test_a_message_over_the_limit_names_its_flag(self):
         daemon = daemons.Daemon("--max_message_mib=1")
@@ -129,7 +129,7 @@ class RunWithSettings(unittest.TestCase):
             done = daemon.ctl("run", "test.count", "out=41,5", "--json")
             self.assertEqual(done.code, OK, done)
             self.assertEqual(done.json["outputs"]["out"]["values"], [42, 5])
-            # What the daemon refuses is no usage error: something was sent.
+            # An error of the daemon is not a usage error: something was sent.
             refused = daemon.ctl("run", "test.count", "out:1x1x1x1x1x1x1x1x1=1", "--json")
             self.assertEqual(refused.code, REFUSED, refused)
             self.assertEqual(refused.error["code"], "INVALID_ARGUMENT")

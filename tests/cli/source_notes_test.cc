@@ -5,7 +5,7 @@
 namespace resident::cli {
 namespace {
 
-TEST(SourceNotesTest, ReadsWhatStandsInComments) {
+TEST(SourceNotesTest, ReadsNotesFromComments) {
   const SourceNotes notes = ReadSourceNotes(
       "// A copyright.\n"
       "// signature: x: in f32[*S], out: out f32[*S],\r\n"
@@ -27,12 +27,12 @@ TEST(SourceNotesTest, ANoteEndsWithALineThatIsNotIndented) {
   EXPECT_EQ(notes.summary, "one");
 }
 
-TEST(SourceNotesTest, TheFirstOfAKeyCounts) {
+TEST(SourceNotesTest, TheFirstNoteOfAKeyApplies) {
   const SourceNotes notes = ReadSourceNotes("// split: out 1\n// split: out 2\n//    more\n");
   EXPECT_EQ(notes.split, "out 1");
 }
 
-TEST(SourceNotesTest, CodeIsNoNote) {
+TEST(SourceNotesTest, CodeIsNotANote) {
   const SourceNotes notes = ReadSourceNotes("int x; // signature: y: in f32[]\nsplit: goto a;\n");
   EXPECT_EQ(notes.signature, "");
   EXPECT_EQ(notes.split, "");

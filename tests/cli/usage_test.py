@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What residentctl says without a daemon: help, usage errors, a state folder, nobody there.
+"""residentctl without a daemon: help, usage errors, a state folder, an unreachable server.
 
 The last line is `N passed, N failed`.
 """
@@ -25,7 +25,7 @@ def free_port():
 
 
 class WithoutDaemon(daemons.CommandTest):
-    """What needs no server, and what is said when there is none."""
+    """Commands that need no server, and errors if there is none."""
 
     def test_help_lists_commands_and_exit_codes(self):
         out = self.check(daemons.ctl("help"), OK).out
@@ -154,12 +154,12 @@ class WithoutDaemon(daemons.CommandTest):
                 as_json = self.check(daemons.ctl(*words, "--json"), USAGE)
                 self.assertIn("message", as_json.error)
 
-    def test_flags_of_a_command_may_stand_before_its_name(self):
+    def test_flags_of_a_command_may_precede_its_name(self):
         address = "127.0.0.1:{}".format(free_port())
         self.check(daemons.ctl("--interval", "1s", "top", "--once", server=address), UNREACHABLE)
         self.check(daemons.ctl("--server", "", "status"), USAGE)
 
-    def test_no_server_is_three_and_says_how_to_start_one(self):
+    def test_no_server_is_exit_code_three_with_a_hint(self):
         address = "127.0.0.1:{}".format(free_port())
         for words in (("status",), ("health",), ("ops",), ("buffers",),
                       ("run", "add", "x=1", "y=1"),

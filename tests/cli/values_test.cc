@@ -38,13 +38,13 @@ TEST(ValuesTest, NanAndInfinityAreValues) {
   EXPECT_EQ(ValuesToJson(v1::DTYPE_F32, *bytes).dump(), R"(["NaN","Infinity","-Infinity"])");
 }
 
-TEST(ValuesTest, ARepetitionIsThatManyElements) {
+TEST(ValuesTest, ARepetitionIsExpanded) {
   EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "0.5*3,1"), "0.5 0.5 0.5 1");
   EXPECT_EQ(RoundTrip(v1::DTYPE_F32, "7*0,1"), "1");
   EXPECT_THAT(RoundTrip(v1::DTYPE_F32, "1*99999999999"), HasSubstr("has more than"));
 }
 
-TEST(ValuesTest, WhatIsNoElementIsNamed) {
+TEST(ValuesTest, InvalidElementsAreNamed) {
   EXPECT_THAT(RoundTrip(v1::DTYPE_F32, "1,two"), HasSubstr("'two' is not a valid f32"));
   EXPECT_THAT(RoundTrip(v1::DTYPE_U8, "256"), HasSubstr("'256' is not a valid u8"));
   EXPECT_THAT(RoundTrip(v1::DTYPE_I32, "1.5"), HasSubstr("'1.5' is not a valid i32"));
@@ -107,7 +107,7 @@ TEST(RunArgumentTest, EveryForm) {
   EXPECT_EQ(ParseRunArgument("x=buffer:7")->buffer, 7u);
 }
 
-TEST(RunArgumentTest, WhatIsMalformedIsRefused) {
+TEST(RunArgumentTest, MalformedArgumentsAreRefused) {
   for (const char* bad : {"x", "=1", "x:2y=1", "x=@", "x=buffer:", "x=buffer:one"}) {
     EXPECT_FALSE(ParseRunArgument(bad).ok()) << bad;
   }

@@ -1,6 +1,6 @@
-// Random FLUX programs through the ring of a real engine, against the reference
-// interpreter: registers, errors and cycles. RESIDENT_TEST_ENGINE chooses the engine.
-// A program that shows a difference is shrunk, on the engine, and printed as assembly.
+// Runs random FLUX programs through the ring of a real engine and compares registers,
+// errors and cycles with the reference interpreter. RESIDENT_TEST_ENGINE selects the
+// engine. A program with a difference is shrunk, on the engine, and printed as assembly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ using resident::testing::Scalar;
 constexpr int kPrograms = 100'000;
 constexpr int kBatch = 2'000;
 
-// Cases of one batch share their limit and what unknown opcodes mean.
+// All cases of one batch have the same cycle limit and the same treatment of unknown
+// opcodes.
 struct Case {
   Bytecode bytecode;
   RunOptions options;
@@ -48,7 +49,7 @@ class FluxEngine {
       offsets.push_back(static_cast<uint32_t>(bytecode.size()));
       initial.insert(initial.end(), c.options.initial.begin(), c.options.initial.end());
     }
-    if (bytecode.size() > code_.size) std::abort();  // A batch's programs are far smaller.
+    if (bytecode.size() > code_.size) std::abort();  // The programs of a batch are far smaller.
     std::memcpy(code_.span.host, bytecode.data(), bytecode.size());
     std::memcpy(offsets_.span.host, offsets.data(), offsets.size() * 4);
     std::memcpy(initial_.span.host, initial.data(), initial.size() * 4);

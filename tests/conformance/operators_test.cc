@@ -1,6 +1,6 @@
-// Every built-in operator on a real engine (RESIDENT_TEST_ENGINE) against a float64
-// reference: fresh random inputs, poisoned outputs, every way that a task can be sent
-// (compact, with an argument block, split into chunks) and every alignment.
+// Compares every built-in operator on a real engine (RESIDENT_TEST_ENGINE) with a float64
+// reference: new random inputs, poisoned outputs, every form of a task (compact, with an
+// argument block, split into chunks) and every alignment.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,16 +28,17 @@ using testing::Scalar;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr uint32_t kPoison = 0x7f8badad;  // A NaN that no operator makes.
-constexpr int64_t kMost = 200'003;
-constexpr int64_t kSizes[] = {1, 3, 4, 31, 255, 256, 1023, 1024, 1025, 4096, 5000, 65'537, kMost};
+constexpr uint32_t kPoison = 0x7f8badad;  // A NaN that no operator generates.
+constexpr int64_t kMaxElements = 200'003;
+constexpr int64_t kSizes[] = {1,    3,    4,    31,   255,    256,         1023,
+                              1024, 1025, 4096, 5000, 65'537, kMaxElements};
 
 class Operators : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     harness_ = new EngineHarness({});
     ring_ = harness_->NewRing();
-    for (auto* area : {&x_, &y_, &out_}) *area = harness_->Staging((kMost + 16) * 4);
+    for (auto* area : {&x_, &y_, &out_}) *area = harness_->Staging((kMaxElements + 16) * 4);
   }
   static void TearDownTestSuite() {
     ring_ = nullptr;
@@ -75,8 +76,8 @@ class Operators : public ::testing::Test {
 
   using Reference = std::function<double(double x, double y)>;
 
-  // out = f(x, y) for all sizes, shapes of task, alignments, and special values. `inputs`:
-  // how many of x and y the operator takes; `scalars`: its scalars, as bits.
+  // Checks out = f(x, y) for all sizes, forms of a task, alignments, and special values.
+  // `inputs`: how many of x and y the operator reads; `scalars`: its scalars, as bits.
   void CheckElementwise(const std::string& name, int inputs, std::vector<uint64_t> scalars,
                         const Reference& reference) {
     for (const int64_t n : kSizes) {
@@ -87,7 +88,7 @@ class Operators : public ::testing::Test {
           Randomize(x(shift), n);
           Randomize(y(shift), n);
           if (n % 2 == 1 && chunks != 1) Specials(x(shift), n);
-          Poison(out(), kMost + 16);
+          Poison(out(), kMaxElements + 16);
           std::vector<uint64_t> addresses;
           if (inputs > 0) addresses.push_back(x_.address + shift * 4);
           if (inputs > 1) addresses.push_back(y_.address + shift * 4);
@@ -110,8 +111,8 @@ class Operators : public ::testing::Test {
             }
             ASSERT_TRUE(std::isfinite(got)) << i << ": " << got << " for " << want;
             error += (got - want) * (got - want);
-            // The few elements of a sum may all cancel, as 1 - 0.999 does: their error is that
-            // of the terms. Over many elements it is held against the result alone.
+            // A sum of few elements may cancel, as 1 - 0.999 does: then the error is
+            // relative to the terms. Over many elements it is relative to the result alone.
             const bool cancels = n < 255 && (name == "add" || name == "sub");
             const double term = cancels ? std::abs(x(shift)[i]) + std::abs(y(shift)[i]) : 0;
             norm += want * want + (std::isfinite(term) ? term * term : 0);
@@ -202,7 +203,7 @@ TEST_F(Operators, DivisionByZeroGivesInfinityOrNan) {
 
 TEST_F(Operators, SumOfRows) {
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 1}, {1, kMost}, {7, 1000}, {300, 257}, {2000, 64}, {5, 0}, {3, 4096}}) {
+           {1, 1}, {1, kMaxElements}, {7, 1000}, {300, 257}, {2000, 64}, {5, 0}, {3, 4096}}) {
     for (const uint32_t chunks : {1u, 5u}) {
       SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
       Randomize(x(), rows * columns);
@@ -228,7 +229,7 @@ TEST_F(Operators, SumOfRows) {
   }
 }
 
-TEST_F(Operators, SumOfRowsCarriesNanAndInfinity) {
+TEST_F(Operators, SumOfRowsPropagatesNanAndInfinity) {
   Randomize(x(), 3 * 500);
   x()[123] = kNan;
   x()[500 + 77] = kInf;
@@ -259,7 +260,8 @@ TEST_F(Operators, CopyBytesOfEveryAlignmentAndLength) {
   }
 }
 
-// Blocks count chunks in 32 bits: numbers above that must not be taken for others, nor for none.
+// Blocks count chunks in 32 bits: larger numbers must not be truncated to valid ones or to
+// 0.
 TEST_F(Operators, TooManyChunksAreRefused) {
   constexpr int64_t kN = 1000;
   for (const uint64_t chunks :
@@ -274,16 +276,16 @@ TEST_F(Operators, TooManyChunksAreRefused) {
         CompletionStatus::kInvalidArgument);
     uint32_t bits;
     std::memcpy(&bits, out(), sizeof(bits));
-    EXPECT_EQ(bits, kPoison) << "it ran";
+    EXPECT_EQ(bits, kPoison) << "the task ran";
   }
   Randomize(x(), kN);
-  Send("copy", kN, {x_.address, out_.address}, {}, 7);  // The engine goes on.
+  Send("copy", kN, {x_.address, out_.address}, {}, 7);  // The engine still works.
   for (int64_t i = 0; i < kN; ++i) ASSERT_EQ(out()[i], x()[i]);
 }
 
-// A task in a resident kernel must see what the host wrote since the last one, though
-// it has read the same addresses before.
-TEST_F(Operators, InputsThatChangeBetweenTasksAreReadAnew) {
+// A task in a resident kernel must see what the host wrote after the previous task,
+// although it has read the same addresses before.
+TEST_F(Operators, InputsThatChangeBetweenTasksAreReadAgain) {
   constexpr int64_t kN = 256;
   for (int round = 0; round < 2000; ++round) {
     const uint32_t chunks = round % 3;  // Lone, through the device ring, wide.
@@ -295,12 +297,13 @@ TEST_F(Operators, InputsThatChangeBetweenTasksAreReadAnew) {
   }
 }
 
-// The same between tasks: what one wrote to device memory, the next one reads.
+// The same for device memory: a task reads what the previous task wrote.
 TEST_F(Operators, OutputsAreVisibleToTheNextTask) {
   constexpr int64_t kN = 3000;
   const uint64_t a = harness_->Memory(kN * 4), b = harness_->Memory(kN * 4);
   for (int round = 0; round < 1000; ++round) {
-    // x (host) -> a -> b -> out (host), each task lone, and ahead of its fence where it may.
+    // x (host) -> a -> b -> out (host); each task is alone, and completes ahead of its
+    // fence where allowed.
     for (int64_t i = 0; i < kN; ++i) x()[i] = static_cast<float>(round * 3 + i % 100);
     TaskDescriptor first = CompactTask(OperatorSlot("copy"), kN, {x_.address, a});
     first.flags |= kTaskDeviceOutputs;

@@ -1,6 +1,6 @@
-// A client of the daemon, and tasks whose effects it can see.
+// A client of the daemon, and tasks with visible effects.
 //
-// Thread safety: Client as gRPC's stubs: calls from any thread.
+// Thread safety: Client: like gRPC's stubs, calls from any thread.
 //
 //   const Client client(daemon);
 //   const Counters counters(client, 1000);
@@ -22,15 +22,15 @@
 
 namespace resident::testing {
 
-// What became of a batch: the call's status, and the result if that is OK.
+// The outcome of a batch: the call's status, and the result if the call was OK.
 struct RunOutcome {
   grpc::Status call;
   v1::BatchResult result;
 
-  // Of task i: its own, or UNAVAILABLE if the call itself failed.
+  // Status of task i; UNAVAILABLE if the call itself failed.
   v1::TaskStatus status(int i) const;
   bool all_ok() const { return call.ok() && result.status_size() == 0; }
-  // The first message there is.
+  // The first error message; empty if there is none.
   std::string message() const;
 };
 
@@ -43,7 +43,7 @@ class Client {
   // A context with the session's id and a deadline of a minute.
   std::unique_ptr<grpc::ClientContext> Context() const;
   RunOutcome Run(const v1::Batch& batch) const;
-  // A device buffer of floats; the status of the call if it is refused.
+  // Allocates a device buffer of floats; returns the status of the call.
   grpc::Status Allocate(uint64_t floats, uint64_t* id, uint32_t device = 0) const;
 
   v1::Executor::Stub& executor() const { return *executor_; }
@@ -60,17 +60,17 @@ class Client {
   std::string session_;
 };
 
-// `count` tasks of an operator whose only tensor is one float of this buffer, one after
-// the other from `first`; with `scalar` as its other argument.
+// `count` tasks of an operator whose only tensor is one float of this buffer, consecutive
+// from `first`; `scalar` is its other argument, if any.
 v1::Batch FloatTasks(const std::string& operator_name, uint64_t buffer, uint32_t first,
                      uint32_t count, std::optional<int64_t> scalar = std::nullopt);
 
-// Floats in memory that the client shares with the daemon: what tasks did to them can be
-// seen whatever becomes of daemon and engine.
+// Floats in memory that the client shares with the daemon: the effects of tasks can be read
+// even after the daemon and the engine have ended.
 class Counters {
  public:
-  // `imported` gets the status of the call that shares the memory, which is expected to be OK
-  // if there is nobody to get it.
+  // `imported` receives the status of the call that shares the memory; if null, the call
+  // must succeed.
   Counters(const Client& client, uint32_t count, uint32_t device = 0,
            grpc::Status* imported = nullptr);
   ~Counters();

@@ -7,14 +7,14 @@
 namespace resident::testing {
 namespace {
 
-// Tasks of a batch of the client, and those that one session counts.
+// Number of tasks of a batch, and number of counters of a session.
 constexpr uint32_t kCountedBatch = 50;
 constexpr uint32_t kCounted = 1 << 16;
 
 }  // namespace
 
 CountingClient::CountingClient(const Daemon& daemon)
-    : daemon_(daemon), thread_([this] { Count(); }) {
+    : daemon_(daemon), thread_([this] { CountUntilStopped(); }) {
   EXPECT_TRUE(Eventually([&] { return batches_ > 0; }));
 }
 
@@ -23,12 +23,12 @@ CountingClient::~CountingClient() {
   thread_.join();
 }
 
-bool CountingClient::GoesOn() const {
+bool CountingClient::KeepsRunning() const {
   const uint64_t before = batches_;
   return Eventually([&] { return batches_ >= before + 2; });
 }
 
-void CountingClient::Count() {
+void CountingClient::CountUntilStopped() {
   while (!stop_) CountInOneSession();
 }
 

@@ -1,10 +1,10 @@
-// Somebody else's work, which a fault must not disturb.
+// Work of another client, which a fault must not disturb.
 //
 // Thread safety: one thread; the work is done in another.
 //
 //   const CountingClient others(daemon);
-//   ... something goes wrong ...
-//   EXPECT_TRUE(others.GoesOn());
+//   ... something fails ...
+//   EXPECT_TRUE(others.KeepsRunning());
 //   EXPECT_EQ(others.interruptions(), 0u);
 #ifndef RESIDENT_TESTS_DAEMON_COUNTING_CLIENT_H_
 #define RESIDENT_TESTS_DAEMON_COUNTING_CLIENT_H_
@@ -17,24 +17,24 @@
 
 namespace resident::testing {
 
-// A client that counts all the time, in a thread of its own, and checks each batch: a task
-// that is OK has run exactly once, each other one at most once. What is not OK counts as an
-// interruption, after which it begins anew with another session.
+// A client that runs counting tasks continuously, in its own thread, and checks each batch:
+// a task that is OK has run exactly once, each other one at most once. A batch that is not
+// OK counts as an interruption, after which it continues with a new session.
 class CountingClient {
  public:
-  // Returns once it has been served.
+  // Returns once a batch was OK.
   explicit CountingClient(const Daemon& daemon);
   ~CountingClient();
   CountingClient(const CountingClient&) = delete;
   CountingClient& operator=(const CountingClient&) = delete;
 
-  // Waits until two more batches were OK: the second began after this call.
-  bool GoesOn() const;
+  // Waits until two more batches were OK, so that the second began after this call.
+  bool KeepsRunning() const;
   // Batches that were not OK.
   uint64_t interruptions() const { return interruptions_; }
 
  private:
-  void Count();
+  void CountUntilStopped();
   // Counts until it is interrupted or stopped.
   void CountInOneSession();
 

@@ -55,8 +55,8 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Runs `residentd serve` with its output in FOLDER/output. What it leaves in $TMPDIR when it is
-// killed goes with the folder.
+// Runs `residentd serve` with its output in FOLDER/output. FOLDER is also $TMPDIR, so that
+// files of a killed daemon are removed with it.
 std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string& address,
                                     const std::vector<std::string>& flags) {
   const int output =
@@ -94,10 +94,10 @@ size_t CountEntries(const std::string& folder) {
   return count;
 }
 
-// Compile processes that a daemon keeps ready: two of each kind.
-constexpr size_t kMostWaitingCompilers = 4;
+// Maximum number of idle compile processes of a daemon: two of each kind.
+constexpr size_t kMaxIdleCompilers = 4;
 
-std::vector<pid_t> ChildrenOf(pid_t pid) {
+std::vector<pid_t> ListChildren(pid_t pid) {
   std::vector<pid_t> children;
   std::error_code gone;
   const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
@@ -108,12 +108,12 @@ std::vector<pid_t> ChildrenOf(pid_t pid) {
   return children;
 }
 
-std::string NameOf(pid_t pid) {
+std::string ReadProcessName(pid_t pid) {
   const std::string name = ReadFile("/proc/" + std::to_string(pid) + "/comm");
   return name.substr(0, name.find('\n'));
 }
 
-// The last --staging_mib among the flags counts.
+// If --staging_mib is set several times, the last one applies.
 uint64_t StagingMib(const std::vector<std::string>& flags) {
   constexpr std::string_view kFlag = "--staging_mib=";
   uint64_t mib = kStagingMib;
@@ -123,8 +123,8 @@ uint64_t StagingMib(const std::vector<std::string>& flags) {
   return mib;
 }
 
-// As gRPC names its threads, cut to what Linux keeps of it.
-bool IsOfGrpc(const std::string& thread) {
+// Whether gRPC created the thread; the name is shortened by Linux.
+bool IsGrpcThread(const std::string& thread) {
   for (const char* beginning : {"grpc", "default-exec", "resolver-exec", "event_engine",
                                 "nexting_thread", "timer_manager"}) {
     if (thread.starts_with(beginning)) return true;
@@ -154,7 +154,7 @@ Daemon::~Daemon() {
   if (::testing::Test::HasFailure()) std::cerr << "the daemon's output:\n" << Output() << "\n";
 }
 
-Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
+Daemon::Failure Daemon::StartExpectingFailure(const std::vector<std::string>& flags) {
   const TempFolder folder(kFolderName);
   const auto child = Spawn(folder.path(), "127.0.0.1:0", flags);
   const auto exit = child->Wait(seconds(60));
@@ -166,7 +166,7 @@ Daemon::Failure Daemon::StartInVain(const std::vector<std::string>& flags) {
 std::string Daemon::Output() const { return ReadFile(folder_.path() + "/output"); }
 
 std::string Daemon::Metrics() const {
-  const int fd = ConnectBare(metrics_address_);
+  const int fd = ConnectTcp(metrics_address_);
   std::string answer;
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
   if (fd >= 0 &&
@@ -211,12 +211,12 @@ bool Daemon::AwaitAnotherEngine(pid_t than) const {
 size_t Daemon::Descriptors() const {
   const std::string folder = "/proc/" + std::to_string(pid()) + "/fd";
   if (access(folder.c_str(), R_OK) == 0) return CountEntries(folder);
-  // The daemon's process is closed to others but root's. By its own count, with the connection
-  // that asks.
+  // The descriptors of the daemon's process are only visible to root. Use the daemon's own
+  // count, which includes the connection of this request.
   const std::string metrics = Metrics();
   constexpr std::string_view kName = "\nprocess_open_fds ";
   const size_t at = metrics.find(kName);
-  EXPECT_NE(at, std::string::npos) << "the metrics page does not answer";
+  EXPECT_NE(at, std::string::npos) << "the metrics page did not respond";
   return at == std::string::npos ? 0 : std::stoul(metrics.substr(at + kName.size()));
 }
 
@@ -227,7 +227,7 @@ size_t Daemon::OwnThreads() const {
   const std::filesystem::path tasks = "/proc/" + std::to_string(pid()) + "/task";
   for (const auto& task : std::filesystem::directory_iterator(tasks)) {
     const std::string name = ReadFile(task.path() / "comm");
-    count += !name.empty() && !IsOfGrpc(name);
+    count += !name.empty() && !IsGrpcThread(name);
   }
   return count;
 }
@@ -239,19 +239,19 @@ size_t Daemon::Engines() const {
     spares.insert(static_cast<pid_t>(device.spare_engine_pid()));
   }
   size_t count = 0;
-  for (const pid_t child : ChildrenOf(pid())) {
-    count += NameOf(child) == kEngineName && spares.count(child) == 0;
+  for (const pid_t child : ListChildren(pid())) {
+    count += ReadProcessName(child) == kEngineName && spares.count(child) == 0;
   }
   return count;
 }
 
 size_t Daemon::Compilers() const {
   size_t count = 0;
-  for (const pid_t child : ChildrenOf(pid())) count += NameOf(child) != kEngineName;
+  for (const pid_t child : ListChildren(pid())) count += ReadProcessName(child) != kEngineName;
   return count;
 }
 
-std::string Daemon::LeftOver() const {
+std::string Daemon::LeftoverProcesses() const {
   std::set<pid_t> live;
   const v1::StatusResponse status = Status();
   for (const v1::DeviceStatus& device : status.devices()) {
@@ -260,22 +260,22 @@ std::string Daemon::LeftOver() const {
   }
   std::string left;
   size_t waiting = 0;
-  for (const pid_t child : ChildrenOf(pid())) {
+  for (const pid_t child : ListChildren(pid())) {
     if (live.count(child) != 0) continue;
-    const std::string name = NameOf(child);
+    const std::string name = ReadProcessName(child);
     if (name == kEngineName) {
       left += "an engine; ";
       continue;
     }
-    if (++waiting > kMostWaitingCompilers) left += "a waiting compiler too many; ";
-    for (const pid_t grandchild : ChildrenOf(child)) {
-      left += NameOf(grandchild) + " of " + name + "; ";
+    if (++waiting > kMaxIdleCompilers) left += "an excess idle compiler; ";
+    for (const pid_t grandchild : ListChildren(child)) {
+      left += ReadProcessName(grandchild) + " of " + name + "; ";
     }
   }
   return left;
 }
 
-int ConnectBare(const std::string& address) {
+int ConnectTcp(const std::string& address) {
   const size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;

@@ -1,11 +1,11 @@
 // The real daemon as a child process.
 //
-// RESIDENTD names the binary (default: the one Bazel built), RESIDENT_TEST_DEVICES the
-// value of --devices (default: cpu), so that the same tests run on a GPU machine, and
-// RESIDENT_TEST_THREADS_PER_BLOCK that of --threads_per_block (default: 0). With several
-// devices the tests of one work with the first; tests/faults/devices_test.cc is about all.
+// RESIDENTD: path of the binary (default: the one Bazel built). RESIDENT_TEST_DEVICES:
+// value of --devices (default: cpu), so that the same tests run on a GPU machine.
+// RESIDENT_TEST_THREADS_PER_BLOCK: value of --threads_per_block (default: 0). With several
+// devices, most tests use the first one; tests/faults/devices_test.cc tests all.
 //
-// Thread safety: as gRPC's stubs: calls from any thread.
+// Thread safety: like gRPC's stubs, calls from any thread.
 //
 //   const Daemon daemon({"--max_queued_tasks=100"});
 //   ASSERT_TRUE(Park(daemon).ok());
@@ -37,54 +37,55 @@ bool OnGpu();
 
 class Daemon {
  public:
-  // Starts it, with the test operators, and waits until it serves; aborts the test
-  // program, with the daemon's output, if it does not.
+  // Starts the daemon, with the test operators, and waits until it serves. If it does not,
+  // aborts the test program and prints the daemon's output.
   explicit Daemon(const std::vector<std::string>& flags = {},
                   const std::string& address = "127.0.0.1:0");
-  // Kills it.
+  // Kills the daemon.
   ~Daemon();
 
-  // Starts one that is expected to fail; waits for its end.
+  // Starts a daemon that is expected to fail, and waits for its end.
   struct Failure {
     ChildExit exit;
     std::string output;
   };
-  static Failure StartInVain(const std::vector<std::string>& flags);
+  static Failure StartExpectingFailure(const std::vector<std::string>& flags);
 
   const std::string& address() const { return address_; }
   const std::string& metrics_address() const { return metrics_address_; }
   pid_t pid() const { return child_->pid(); }
   void Kill(int signal) { child_->Kill(signal); }
-  std::optional<ChildExit> Wait(std::chrono::seconds most = std::chrono::seconds(60)) {
-    return child_->Wait(most);
+  std::optional<ChildExit> Wait(std::chrono::seconds timeout = std::chrono::seconds(60)) {
+    return child_->Wait(timeout);
   }
   std::string Output() const;
-  // The metrics page; empty if nobody answers.
+  // The metrics page; empty if there is no response.
   std::string Metrics() const;
 
-  // A connection of its own.
+  // Opens a separate connection.
   std::shared_ptr<grpc::Channel> Connect() const;
   v1::StatusResponse Status() const;
-  // The first device; tests that say nothing of devices mean it.
+  // The first device, which tests use unless they are about several devices.
   v1::DeviceStatus Device() const { return Status().devices(0); }
   pid_t engine_pid() const { return static_cast<pid_t>(Device().engine_pid()); }
-  // Waits for an engine other than this one that serves.
+  // Waits until an engine other than this one serves.
   bool AwaitAnotherEngine(pid_t than) const;
 
-  // Of the daemon's process.
+  // Open descriptors and threads of the daemon's process.
   size_t Descriptors() const;
   size_t Threads() const;
-  // Those that gRPC does not own: its pools grow with the load and never shrink.
+  // Threads that gRPC does not own: gRPC's pools grow with the load and never shrink.
   size_t OwnThreads() const;
-  // Engine processes, those of validations and spares that are being prepared among them, but not
-  // the spares that are ready; compilers are kept ahead.
+  // Engine processes, including those of validations and spares that are being started, but
+  // not spares that are ready.
   size_t Engines() const;
-  // Compile processes, those that are kept ready among them.
+  // Compile processes, including idle ones.
   size_t Compilers() const;
-  // Processes of the daemon that should be gone: engines that serve no device, and whatever
-  // compilers have started; compile processes beyond those that are kept ready. Empty: none.
-  std::string LeftOver() const;
-  // As --staging_mib says.
+  // Lists processes of the daemon that should have ended: engines that serve no device,
+  // processes started by compilers, and compile processes beyond the idle ones. Empty:
+  // none.
+  std::string LeftoverProcesses() const;
+  // Value of --staging_mib.
   uint64_t staging_mib() const { return staging_mib_; }
 
  private:
@@ -97,15 +98,15 @@ class Daemon {
   std::unique_ptr<ChildProcess> child_;
 };
 
-// A TCP connection to "127.0.0.1:port" on which nothing has been said; the caller closes it.
-// -1: errno says why not.
-int ConnectBare(const std::string& address);
+// Opens a TCP connection to "127.0.0.1:port" without sending anything; the caller closes
+// it. Returns -1 and sets errno on failure.
+int ConnectTcp(const std::string& address);
 
-// As Admin says.
+// Admin.Park and Admin.Resume.
 grpc::Status Park(const Daemon& daemon, uint32_t device = 0);
 grpc::Status Resume(const Daemon& daemon, uint32_t device = 0);
-// Kills the first device's engine, and those that come after it, until the device is given up:
-// five of them within a minute.
+// Kills the first device's engine and its replacements until the device is given up: five
+// within a minute.
 void KillUntilGivenUp(const Daemon& daemon);
 
 }  // namespace resident::testing

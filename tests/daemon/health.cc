@@ -21,7 +21,7 @@ std::chrono::system_clock::time_point InAMinute() {
 
 }  // namespace
 
-HealthStatus HealthOf(const Daemon& daemon, const std::string& service) {
+HealthStatus CheckHealth(const Daemon& daemon, const std::string& service) {
   grpc::ClientContext context;
   context.set_deadline(InAMinute());
   HealthCheckResponse response;

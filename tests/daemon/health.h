@@ -1,8 +1,9 @@
-// What grpc.health.v1 says of a daemon's services, asked and watched.
+// The health of a daemon's services by grpc.health.v1: Check and Watch.
 //
-// Thread safety: HealthOf may be called from any thread; a HealthWatch belongs to one.
+// Thread safety: CheckHealth may be called from any thread; a HealthWatch belongs to one
+// thread.
 //
-//   EXPECT_EQ(HealthOf(daemon, "resident.device/0"), kServing);
+//   EXPECT_EQ(CheckHealth(daemon, "resident.device/0"), kServing);
 #ifndef RESIDENT_TESTS_DAEMON_HEALTH_H_
 #define RESIDENT_TESTS_DAEMON_HEALTH_H_
 
@@ -15,13 +16,13 @@
 namespace resident::testing {
 
 using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
-// The call failed: such a service is not known.
+// The call failed: the service is unknown.
 inline constexpr HealthStatus kHealthError = grpc::health::v1::HealthCheckResponse::UNKNOWN;
 inline constexpr HealthStatus kServing = grpc::health::v1::HealthCheckResponse::SERVING;
 inline constexpr HealthStatus kNotServing = grpc::health::v1::HealthCheckResponse::NOT_SERVING;
 
 // Health.Check.
-HealthStatus HealthOf(const Daemon& daemon, const std::string& service);
+HealthStatus CheckHealth(const Daemon& daemon, const std::string& service);
 
 // Health.Watch.
 class HealthWatch {
@@ -31,7 +32,8 @@ class HealthWatch {
   HealthWatch(const HealthWatch&) = delete;
   HealthWatch& operator=(const HealthWatch&) = delete;
 
-  // Waits for the next status, up to a minute from the beginning; kHealthError: none came.
+  // Waits for the next status, up to a minute after the constructor. Returns kHealthError if
+  // there was none.
   HealthStatus Next();
 
  private:

@@ -140,8 +140,8 @@ grpc::Status Download(const Client& client, uint64_t id, std::string* bytes, uin
   return reader->Finish();
 }
 
-std::vector<v1::BatchResult> SubmitInTurn(const Client& client,
-                                          const std::vector<v1::Batch>& batches) {
+std::vector<v1::BatchResult> SubmitSequentially(const Client& client,
+                                                const std::vector<v1::Batch>& batches) {
   const auto context = client.Context();
   const auto stream = client.executor().Submit(context.get());
   std::vector<v1::BatchResult> results;

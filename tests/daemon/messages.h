@@ -1,6 +1,6 @@
 // Builders of the messages that tests send, and the shared daemon they send them to.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 //
 //   v1::Batch batch = Tasks("add", 2);
 //   Inline(batch, {3}, {1, 2, 3, 4, 5, 6});
@@ -50,11 +50,12 @@ grpc::Status Upload(const Client& client, uint64_t id, const std::string& bytes,
 grpc::Status Download(const Client& client, uint64_t id, std::string* bytes, uint64_t offset = 0,
                       uint64_t size = 0);
 
-// Sends the batches by one stream, each once the one before it is answered; the answers.
-std::vector<v1::BatchResult> SubmitInTurn(const Client& client,
-                                          const std::vector<v1::Batch>& batches);
+// Sends the batches over one stream, each after the answer to the previous one; returns the
+// answers.
+std::vector<v1::BatchResult> SubmitSequentially(const Client& client,
+                                                const std::vector<v1::Batch>& batches);
 
-// One daemon for all tests of a suite, and a client of its own for each.
+// All tests of a suite share one daemon; each test has its own client.
 class DaemonTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { daemon_ = std::make_unique<Daemon>(); }
@@ -64,14 +65,14 @@ class DaemonTest : public ::testing::Test {
 
   // Allocates a buffer of floats.
   uint64_t MustAllocate(uint64_t floats);
-  // The daemon still does what it should.
+  // Checks that the daemon still runs tasks correctly.
   void ExpectServes();
 
   static inline std::unique_ptr<Daemon> daemon_;
   Client client_;
 };
 
-// Expects a status of this code, whose message has all of these parts and a fix.
+// Expects a status of this code, whose message contains all of these parts and a "Fix: ".
 void ExpectRefused(const grpc::Status& status, grpc::StatusCode code,
                    const std::vector<std::string>& parts);
 

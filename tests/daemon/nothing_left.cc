@@ -13,9 +13,9 @@
 namespace resident::testing {
 namespace {
 
-// How long a figure stands still before it is what an idle daemon has.
-constexpr std::chrono::milliseconds kStill(300);
-constexpr std::chrono::seconds kSpareLimit(5);
+// A value must be unchanged for this long to count as that of an idle daemon.
+constexpr std::chrono::milliseconds kStableTime(300);
+constexpr std::chrono::seconds kSpareTimeout(5);
 
 bool IsIdle(const v1::StatusResponse& status) {
   if (status.clients_size() != 0) return false;
@@ -37,9 +37,9 @@ uint64_t MemoryUsed(const v1::StatusResponse& status) {
   return bytes;
 }
 
-// Waits until the figure has stood still for a while; what it is then.
+// Waits until the value has been stable for kStableTime, and returns it.
 template <typename Figure>
-size_t Settled(const Figure& figure) {
+size_t AwaitStable(const Figure& figure) {
   size_t value = figure();
   auto since = std::chrono::steady_clock::now();
   EXPECT_TRUE(Eventually([&] {
@@ -47,15 +47,15 @@ size_t Settled(const Figure& figure) {
       value = now;
       since = std::chrono::steady_clock::now();
     }
-    return std::chrono::steady_clock::now() - since > kStill;
+    return std::chrono::steady_clock::now() - since > kStableTime;
   }));
   return value;
 }
 
-// A spare engine comes a moment after the daemon serves, with descriptors and a thread of its own.
-// There may be none.
+// Waits for spare engines: they start shortly after the daemon serves, and add descriptors
+// and a thread. There may be none.
 void AwaitSpares(const Daemon& daemon) {
-  const auto until = std::chrono::steady_clock::now() + kSpareLimit;
+  const auto until = std::chrono::steady_clock::now() + kSpareTimeout;
   while (std::chrono::steady_clock::now() < until) {
     const v1::StatusResponse status = daemon.Status();
     const auto& devices = status.devices();
@@ -68,8 +68,8 @@ void AwaitSpares(const Daemon& daemon) {
   }
 }
 
-// Whatever the daemon says is taken of staging memory: a batch may have more than half of it only
-// while nothing else has any.
+// Checks that no staging memory is in use, independent of the daemon's own figures: a batch
+// may use more than half of it only if nothing else uses any.
 void ExpectAllStagingMemory(const Daemon& daemon) {
   const Client client(daemon, "staging");
   const v1::Batch batch = Fill(0, (daemon.staging_mib() << 20) / sizeof(float) / 8 * 5);
@@ -87,8 +87,8 @@ Baseline::Baseline(const Daemon& daemon) {
   ExpectAllStagingMemory(daemon);
   EXPECT_TRUE(Eventually([&] { return IsIdle(daemon.Status()); }));
   AwaitSpares(daemon);
-  threads = Settled([&] { return daemon.OwnThreads(); });
-  descriptors = Settled([&] { return daemon.Descriptors(); });
+  threads = AwaitStable([&] { return daemon.OwnThreads(); });
+  descriptors = AwaitStable([&] { return daemon.Descriptors(); });
   const v1::StatusResponse status = daemon.Status();
   buffers = Buffers(status);
   memory_used_bytes = MemoryUsed(status);
@@ -105,7 +105,7 @@ void ExpectNothingLeft(const Daemon& daemon, const Baseline& before) {
   EXPECT_TRUE(Eventually([&] { return MemoryUsed(daemon.Status()) <= before.memory_used_bytes; }))
       << MemoryUsed(daemon.Status()) << " bytes, " << before.memory_used_bytes << " before";
   std::string left;
-  EXPECT_TRUE(Eventually([&] { return (left = daemon.LeftOver()).empty(); })) << left;
+  EXPECT_TRUE(Eventually([&] { return (left = daemon.LeftoverProcesses()).empty(); })) << left;
   EXPECT_TRUE(Eventually([&] { return daemon.OwnThreads() <= before.threads; }))
       << daemon.OwnThreads() << " threads, " << before.threads << " before";
   EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() <= before.descriptors; }))

@@ -1,10 +1,10 @@
-// What a fault, or work, must leave behind: nothing, and a daemon that serves.
+// Checks that a fault, or work, leaves no resources in use and that the daemon serves.
 //
 // Thread safety: one thread.
 //
 //   const Baseline before(daemon);
 //   {
-//     ... clients come, something goes wrong ...
+//     ... clients connect, a fault occurs ...
 //   }
 //   ExpectNothingLeft(daemon, before);
 #ifndef RESIDENT_TESTS_DAEMON_NOTHING_LEFT_H_
@@ -17,10 +17,10 @@
 
 namespace resident::testing {
 
-// What an idle daemon without clients holds.
+// The resources of an idle daemon without clients.
 struct Baseline {
-  // Has some work done, so that what is made at its first use is there, and waits until the
-  // daemon is idle. REQUIRES: no client is left.
+  // Runs some tasks, so that objects that are created on first use exist, and waits until
+  // the daemon is idle. REQUIRES: there are no clients.
   explicit Baseline(const Daemon& daemon);
 
   size_t threads = 0;
@@ -29,11 +29,11 @@ struct Baseline {
   uint64_t memory_used_bytes = 0;
 };
 
-// Waits until the daemon is idle again and holds no more than then: threads, descriptors,
-// processes, buffers, and no staging memory at all. REQUIRES: no client is left.
+// Waits until the daemon is idle again and uses no more than before: threads, descriptors,
+// processes, buffers, and no staging memory. REQUIRES: there are no clients.
 void ExpectNothingLeft(const Daemon& daemon, const Baseline& before);
 
-// A batch of tasks on the first device is run, each task once.
+// Runs a batch of tasks on the first device and checks that each ran once.
 void ExpectServes(const Daemon& daemon);
 
 }  // namespace resident::testing

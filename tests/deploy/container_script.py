@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the script that tries an image from within one of its containers.
+"""Writes the script that tests an image inside one of its containers.
 
 buildah inspect --type image NAME | container_script.py > SCRIPT
 
-The script starts what the image starts, waits until the image's own health check is content,
-has work done, and ends the daemon with the image's stop signal, which must end it well. An image
-that would serve other machines without being told to is refused.
+The script starts the image's entry point, waits until the image's own health check succeeds, runs a
+task, and ends the daemon with the image's stop signal, which must result in exit status 0. An image
+that serves other machines by default is refused.
 """
 
 import ipaddress
@@ -39,15 +39,15 @@ def main():
     config = json.load(sys.stdin)["Docker"]["config"]
     health = config["Healthcheck"]["Test"]
     if health[0] != "CMD":
-        sys.exit("the image's health check is no command: {}".format(health))
+        sys.exit("the image's health check is not a command: {}".format(health))
     if config["User"].startswith(("0", "root")) or not config["User"]:
         sys.exit("the image's user is root")
     start = config["Entrypoint"] + (config.get("Cmd") or [])
     for flag in ("--address=", "--metrics_address="):
-        given = [word[len(flag):] for word in start if word.startswith(flag)]
-        host = given[-1].rpartition(":")[0].strip("[]") if given else "127.0.0.1"
+        addresses = [word[len(flag):] for word in start if word.startswith(flag)]
+        host = addresses[-1].rpartition(":")[0].strip("[]") if addresses else "127.0.0.1"
         if not ipaddress.ip_address(host).is_loopback:
-            sys.exit("the image listens on {}{} without being told to".format(flag, given[-1]))
+            sys.exit("the image listens on {}{} by default".format(flag, addresses[-1]))
     print(SCRIPT.format(user=config["User"], stop=config["StopSignal"].replace("SIG", ""),
                         start=shlex.join(start),
                         healthy=shlex.join(health[1:])), end="")

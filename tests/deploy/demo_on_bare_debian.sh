@@ -1,5 +1,5 @@
 #!/bin/sh
-# The README's first steps, on a Debian 12 that has nothing: run as root in the sources' folder.
+# Runs the README's first steps on a bare Debian 12, as root in the sources' folder.
 set -eu
 for program in make g++ bazel; do
   if command -v "$program"; then
@@ -10,5 +10,5 @@ done
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq make git
 make demo
-# A second setup has nothing to do, and says nothing.
+# A second setup has nothing to do and prints nothing.
 test -z "$(deploy/setup-debian.sh)"

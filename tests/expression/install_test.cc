@@ -1,6 +1,6 @@
-// Expressions in a running daemon: installed over gRPC, run on the device, and held against
-// a float64 reference: mixed types, special values, strided and broadcast operands. The
-// same on every engine.
+// Expressions in a running daemon: installed over gRPC, run on the device, and compared
+// with a float64 reference: mixed types, special values, strided and broadcast operands.
+// The same on every engine.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -25,7 +25,7 @@ class ExpressionsInTheDaemon : public DaemonTest {
  protected:
   ExpressionsInTheDaemon() : operators_(v1::Operators::NewStub(daemon_->Connect())) {}
 
-  // Installs the expression; what came last, and the call's status.
+  // Installs the expression; returns the call's status, and the last message in `last`.
   grpc::Status Install(const std::string& name, const std::string& text,
                        v1::InstallResponse* last) {
     const auto context = client_.Context();
@@ -41,7 +41,7 @@ class ExpressionsInTheDaemon : public DaemonTest {
     return stream->Finish();
   }
 
-  // Puts the operands into buffers, runs the operator on them and takes the output back.
+  // Copies the operands into buffers, runs the operator on them and copies the output back.
   void Run(const std::string& name, const ExpressionCase& test, std::vector<Operand>& operands) {
     while (buffers_.size() < operands.size()) buffers_.push_back(MustAllocate(kBufferFloats));
     v1::Batch batch = Tasks(name, 1);
@@ -98,7 +98,7 @@ class ExpressionsInTheDaemon : public DaemonTest {
   std::mt19937 random_{std::random_device()()};
 };
 
-TEST_F(ExpressionsInTheDaemon, AreInstalledAndRight) {
+TEST_F(ExpressionsInTheDaemon, GiveCorrectResults) {
   const std::vector<ExpressionCase> cases = ExpressionCases();
   for (size_t c = 0; c < cases.size(); ++c) {
     const ExpressionCase& test = cases[c];
@@ -110,7 +110,7 @@ TEST_F(ExpressionsInTheDaemon, AreInstalledAndRight) {
     ASSERT_EQ(last.state(), v1::VERSION_STATE_ACTIVE) << last.message();
 
     for (const DType dtype : kDTypes) {
-      // Dense and of one type; the third shape is a wide task.
+      // Dense operands of one type; the third shape makes a wide task.
       for (const std::vector<int64_t>& shape :
            {std::vector<int64_t>{1027}, std::vector<int64_t>{33, 31},
             std::vector<int64_t>{70'003}}) {
@@ -137,7 +137,7 @@ TEST_F(ExpressionsInTheDaemon, AreInstalledAndRight) {
       operands = Make(test.inputs, {1029}, Layout::kDense, Layout::kShifted);
       ASSERT_NO_FATAL_FAILURE(Run(name, test, operands));
     }
-    // Each input of another shape that broadcasts.
+    // Each input has another shape that broadcasts.
     auto operands = Make(test.inputs, {6, 70, 8}, Layout::kDense, Layout::kTransposed);
     const std::vector<std::vector<int64_t>> shapes = {{70, 1}, {6, 1, 8}, {1}, {8}, {6, 70, 1}};
     for (int k = 0; k < test.inputs; ++k) {
@@ -149,7 +149,7 @@ TEST_F(ExpressionsInTheDaemon, AreInstalledAndRight) {
   ExpectServes();
 }
 
-TEST_F(ExpressionsInTheDaemon, AMistakeIsRefusedWithItsPlace) {
+TEST_F(ExpressionsInTheDaemon, AMistakeIsRefusedWithItsPosition) {
   v1::InstallResponse last;
   const grpc::Status status = Install("mistake", "x * sgimoid(x)", &last);
   ExpectRefused(status, grpc::StatusCode::INVALID_ARGUMENT,

@@ -7,7 +7,7 @@
 namespace resident::testing {
 namespace {
 
-// Of the norm of the error against that of the reference.
+// Limit of the norm of the error relative to the norm of the reference.
 double Tolerance(DType dtype) {
   return dtype == DType::kF32 ? 1e-6 : dtype == DType::kF16 ? 2e-3 : 1e-2;
 }
@@ -40,20 +40,21 @@ double Tolerance(DType dtype) {
     if (!std::isfinite(got)) return failure();
     error += (got - want) * (got - want);
     norm += want * want;
-    // No element is lost among larger ones; what cancels is held against its terms.
+    // Small elements must also be correct among large ones; if terms cancel, the error is
+    // relative to them.
     double terms = std::fabs(want);
     for (const double value : values) {
       if (std::isfinite(value)) terms = std::max(terms, std::fabs(value));
     }
     if (std::fabs(got - want) > 10 * tolerance * terms + 1e-7) return failure();
   }
-  // Few elements may all cancel.
+  // The sum of few elements may cancel completely.
   if (out.size() >= 256 && norm > 0 && std::sqrt(error / norm) >= tolerance) {
     return ::testing::AssertionFailure()
            << test.text << ": relative error " << std::sqrt(error / norm);
   }
   if (out.Written() != out.size()) {
-    return ::testing::AssertionFailure() << test.text << ": wrote beside the tensor";
+    return ::testing::AssertionFailure() << test.text << ": wrote outside of the tensor";
   }
   return ::testing::AssertionSuccess();
 }

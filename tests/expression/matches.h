@@ -1,8 +1,8 @@
-// Matches: whether an expression's output is what its float64 reference says, to the
-// accuracy of the output's type, with infinity and NaN where the reference has them and
-// nowhere else, every element written and nothing beside them.
+// Matches: compares an expression's output with its float64 reference, to the accuracy of
+// the output's type. Infinity and NaN must be where the reference has them; every element
+// must be written, and nothing else.
 //
-// Thread safety: a function without state of its own.
+// Thread safety: a function without state.
 #ifndef RESIDENT_TESTS_EXPRESSION_MATCHES_H_
 #define RESIDENT_TESTS_EXPRESSION_MATCHES_H_
 

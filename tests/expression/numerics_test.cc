@@ -1,6 +1,6 @@
-// Every function, and expressions of several, compiled for the host and held against a
-// float64 reference: fresh random inputs, special values, all mixes of dtypes, strided
-// and broadcast operands, chunks, and the checked build.
+// Compiles every function, and expressions of several functions, for the host and compares
+// them with a float64 reference: new random inputs, special values, all mixes of dtypes,
+// strided and broadcast operands, chunks, and the checked build.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -224,7 +224,7 @@ TEST_F(NumericsTest, EmptyTensorsDoNothing) {
   });
 }
 
-TEST_F(NumericsTest, TheCheckedBuildAgrees) {
+TEST_F(NumericsTest, TheCheckedBuildGivesTheSameResults) {
   ForEachCase([&](size_t c, int inputs) {
     for (const DType dtype : kDTypes) {
       auto operands = Make(inputs, dtype, {6, 50}, Layout::kTransposed, Layout::kDense);

@@ -1,7 +1,7 @@
-// Operand: a tensor of a test, of any dtype and layout, read and written by element.
+// Operand: a tensor in a test, of any dtype and layout, with access to its elements.
 //
-// Everything outside of its elements, and every element of an output before the run, holds
-// poison: a pattern that no operator makes.
+// Everything outside of its elements, and every element of an output before the run, is
+// filled with poison: a pattern that no operator generates.
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_TESTS_EXPRESSION_OPERAND_H_
@@ -19,13 +19,13 @@ namespace resident::testing {
 
 enum class Layout {
   kDense,
-  kShifted,     // Dense, and not aligned to more than an element.
+  kShifted,     // Dense, but only aligned to an element.
   kTransposed,  // The last dimension has the largest stride.
-  kApart,       // Elements of other tensors between its own.
-  kReversed,    // Negative strides; inputs alone.
+  kApart,       // With gaps between its elements.
+  kReversed,    // Negative strides; only for inputs.
 };
 
-// `value` as an element of the type holds it.
+// `value` rounded to the type.
 inline double Rounded(DType dtype, double value) {
   const float narrow = static_cast<float>(value);
   if (dtype == DType::kF16) return Half::Widen(Half::Narrow(narrow));
@@ -66,7 +66,7 @@ class Operand {
   const std::vector<int64_t>& strides() const { return strides_; }
   int64_t size() const { return size_; }
   unsigned char* data() { return Slot(first_); }
-  // All of its memory, poison included, and where the first element stands in it.
+  // All of its memory, including poison, and the offset of the first element in it.
   unsigned char* storage() { return Slot(0); }
   size_t storage_bytes() const { return slots_ * SizeOf(dtype_); }
   uint64_t first_byte() const { return static_cast<uint64_t>(first_) * SizeOf(dtype_); }
@@ -75,14 +75,14 @@ class Operand {
     for (int64_t s = 0; s < slots_; ++s) std::memcpy(Slot(s), PoisonBits(), SizeOf(dtype_));
   }
 
-  // Element i in row-major order, which broadcasts to a shape of `of`.
+  // Element i in row-major order of the shape `of`, to which the operand broadcasts.
   double At(int64_t i, const std::vector<int64_t>& of) { return Read(Slot(Offset(i, of))); }
   double At(int64_t i) { return At(i, shape_); }
   void Set(int64_t i, double value) { Write(Slot(Offset(i, shape_)), value); }
   bool Poisoned(int64_t i) {
     return std::memcmp(Slot(Offset(i, shape_)), PoisonBits(), SizeOf(dtype_)) == 0;
   }
-  // Slots that hold something other than poison.
+  // Number of slots that are not poison.
   int64_t Written() {
     int64_t written = 0;
     for (int64_t s = 0; s < slots_; ++s) {
@@ -99,7 +99,7 @@ class Operand {
 
   const void* PoisonBits() const {
     static constexpr uint32_t kWide = 0x7f8badad;
-    static constexpr uint16_t kHalf = 0x7cad;  // NaNs all.
+    static constexpr uint16_t kHalf = 0x7cad;  // All are NaNs.
     static constexpr uint16_t kBFloat = 0x7f8d;
     if (dtype_ == DType::kF16) return &kHalf;
     if (dtype_ == DType::kBF16) return &kBFloat;

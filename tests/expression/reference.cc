@@ -81,7 +81,7 @@ std::vector<ExpressionCase> ExpressionCases() {
       {"sqrt(x)", 1, {}, [](V v) { return std::sqrt(v[0]); }},
       {"tanh(x)", 1, {}, [](V v) { return std::tanh(v[0]); }},
       {"trunc(x)", 1, {}, [](V v) { return std::trunc(v[0]); }},
-      // Of several operations.
+      // Expressions of several operations.
       {"x * sigmoid(x)", 1, {}, [](V v) { return v[0] * Sigmoid(v[0]); }},
       {"a * x + y where a: scalar f32 = 1", 2, {0.75f}, [](V v) { return v[2] * v[0] + v[1]; }},
       {"x > limit ? limit : x where limit: scalar",

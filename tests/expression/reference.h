@@ -1,5 +1,5 @@
-// Expressions with what they mean, in float64, by the formulas of PyTorch's documentation:
-// every function, and expressions made of several.
+// Expressions and their float64 references, by the formulas of PyTorch's documentation:
+// every function, and expressions of several functions.
 //
 // Thread safety: immutable.
 #ifndef RESIDENT_TESTS_EXPRESSION_REFERENCE_H_

@@ -1,4 +1,4 @@
-// What the daemon says at its start of what confines its compilers and engines.
+// The daemon's output at its start about the confinement of compilers and engines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// What the daemon has printed once it has said what confines engines, which comes last.
-std::string OutputOf(const Daemon& daemon) {
+// Waits for the line about engines, which is the last one, and returns the daemon's output.
+std::string AwaitOutput(const Daemon& daemon) {
   const std::string line = "\nresidentd: engines are confined by ";
   EXPECT_TRUE(Eventually([&] {
     const std::string output = daemon.Output();
@@ -30,14 +30,14 @@ std::string OutputOf(const Daemon& daemon) {
   return daemon.Output();
 }
 
-// As the thread that starts daemons sees it.
+// The layers that the thread which starts daemons sees.
 SandboxLayers Layers() {
   SandboxLayers layers;
   RunOnProcessThread([&] { layers = DescribeSandbox(); });
   return layers;
 }
 
-void ExpectSaid(const std::string& output, const SandboxLayers& layers) {
+void ExpectBanner(const std::string& output, const SandboxLayers& layers) {
   EXPECT_THAT(output, HasSubstr("\nresidentd: compilers are confined by " + layers.held +
                                 "\nresidentd: engines are confined by " + layers.engines + "\n"));
   for (const std::string& open : layers.missing) {
@@ -45,17 +45,17 @@ void ExpectSaid(const std::string& output, const SandboxLayers& layers) {
   }
 }
 
-TEST(BannerTest, NamesWhatConfinesCompilers) {
+TEST(BannerTest, NamesTheConfinementOfCompilers) {
   const SandboxLayers layers = Layers();
-  const std::string output = OutputOf(Daemon());
-  ExpectSaid(output, layers);
+  const std::string output = AwaitOutput(Daemon());
+  ExpectBanner(output, layers);
   if (layers.missing.empty()) {
     EXPECT_THAT(output, Not(HasSubstr("warning: compilers")));
   }
 }
 
-// Every daemon that this program starts from here on has a kernel without Landlock.
-TEST(BannerTest, WarnsWhereThereIsNoLandlock) {
+// Every daemon that this program starts after this runs without Landlock.
+TEST(BannerTest, WarnsIfThereIsNoLandlock) {
   bool refused = false;
   RunOnProcessThread([&] { refused = RefuseCalls({SYS_landlock_create_ruleset}); });
   if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
@@ -65,7 +65,7 @@ TEST(BannerTest, WarnsWhereThereIsNoLandlock) {
   ASSERT_THAT(layers.missing, SizeIs(1));
   EXPECT_THAT(layers.missing[0], HasSubstr("no Landlock. Fix: "));
   const Daemon daemon;
-  ExpectSaid(OutputOf(daemon), layers);
+  ExpectBanner(AwaitOutput(daemon), layers);
   ExpectServes(daemon);
 }
 

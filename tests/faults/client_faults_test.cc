@@ -1,4 +1,4 @@
-// Clients that vanish, do not read, or ask for too much: others are undisturbed.
+// Clients that disappear, do not read, or request too much must not disturb others.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// A client with buffers, and with much more work queued than is done in a while, that
-// says "ready" on descriptor 3 once it has and then waits to be killed.
+// A client with buffers and a lot of queued work that writes to descriptor 3 when it is
+// ready, and then waits to be killed.
 int VanishingClient(const std::string& address) {
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   grpc::ClientContext session_context;
@@ -64,7 +64,7 @@ int VanishingClient(const std::string& address) {
   while (true) pause();
 }
 
-// The daemon's view of the client of that name; null if it has none.
+// The daemon's status of the client of that name; null if there is none.
 std::unique_ptr<v1::ClientStatus> Find(const Daemon& daemon, const std::string& name) {
   const v1::StatusResponse status = daemon.Status();
   for (const v1::ClientStatus& client : status.clients()) {
@@ -101,7 +101,7 @@ TEST(ClientFaultsTest, VanishesMidStream) {
     }));
     const uint64_t used = daemon.Device().memory_used_bytes();
     EXPECT_GE(used, uint64_t{4} << 20);
-    // Another client's task does not stand behind all that.
+    // Another client's task does not wait for all of that work.
     EXPECT_TRUE(other.Run(counters.Batch(10, 10)).all_ok());
 
     (*vanishing)->Kill(SIGKILL);
@@ -110,7 +110,7 @@ TEST(ClientFaultsTest, VanishesMidStream) {
     EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
     EXPECT_TRUE(other.Run(counters.Batch(20, 10)).all_ok());
     for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(counters.value(i), 1.0f);
-    EXPECT_TRUE(others.GoesOn());
+    EXPECT_TRUE(others.KeepsRunning());
     EXPECT_EQ(others.interruptions(), 0u);
   }
   EXPECT_EQ(daemon.Device().restarts(), 0u);
@@ -122,9 +122,9 @@ TEST(ClientFaultsTest, NeverReadsItsResults) {
   const Baseline before(daemon);
   {
     CountingClient others(daemon);
-    const Client deaf(daemon, "deaf");
-    const auto context = deaf.Context();
-    const auto stream = deaf.executor().Submit(context.get());
+    const Client silent(daemon, "silent");
+    const auto context = silent.Context();
+    const auto stream = silent.executor().Submit(context.get());
     std::atomic<uint64_t> written{0};
     std::atomic<bool> ended{false};
     std::thread writer([&] {
@@ -134,13 +134,13 @@ TEST(ClientFaultsTest, NeverReadsItsResults) {
       tasks->set_count(1);
       v1::ReturnedColumn* const out = tasks->add_arguments()->mutable_returned();
       out->set_dtype(v1::DTYPE_F32);
-      out->add_shape(64 << 10);  // 256 KiB come back.
+      out->add_shape(64 << 10);  // 256 KiB are returned.
       tasks->add_arguments()->mutable_scalar()->add_f64(1);
       while (stream->Write(request)) ++written;
       ended = true;
     });
-    // It is not read from any more once its results have nowhere to go; what gRPC
-    // itself holds on the way is some hundred of these small requests, not for ever.
+    // The daemon stops reading from the client once its results cannot be sent. gRPC
+    // buffers about a hundred of these small requests, but not an unlimited number.
     uint64_t last = 0;
     auto since = std::chrono::steady_clock::now();
     EXPECT_TRUE(Eventually([&] {
@@ -150,9 +150,9 @@ TEST(ClientFaultsTest, NeverReadsItsResults) {
       }
       return last > 0 && std::chrono::steady_clock::now() - since > seconds(1);
     })) << written
-        << " batches were taken from a client that reads nothing";
+        << " batches were accepted from a client that reads nothing";
     EXPECT_FALSE(ended);
-    for (int i = 0; i < 10; ++i) EXPECT_TRUE(others.GoesOn());
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(others.KeepsRunning());
     EXPECT_EQ(others.interruptions(), 0u);
     context->TryCancel();
     writer.join();
@@ -180,7 +180,7 @@ TEST(ClientFaultsTest, QueueIsFull) {
     const RunOutcome refused = client.Run(counters.Batch(900, 200));
     EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(refused.message(), HasSubstr("--max_queued_tasks"));
-    // The limit is each client's own.
+    // The limit applies to each client separately.
     RunOutcome another;
     std::thread another_waiter([&] { another = other.Run(of_other.Batch(0, 100)); });
     EXPECT_TRUE(Eventually([&] { return queued("other") == 100; }));
@@ -191,8 +191,8 @@ TEST(ClientFaultsTest, QueueIsFull) {
     EXPECT_TRUE(another.all_ok()) << another.message();
     EXPECT_TRUE(client.Run(counters.Batch(900, 200)).all_ok());
     for (uint32_t i = 0; i < 1100; ++i) EXPECT_EQ(counters.value(i), 1.0f);
-    // Who was in nobody's way waited for the device, and for nothing else.
-    EXPECT_TRUE(others.GoesOn());
+    // Clients within their limit only waited for the device.
+    EXPECT_TRUE(others.KeepsRunning());
     EXPECT_EQ(others.interruptions(), 0u);
   }
   ExpectNothingLeft(daemon, before);
@@ -210,16 +210,16 @@ TEST(ClientFaultsTest, DeviceMemoryIsExhausted) {
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(refused.error_message(), HasSubstr("--device_memory_mib"));
     EXPECT_TRUE(greedy.Allocate(1 << 10, &id).ok());
-    EXPECT_TRUE(others.GoesOn());
+    EXPECT_TRUE(others.KeepsRunning());
     EXPECT_EQ(others.interruptions(), 0u);
   }
-  // All of it comes back when the client leaves.
+  // All memory is released when the client disconnects.
   ExpectNothingLeft(daemon, before);
   const Client next(daemon, "next");
   EXPECT_TRUE(next.Allocate(15 << 20, &id).ok());
 }
 
-TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
+TEST(ClientFaultsTest, ManyShortConnectionsLeaveNothingBehind) {
   const Daemon daemon;
   const Baseline before(daemon);
   const auto visit = [&] {
@@ -229,9 +229,9 @@ TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
     EXPECT_TRUE(client.Allocate(1000, &id).ok());
     EXPECT_TRUE(client.Run(counters.Batch(0, 100)).all_ok());
   };
-  for (int i = 0; i < 10; ++i) visit();  // gRPC's pools find their size.
-  // gRPC's two executors grow to twice the processors each, and never shrink. A leak of one
-  // thread a visit cannot hide in that.
+  for (int i = 0; i < 10; ++i) visit();  // Until gRPC's pools have reached their size.
+  // gRPC's two executors grow to twice the number of processors each, and never shrink. A
+  // leak of one thread per visit would exceed that.
   const size_t growth = 4 * std::thread::hardware_concurrency();
   const size_t threads = daemon.Threads();
   for (size_t i = 0; i < std::max<size_t>(200, 2 * growth); ++i) visit();
@@ -240,12 +240,12 @@ TEST(ClientFaultsTest, ManyThatComeAndGoLeaveNothingBehind) {
       << daemon.Threads() << " threads, " << threads << " before";
 }
 
-// Connections on which nothing is said.
+// Connections on which nothing is sent.
 class BareConnections {
  public:
   BareConnections(const Daemon& daemon, size_t count) {
     for (size_t i = 0; i < count; ++i) {
-      fds_.push_back(ConnectBare(daemon.address()));
+      fds_.push_back(ConnectTcp(daemon.address()));
       EXPECT_GE(fds_.back(), 0) << strerror(errno);
     }
   }
@@ -253,7 +253,7 @@ class BareConnections {
     for (const int fd : fds_) close(fd);
   }
 
-  // That the daemon has closed.
+  // Number of connections that the daemon has closed.
   size_t Closed() const {
     size_t closed = 0;
     for (const int fd : fds_) {
@@ -271,51 +271,51 @@ class BareConnections {
 TEST(ClientFaultsTest, ConnectionsOverTheLimitAreClosedAndTheOthersServed) {
   const Daemon daemon({"--max_connections=20"});
   const Baseline before(daemon);
-  const auto says = [&](const std::string& line) {
+  const auto has_metric = [&](const std::string& line) {
     return Eventually([&] { return daemon.Metrics().find(line) != std::string::npos; });
   };
   {
     const Client first(daemon, "first");
     const Counters counters(first, 100);
-    ASSERT_TRUE(says("\nresident_connections 1\n")) << daemon.Metrics();
+    ASSERT_TRUE(has_metric("\nresident_connections 1\n")) << daemon.Metrics();
     {
       const BareConnections many(daemon, 50);
-      EXPECT_TRUE(says("\nresident_connections_refused_total 31\n")) << daemon.Metrics();
+      EXPECT_TRUE(has_metric("\nresident_connections_refused_total 31\n")) << daemon.Metrics();
       EXPECT_TRUE(Eventually([&] { return many.Closed() == 31; })) << many.Closed();
       EXPECT_TRUE(first.Run(counters.Batch(0, 100)).all_ok());
     }
-    EXPECT_TRUE(says("\nresident_connections 1\n")) << daemon.Metrics();
+    EXPECT_TRUE(has_metric("\nresident_connections 1\n")) << daemon.Metrics();
     ExpectServes(daemon);
   }
   ExpectNothingLeft(daemon, before);
   EXPECT_THAT(daemon.Output(), HasSubstr("--max_connections"));
 }
 
-TEST(ClientFaultsTest, MoreConnectionsThanDescriptorsAreWarnedOf) {
+TEST(ClientFaultsTest, AConnectionLimitAboveTheDescriptorLimitCausesAWarning) {
   const Daemon daemon({"--max_connections=4000000000"});
   EXPECT_THAT(daemon.Output(), HasSubstr("connections, not --max_connections=4000000000"));
   ExpectServes(daemon);
 }
 
-TEST(ClientFaultsTest, WithoutADescriptorForAConnectionTheDaemonGoesOn) {
+TEST(ClientFaultsTest, TheDaemonContinuesWithoutDescriptorsForConnections) {
   const Daemon daemon;
   const Baseline before(daemon);
   {
     CountingClient others(daemon);
     rlimit limit{};
     ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-    const size_t most = daemon.Descriptors() + 6;
-    const rlimit small{most, limit.rlim_max};
+    const size_t max_descriptors = daemon.Descriptors() + 6;
+    const rlimit small{max_descriptors, limit.rlim_max};
     ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &small, nullptr), 0);
     {
       const BareConnections many(daemon, 30);
-      EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() >= most; }));
-      EXPECT_TRUE(others.GoesOn());
+      EXPECT_TRUE(Eventually([&] { return daemon.Descriptors() >= max_descriptors; }));
+      EXPECT_TRUE(others.KeepsRunning());
       EXPECT_TRUE(Eventually([&] {
         return daemon.Output().find("Too many open files") != std::string::npos;
       })) << daemon.Output();
     }
-    // Still with no more of them.
+    // Clients are served while the limit is still reduced.
     const Client another(daemon, "another");
     const Counters counters(another, 100);
     EXPECT_TRUE(another.Run(counters.Batch(0, 100)).all_ok());
@@ -325,8 +325,9 @@ TEST(ClientFaultsTest, WithoutADescriptorForAConnectionTheDaemonGoesOn) {
   ExpectNothingLeft(daemon, before);
 }
 
-// Calls that wait for a state keep no thread: others go on however many have been given up.
-TEST(ClientFaultsTest, AbandonedParksKeepNobodyWaiting) {
+// Calls that wait for a state occupy no thread: others continue, however many were
+// abandoned.
+TEST(ClientFaultsTest, AbandonedParksDoNotBlockOtherCalls) {
   const Daemon daemon({"--task_time_limit=1h"});
   const Client client(daemon);
   const Counters counters(client, 1);
@@ -361,8 +362,8 @@ TEST(ClientFaultsTest, AbandonedParksKeepNobodyWaiting) {
   EXPECT_TRUE(Resume(daemon).ok());
 }
 
-// The same for drains, one of which ends when what was taken has.
-TEST(ClientFaultsTest, AbandonedDrainsKeepNobodyWaiting) {
+// The same for drains. A later drain succeeds when the accepted work has ended.
+TEST(ClientFaultsTest, AbandonedDrainsDoNotBlockOtherCalls) {
   const Daemon daemon({"--task_time_limit=1h"});
   const Client client(daemon);
   const Counters counters(client, 1);

@@ -53,17 +53,18 @@ TEST(DaemonFaultsTest, KilledUnderLoadAndStartedOnTheSamePort) {
       }
     });
   }
-  // All are at it: a client that has yet to open its session is no part of this.
+  // Wait until all clients run batches: those that are still opening their session are not
+  // part of this test.
   EXPECT_TRUE(Eventually([&] { return opened == 3 && ok > 5000; }));
   daemon->Kill(SIGKILL);
   EXPECT_TRUE(daemon->Wait());
   for (std::thread& client : clients) client.join();
-  // The engine goes with it, at once.
+  // The engine must end with the daemon.
   EXPECT_TRUE(Eventually([&] { return kill(engine, 0) != 0 && errno == ESRCH; }));
 
   const Daemon again({}, address);
   EXPECT_EQ(again.address(), address);
-  // The old connection finds the new daemon.
+  // The old channel reconnects to the new daemon.
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + seconds(60));
@@ -77,7 +78,7 @@ TEST(DaemonFaultsTest, KilledUnderLoadAndStartedOnTheSamePort) {
   EXPECT_TRUE(client.Run(counters.Batch(0, kBatch)).all_ok());
 }
 
-TEST(DaemonFaultsTest, TerminatedFinishesWhatItHas) {
+TEST(DaemonFaultsTest, TerminationFinishesAcceptedWork) {
   Daemon daemon;
   const pid_t engine = daemon.engine_pid();
   const Client client(daemon);
@@ -100,15 +101,15 @@ TEST(DaemonFaultsTest, MetricsAreAnsweredWhileTheDaemonDrains) {
   Daemon daemon;
   const Client client(daemon);
   const Counters counters(client, 1);
-  // Parked: there is something to wait for until the page has been read.
+  // Parked, so that the drain waits until the page has been read.
   ASSERT_TRUE(Park(daemon).ok());
   RunOutcome outcome;
   std::thread waiting([&] { outcome = client.Run(counters.Batch(0, 1)); });
   EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 1; }));
   daemon.Kill(SIGTERM);
-  EXPECT_TRUE(Eventually([&] { return HealthOf(daemon, "") == kNotServing; }));
+  EXPECT_TRUE(Eventually([&] { return CheckHealth(daemon, "") == kNotServing; }));
   EXPECT_THAT(daemon.Metrics(), HasSubstr("resident_queue_tasks{device=\"0\"} 1\n"));
-  (void)Resume(daemon);  // The daemon may be gone before it answers that.
+  (void)Resume(daemon);  // The daemon may exit before it answers.
   waiting.join();
   EXPECT_TRUE(outcome.all_ok()) << outcome.message();
   EXPECT_EQ(counters.value(0), 1.0f);
@@ -117,7 +118,7 @@ TEST(DaemonFaultsTest, MetricsAreAnsweredWhileTheDaemonDrains) {
   EXPECT_EQ(exit->status, 0) << exit->ToString();
 }
 
-TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {
+TEST(DaemonFaultsTest, TerminationAnswersTheRestAtTheDrainTimeout) {
   Daemon daemon({"--drain_timeout=200ms"});
   const Client client(daemon);
   const Counters out(client, 16);
@@ -133,21 +134,22 @@ TEST(DaemonFaultsTest, TerminatedAnswersTheRestWhenTheTimeIsUp) {
   EXPECT_EQ(exit->status, 0) << exit->ToString();
 }
 
-// What `systemctl reload` sends, whatever the daemon was started with.
+// `systemctl reload` sends SIGHUP with any flags of the daemon.
 TEST(DaemonFaultsTest, HangupWithoutCredentialsIsSurvived) {
   Daemon daemon;
   const pid_t engine = daemon.engine_pid();
-  const std::string said = "SIGHUP: nothing to reload";
+  const std::string message = "SIGHUP: nothing to reload";
   daemon.Kill(SIGHUP);
   ASSERT_TRUE(Eventually([&] {
-    return daemon.Output().find(said) != std::string::npos || daemon.Wait(seconds(0)).has_value();
+    return daemon.Output().find(message) != std::string::npos ||
+           daemon.Wait(seconds(0)).has_value();
   }));
-  EXPECT_THAT(daemon.Output(), HasSubstr(said));
+  EXPECT_THAT(daemon.Output(), HasSubstr(message));
   const Client client(daemon);
   const Counters counters(client, kBatch);
   EXPECT_TRUE(client.Run(counters.Batch(0, kBatch)).all_ok());
   EXPECT_EQ(daemon.engine_pid(), engine);
-  daemon.Kill(SIGTERM);  // It still ends when it is told to.
+  daemon.Kill(SIGTERM);  // It still ends on SIGTERM.
   const auto exit = daemon.Wait();
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->status, 0) << exit->ToString();
@@ -155,24 +157,24 @@ TEST(DaemonFaultsTest, HangupWithoutCredentialsIsSurvived) {
 
 TEST(DaemonFaultsTest, TwoDaemonsOnOnePort) {
   const Daemon first;
-  const Daemon::Failure second = Daemon::StartInVain({"--address=" + first.address()});
+  const Daemon::Failure second = Daemon::StartExpectingFailure({"--address=" + first.address()});
   EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
   EXPECT_THAT(second.output, HasSubstr(first.address()));
   EXPECT_THAT(second.output, HasSubstr("Fix: "));
-  EXPECT_EQ(first.Status().pid(), first.pid());  // The first one is undisturbed.
+  EXPECT_EQ(first.Status().pid(), first.pid());  // The first one is not affected.
 }
 
 TEST(DaemonFaultsTest, MetricsPortInUse) {
   const Daemon first;
   const Daemon::Failure second =
-      Daemon::StartInVain({"--metrics_address=" + first.metrics_address()});
+      Daemon::StartExpectingFailure({"--metrics_address=" + first.metrics_address()});
   EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
   EXPECT_THAT(second.output, HasSubstr("metrics_address"));
   EXPECT_THAT(second.output, HasSubstr("Fix: "));
 }
 
-TEST(DaemonFaultsTest, RingThatIsNoPowerOfTwo) {
-  const Daemon::Failure failure = Daemon::StartInVain({"--ring_slots=100"});
+TEST(DaemonFaultsTest, RingSizeThatIsNotAPowerOfTwo) {
+  const Daemon::Failure failure = Daemon::StartExpectingFailure({"--ring_slots=100"});
   EXPECT_EQ(failure.exit.status, 2) << failure.exit.ToString();
   EXPECT_THAT(failure.output, HasSubstr("--ring_slots"));
 }

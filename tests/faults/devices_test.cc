@@ -1,5 +1,5 @@
-// A daemon with several devices: each serves, and what befalls one's engine leaves the
-// others alone. All the GPUs of a machine, or two CPU engines.
+// A daemon with several devices: each serves, and a fault of one engine does not affect the
+// others. Uses all GPUs of a machine, or two CPU engines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,11 +21,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint32_t kBatch = 500;
-constexpr uint64_t kMebifloats = 1 << 18;  // Of a MiB.
+constexpr uint64_t kMebifloats = 1 << 18;  // Floats in a MiB.
 
 std::vector<std::string> AllDevices() { return {OnGpu() ? "--devices=all" : "--devices=cpu,cpu"}; }
 
-// Every task of a batch on this device runs once.
+// Runs a batch on this device and checks that every task ran once.
 void ExpectServes(const Client& client, uint32_t device) {
   const Counters counters(client, kBatch, device);
   const RunOutcome outcome = client.Run(counters.Batch(0, kBatch));
@@ -34,8 +34,8 @@ void ExpectServes(const Client& client, uint32_t device) {
   for (uint32_t i = 0; i < kBatch; ++i) EXPECT_EQ(counters.value(i), 1.0f) << "task " << i;
 }
 
-// The device that an allocation goes to which names none; -1: refused.
-int64_t DeviceOfBuffer(const Client& client, uint64_t floats) {
+// The device that the daemon chooses for an allocation; -1: refused.
+int64_t ChosenDeviceForBuffer(const Client& client, uint64_t floats) {
   v1::AllocateRequest request;
   request.set_dtype(v1::DTYPE_F32);
   request.add_shape(floats);
@@ -45,8 +45,8 @@ int64_t DeviceOfBuffer(const Client& client, uint64_t floats) {
   return status.ok() ? response.buffer().device() : -1;
 }
 
-// The same of a batch.
-int64_t DeviceOfBatch(const Client& client) {
+// The device that the daemon chooses for a batch.
+int64_t ChosenDeviceForBatch(const Client& client) {
   const RunOutcome outcome = client.Run(SmallAdd());
   EXPECT_TRUE(outcome.all_ok()) << outcome.message();
   return outcome.all_ok() ? outcome.result.device() : -1;
@@ -71,7 +71,7 @@ TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {
   const v1::StatusResponse before = daemon.Status();
   ASSERT_GE(before.devices_size(), 2);
 
-  // Every device but the first works all the time, and answers everything.
+  // Every device except the first works continuously, without errors.
   std::atomic<bool> stop{false};
   std::vector<std::atomic<uint64_t>> batches(before.devices_size());
   std::vector<std::thread> workers;
@@ -112,8 +112,8 @@ TEST(SeveralDevicesTest, KilledEngineLeavesTheOthersAlone) {
   ExpectServes(client, 0);
 }
 
-TEST(SeveralDevicesTest, DeviceThatIsNotThereIsRefusedBesideOneThatIs) {
-  const Daemon::Failure failure = Daemon::StartInVain({"--devices=cpu,99"});
+TEST(SeveralDevicesTest, UnknownDeviceIsRefusedBesideAKnownOne) {
+  const Daemon::Failure failure = Daemon::StartExpectingFailure({"--devices=cpu,99"});
   EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
   EXPECT_THAT(failure.output, HasSubstr("GPU 99"));
   EXPECT_THAT(failure.output, HasSubstr("Fix: "));
@@ -123,7 +123,7 @@ TEST(SeveralDevicesTest, BatchGoesToADeviceThatIsNotBusy) {
   const Daemon daemon(AllDevices());
   const Client busy(daemon, "busy");
   const Client client(daemon);
-  // One task after the other, for a minute unless they are cancelled.
+  // The tasks run one after the other, for a minute unless they are cancelled.
   constexpr uint32_t kTasks = 60'000;
   const Counters out(busy, kTasks, /*device=*/0);
   v1::RunRequest request;
@@ -136,25 +136,25 @@ TEST(SeveralDevicesTest, BatchGoesToADeviceThatIsNotBusy) {
     status = busy.executor().Run(context.get(), request, &response);
   });
   EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
-  EXPECT_GT(DeviceOfBatch(client), 0);
+  EXPECT_GT(ChosenDeviceForBatch(client), 0);
   context->TryCancel();
   running.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
   EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 0; }));
-  EXPECT_EQ(DeviceOfBatch(client), 0);
+  EXPECT_EQ(ChosenDeviceForBatch(client), 0);
 }
 
-TEST(SeveralDevicesTest, ParkedDeviceIsPassedOver) {
+TEST(SeveralDevicesTest, ParkedDeviceIsNotChosen) {
   const Daemon daemon(AllDevices());
   const Client client(daemon);
   const uint32_t devices = static_cast<uint32_t>(daemon.Status().devices_size());
   EXPECT_TRUE(Park(daemon, 0).ok());
-  for (int i = 0; i < 10; ++i) EXPECT_GT(DeviceOfBatch(client), 0);
-  EXPECT_GT(DeviceOfBuffer(client, 16), 0);
-  // With no other left, work waits on one until it is resumed.
+  for (int i = 0; i < 10; ++i) EXPECT_GT(ChosenDeviceForBatch(client), 0);
+  EXPECT_GT(ChosenDeviceForBuffer(client, 16), 0);
+  // If all devices are parked, work waits on one until it is resumed.
   for (uint32_t d = 1; d < devices; ++d) EXPECT_TRUE(Park(daemon, d).ok());
   int64_t device = -1;
-  std::thread waiting([&] { device = DeviceOfBatch(client); });
+  std::thread waiting([&] { device = ChosenDeviceForBatch(client); });
   EXPECT_TRUE(Eventually([&] { return daemon.Status().devices(0).queued_tasks() == 1; }));
   for (uint32_t d = 0; d < devices; ++d) EXPECT_TRUE(Resume(daemon, d).ok());
   waiting.join();
@@ -162,18 +162,18 @@ TEST(SeveralDevicesTest, ParkedDeviceIsPassedOver) {
 }
 
 TEST(SeveralDevicesTest, BuffersGoWhereThereIsRoom) {
-  const Daemon daemon(AllDevices());  // Of 64 MiB each.
+  const Daemon daemon(AllDevices());  // 64 MiB each.
   const Client first(daemon);
   uint64_t id = 0;
   ASSERT_TRUE(first.Allocate(48 * kMebifloats, &id, /*device=*/0).ok());
-  // A session's buffers stay together while they fit.
-  EXPECT_EQ(DeviceOfBuffer(first, kMebifloats), 0);
-  const int64_t other = DeviceOfBuffer(first, 32 * kMebifloats);
+  // A session's buffers stay on one device while they fit.
+  EXPECT_EQ(ChosenDeviceForBuffer(first, kMebifloats), 0);
+  const int64_t other = ChosenDeviceForBuffer(first, 32 * kMebifloats);
   EXPECT_GT(other, 0);
-  EXPECT_EQ(DeviceOfBuffer(first, kMebifloats), other);
-  // Another session begins where most is free.
+  EXPECT_EQ(ChosenDeviceForBuffer(first, kMebifloats), other);
+  // Another session starts on the device with the most free memory.
   const Client second(daemon);
-  EXPECT_GT(DeviceOfBuffer(second, 16), 0);
+  EXPECT_GT(ChosenDeviceForBuffer(second, 16), 0);
 }
 
 TEST(SeveralDevicesTest, DeviceThatIsGivenUpIsReportedAndTheOthersServe) {
@@ -183,20 +183,20 @@ TEST(SeveralDevicesTest, DeviceThatIsGivenUpIsReportedAndTheOthersServe) {
   EXPECT_EQ(lost.Next(), kServing);
   KillUntilGivenUp(daemon);
   EXPECT_EQ(lost.Next(), kNotServing);
-  EXPECT_EQ(HealthOf(daemon, "resident.device/0"), kNotServing);
+  EXPECT_EQ(CheckHealth(daemon, "resident.device/0"), kNotServing);
   const v1::StatusResponse status = daemon.Status();
   EXPECT_EQ(status.devices(0).state(), v1::DeviceStatus::STATE_UNHEALTHY);
   EXPECT_THAT(daemon.Metrics(),
               HasSubstr("resident_device_state{device=\"0\",state=\"unhealthy\"} 1"));
 
-  EXPECT_EQ(HealthOf(daemon, ""), kServing);
-  EXPECT_EQ(HealthOf(daemon, "resident.v1.Executor"), kServing);
+  EXPECT_EQ(CheckHealth(daemon, ""), kServing);
+  EXPECT_EQ(CheckHealth(daemon, "resident.v1.Executor"), kServing);
   for (int d = 1; d < status.devices_size(); ++d) {
-    EXPECT_EQ(HealthOf(daemon, "resident.device/" + std::to_string(d)), kServing);
+    EXPECT_EQ(CheckHealth(daemon, "resident.device/" + std::to_string(d)), kServing);
     ExpectServes(client, static_cast<uint32_t>(d));
   }
-  EXPECT_GT(DeviceOfBatch(client), 0);
-  EXPECT_GT(DeviceOfBuffer(client, 16), 0);
+  EXPECT_GT(ChosenDeviceForBatch(client), 0);
+  EXPECT_GT(ChosenDeviceForBuffer(client, 16), 0);
 
   EXPECT_TRUE(Resume(daemon, 0).ok());
   EXPECT_EQ(lost.Next(), kServing);

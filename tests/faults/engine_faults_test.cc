@@ -1,4 +1,4 @@
-// The engine dies, faults or hangs under load: what clients of the daemon see.
+// The engine ends, faults or hangs under load: what clients of the daemon observe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,8 +26,9 @@ constexpr uint32_t kBatch = 500;
 constexpr uint32_t kCounters = 1 << 20;
 constexpr int kClients = 3;
 
-// Counts, batch by batch, until one does not end OK; `ready` once it has its session and
-// memory. Each task that is OK has run exactly once, each other one at most once.
+// Runs counting batches until one does not end OK; arrives at `ready` once it has its
+// session and memory. Each task that is OK has run exactly once, each other one at most
+// once.
 uint64_t CountUntilLost(const Daemon& daemon, std::latch& ready) {
   const Client client(daemon, "counter");
   const Counters counters(client, kCounters);
@@ -54,8 +55,8 @@ uint64_t CountUntilLost(const Daemon& daemon, std::latch& ready) {
   return ok;
 }
 
-// A task of this operator ends the engine: the task is aborted, its client's buffer is gone, and
-// others go on with the next engine. What the client is told.
+// Runs a task that ends the engine: the task is aborted, its client's buffer is lost, and
+// others continue with the next engine. Returns the client's error message.
 std::string ExpectOperatorEndsTheEngine(const Daemon& daemon, const std::string& operator_name) {
   const Baseline before(daemon);
   std::string message;
@@ -71,11 +72,11 @@ std::string ExpectOperatorEndsTheEngine(const Daemon& daemon, const std::string&
     message = outcome.message();
     EXPECT_THAT(message, HasSubstr(operator_name));
     EXPECT_TRUE(daemon.AwaitAnotherEngine(pid));
-    // The buffer went with the engine, and that is said.
+    // The buffer was lost with the engine, and the error reports this.
     const RunOutcome lost = client.Run(FloatTasks("test.count", buffer, 0, 1));
     EXPECT_EQ(lost.call.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
     EXPECT_THAT(lost.message(), HasSubstr("Fix: "));
-    EXPECT_TRUE(others.GoesOn());
+    EXPECT_TRUE(others.KeepsRunning());
   }
   EXPECT_EQ(daemon.Device().restarts(), 1u);
   ExpectNothingLeft(daemon, before);
@@ -83,7 +84,7 @@ std::string ExpectOperatorEndsTheEngine(const Daemon& daemon, const std::string&
   return message;
 }
 
-// A buffer of four floats that outlives the engine.
+// Allocates a durable buffer of four floats.
 uint64_t AllocateDurable(const Client& client) {
   v1::AllocateRequest request;
   request.set_dtype(v1::DTYPE_F32);
@@ -104,7 +105,7 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
   const Baseline before(daemon);
   {
     CountingClient others(daemon);
-    // A client that is there all the time: its stream outlives the engine.
+    // A client that stays connected: its stream continues after the engine has ended.
     const Client steady(daemon, "steady");
     const auto context = steady.Context();
     const auto stream = steady.executor().Submit(context.get());
@@ -116,7 +117,7 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
       for (int c = 0; c < kClients; ++c) {
         clients.emplace_back([&] { ok += CountUntilLost(daemon, ready); });
       }
-      // All are there: one that has yet to come would not find the engine.
+      // Wait until all clients are ready: a later one would not find the engine.
       ready.arrive_and_wait();
       const uint64_t completed = daemon.Device().completed_tasks();
       EXPECT_TRUE(Eventually([&] { return daemon.Device().completed_tasks() > completed + 5000; }));
@@ -125,7 +126,7 @@ TEST(EngineFaultsTest, KilledUnderLoad) {
       EXPECT_GT(ok, 0u);
       ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
       EXPECT_EQ(daemon.Device().restarts(), static_cast<uint64_t>(round + 1));
-      EXPECT_TRUE(others.GoesOn());
+      EXPECT_TRUE(others.KeepsRunning());
 
       const Counters counters(steady, 100);
       v1::SubmitRequest request;
@@ -153,14 +154,16 @@ TEST(EngineFaultsTest, OperatorThatStoresToABadAddress) {
 }
 
 TEST(EngineFaultsTest, OperatorThatNeverReturns) {
-  // Long enough that only what never returns takes it, also on a loaded machine.
+  // Long enough that only an operator that never returns exceeds it, even on a loaded
+  // machine.
   const Daemon daemon({"--task_time_limit=2s"});
   EXPECT_THAT(ExpectOperatorEndsTheEngine(daemon, "test.never_returns"),
               HasSubstr("--task_time_limit"));
 }
 
-// Suspended, say, or the host of a virtual machine was busy: what did not run is not to blame.
-TEST(EngineFaultsTest, AMachineThatStoodStillEndsNoTask) {
+// For example suspended, or the host of a virtual machine was busy: time without progress
+// must not count.
+TEST(EngineFaultsTest, ASuspendedMachineEndsNoTask) {
   const Daemon daemon({"--task_time_limit=3s"});
   const Client client(daemon);
   uint64_t out = 0;
@@ -173,12 +176,12 @@ TEST(EngineFaultsTest, AMachineThatStoodStillEndsNoTask) {
   std::thread task(
       [&] { outcome = client.Run(FloatTasks("test.spin", out, 0, 1, 1'500'000'000)); });
   EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
-  // The supervisor sees the task: it looks every half a second at least.
+  // The supervisor sees the task: it checks at least every half a second.
   EXPECT_TRUE(passes(700));
   const pid_t engine = daemon.engine_pid();
   for (const pid_t pid : {engine, daemon.pid()}) kill(pid, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::seconds(4));
-  // It sees how late it is before the engine can answer.
+  // The daemon detects the delay before the engine can answer.
   kill(daemon.pid(), SIGCONT);
   EXPECT_TRUE(passes(200));
   kill(engine, SIGCONT);
@@ -187,13 +190,13 @@ TEST(EngineFaultsTest, AMachineThatStoodStillEndsNoTask) {
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
-// Programs are judged by what they may execute: no batch that is taken runs into the limit,
-// also where other batches keep the other workers.
+// Programs are limited by the instructions that they may execute: no accepted batch exceeds
+// the time limit, even if other batches use the other workers.
 TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
   const Daemon daemon({"--task_time_limit=2s", "--flux_max_cycles=1000000000"});
   constexpr uint32_t kRuns = 24;
-  // CPU: one run takes a sixth of a second, so that a busy machine is no matter; all of them
-  // on one worker would take twice the limit. GPU: what is taken at most.
+  // CPU: one run takes a sixth of a second, so that a busy machine does not matter; all
+  // runs on one worker would take twice the limit. GPU: the maximum that is accepted.
   const uint32_t cycles_of_same = OnGpu() ? 5'000'000 : 51'000'000;
   const uint32_t cycles_of_different = OnGpu() ? 624'000 : 51'000'000;
   const std::string forever("\x43\x00\x00\x00", 4);  // JMP self
@@ -213,7 +216,7 @@ TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
     });
   }
   for (std::thread& client : clients) client.join();
-  // A run that might not end in time is not begun.
+  // A run that might not end in time is refused.
   same.mutable_programs()->set_max_cycles(500'000'000);
   const RunOutcome refused = Client(daemon).Run(same);
   EXPECT_EQ(refused.call.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -222,7 +225,7 @@ TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
-TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
+TEST(EngineFaultsTest, DurableBufferIsRestoredAsPersisted) {
   const Daemon daemon;
   const Client client(daemon);
   const uint64_t id = AllocateDurable(client);
@@ -242,15 +245,16 @@ TEST(EngineFaultsTest, DurableBufferIsAsItWasPersisted) {
   EXPECT_EQ(got, Bytes({1, 11, 21, 31}));
 }
 
-// All of the upload is on the device, but the client has not said so when it goes, or the engine.
-TEST(EngineFaultsTest, AnUploadThatDidNotEndChangesNothingThatIsRestored) {
+// All of the data is on the device, but the upload is not finished when the client or the
+// engine ends.
+TEST(EngineFaultsTest, AnUnfinishedUploadDoesNotChangeWhatIsRestored) {
   const Daemon daemon;
   const Client client(daemon);
   const uint64_t id = AllocateDurable(client);
   const std::string old = Bytes({1, 2, 3, 4});
   ASSERT_TRUE(Upload(client, id, old).ok());
-  for (const bool client_goes : {true, false}) {
-    SCOPED_TRACE(client_goes);
+  for (const bool client_ends : {true, false}) {
+    SCOPED_TRACE(client_ends);
     const auto context = client.Context();
     v1::UploadResponse response;
     const auto writer = client.buffers().Upload(context.get(), &response);
@@ -262,14 +266,14 @@ TEST(EngineFaultsTest, AnUploadThatDidNotEndChangesNothingThatIsRestored) {
     ASSERT_TRUE(Eventually([&] {
       return Download(client, id, &got).ok() && got == Bytes({5, 6, 7, 4});
     }));
-    if (client_goes) {
+    if (client_ends) {
       context->TryCancel();
       EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
     }
     const pid_t pid = daemon.engine_pid();
     kill(pid, SIGKILL);
     ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
-    if (!client_goes) {
+    if (!client_ends) {
       writer->WritesDone();
       const grpc::Status refused = writer->Finish();
       EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
@@ -317,7 +321,7 @@ TEST(EngineFaultsTest, SpareEngineTakesOverAndIsShown) {
   ExpectServes(daemon);
 }
 
-TEST(EngineFaultsTest, NoSpareEngineIsKeptWithoutTheFlag) {
+TEST(EngineFaultsTest, NoSpareEngineIsStartedWithoutTheFlag) {
   const Daemon daemon({"--spare_engine=false"});
   const pid_t pid = daemon.engine_pid();
   kill(pid, SIGKILL);
@@ -334,7 +338,7 @@ TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
   EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
   EXPECT_TRUE(Eventually(
       [&] { return daemon.Engines() == static_cast<size_t>(daemon.Status().devices_size() - 1); }));
-  const Client client(daemon);  // The daemon itself is well.
+  const Client client(daemon);  // The daemon itself still works.
   uint64_t buffer = 0;
   const grpc::Status refused = client.Allocate(16, &buffer);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -1,7 +1,7 @@
-// A confined engine does all that an engine does. The same on a GPU, where it shows what the
-// driver needs: the system calls that were refused are in this test's output.
+// Runs a confined engine through all of its work. On a GPU this shows what the driver
+// needs: the refused system calls are in this test's output.
 //
-// RESIDENT_TEST_DEVICES chooses the engine (tests/daemon/daemon.h).
+// RESIDENT_TEST_DEVICES selects the engine (tests/daemon/daemon.h).
 #include "runtime/base/sandbox/engine_sandbox.h"
 
 #include <fcntl.h>
@@ -42,11 +42,11 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Daemons that are started meanwhile have engines in this mode.
+// Daemons that are started while this object exists have engines in this mode.
 class EngineSandboxMode {
  public:
   explicit EngineSandboxMode(const char* mode) {
-    // What a person has set, to measure with, stays.
+    // A mode that was set in the environment, for measurements, has priority.
     if (getenv(kEngineSandboxVariable) == nullptr)
       setenv(kEngineSandboxVariable, mode, 1);
     else
@@ -74,7 +74,7 @@ void Install(client::Client& client, const std::string& name, const std::string&
   EXPECT_TRUE(installed.ok()) << name << ": " << installed.status();
 }
 
-// Shared memory that the engine maps.
+// Imports shared memory, which the engine maps.
 void UseSharedMemory(client::Client& client) {
   const std::string name = absl::StrCat("/resident-sandbox-", getpid());
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
@@ -116,7 +116,7 @@ TEST(EngineSandboxTest, AConfinedEngineDoesItsWork) {
   auto uploaded = client.Upload(std::vector<float>(1 << 20, 1));
   EXPECT_TRUE(uploaded.ok()) << uploaded.status();
 
-  // An engine that comes later is confined as the first one was, and has the operators.
+  // A later engine is confined like the first one, and has the operators.
   const pid_t first = daemon.engine_pid();
   kill(first, SIGKILL);
   ASSERT_TRUE(daemon.AwaitAnotherEngine(first));
@@ -137,8 +137,8 @@ TEST(EngineSandboxTest, AConfinedEngineDoesItsWork) {
   }
   for (const std::string& line : refused) std::cout << line << "\n";
   std::cout << refused.size() << " system calls of engines were refused\n";
-  // The CPU engine's list names all that it calls. What a driver tries and can do without is for a
-  // person to read.
+  // The CPU engine's list has all calls that it makes. The calls that a GPU driver attempts
+  // and does not need are printed for manual inspection.
   if (!OnGpu()) {
     EXPECT_THAT(refused, IsEmpty());
   }

@@ -1,4 +1,4 @@
-// Assembler and disassembler: syntax, messages, and that text and bytes round-trip.
+// Assembler and disassembler: syntax, error messages, and round trips of text and bytes.
 #include "runtime/flux/assembler.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(FluxDisassembler, LabelsAndBytes) {
             "  .byte 0xff                  ; unknown opcode\n");
 }
 
-// For any bytes at all.
+// Holds for arbitrary bytes.
 TEST(FluxDisassembler, AssemblesToTheSameBytes) {
   RandomProgramGenerator generator(7);
   for (int i = 0; i < 20'000; ++i) {
@@ -91,8 +91,8 @@ TEST(FluxDisassembler, AssemblesToTheSameBytes) {
   }
 }
 
-// Whatever the text is, the answer is bytes or a message.
-TEST(FluxAssembler, AnyTextIsTakenOrRefused) {
+// Any text results in bytes or an error message.
+TEST(FluxAssembler, AnyTextIsAssembledOrRefused) {
   RandomProgramGenerator generator(11);
   static const std::string kCharacters = "R01xADJMPLO:;,.-+ \n\t_byteINC\0\xff";
   for (int i = 0; i < 20'000; ++i) {

@@ -1,5 +1,5 @@
-// Runs a file of FLUX test vectors through the reference interpreter and through the
-// operator, and prints "N passed, N failed". Exit status 1 if any failed.
+// Runs a file of FLUX test vectors through the reference interpreter and the operator, and
+// prints "N passed, N failed". Exit status 1 if any failed.
 #include <cstdio>
 #include <string>
 

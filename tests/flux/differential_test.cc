@@ -1,6 +1,6 @@
-// The interpreter that engines run against the reference, on random programs: one by
-// one, and as batches of many programs. A program that shows a difference is shrunk
-// and printed as assembly.
+// Compares the engines' interpreter with the reference on random programs: single programs,
+// and batches of many programs. A program with a difference is shrunk and printed as
+// assembly.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -45,7 +45,7 @@ TEST(FluxDifferential, OneByOne) {
     ASSERT_EQ(RunOnHost(random.bytecode, random.options), expected)
         << "program " << i << ", shrunk: " << Report(random.bytecode, random.options);
   }
-  // The generator reaches every way to end.
+  // The generator must produce every kind of end.
   for (size_t error = 0; error < errors.size(); ++error) {
     EXPECT_GT(errors[error], 0) << "no program ended with error " << error;
   }
@@ -70,7 +70,7 @@ TEST(FluxDifferential, AsBatches) {
       batch.bytecode.insert(batch.bytecode.end(), random.bytecode.begin(), random.bytecode.end());
       batch.offsets.push_back(static_cast<uint32_t>(batch.bytecode.size()));
     }
-    // Half of the batches pick programs by index.
+    // Half of the batches select programs by index.
     const bool indexed = b % 2 == 0;
     batch.count = indexed ? 1 + generator.Below(500) : count;
     std::vector<RunOptions> options;
@@ -98,8 +98,8 @@ TEST(FluxDifferential, AsBatches) {
   }
 }
 
-// The shrinker itself: of a long program it keeps the one instruction that matters.
-TEST(FluxShrink, KeepsWhatMatters) {
+// Tests the shrinker itself: it reduces a long program to the one relevant instruction.
+TEST(FluxShrink, KeepsTheRelevantInstruction) {
   RandomProgramGenerator generator(3);
   Bytecode code;
   while (code.size() < 400) {

@@ -1,5 +1,5 @@
-// The operator flux_run: forms of a batch, where programs are staged, and arguments
-// that the host should have refused.
+// The operator flux_run: forms of a batch, staging of programs, and arguments that the host
+// should have refused.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -63,8 +63,8 @@ TEST(FluxRun, MoreChunksThanRuns) {
   EXPECT_EQ(RunOnHost(batch).cycles, (std::vector<uint32_t>{1, 1, 1}));
 }
 
-// Batches on either side of every limit of the staging areas: by the number of
-// programs, and by their bytes.
+// Batches below and above every limit of the staging areas: by the number of programs, and
+// by their bytes.
 TEST(FluxRun, GrowsByProgramsAndByBytes) {
   RandomProgramGenerator generator(5);
   for (const size_t program_bytes :
@@ -97,7 +97,7 @@ TEST(FluxRun, GrowsByProgramsAndByBytes) {
   }
 }
 
-// Staging copies aligned words: programs at every alignment, of every small length.
+// Staging copies aligned words: test programs at every alignment, of every small length.
 TEST(FluxRun, ProgramsAtAnyAlignment) {
   for (size_t skew = 0; skew < 8; ++skew) {
     for (size_t length = 0; length < 12; ++length) {
@@ -108,7 +108,7 @@ TEST(FluxRun, ProgramsAtAnyAlignment) {
       if (length % 2 == 1) program.push_back(0x01);
       batch.bytecode.insert(batch.bytecode.end(), program.begin(), program.end());
       batch.offsets = {static_cast<uint32_t>(skew), static_cast<uint32_t>(skew + length)};
-      batch.bytecode.push_back(0x08);  // Not part of it.
+      batch.bytecode.push_back(0x08);  // Not part of the program.
       batch.count = 1;
       const HostResults results = RunOnHost(batch);
       EXPECT_EQ(results.registers[0], static_cast<int32_t>(length / 2));
@@ -141,7 +141,7 @@ TEST(FluxRun, OffsetsBeyondTheBytesAreRefused) {
   ExpectRefused(batch, kRunOffsets);
   batch.offsets = {0, 4, 2};
   ExpectRefused(batch, kRunOffsets);
-  batch.offsets = {0};  // No program at all, also by index.
+  batch.offsets = {0};  // No program, also for runs that select one by index.
   ExpectRefused(batch, kRunOffsets);
   batch.index = {0, 0};
   ExpectRefused(batch, kRunOffsets);
@@ -152,7 +152,7 @@ TEST(FluxRun, OffsetsBeyondTheBytesAreRefused) {
 }
 
 TEST(FluxRun, OffsetsBeyondTheBytesAreRefusedInEveryPlacement) {
-  // By index with more programs than runs, so that each round stages its own.
+  // With an index and more programs than runs, each round stages its own program.
   HostBatch batch;
   batch.bytecode = {0x08, 0x00};
   for (uint32_t p = 0; p < 50; ++p) batch.offsets.push_back(p < 25 ? 0 : 1000 + p);
@@ -184,9 +184,9 @@ TEST(FluxRun, ScalarsOutOfRangeAreRefused) {
   ExpectRefused(batch, kRunWantedCount);
 }
 
-// Random offsets and indices: refused or run, and never a read outside the bytes
-// (which the sanitizer builds of this test would report).
-TEST(FluxRun, RandomOffsetsNeverReachOutside) {
+// Random offsets and indices are refused or run, without reads outside the bytes (the
+// sanitizer builds of this test would report them).
+TEST(FluxRun, RandomOffsetsNeverReadOutsideTheBytes) {
   RandomProgramGenerator generator(17);
   for (int i = 0; i < 5'000; ++i) {
     HostBatch batch;

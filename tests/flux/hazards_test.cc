@@ -1,6 +1,6 @@
-// The hazards of the instruction set, one by one: decisions where its sources are
-// silent or at odds, and faults that other implementations have had. Each is run
-// through the reference interpreter and through the operator.
+// Hazards of the instruction set, one test each: decisions where its sources are incomplete
+// or contradictory, and errors of other implementations. Each is run through the reference
+// interpreter and the operator.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
 
-// Both interpreters' result, which must agree.
+// Runs both interpreters and returns their result, which must be equal.
 RunResult RunBytes(const Bytecode& code, const RunOptions& options = {}) {
   const RunResult reference = RunReference(code, options);
   const RunResult engine = RunOnHost(code, options);
@@ -32,14 +32,14 @@ RunResult RunText(const std::string& text, const RunOptions& options = {}) {
   return code.ok() ? RunBytes(*code, options) : RunResult{};
 }
 
-TEST(FluxHazards, EndOfCodeWithoutHaltIsNoError) {
+TEST(FluxHazards, EndOfCodeWithoutHaltIsNotAnError) {
   const RunResult result = RunText("INC R0");
   EXPECT_EQ(result.error, 0u);
   EXPECT_EQ(result.cycles, 1u);
   EXPECT_EQ(result.registers[0], 1);
 }
 
-TEST(FluxHazards, EmptyProgramIsNoError) {
+TEST(FluxHazards, EmptyProgramIsNotAnError) {
   const RunResult result = RunBytes({});
   EXPECT_EQ(result.error, 0u);
   EXPECT_EQ(result.cycles, 0u);
@@ -67,7 +67,7 @@ TEST(FluxHazards, BranchOffsetIsRelativeToTheBranchItself) {
   EXPECT_EQ(result.cycles, 2u);
 }
 
-TEST(FluxHazards, CycleLimitIsTheBatchsOwn) {
+TEST(FluxHazards, CycleLimitIsThatOfTheBatch) {
   const std::string forever = "again: JMP again";
   EXPECT_EQ(RunText(forever, {.max_cycles = 7}).cycles, 7u);
   EXPECT_EQ(RunText(forever, {.max_cycles = 7}).error, 5u);
@@ -75,16 +75,16 @@ TEST(FluxHazards, CycleLimitIsTheBatchsOwn) {
   EXPECT_EQ(RunText(forever, {.max_cycles = 2'500'000}).cycles, 2'500'000u);
 }
 
-TEST(FluxHazards, HaltAsTheLastInstructionOfTheLimitIsNoError) {
+TEST(FluxHazards, HaltAsTheLastInstructionOfTheLimitIsNotAnError) {
   EXPECT_EQ(RunText("NOP\nHALT", {.max_cycles = 2}).error, 0u);
   EXPECT_EQ(RunText("NOP\nHALT", {.max_cycles = 1}).error, 5u);
 }
 
-TEST(FluxHazards, EndOfCodeAtTheLimitIsNoError) {
+TEST(FluxHazards, EndOfCodeAtTheLimitIsNotAnError) {
   EXPECT_EQ(RunText("NOP\nNOP", {.max_cycles = 2}).error, 0u);
 }
 
-TEST(FluxHazards, LimitComesBeforeAnInstructionThatDoesNotFit) {
+TEST(FluxHazards, CycleLimitIsCheckedBeforeATruncatedInstruction) {
   const Bytecode code = {0x01, 0x20, 0, 0};  // NOP, and the beginning of ADD.
   const RunResult at_the_limit = RunBytes(code, {.max_cycles = 1});
   EXPECT_EQ(at_the_limit.error, 5u);
@@ -94,7 +94,7 @@ TEST(FluxHazards, LimitComesBeforeAnInstructionThatDoesNotFit) {
   EXPECT_EQ(beyond.cycles, 1u);
 }
 
-TEST(FluxHazards, BranchOutOfBoundsIsReportedAlsoAtTheLimit) {
+TEST(FluxHazards, BranchOutOfBoundsIsReportedEvenAtTheCycleLimit) {
   for (const char* text : {"NOP\nJMP +100", "NOP\nJMP -100", "NOP\nLOOP R0, 100"}) {
     const RunResult result = RunText(text, {.initial = {5}, .max_cycles = 2});
     EXPECT_EQ(result.error, 6u) << text;
@@ -102,17 +102,17 @@ TEST(FluxHazards, BranchOutOfBoundsIsReportedAlsoAtTheLimit) {
   }
 }
 
-TEST(FluxHazards, BranchThatIsNotTakenMayPointAnywhere) {
+TEST(FluxHazards, BranchThatIsNotTakenMayHaveAnyTarget) {
   for (const char* text : {"JZ R0, +100", "JZ R0, -100", "JNZ R1, +100", "JLT R0, -100"}) {
     const RunResult result = RunText(text, {.initial = {5}});
     EXPECT_EQ(result.error, 0u) << text;
     EXPECT_EQ(result.cycles, 1u) << text;
   }
-  // LOOP goes back unless the count has come to its end.
+  // LOOP jumps back until the counter reaches 0.
   EXPECT_EQ(RunText("LOOP R0, 100", {.initial = {1}}).error, 0u);
 }
 
-TEST(FluxHazards, UnknownOpcodesHaveTheirLengthAsNoOps) {
+TEST(FluxHazards, UnknownOpcodesKeepTheirLengthAsNoOps) {
   for (int opcode = 0; opcode < 256; ++opcode) {
     const bool known = opcode <= 0x02 || (opcode >= 0x08 && opcode <= 0x0d) || opcode == 0x17 ||
                        (opcode >= 0x18 && opcode <= 0x1a) || (opcode >= 0x20 && opcode <= 0x2f) ||
@@ -144,7 +144,7 @@ TEST(FluxHazards, OpcodesFromD0OnHaveLengthOne) {
   }
 }
 
-TEST(FluxHazards, AgentOpcodesFailAlsoWithUnknownAsNop) {
+TEST(FluxHazards, AgentOpcodesFailEvenIfUnknownOpcodesAreNoOps) {
   for (const char* text : {"TELL", "ASK", "BCAST", "RECV"}) {
     EXPECT_EQ(RunText(text, {.unknown_nop = true}).error, 7u) << text;
     EXPECT_EQ(RunText(text).error, 7u) << text;
@@ -166,7 +166,7 @@ TEST(FluxHazards, RegistersAreCheckedBeforeAnythingElse) {
   EXPECT_EQ(RunBytes({0x3d, 16, 100, 0}).error, 8u);  // Not out of bounds.
 }
 
-TEST(FluxHazards, BytesWithoutMeaningAreIgnored) {
+TEST(FluxHazards, UnusedBytesAreIgnored) {
   EXPECT_EQ(RunBytes({0x43, 0xff, 4, 0}).error, 0u);  // JMP
   EXPECT_EQ(RunBytes({0x4a, 0xff, 4, 0}).error, 0u);  // CALL
   EXPECT_EQ(RunBytes({0x3a, 1, 0, 0xff}).error, 0u);  // MOV
@@ -174,7 +174,7 @@ TEST(FluxHazards, BytesWithoutMeaningAreIgnored) {
   EXPECT_EQ(RunBytes({0x17, 0xff}).error, 0u);        // STRIPCONF
 }
 
-TEST(FluxHazards, FailingInstructionsCountAndLeaveRegistersAlone) {
+TEST(FluxHazards, FailingInstructionsCountAndDoNotChangeRegisters) {
   const RunOptions options = {.initial = {7, 8}};
   const RunResult result = RunText("DIV R1, R0, R2", options);
   EXPECT_EQ(result.error, 1u);

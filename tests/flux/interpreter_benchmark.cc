@@ -1,5 +1,5 @@
-// FLUX on one core: instructions a second of the interpreter that engines run, beside
-// the plain reference interpreter as the baseline.
+// FLUX on one core: instructions per second of the engines' interpreter, with the plain
+// reference interpreter as the baseline.
 //
 //   bazel run //tests/flux:interpreter_benchmark
 //
@@ -60,7 +60,7 @@ double ReferenceRate(const Bytecode& program) {
   return static_cast<double>(instructions) / elapsed.count();
 }
 
-// Runs the batch again and again, and reports its rate beside the reference's.
+// Runs the batch repeatedly, and reports its rate and the reference's.
 void Measure(benchmark::State& state, const HostBatch& batch, double reference) {
   uint64_t instructions = 0;
   const auto start = std::chrono::steady_clock::now();
@@ -84,8 +84,8 @@ void OneProgram(benchmark::State& state, const Bytecode& program) {
   Measure(state, batch, reference);
 }
 
-// 1,024 different programs, each run once for about 100 instructions: every one is
-// decoded first.
+// 1,024 different programs, each run once for about 100 instructions: each must be decoded
+// first.
 void ManyPrograms(benchmark::State& state) {
   HostBatch batch;
   batch.offsets.push_back(0);

@@ -9,7 +9,7 @@
 namespace resident::flux {
 namespace {
 
-// Registers that structured code computes with; the rest count loops.
+// Registers that structured code uses for data; the others are loop counters.
 constexpr uint32_t kWorkRegisters = 10;
 
 }  // namespace
@@ -53,7 +53,7 @@ void RandomProgramGenerator::Arithmetic(Bytecode* code, uint32_t registers) {
       Emit(code, {0x3a, d, s, Below(4) == 0 ? Below(256) : 0});
       break;
     default: {
-      // Division rarely: by zero it ends the program.
+      // Division is rare: division by zero ends the program.
       uint32_t opcode = 0x20 + Below(16);
       if ((opcode == 0x23 || opcode == 0x24) && Below(4) != 0) opcode = 0x20;
       Emit(code, {opcode, d, s, t});
@@ -68,7 +68,7 @@ void RandomProgramGenerator::StructuredBody(Bytecode* code, int depth) {
     switch (Below(10)) {
       case 0:
         if (depth < 3) {
-          // A loop with a counter of its own.
+          // A loop with its own counter.
           const uint32_t counter = kWorkRegisters + static_cast<uint32_t>(depth);
           Emit(code, {0x18, counter, 1 + Below(5)});
           const size_t start = code->size();
@@ -92,7 +92,7 @@ void RandomProgramGenerator::StructuredBody(Bytecode* code, int depth) {
         break;
       }
       case 2: {
-        // A subroutine, called and stepped over.
+        // A subroutine, called and skipped.
         Emit(code, {0x4a, Below(256), 8, 0});
         const size_t at = code->size();
         Emit(code, {0x43, Below(256), 0, 0});
@@ -141,7 +141,8 @@ void RandomProgramGenerator::AnyInstruction(Bytecode* code) {
       bytes[3] = 0;
       break;
     case Operands::kNone:
-      // What ends a program at once is there seldom enough to get past it.
+      // Instructions that end a program immediately are rare, so that most programs run
+      // past them.
       if (instruction.opcode != 0x01 && Below(3) != 0) bytes[0] = 0x01;
       break;
     default:
@@ -182,7 +183,7 @@ RandomCase RandomProgramGenerator::Next() {
     }
     Damage(&code);
   } else {
-    // Noise of the bytes that mean something.
+    // Random bytes, mostly valid opcodes.
     for (uint32_t n = Below(64); n > 0; --n) {
       code.push_back(static_cast<uint8_t>(Below(Below(2) == 0 ? 256 : 0x54)));
     }
@@ -197,7 +198,7 @@ RandomCase RandomProgramGenerator::Next() {
 Bytecode Shrink(const Bytecode& code, const std::function<bool(const Bytecode&)>& fails,
                 int max_tries) {
   Bytecode best = code;
-  const auto take_if_fails = [&](Bytecode candidate) {
+  const auto keep_if_fails = [&](Bytecode candidate) {
     if (max_tries-- <= 0 || !fails(candidate)) return false;
     best = std::move(candidate);
     return true;
@@ -205,27 +206,27 @@ Bytecode Shrink(const Bytecode& code, const std::function<bool(const Bytecode&)>
   bool smaller = true;
   while (smaller && max_tries > 0) {
     smaller = false;
-    // Large pieces first, then every length an instruction has.
+    // Large pieces first, then every length of an instruction.
     for (size_t piece = std::max<size_t>(best.size() / 2, 1); piece > 0;
          piece = piece > 4 ? std::max<size_t>(piece / 2, 4) : piece - 1) {
       for (size_t at = 0; at + piece <= best.size();) {
         Bytecode candidate = best;
         const auto first = candidate.begin() + static_cast<std::ptrdiff_t>(at);
         candidate.erase(first, first + static_cast<std::ptrdiff_t>(piece));
-        if (take_if_fails(std::move(candidate))) {
+        if (keep_if_fails(std::move(candidate))) {
           smaller = true;
         } else {
           ++at;
         }
       }
     }
-    // Then each byte as NOP (0x01) or 0, which also straightens operands.
+    // Then replaces each byte by 0 or NOP (0x01), which also simplifies operands.
     for (size_t at = 0; at < best.size(); ++at) {
       for (const uint8_t value : {uint8_t{0x00}, uint8_t{0x01}}) {
         if (best[at] <= value) break;
         Bytecode candidate = best;
         candidate[at] = value;
-        if (take_if_fails(std::move(candidate))) {
+        if (keep_if_fails(std::move(candidate))) {
           smaller = true;
           break;
         }

@@ -1,5 +1,5 @@
-// Random FLUX programs for differential tests, and a shrinker that reduces one that
-// shows a difference to its essence.
+// Random FLUX programs for differential tests, and a shrinker that reduces a program with a
+// difference.
 //
 //   RandomProgramGenerator generator(/*seed=*/1);
 //   RandomCase c = generator.Next();
@@ -31,10 +31,10 @@ class RandomProgramGenerator {
  public:
   explicit RandomProgramGenerator(uint64_t seed) : state_(seed) {}
 
-  // A mix of: structured programs (loops, subroutines, forward branches) that end by
-  // themselves; sequences of any instructions with short branches; either of them
-  // with bytes changed or cut off; and noise. At most a few hundred bytes. Initial
-  // registers favour the ends of the range of int32; cycle limits are often small.
+  // Returns a mix of: structured programs (loops, subroutines, forward branches) that
+  // terminate; sequences of arbitrary instructions with short branches; either of them with
+  // bytes changed or removed; and random bytes. Up to a few hundred bytes. Initial
+  // registers are often at the ends of the range of int32; cycle limits are often small.
   RandomCase Next();
 
   // The next 64 random bits, and a number below `bound`.
@@ -53,8 +53,8 @@ class RandomProgramGenerator {
   uint64_t state_;
 };
 
-// The smallest program found that still `fails`, by removing and zeroing bytes.
-// REQUIRES: fails(code). Calls `fails` at most `max_tries` times.
+// Returns the smallest program found that still `fails`, by removing and zeroing bytes.
+// REQUIRES: fails(code). Calls `fails` up to `max_tries` times.
 Bytecode Shrink(const Bytecode& code, const std::function<bool(const Bytecode&)>& fails,
                 int max_tries = 20'000);
 

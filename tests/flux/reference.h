@@ -1,6 +1,6 @@
-// The reference interpreter: the specification (docs/flux.md) as plainly as it can be
-// written. It shares no code with the interpreter that engines run, so that the two
-// can be compared. It is slow; use it in tests only.
+// The reference interpreter: the specification (docs/flux.md) in the simplest form. It
+// shares no code with the engines' interpreter, so that the two can be compared. It is
+// slow; use it only in tests.
 //
 //   RunResult expected = RunReference(bytecode, options);
 //

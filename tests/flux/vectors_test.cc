@@ -1,4 +1,4 @@
-// The project's own vectors, and the reader of such files.
+// The project's own test vectors, and the reader of such files.
 #include "runtime/flux/vectors.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(FluxVectors, CoverEveryOpcodeAndEveryError) {
   EXPECT_EQ(errors.size(), kErrors);
 }
 
-TEST(FluxVectors, InstructionTableAgreesWithTheInterpreters) {
+TEST(FluxVectors, InstructionTableMatchesTheInterpreters) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     EXPECT_EQ(FindInstruction(static_cast<uint8_t>(opcode)) != nullptr, IsValid(opcode)) << opcode;
   }
@@ -54,7 +54,7 @@ std::string MessageFor(const std::string& text) {
   return vectors.ok() ? "" : std::string(vectors.status().message());
 }
 
-TEST(FluxVectors, ErrorsNameTheLineAndTheCure) {
+TEST(FluxVectors, ErrorsNameTheLineAndTheFix) {
   const std::string good =
       R"({"name": "a", "bytecode": "00", "registers": [0], "error": 0, "cycles": 1})";
   EXPECT_EQ(MessageFor(good + "\n\n" + good + "\n"), "");
@@ -83,7 +83,7 @@ TEST(FluxVectors, ErrorsNameTheLineAndTheCure) {
   expect(R"({"name": "a", "bytecode": "00", "unknown_opcode": "SKIP"})", "unknown_opcode");
 }
 
-TEST(FluxVectors, DifferenceSaysWhat) {
+TEST(FluxVectors, DifferenceNamesEachValue) {
   Vector vector;
   vector.registers = {1};
   vector.cycles = 2;

@@ -1,11 +1,11 @@
-// Fuzz target: what a client can send, through the translation into the runtime's
-// batches, and back.
+// Fuzz target: data that a client can send, through the translation into the runtime's
+// batches and back.
 //
-// An input is the bytes of a resident.v1.Batch, or (first byte odd) a recipe that makes
-// a batch of nearly right values, so that deep checks are reached. For every batch that
-// is accepted: each tensor of each task must lie within the buffer that the client
-// named or within the batch's staging memory; answering it must read only what is there
-// (the fake memory is exact, so a sanitizer sees a byte too far); nothing may leak.
+// An input is the bytes of a resident.v1.Batch, or (first byte odd) a recipe for a batch of
+// nearly valid values, so that later checks are reached. For every accepted batch: each
+// tensor of each task must be within the buffer that the client named or within the batch's
+// staging memory; building the answer must read only existing memory (the fake memory has
+// exact bounds, so a sanitizer detects a read past the end); nothing may leak.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ constexpr uint64_t kStagingBytes = 1 << 20;
   std::abort();
 }
 
-// The world that a batch arrives in: two devices, some buffers.
+// The environment of a batch: two devices and some buffers.
 struct World {
   World() {
     limits.max_batch_tasks = 1000;
@@ -50,7 +50,7 @@ struct World {
     Add(0, kClient, DType::kF32, {8, 8});
     Add(0, kClient, DType::kU8, {7});
     Add(1, kClient, DType::kF32, {64});
-    Add(0, kClient + 1, DType::kF32, {64});  // Another client's.
+    Add(0, kClient + 1, DType::kF32, {64});  // Another client's buffer.
     for (int d = 0; d < 2; ++d) admission.AddDevice(kStagingBytes);
     planner = std::make_unique<Planner>(
         PlanSources{&limits, registry.get(), buffers.get(), {&device0, &device1}});
@@ -65,7 +65,7 @@ struct World {
     if (!buffers->Allocate(spec, owner, session).ok()) Fail("no buffer");
   }
 
-  // Whether the client may touch these bytes on the device.
+  // Whether the client may access these bytes on the device.
   bool Allowed(uint32_t device, uint64_t address, uint64_t bytes, const RequestBatch& batch) {
     if (bytes == 0) return true;
     for (const auto& buffer : buffers->List(kClient)) {
@@ -76,7 +76,7 @@ struct World {
         return true;
       }
     }
-    // What is not a buffer must be memory that the batch holds.
+    // If it is not a buffer, it must be memory of the batch.
     const StagingMemory* const staging = batch.ticket.staging();
     return staging != nullptr && address >= staging->address && bytes <= staging->size_bytes &&
            address - staging->address <= staging->size_bytes - bytes;
@@ -102,7 +102,7 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(World& world, const v1::
   return Planner::Fill(message, Clock::time_point::max(), std::move(work), std::move(ticket));
 }
 
-// Reads choices from the input; zeros once it is used up.
+// Reads choices from the input; zeros after its end.
 class Choices {
  public:
   Choices(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -129,7 +129,7 @@ class Choices {
                                             UINT64_MAX - 3};
     return kNumbers[Below(std::size(kNumbers))];
   }
-  // Nearly always small, so that batches are accepted now and then.
+  // Nearly always small, so that some batches are accepted.
   uint64_t Small() { return Below(8) == 0 ? Number() : Below(9); }
   std::string Bytes(size_t size) {
     std::string bytes(size < 4096 ? size : 4096, '\0');
@@ -231,12 +231,12 @@ void MakePrograms(Choices& choose, v1::Batch* batch) {
   programs->set_unknown_opcode(static_cast<v1::FluxPrograms::UnknownOpcode>(choose.Below(3)));
 }
 
-// The bytes from the first to the last that the tensor's elements take.
+// The bytes from the tensor's first element to its last one.
 struct Reach {
   uint64_t address;
   uint64_t bytes;
 };
-Reach ReachOf(const TensorArgument& tensor) {
+Reach ComputeReach(const TensorArgument& tensor) {
   const int64_t element = SizeOf(tensor.dtype);
   __int128 before = 0;
   __int128 from = element;
@@ -245,11 +245,11 @@ Reach ReachOf(const TensorArgument& tensor) {
     const __int128 step = __int128{tensor.shape[d] - 1} * tensor.strides[d] * element;
     (step < 0 ? before : from) += step < 0 ? -step : step;
   }
-  if (before > tensor.address || before + from > INT64_MAX) Fail("a tensor without end");
+  if (before > tensor.address || before + from > INT64_MAX) Fail("a tensor without bounds");
   return {tensor.address - static_cast<uint64_t>(before), static_cast<uint64_t>(before + from)};
 }
 
-// Whether two elements of the tensor are one.
+// Whether two elements of the tensor have the same address.
 bool Overlaps(const TensorArgument& tensor) {
   std::set<int64_t> offsets;
   std::vector<int64_t> index(tensor.rank, 0);
@@ -267,7 +267,7 @@ bool Overlaps(const TensorArgument& tensor) {
   return false;
 }
 
-// Every tensor of every task against what the client may touch.
+// Checks every tensor of every task against the memory that the client may access.
 void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batch) {
   const Operator* op = nullptr;
   if (message.has_tasks()) op = world.registry->Resolve(message.tasks().operator_(), 0)->op;
@@ -287,24 +287,24 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
       if (parameters[p].scalar()) continue;
       if (compact) {
         if (!world.Allowed(batch.device, task.compact_argument(p), task.elements() * 4, batch)) {
-          Fail("a compact tensor outside of what the client may touch");
+          Fail("a compact tensor outside of the client's memory");
         }
         continue;
       }
       const TensorArgument& tensor = batch.arguments[t * batch.arguments_per_task + p].tensor;
       if (tensor.rank > kMaxRank || SizeOf(tensor.dtype) == 0) Fail("a malformed tensor");
-      const Reach reach = ReachOf(tensor);
+      const Reach reach = ComputeReach(tensor);
       if (!world.Allowed(batch.device, reach.address, reach.bytes, batch)) {
-        Fail("a tensor outside of what the client may touch");
+        Fail("a tensor outside of the client's memory");
       }
       if (parameters[p].kind != ParameterKind::kInput && Overlaps(tensor)) {
-        Fail("an output whose elements fall on one another");
+        Fail("an output whose elements overlap");
       }
     }
   }
 }
 
-// Pretends that the tasks ran: poisons what they return, and answers the batch.
+// Pretends that the tasks ran: fills their outputs with poison, and answers the batch.
 void Answer(const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
   const size_t count = batch.tasks.size();
   batch.status.assign(count, TaskStatus::kOk);
@@ -349,7 +349,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!batch.ok()) {
       if (batch.status().message().find("Fix: ") == absl::string_view::npos) {
         std::fprintf(stderr, "%s\n", std::string(batch.status().message()).c_str());
-        Fail("a refusal without a fix");
+        Fail("an error without a fix");
       }
     } else {
       CheckTasks(*world, message, **batch);

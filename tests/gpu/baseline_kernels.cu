@@ -1,4 +1,4 @@
-// The kernel that the baselines launch: the same work as one add task.
+// The kernel that the baselines launch; it does the same work as one add task.
 extern "C" __global__ void baseline_add(const float* x, const float* y, float* out, float alpha,
                                         long long n) {
   const long long i = (blockIdx.x * (long long)blockDim.x + threadIdx.x) * 4;
@@ -10,7 +10,7 @@ extern "C" __global__ void baseline_add(const float* x, const float* y, float* o
   }
 }
 
-// The same, and then a flag in mapped host memory.
+// The same, then sets a flag in mapped host memory.
 extern "C" __global__ void baseline_add_flag(const float* x, const float* y, float* out,
                                              float alpha, long long n, unsigned* flag,
                                              unsigned value) {

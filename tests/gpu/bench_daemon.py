@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The whole daemon, measured from outside: how soon it serves, what it takes when idle, and
-`residentctl bench` against it (a bare gRPC echo is the baseline, in the same run).
+"""Measures the whole daemon from outside: the time until it serves, its resources when idle, and
+`residentctl bench` (with a plain gRPC echo as the baseline, in the same run).
 
   bench_daemon.py --out=FILE.json        (tests/gpu/run runs it)
 
-The daemon's device is $RESIDENT_TEST_DEVICES. Prints a table; the file holds the raw figures.
-Exit status 1 if a result of the bench is wrong, never because of speed.
+The daemon's device is $RESIDENT_TEST_DEVICES. Prints a table; the file has the raw figures. Exit
+status 1 if a result of the bench is wrong, never because of speed.
 """
 
 import argparse
@@ -21,16 +21,16 @@ import daemon as daemons  # pylint: disable=wrong-import-position
 
 STARTS = 5
 IDLE_S = 20.0
-# Processors for each side when they are kept apart: a thread that wakes on another
-# processor each time finds its caches cold.
+# Number of processors for each side when they are separated: a thread that wakes on another
+# processor each time has cold caches.
 PINNED = 4
 
 
 def memory_mib(pid):
-    """Resident memory of a process: all of it, and without what it shares (MiB).
+    """Resident memory of a process: in total, and without shared memory (MiB).
 
-    The front end's smaps are root's alone to read. For others, what is not shared is what is
-    mapped from no file."""
+    Only root can read the front end's smaps. For others, anonymous memory is reported as the
+    memory that is not shared."""
     total = shared = 0
     try:
         lines = pathlib.Path("/proc/{}/smaps_rollup".format(pid)).read_text().splitlines()
@@ -48,14 +48,14 @@ def memory_mib(pid):
 
 
 def cpu_seconds(pid):
-    """Of all its threads, in nanoseconds' steps: in ticks of the clock an idle one is 0."""
+    """Processor time of all threads, in nanoseconds: in clock ticks an idle process would be 0."""
     threads = pathlib.Path("/proc/{}/task".format(pid)).iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def bench(raw, daemon_processors, client_processors):
-    """`residentctl bench` against a daemon of its own; its figures without the samples, and
-    its exit status. The processors that each may use: None for any."""
+    """Runs `residentctl bench` with a new daemon; returns its figures without the samples, and
+    its exit status. The processors that each may use; None for any."""
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, daemon_processors or everywhere)
     daemon = daemons.Daemon()
@@ -87,7 +87,7 @@ def main():
         ready_s.append(time.monotonic() - started)
         daemon.stop()
 
-    # Parks soon, so that what is idle is seen idle.
+    # The device parks soon, so that the idle state is measured.
     daemon = daemons.Daemon("--park_after=200ms")
     try:
         engine_pid = daemon.ctl("status", "--json").json["devices"][0]["engine_pid"]

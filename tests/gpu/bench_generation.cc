@@ -1,13 +1,13 @@
-// The pause of a change of generation, as those see it who wait for answers, in one run.
+// Measures the pause of a change of generation, as clients that wait for answers see it.
 //
 //   bench_generation --out=FILE.json       (tests/gpu/run runs it)
 //
-// A device with its own engine process serves three kinds of traffic: one client that asks
-// for one task at a time, one that keeps a stream of batches going, and the change of a
-// generation of 64 installed operators, over and over, each with one operator that is new.
-// Every answer is checked: it is of a version that stood in its slot. For each change: the
-// longest gap between answers around it, and its parts. Then the rate of tasks with a change
-// a second beside that without any. Prints a table and writes the figures as JSON.
+// A device with its own engine process serves a client that sends one task at a time and a
+// client with a stream of batches, while a generation of 64 installed operators is changed
+// repeatedly, with one new operator each time. Every answer is checked: it must be from a
+// version in its slot. For each change: the longest gap between answers around it, and its
+// parts. Then the rate of tasks with a change every second, and without changes. Prints a
+// table and writes the figures as JSON.
 #include <unistd.h>
 
 #include <atomic>
@@ -29,8 +29,8 @@
 
 ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
-ABSL_FLAG(int, changes, 300, "changes of generation that are measured");
-ABSL_FLAG(int, operators, 64, "operators installed, at most 64");
+ABSL_FLAG(int, changes, 300, "changes of generation to measure");
+ABSL_FLAG(int, operators, 64, "operators to install, at most 64");
 
 namespace resident {
 namespace {
@@ -48,7 +48,7 @@ constexpr uint32_t kBatchTasks = 256;
 constexpr int kBatchesInFlight = 8;
 constexpr ClientId kLone = 10, kStream = 11;
 
-// The longest time without an answer since the last Take().
+// The longest time without an answer since the last TakeMicros().
 class Gaps {
  public:
   void Answer() {
@@ -74,7 +74,7 @@ class Traffic {
   explicit Traffic(DeviceHarness* harness) : harness_(*harness) {
     harness_.device().queue().AddClient(kLone);
     harness_.device().queue().AddClient(kStream);
-    threads_.emplace_back([this] { AskOneByOne(); });
+    threads_.emplace_back([this] { RunOneByOne(); });
     threads_.emplace_back([this] { Stream(); });
   }
   void Stop() {
@@ -101,7 +101,7 @@ class Traffic {
     }
   }
 
-  void AskOneByOne() {
+  void RunOneByOne() {
     const Floats out = harness_.MakeFloats(1);
     while (!stop_) {
       out.host()[0] = 0;
@@ -195,14 +195,14 @@ class Bench {
   }
 
   void Pauses(Traffic* traffic) {
-    std::vector<double> between_any, between_lone, pause, whole, park, load, launch, quiet;
+    std::vector<double> between_any, between_lone, pause, whole, park, load, launch, unchanged;
     for (int i = 0; i < absl::GetFlag(FLAGS_changes); ++i) {
       const auto next = Next();
-      // The gap of a stretch as long without a change, for comparison.
+      // For comparison, the gap in 5 ms without a change.
       traffic->any().TakeMicros();
       traffic->lone().TakeMicros();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      quiet.push_back(traffic->lone().TakeMicros());
+      unchanged.push_back(traffic->lone().TakeMicros());
       traffic->any().TakeMicros();
       const auto start = Clock::now();
       Load(next);
@@ -221,7 +221,7 @@ class Bench {
     report_.Add("changes of generation", absl::GetFlag(FLAGS_changes), "changes");
     report_.AddPercentiles("longest gap between answers, a client of lone tasks", between_lone);
     report_.AddPercentiles("longest gap between answers of any client", between_any);
-    report_.AddPercentiles("the same client, 5 ms without a change", quiet);
+    report_.AddPercentiles("the same client, 5 ms without a change", unchanged);
     report_.AddPercentiles("nothing is submitted", pause);
     report_.AddPercentiles("engine: from the hold until the kernel has left", park);
     report_.AddPercentiles("engine: load", load);

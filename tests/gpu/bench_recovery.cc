@@ -1,13 +1,13 @@
-// How long a client of lone tasks waits for its next answer when the engine is killed, with a spare
-// engine and without, in one run.
+// Measures how long a client of lone tasks waits for its next answer when the engine is
+// killed, with and without a spare engine, in one run.
 //
 //   bench_recovery --out=FILE.json         (tests/gpu/run runs it)
 //
-// Each kill is the first failure of a device of its own, as the daemon makes it (default sizes), so
-// that no back-off counts. The client asks for one task at a time, in staging memory; a task
-// that fails is asked for again as soon as there is an engine. Every answer is checked. The gap is
-// the time from the last answer before the kill to the first one of the next engine. Prints a table
-// and writes the figures as JSON.
+// Each kill is the first failure of a new device, with the daemon's default sizes, so that
+// there is no back-off. The client sends one task at a time, in staging memory; a task that
+// fails is sent again as soon as there is an engine. Every answer is checked. The gap is
+// the time from the last answer before the kill to the first one of the next engine. Prints
+// a table and writes the figures as JSON.
 #include <signal.h>
 
 #include <atomic>
@@ -40,10 +40,10 @@ using testing::Percentile;
 
 constexpr std::chrono::seconds kLimit{60};
 
-// Asks for lone tasks until it is told to stop.
+// Sends lone tasks until it is destroyed.
 class LoneClient {
  public:
-  explicit LoneClient(Device* device) : device_(*device), thread_([this] { Ask(); }) {}
+  explicit LoneClient(Device* device) : device_(*device), thread_([this] { RunUntilStopped(); }) {}
   ~LoneClient() {
     stop_ = true;
     thread_.join();
@@ -55,10 +55,10 @@ class LoneClient {
   void ForgetGaps() { longest_ns_ = 0; }
 
  private:
-  void Ask() {
+  void RunUntilStopped() {
     auto last = Clock::now();
     while (!stop_) {
-      if (!AskOnce()) {
+      if (!RunOnce()) {
         ++failed_;
         std::this_thread::yield();
         continue;
@@ -70,7 +70,7 @@ class LoneClient {
     }
   }
 
-  bool AskOnce() {
+  bool RunOnce() {
     const auto session = device_.session();
     if (session == nullptr) return false;
     const auto memory = session->AllocateStaging(sizeof(float));
@@ -101,14 +101,14 @@ class LoneClient {
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> answers_{0}, failed_{0};
   std::atomic<int64_t> longest_ns_{0};
-  std::thread thread_;  // Last: it uses the others.
+  std::thread thread_;  // Last: it uses the members above.
 };
 
 template <typename Condition>
 void Await(const char* what, const Condition& condition) {
   const auto until = Clock::now() + kLimit;
   while (!condition()) {
-    if (Clock::now() > until) Fail(absl::StrCat("waited in vain for ", what));
+    if (Clock::now() > until) Fail(absl::StrCat("timed out waiting for ", what));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -141,7 +141,7 @@ void KillOnce(bool spare, Figures* figures, EngineInfo* info) {
   const uint64_t answers = client.answers();
   Await("answers of the next engine", [&] { return client.answers() > answers + 100; });
   const Device::Restart restart = device.snapshot().last_restart;
-  if (restart.spare != spare) Fail("another engine took over than was to");
+  if (restart.spare != spare) Fail("the wrong engine took over");
   figures->gap_ms.push_back(client.LongestGapMs());
   figures->supervisor_ms.push_back(Millis(restart.total).count());
   figures->failed += client.failed() > failed;

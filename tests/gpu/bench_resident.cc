@@ -1,11 +1,10 @@
-// What the resident kernel does beside what launches and graphs do, in one run.
+// Compares the resident kernel with launches and graphs, in one run.
 //
 //   bench_resident --out=FILE.json       (tests/gpu/run runs it)
 //
-// Prints a table of our figure, the baseline's and their ratio, and writes the raw
-// figures as JSON. Every result is checked against a float64 reference on fresh random
-// inputs, with outputs poisoned before; a wrong one ends the program with status 1.
-// Speed never does.
+// Prints a table of our figure, the baseline's and their ratio, and writes the raw figures
+// as JSON. Every result is compared with a float64 reference on new random inputs, with
+// poisoned outputs; a wrong one ends the program with status 1. Speed never does.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,12 +28,12 @@
 #include "tests/support/engine_harness.h"
 
 ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
-ABSL_FLAG(uint32_t, threads_per_block, 0, "as of the daemon");
-ABSL_FLAG(uint32_t, blocks_per_sm, 0, "as of the daemon");
+ABSL_FLAG(uint32_t, threads_per_block, 0, "the daemon's flag");
+ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, sides, wide, flux; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
-ABSL_FLAG(bool, quick, false, "fewer rounds, for trying things");
+ABSL_FLAG(bool, quick, false, "fewer rounds, for a quick try");
 
 namespace resident::testing {
 namespace {
@@ -51,22 +50,22 @@ class Bench {
 
   void Run(const Baselines& baselines) {
     const std::string& only = absl::GetFlag(FLAGS_only);
-    const auto wanted = [&](const char* part) {
+    const auto selected = [&](const char* part) {
       return only.empty() || only.find(part) != std::string::npos;
     };
-    if (wanted("lone")) LoneTask(baselines);
-    if (wanted("burst")) Burst();
-    if (wanted("sustained")) Sustained(baselines);
-    if (wanted("sides")) Sides();
-    if (wanted("wide")) Wide(baselines);
-    if (wanted("flux")) Flux();
+    if (selected("lone")) LoneTask(baselines);
+    if (selected("burst")) Burst();
+    if (selected("sustained")) Sustained(baselines);
+    if (selected("sides")) Sides();
+    if (selected("wide")) Wide(baselines);
+    if (selected("flux")) Flux();
   }
 
  private:
   int Rounds(int rounds) const { return absl::GetFlag(FLAGS_quick) ? rounds / 10 + 1 : rounds; }
 
   // Submits one task and waits for it.
-  TaskCompletion Do(const TaskDescriptor& task, const std::vector<Argument>& arguments = {}) {
+  TaskCompletion RunTask(const TaskDescriptor& task, const std::vector<Argument>& arguments = {}) {
     const uint64_t sequence = *ring_->Reserve();
     std::copy(arguments.begin(), arguments.end(), ring_->arguments(sequence)->arguments);
     ring_->Publish(sequence, task);
@@ -84,13 +83,13 @@ class Bench {
   void Copy(uint64_t to, uint64_t from, uint64_t bytes) {
     if (bytes == 0) return;
     const uint32_t chunks = static_cast<uint32_t>(std::max<uint64_t>(1, bytes / 65536));
-    Do(ArgumentTask(OperatorSlot("copy_bytes"), 2, chunks),
-       {DenseTensor(from, DType::kU8, {static_cast<int64_t>(bytes)}),
-        DenseTensor(to, DType::kU8, {static_cast<int64_t>(bytes)})});
+    RunTask(ArgumentTask(OperatorSlot("copy_bytes"), 2, chunks),
+            {DenseTensor(from, DType::kU8, {static_cast<int64_t>(bytes)}),
+             DenseTensor(to, DType::kU8, {static_cast<int64_t>(bytes)})});
   }
 
-  // `count` vectors in device memory with random contents; returns their address and
-  // fills in `values`.
+  // Creates `count` vectors in device memory with random contents; returns their address
+  // and sets `values`.
   uint64_t RandomVectors(uint64_t count, std::vector<float>* values) {
     std::normal_distribution<float> normal;
     values->resize(count * kN);
@@ -139,7 +138,7 @@ class Bench {
     std::vector<double> us, device_us;
     for (int i = 0; i < Rounds(50'000); ++i) {
       const auto start = Clock::now();
-      const TaskCompletion completion = Do(task);
+      const TaskCompletion completion = RunTask(task);
       const double took = Micros(Clock::now() - start).count();
       if (i >= 500) {
         us.push_back(took);
@@ -184,7 +183,7 @@ class Bench {
   }
 
   void Sustained(const Baselines& baselines) {
-    constexpr uint64_t kSets = 8192;  // 96 MiB of distinct buffers: more than the L2 holds.
+    constexpr uint64_t kSets = 8192;  // 96 MiB of distinct buffers: more than the L2 cache.
     std::vector<float> x, y, poison(kSets * kN, 1e30f);
     const uint64_t xa = RandomVectors(kSets, &x), ya = RandomVectors(kSets, &y);
     const uint64_t out = Upload(poison.data(), poison.size() * 4);
@@ -201,7 +200,7 @@ class Bench {
       uint64_t submitted = 0, done = 0;
       const auto start = Clock::now();
       while (done < total) {
-        // A few at a time, so that completions are consumed while the ring fills.
+        // Submits a few at a time, so that completions are consumed while the ring fills.
         for (int i = 0; i < 64 && submitted < total; ++i) {
           const std::optional<uint64_t> sequence = ring_->Reserve();
           if (!sequence) break;
@@ -219,8 +218,8 @@ class Bench {
                 "launches on one stream", baselines.launches_per_s);
   }
 
-  // Where the time of sustained tasks goes: what a task costs the host's thread, and
-  // how fast the device takes them when it does not wait for the host.
+  // Shows where the time of sustained tasks is spent: the cost of a task on the host's
+  // thread, and the device's rate if it does not wait for the host.
   void Sides() {
     const uint64_t in = Upload(std::vector<float>(2 * kN, 1.0f).data(), 2 * kVectorBytes);
     const uint64_t out = harness_.Memory(8192 * kVectorBytes);
@@ -237,7 +236,7 @@ class Bench {
             CompactTask(slot_add, kN, {in, in + kVectorBytes, out + i * kVectorBytes, Bits(1.0f)}));
       }
       const auto published = Clock::now();
-      // Let the device finish without touching what it writes, but for the last one.
+      // Let the device finish without accessing its output, except for the last completion.
       auto& stamp = harness_.region()->completions()[last & (ring_->slots() - 1)].chunks[3].stamp;
       while (std::atomic_ref<u32>(stamp).load(std::memory_order_acquire) != Stamp(last)) {
       }
@@ -260,7 +259,7 @@ class Bench {
 
   void Wide(const Baselines& baselines) {
     constexpr uint64_t kElements = uint64_t{256} << 20;
-    // A pattern of 16 Ki random vectors, repeated: the host cannot draw 256 Mi quickly.
+    // A pattern of 16 Ki random vectors, repeated: generating 256 Mi values would be slow.
     constexpr uint64_t kPattern = uint64_t{16} << 20;
     std::vector<float> x, y;
     const uint64_t px = RandomVectors(kPattern / kN, &x), py = RandomVectors(kPattern / kN, &y);
@@ -273,13 +272,13 @@ class Bench {
     const auto tensor = [](uint64_t at) {
       return DenseTensor(at, DType::kF32, {static_cast<int64_t>(kElements)});
     };
-    Do(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30f))});
+    RunTask(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30f))});
     for (uint32_t grain : {8192u, 32768u, 131072u}) {
       std::vector<double> us;
       for (int i = 0; i < Rounds(30) + 3; ++i) {
         const auto start = Clock::now();
-        Do(ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
-           {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0f))});
+        RunTask(ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
+                {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0f))});
         if (i >= 3) us.push_back(Micros(Clock::now() - start).count());
       }
       report_.Add(absl::StrCat("wide add of 256 Mi, chunks of ", grain),
@@ -292,7 +291,7 @@ class Bench {
   }
 
   void Flux() {
-    // sum of i * i for i from n to 1: LOOP with four instructions a round.
+    // Sum of i * i for i from n to 1: a LOOP with four instructions per round.
     const std::string body = std::string("\x18\x00\x00", 3) +      // MOVI R0, 0
                              std::string("\x22\x02\x01\x01", 4) +  // loop: MUL R2, R1, R1
                              std::string("\x20\x00\x00\x02", 4) +  // ADD R0, R0, R2
@@ -364,8 +363,9 @@ class Bench {
     std::vector<double> us;
     for (int i = 0; i < Rounds(10) + 1; ++i) {
       const auto start = Clock::now();
-      Do(ArgumentTask(OperatorSlot("flux.run"), 14, (runs + runs_per_chunk - 1) / runs_per_chunk),
-         arguments);
+      RunTask(
+          ArgumentTask(OperatorSlot("flux.run"), 14, (runs + runs_per_chunk - 1) / runs_per_chunk),
+          arguments);
       if (i >= 1) us.push_back(Micros(Clock::now() - start).count());
     }
     std::vector<uint32_t> cycles(runs);
@@ -413,7 +413,8 @@ int Main() {
   Bench(&harness, &report).Run(baselines);
   report.Write(absl::GetFlag(FLAGS_out),
                {{"device", harness.info().name}, {"detail", harness.info().detail}});
-  // The kernel never ends by itself, and leaving without it is what a killed engine does.
+  // The kernel never ends by itself; exiting without stopping it is what a killed engine
+  // does.
   std::fflush(stdout);
   std::_Exit(0);
 }

@@ -1,5 +1,5 @@
-// How the resident kernel is launched, as an operator of the daemon sets it: what fits serves,
-// what does not is refused with the numbers. Needs a GPU.
+// Launch settings of the resident kernel, as an operator of the daemon sets them: valid
+// ones serve, others are refused with the numbers. Needs a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class LaunchSettingsTest : public ::testing::Test {
   void SetUp() override { ASSERT_TRUE(OnGpu()) << "Fix: run it through tests/gpu/run"; }
 };
 
-// Tasks that come alone, in batches, and in chunks.
+// Runs single tasks, batches and chunks.
 void ExpectServesLoneAndMany(const Daemon& daemon) {
   constexpr uint32_t kTasks = 2'000;
   const Client client(daemon);
@@ -45,7 +45,7 @@ void ExpectServesLoneAndMany(const Daemon& daemon) {
   for (uint32_t i = 0; i < kTasks; ++i) ASSERT_EQ(counters.value(i), 1.0f) << "task " << i;
 }
 
-TEST_F(LaunchSettingsTest, TheKernelHasTheBlocksAndThreadsThatWereAskedFor) {
+TEST_F(LaunchSettingsTest, TheKernelHasTheRequestedBlocksAndThreads) {
   const Daemon whole;
   const uint32_t all = whole.Device().blocks();
   EXPECT_EQ(whole.Device().threads_per_block(), 256u);
@@ -62,7 +62,7 @@ TEST_F(LaunchSettingsTest, TheKernelHasTheBlocksAndThreadsThatWereAskedFor) {
   }
 }
 
-TEST_F(LaunchSettingsTest, SmallBlocksAreAsManyAsFit) {
+TEST_F(LaunchSettingsTest, AsManySmallBlocksAreLaunchedAsFit) {
   const Daemon whole;
   const Daemon halves({"--threads_per_block=128"});
   EXPECT_EQ(halves.Device().blocks(), 2 * whole.Device().blocks());
@@ -72,15 +72,15 @@ TEST_F(LaunchSettingsTest, SmallBlocksAreAsManyAsFit) {
 TEST_F(LaunchSettingsTest, SmsAreLeftFree) {
   const uint32_t all = Daemon().Device().blocks();
   const Daemon daemon({"--sms_free=8", "--threads_per_block=128", "--blocks_per_sm=2"});
-  // The driver splits SMs in groups: at least as many are free as were asked for.
+  // The driver splits SMs in groups: at least the requested number is free.
   EXPECT_LE(daemon.Device().blocks(), all - 16);
   EXPECT_GE(daemon.Device().blocks(), all / 2);
   ExpectServesLoneAndMany(daemon);
 }
 
-TEST_F(LaunchSettingsTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
+TEST_F(LaunchSettingsTest, InvalidSettingsAreRefusedWithTheNumbers) {
   const auto refusal = [](const std::string& flag) {
-    const Daemon::Failure failure = Daemon::StartInVain({flag});
+    const Daemon::Failure failure = Daemon::StartExpectingFailure({flag});
     EXPECT_THAT(failure.exit.status, ::testing::Optional(::testing::Ne(0)));
     return failure.output;
   };

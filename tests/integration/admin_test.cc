@@ -1,4 +1,5 @@
-// Admin, Operators, health, reflection, channelz: what an operator of the daemon sees.
+// Admin, Operators, health, reflection, channelz: the interfaces for an operator of the
+// daemon.
 #include <signal.h>
 
 #include <future>
@@ -19,7 +20,7 @@ using grpc::StatusCode;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Calls a unary or streaming method by name; the first response's bytes.
+// Calls a unary or streaming method by name; returns the bytes of the first response.
 grpc::Status CallByName(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                         const std::string& request, std::string* response) {
   grpc::GenericStub stub(channel);
@@ -69,7 +70,8 @@ TEST_F(AdminTest, StatusDescribesDaemonDevicesAndClients) {
   EXPECT_GT(device.blocks(), 0u);
   bool found = false;
   for (const v1::ClientStatus& client : status.clients()) {
-    // A part of the session's id: all of it would give access to the session's buffers.
+    // Only a part of the session's id is shown: the whole id would give access to the
+    // session's buffers.
     if (client.id().empty() || client_.session().rfind(client.id(), 0) != 0) continue;
     EXPECT_LT(client.id().size(), client_.session().size());
     found = true;
@@ -120,9 +122,9 @@ TEST_F(AdminTest, ParkedTasksWaitUntilResume) {
   EXPECT_EQ(daemon_->Device().state(), v1::DeviceStatus::STATE_RESIDENT);
 }
 
-// Both by Run and by Submit: what the daemon says of a batch whose time passes while the
-// device is parked. It did not run.
-TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
+// A batch whose deadline passes while the device is parked, with Run and with Submit. It
+// did not run.
+TEST_F(AdminTest, DeadlineOfAQueuedTaskAppliesWhileParked) {
   const Counters counters(client_, 20);
   ASSERT_TRUE(Park(*daemon_).ok());
   const auto batch = [&](uint32_t first) {
@@ -146,7 +148,7 @@ TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
 
   v1::Batch submitted = batch(10);
   submitted.set_id(7);
-  const v1::BatchResult result = SubmitInTurn(client_, {submitted})[0];
+  const v1::BatchResult result = SubmitSequentially(client_, {submitted})[0];
   EXPECT_EQ(result.id(), 7u);
   expect_late(result);
 
@@ -156,7 +158,7 @@ TEST_F(AdminTest, DeadlineOfAQueuedTaskIsHonouredWhileParked) {
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(counters.value(i), 0.0f);
 }
 
-// The call's own deadline: gRPC answers the client, and the daemon drops the tasks.
+// The call's own deadline: gRPC returns the error, and the daemon drops the tasks.
 TEST_F(AdminTest, CallWhoseDeadlinePassesWhileParkedLeavesTheQueue) {
   const Counters counters(client_, 10);
   ASSERT_TRUE(Park(*daemon_).ok());
@@ -197,9 +199,9 @@ TEST_F(AdminTest, EveryServiceIsHealthyAndReflected) {
   for (const char* service :
        {"", "resident.v1.Executor", "resident.v1.Sessions", "resident.v1.Buffers",
         "resident.v1.Operators", "resident.v1.Admin", "resident.device/0"}) {
-    EXPECT_EQ(HealthOf(*daemon_, service), kServing) << service;
+    EXPECT_EQ(CheckHealth(*daemon_, service), kServing) << service;
   }
-  EXPECT_EQ(HealthOf(*daemon_, "resident.v1.Nothing"), kHealthError);
+  EXPECT_EQ(CheckHealth(*daemon_, "resident.v1.Nothing"), kHealthError);
   std::string response;
   // ServerReflectionRequest.list_services = "".
   ASSERT_TRUE(CallByName(daemon_->Connect(),
@@ -213,7 +215,7 @@ TEST_F(AdminTest, EveryServiceIsHealthyAndReflected) {
   EXPECT_FALSE(response.empty());
 }
 
-TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
+TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
   Daemon daemon;
   const Client client(daemon);
   const auto admin = v1::Admin::NewStub(daemon.Connect());
@@ -232,11 +234,11 @@ TEST(DrainTest, DrainFinishesWhatIsQueuedAndRefusesTheRest) {
   v1::DrainResponse response;
   ExpectRefused(drain(1, &response), StatusCode::DEADLINE_EXCEEDED, {"1 tasks have not finished"});
   for (const char* service : {"", "resident.v1.Executor", "resident.device/0"}) {
-    EXPECT_EQ(HealthOf(daemon, service), kNotServing) << service;
+    EXPECT_EQ(CheckHealth(daemon, service), kNotServing) << service;
   }
   EXPECT_TRUE(daemon.Status().draining());
   ExpectRefused(client.Run(SmallAdd()).call, StatusCode::UNAVAILABLE, {"draining"});
-  EXPECT_EQ(SubmitInTurn(client, {SmallAdd(4)})[0].refused().code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(SubmitSequentially(client, {SmallAdd(4)})[0].refused().code(), StatusCode::UNAVAILABLE);
   uint64_t id = 0;
   ExpectRefused(client.Allocate(1, &id), StatusCode::UNAVAILABLE, {"draining"});
   EXPECT_TRUE(drain(60'000, &response).ok());

@@ -1,4 +1,4 @@
-// Bad requests: each is refused with a precise status, and the next one is served.
+// Each bad request is refused with a precise status, and the next request is served.
 #include <cmath>
 #include <functional>
 #include <random>
@@ -30,7 +30,8 @@ class BadRequestsTest : public DaemonTest {
         "--max_message_mib=8", "--max_batch_tasks=100000", "--flux_max_cycles=5000000"});
   }
 
-  // Sends the batch by Run and by Submit: the same refusal, and the stream goes on.
+  // Sends the batch with Run and with Submit: both give the same error, and the stream
+  // continues.
   void ExpectBatchRefused(const v1::Batch& batch, StatusCode code,
                           const std::vector<std::string>& parts) {
     const RunOutcome outcome = client_.Run(batch);
@@ -38,7 +39,8 @@ class BadRequestsTest : public DaemonTest {
 
     v1::Batch with_id = batch;
     with_id.set_id(9);
-    const std::vector<v1::BatchResult> results = SubmitInTurn(client_, {with_id, SmallAdd(10)});
+    const std::vector<v1::BatchResult> results =
+        SubmitSequentially(client_, {with_id, SmallAdd(10)});
     EXPECT_EQ(results[0].id(), 9u);
     EXPECT_EQ(results[0].refused().code(), code);
     EXPECT_EQ(results[0].refused().message(), outcome.call.error_message());
@@ -166,7 +168,7 @@ TEST_F(BadRequestsTest, MoreTasksThanTheLimit) {
                      StatusCode::INVALID_ARGUMENT, {"100001", "100000", "--max_batch_tasks"});
 }
 
-TEST_F(BadRequestsTest, NanAndFractionsWhereAnIntegerIsNeeded) {
+TEST_F(BadRequestsTest, NanAndFractionsAreNotIntegers) {
   v1::Batch batch = Tasks("test.refuse", 1);
   Returned(batch, {1});
   Scalar(batch, {std::nan("")});
@@ -210,7 +212,7 @@ TEST_F(BadRequestsTest, UnknownDevice) {
                      StatusCode::NOT_FOUND, {"no device 7"});
 }
 
-TEST_F(BadRequestsTest, UnknownFreedAndAnothersBuffer) {
+TEST_F(BadRequestsTest, UnknownFreedAndForeignBuffers) {
   const auto use = [](uint64_t id) {
     v1::Batch batch = Tasks("copy", 1);
     Buffers(batch, {id});
@@ -260,7 +262,7 @@ TEST_F(BadRequestsTest, OffsetsBeyondTheBuffer) {
   }
 }
 
-TEST_F(BadRequestsTest, BuffersOfOneColumnThatDisagree) {
+TEST_F(BadRequestsTest, BuffersOfOneColumnWithDifferentTypes) {
   const uint64_t a = MustAllocate(4);
   const uint64_t b = MustAllocate(8);
   v1::Batch batch = Tasks("copy", 2);
@@ -273,14 +275,14 @@ TEST_F(BadRequestsTest, BuffersOfOneColumnThatDisagree) {
   ExpectBatchRefused(ids, StatusCode::INVALID_ARGUMENT, {"buffer_ids has 2 values for 3 tasks"});
 }
 
-TEST_F(BadRequestsTest, MoreInlineThanStagingMemoryHolds) {
+TEST_F(BadRequestsTest, MoreInlineDataThanStagingMemory) {
   v1::Batch batch = Tasks("fill", 100'000);
   Returned(batch, {10'000});
   Scalar(batch, {1});
   ExpectBatchRefused(batch, StatusCode::RESOURCE_EXHAUSTED, {"staging memory", "--staging_mib"});
 }
 
-TEST_F(BadRequestsTest, FluxProgramsThatDoNotAddUp) {
+TEST_F(BadRequestsTest, InconsistentFluxPrograms) {
   const std::string halt("\x00", 1);
   const auto changed = [&](const std::function<void(v1::FluxPrograms&)>& change) {
     v1::Batch batch = Programs({halt, halt});
@@ -325,7 +327,7 @@ TEST_F(BadRequestsTest, FluxProgramsThatDoNotAddUp) {
   }
 }
 
-TEST_F(BadRequestsTest, InstalledProgramsThatAreNone) {
+TEST_F(BadRequestsTest, OperatorsThatAreNotInstalledPrograms) {
   v1::Batch batch;
   batch.mutable_programs()->set_operator_("squere");
   ExpectBatchRefused(batch, StatusCode::NOT_FOUND, {"'squere'"});
@@ -378,8 +380,8 @@ TEST_F(BadRequestsTest, UnknownSession) {
                 {"no session '0123'"});
 }
 
-// Sends raw bytes as the messages of a call, and waits for its end. `responses` counts what
-// comes back.
+// Sends raw bytes as the messages of a call, and waits for its end. `responses` counts the
+// responses.
 grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& session, const std::vector<std::string>& messages,
                            int* responses = nullptr) {
@@ -400,7 +402,7 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
     call->Write(grpc::ByteBuffer(&slice, 1), options, nullptr);
     queue.Next(&tag, &ok);
   }
-  if (method == kOpen || method == kWatch) context.TryCancel();  // They would last.
+  if (method == kOpen || method == kWatch) context.TryCancel();  // They would not end.
   grpc::ByteBuffer response;
   do {
     call->Read(&response, nullptr);
@@ -413,7 +415,7 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
   return status;
 }
 
-// The methods of the daemon's services, as its protos list them, so that none is left out.
+// All methods of the daemon's services, from their protos, so that none is missing.
 std::vector<std::string> EveryMethod() {
   std::vector<std::string> methods;
   for (const google::protobuf::Descriptor* message :
@@ -430,7 +432,7 @@ std::vector<std::string> EveryMethod() {
   return methods;
 }
 
-// Bytes without meaning; in odd rounds close to a batch: a message with some bytes changed.
+// Random bytes; in odd rounds a valid message with some bytes changed.
 std::string RandomBytes(std::mt19937& random, int round) {
   std::string bytes(random() % 200, '\0');
   for (char& c : bytes) c = static_cast<char>(random());
@@ -443,7 +445,7 @@ std::string RandomBytes(std::mt19937& random, int round) {
 
 TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
   std::vector<std::string> methods = EveryMethod();
-  // Drain, understood by chance, would end the work of the other tests' daemon.
+  // A Drain that happens to be valid would stop the daemon that the other tests use.
   ASSERT_EQ(std::erase(methods, kDrain), 1u);
   ASSERT_GE(methods.size(), 22u);
   methods.push_back("/resident.v1.Admin/NoSuchMethod");
@@ -455,7 +457,7 @@ TEST_F(BadRequestsTest, RandomBytesToEveryRpc) {
           CallWithBytes(channel, method, client_.session(), {RandomBytes(random, round)});
       EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << method;
     }
-    // Park is among them, and may have been asked for in earnest.
+    // A Park may have been valid by chance.
     (void)Resume(*daemon_);
     ExpectServes();
   }
@@ -471,7 +473,7 @@ TEST(BadRequestsToDrainTest, RandomBytesDrainTheDaemonOrAreRefused) {
     const grpc::Status status =
         CallWithBytes(channel, kDrain, client.session(), {RandomBytes(random, round)});
     EXPECT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << status.error_message();
-    // It has drained, or it serves; either way it is there and says so.
+    // Either it has drained or it serves; in both cases it responds.
     const bool draining = daemon.Status().draining();
     EXPECT_TRUE(draining || !status.ok());
     const RunOutcome outcome = client.Run(SmallAdd());
@@ -484,7 +486,7 @@ TEST(BadRequestsToDrainTest, RandomBytesDrainTheDaemonOrAreRefused) {
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
-TEST_F(BadRequestsTest, TruncatedMessagesAreNoWork) {
+TEST_F(BadRequestsTest, TruncatedMessagesAreRefused) {
   const auto channel = daemon_->Connect();
   v1::RunRequest request;
   *request.mutable_batch() = SmallAdd();
@@ -498,62 +500,62 @@ TEST_F(BadRequestsTest, TruncatedMessagesAreNoWork) {
   ExpectServes();
 }
 
-// No message of any kind: a field whose number does not end.
-const std::string kNoMessage = "\xff\xff\xff";
+// Not a valid message of any type: a field number without an end.
+const std::string kInvalidMessage = "\xff\xff\xff";
 
-TEST_F(BadRequestsTest, BytesThatAreNoMessageAreToldToEveryRpc) {
+TEST_F(BadRequestsTest, InvalidMessagesAreRefusedByEveryRpc) {
   std::vector<std::string> methods = EveryMethod();
-  // Ended by the test before they can answer.
+  // The test cancels these before they can answer.
   ASSERT_EQ(std::erase_if(methods, [](const auto& m) { return m == kOpen || m == kWatch; }), 2u);
   ASSERT_GE(methods.size(), 21u);
   const auto channel = daemon_->Connect();
   for (const std::string& method : methods) {
     SCOPED_TRACE(method);
-    ExpectRefused(CallWithBytes(channel, method, client_.session(), {kNoMessage}),
+    ExpectRefused(CallWithBytes(channel, method, client_.session(), {kInvalidMessage}),
                   StatusCode::INVALID_ARGUMENT, {"a message cannot be parsed as "});
   }
   EXPECT_FALSE(daemon_->Status().draining());
   ExpectServes();
 }
 
-TEST_F(BadRequestsTest, MethodThatIsNotThereIsUnimplemented) {
+TEST_F(BadRequestsTest, UnknownMethodIsUnimplemented) {
   const grpc::Status status = CallWithBytes(daemon_->Connect(), "/resident.v1.Admin/NoSuchMethod",
-                                            client_.session(), {kNoMessage});
+                                            client_.session(), {kInvalidMessage});
   EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);
 }
 
-// What came before it is answered; what follows is not read.
-TEST_F(BadRequestsTest, StreamOfBatchesEndsAtWhatIsNoMessage) {
+// Earlier messages are answered; later ones are not read.
+TEST_F(BadRequestsTest, StreamOfBatchesEndsAtAnInvalidMessage) {
   v1::SubmitRequest request;
   *request.mutable_batch() = SmallAdd();
   const std::string good = request.SerializeAsString();
   int responses = 0;
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Executor/Submit", client_.session(),
-                              {good, good, kNoMessage, good}, &responses),
+                              {good, good, kInvalidMessage, good}, &responses),
                 StatusCode::INVALID_ARGUMENT,
                 {"a message cannot be parsed as resident.v1.SubmitRequest", "UTF-8"});
   EXPECT_EQ(responses, 2);
   ExpectServes();
 }
 
-TEST_F(BadRequestsTest, UploadWithWhatIsNoMessageIsNotOk) {
+TEST_F(BadRequestsTest, UploadWithAnInvalidMessageFails) {
   v1::UploadRequest request;
   request.set_buffer_id(MustAllocate(16));
   request.set_data(std::string(32, 'x'));
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Buffers/Upload", client_.session(),
-                              {request.SerializeAsString(), kNoMessage}),
+                              {request.SerializeAsString(), kInvalidMessage}),
                 StatusCode::INVALID_ARGUMENT,
                 {"a message cannot be parsed as resident.v1.UploadRequest"});
   ExpectServes();
 }
 
-TEST_F(BadRequestsTest, InstallWithWhatIsNoMessageInstallsNothing) {
+TEST_F(BadRequestsTest, InstallWithAnInvalidMessageInstallsNothing) {
   v1::InstallRequest request;
   request.mutable_header()->set_name("cut_short");
   request.mutable_header()->set_signature("x: in f32[*S], out: out f32[*S]");
   request.mutable_header()->set_main_file("cut_short.cc");
   ExpectRefused(CallWithBytes(daemon_->Connect(), "/resident.v1.Operators/Install",
-                              client_.session(), {request.SerializeAsString(), kNoMessage}),
+                              client_.session(), {request.SerializeAsString(), kInvalidMessage}),
                 StatusCode::INVALID_ARGUMENT,
                 {"a message cannot be parsed as resident.v1.InstallRequest"});
   v1::DescribeOperatorRequest describe;

@@ -1,4 +1,4 @@
-// Buffers and sessions: who owns what, how long it lasts, and what it holds.
+// Buffers and sessions: ownership, lifetime and contents of buffers.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ TEST_F(BuffersTest, UploadStreamWithoutAMessageIsRefused) {
   ExpectRefused(writer->Finish(), StatusCode::INVALID_ARGUMENT, {"no message"});
 }
 
-TEST_F(BuffersTest, TruncatedUploadLeavesWhatItHadWritten) {
+TEST_F(BuffersTest, TruncatedUploadKeepsWhatItHasWritten) {
   const uint64_t id = MustAllocate(Bytes(100)).id();
   ASSERT_TRUE(Upload(client_, id, std::string(100, 'a')).ok());
   {
@@ -240,7 +240,7 @@ TEST_F(BuffersTest, SharedMemoryIsReadAndWrittenInPlace) {
   shm_unlink(name.c_str());
 }
 
-TEST_F(BuffersTest, SharedMemoryCountsAsWhatIsMappedOfIt) {
+TEST_F(BuffersTest, OnlyTheMappedPartOfSharedMemoryCounts) {
   const Daemon daemon({"--max_client_memory_mib=1"});
   const Client client(daemon);
   const std::string name = "/resident-test-limit-" + std::to_string(getpid());
@@ -257,7 +257,7 @@ TEST_F(BuffersTest, SharedMemoryCountsAsWhatIsMappedOfIt) {
     const auto context = client.Context();
     return client.buffers().ImportShared(context.get(), request, response);
   };
-  // Of the object, in the engine's memory.
+  // Bytes of the object that the engine has mapped.
   const auto mapped_bytes = [&] {
     std::ifstream maps("/proc/" + std::to_string(daemon.engine_pid()) + "/maps");
     uint64_t bytes = 0;
@@ -331,7 +331,7 @@ TEST_F(BuffersTest, LimitsOfASessionNameTheirFlag) {
   ExpectRefused(open(std::string(65, 'n')), StatusCode::INVALID_ARGUMENT, {"65", "64"});
 }
 
-TEST_F(BuffersTest, AnotherDevicesBufferIsRefused) {
+TEST_F(BuffersTest, ABufferOfAnotherDeviceIsRefused) {
   const Daemon daemon({OnGpu() ? "--devices=0,cpu" : "--devices=cpu,cpu"});
   const Client client(daemon);
   std::vector<uint64_t> ids;

@@ -1,4 +1,4 @@
-// Executor: what a batch computes, and how its columns become tasks.
+// Executor: the results of batches, and how their columns become tasks.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -22,7 +22,7 @@ class ExecutorTest : public DaemonTest {
   }
 };
 
-TEST_F(ExecutorTest, EveryElementwiseOperatorComputesWhatItSays) {
+TEST_F(ExecutorTest, EveryElementwiseOperatorIsCorrect) {
   struct Case {
     std::string name;
     std::vector<std::vector<float>> inputs;
@@ -63,7 +63,7 @@ TEST_F(ExecutorTest, FillScaleAndSumOfRows) {
   EXPECT_EQ(Floats(MustRun(rows)), (std::vector<float>{6, 15, 24, 33}));
 }
 
-TEST_F(ExecutorTest, DefaultOfATrailingScalarAndNanScalarsAreTaken) {
+TEST_F(ExecutorTest, DefaultScalarsAndNanScalarsAreAccepted) {
   v1::Batch with = SmallAdd();
   Scalar(with, {10});
   EXPECT_EQ(Floats(MustRun(with)), std::vector<float>{21});
@@ -112,7 +112,7 @@ TEST_F(ExecutorTest, BufferColumnsByStrideOffsetsAndIds) {
   EXPECT_EQ(sums[15], 14);
 }
 
-TEST_F(ExecutorTest, TensorLargerThanAChunkIsSplitAndWhole) {
+TEST_F(ExecutorTest, TensorLargerThanAChunkIsSplitAndComplete) {
   constexpr uint64_t kElements = 300'001;
   std::vector<float> x(kElements);
   for (uint64_t i = 0; i < kElements; ++i) x[i] = static_cast<float>(i % 1000);
@@ -140,7 +140,7 @@ TEST_F(ExecutorTest, TensorOfRankZeroIsOneElement) {
   EXPECT_EQ(Floats(MustRun(batch)), (std::vector<float>{5, 6}));
 }
 
-TEST_F(ExecutorTest, InOrderTasksSeeWhatThoseBeforeThemWrote) {
+TEST_F(ExecutorTest, InOrderTasksSeeEarlierResults) {
   const uint64_t x = MustAllocate(1);
   ASSERT_TRUE(Upload(client_, x, std::string(4, '\0')).ok());
   v1::Batch batch = Tasks("add", 500);
@@ -154,7 +154,7 @@ TEST_F(ExecutorTest, InOrderTasksSeeWhatThoseBeforeThemWrote) {
   EXPECT_EQ(*reinterpret_cast<const float*>(bytes.data()), 500);
 }
 
-TEST_F(ExecutorTest, ResultSaysIdDeviceVersionAndTimes) {
+TEST_F(ExecutorTest, ResultHasIdDeviceVersionAndTimes) {
   v1::Batch batch = SmallAdd(77);
   const v1::BatchResult result = MustRun(batch);
   EXPECT_EQ(result.id(), 77u);
@@ -215,7 +215,7 @@ TEST_F(ExecutorTest, OneFluxProgramOverManyInputs) {
   EXPECT_TRUE(result.flux().errors().empty());
 }
 
-TEST_F(ExecutorTest, LargeFluxProgramsAreStagedAndGiveTheSame) {
+TEST_F(ExecutorTest, LargeFluxProgramsAreStagedAndGiveTheSameResults) {
   // 100 programs of 4 KiB: NOPs, then MOVI R0, p.
   std::vector<std::string> programs;
   for (int p = 0; p < 100; ++p) {
@@ -231,9 +231,9 @@ TEST_F(ExecutorTest, LargeFluxProgramsAreStagedAndGiveTheSame) {
   EXPECT_EQ(result.device_ns_size(), 1);
 }
 
-// A high cycle limit makes the batch several tasks; nobody can tell.
-TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSame) {
-  constexpr int kRuns = 40'000;  // So many are several tasks on a GPU, too.
+// A high cycle limit splits the batch into several tasks, without effect on the results.
+TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSameResults) {
+  constexpr int kRuns = 40'000;  // Enough for several tasks, also on a GPU.
   std::vector<std::string> programs;
   std::vector<int32_t> initial;
   for (int32_t i = 0; i < kRuns; ++i) {
@@ -265,7 +265,7 @@ TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSame) {
   }
 }
 
-TEST_F(ExecutorTest, FluxRunsPickTheirProgramByIndex) {
+TEST_F(ExecutorTest, FluxRunsSelectTheirProgramByIndex) {
   v1::Batch batch = Programs({std::string("\x18\x00\x01", 3), std::string("\x18\x00\x02", 3)});
   for (const uint32_t program : {1, 0, 1, 1}) batch.mutable_programs()->add_program_index(program);
   batch.mutable_programs()->set_count(4);
@@ -304,7 +304,7 @@ TEST_F(ExecutorTest, StreamAnswersEveryBatchAndEndsWhenTheClientHalfCloses) {
 }
 
 TEST_F(ExecutorTest, StreamAnswersInTheOrderOfCompletion) {
-  const Daemon daemon({"--cpu_workers=2"});  // A fast batch has a worker of its own.
+  const Daemon daemon({"--cpu_workers=2"});  // A second worker for the fast batch.
   const Client client(daemon);
   const auto context = client.Context();
   const auto stream = client.executor().Submit(context.get());
@@ -337,7 +337,7 @@ TEST_F(ExecutorTest, StreamThatSendsNothingEndsOk) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_F(ExecutorTest, CallsWithoutASessionAreServedToo) {
+TEST_F(ExecutorTest, CallsWithoutASessionAreAlsoServed) {
   const auto stub = v1::Executor::NewStub(daemon_->Connect());
   grpc::ClientContext context;
   v1::RunRequest request;

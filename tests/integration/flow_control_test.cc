@@ -1,4 +1,4 @@
-// Flow control and fairness: what one client does to itself, and not to others.
+// Flow control and fairness: a client's load affects itself, and not other clients.
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -26,14 +26,14 @@ v1::Batch Spin(uint32_t count, int64_t ns) {
   return batch;
 }
 
-TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
+TEST(FlowControlTest, HugeQueueOfOneClientDoesNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Baseline before(daemon);
   {
     const Client greedy(daemon);
     const Client modest(daemon);
     constexpr uint32_t kTasks = 200'000;
-    // About two seconds of work, however many workers there are.
+    // About two seconds of work, for any number of workers.
     const int64_t ns = int64_t{10'000} * daemon.Device().blocks();
     auto flood = std::async(std::launch::async, [&] { return greedy.Run(Spin(kTasks, ns)); });
     ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > kTasks / 2; }));
@@ -41,14 +41,14 @@ TEST(FlowControlTest, HugeQueueOfOneClientDoesNotHoldUpAnothersLoneTask) {
       const RunOutcome outcome = modest.Run(SmallAdd());
       ASSERT_TRUE(outcome.all_ok()) << outcome.message();
     }
-    // All of the modest client's tasks are done while most of the other's still wait.
+    // All of the modest client's tasks have ended while most of the other's still wait.
     EXPECT_GT(daemon.Device().queued_tasks(), kTasks / 4);
     EXPECT_TRUE(flood.get().all_ok());
   }
   ExpectNothingLeft(daemon, before);
 }
 
-// `runs` runs of a program that never ends by itself.
+// `runs` runs of a program that only ends at its cycle limit.
 v1::Batch EndlessRuns(uint32_t runs, uint64_t max_cycles) {
   v1::Batch batch = Programs({std::string("\x43\x00\x00\x00", 4)});  // JMP to itself.
   batch.mutable_programs()->set_count(runs);
@@ -56,7 +56,7 @@ v1::Batch EndlessRuns(uint32_t runs, uint64_t max_cycles) {
   return batch;
 }
 
-// Sends all of them by one stream.
+// Sends all batches over one stream.
 class ManyBatches {
  public:
   ManyBatches(const Client& client, const std::vector<v1::Batch>& batches)
@@ -77,9 +77,9 @@ class ManyBatches {
   const std::unique_ptr<grpc::ClientReaderWriter<v1::SubmitRequest, v1::SubmitResponse>> stream_;
 };
 
-// How many queued tasks of others are given to the device while a lone one of this client is sent
-// and answered.
-uint64_t TasksBeforeALoneOne(const Daemon& daemon, const Client& client) {
+// The number of other clients' queued tasks that enter the ring while a lone task of this
+// client is sent and answered.
+uint64_t CountTasksBeforeALoneTask(const Daemon& daemon, const Client& client) {
   const uint64_t before = daemon.Device().queued_tasks();
   const RunOutcome outcome = client.Run(SmallAdd());
   EXPECT_TRUE(outcome.all_ok()) << outcome.message();
@@ -87,7 +87,7 @@ uint64_t TasksBeforeALoneOne(const Daemon& daemon, const Client& client) {
   return before - after;
 }
 
-TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotHoldUpAnothersLoneTask) {
+TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
   v1::Batch batch = Spin(50, 20'000'000);
@@ -99,31 +99,31 @@ TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotHoldUpAnothersLoneTask) {
     const uint64_t queued = daemon.Device().queued_tasks();
     return queued > tasks / 2 && queued < tasks - 3 * workers;
   }));
-  // As many as were in the ring, at most two for each worker, and those that went there while
-  // the lone one was on its way to the queue and back.
-  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6 * workers);
+  // The tasks that were in the ring, at most two for each worker, and those that entered it
+  // between the queries of the queue.
+  EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * workers);
 }
 
-TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotHoldUpAnothersLoneTask) {
+TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
-  // Thirty tasks each, of ten runs.
+  // Each batch becomes thirty tasks of ten runs.
   const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(300, 20'000'000)));
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 60; }));
-  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6u);
+  EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6u);
 }
 
-TEST(FlowControlTest, QuickProgramsSayNothingAboutTheNextClients) {
+TEST(FlowControlTest, QuickProgramsDoNotAffectTheEstimateForOtherPrograms) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(modest.Run(EndlessRuns(1, 10)).all_ok());
   const ManyBatches many(greedy, std::vector<v1::Batch>(60, EndlessRuns(1, 100'000'000)));
-  // They wait in the queue and not in the ring.
+  // They must wait in the queue and not in the ring.
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }));
-  EXPECT_LE(TasksBeforeALoneOne(daemon, modest), 6 * daemon.Device().blocks());
+  EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * daemon.Device().blocks());
 }
 
-TEST(FlowControlTest, BatchWhoseTimeIsOverWhileItWaitsForQueueSpaceIsRefused) {
+TEST(FlowControlTest, BatchWhoseDeadlinePassesWhileItWaitsForQueueSpaceIsRefused) {
   const Daemon daemon({"--max_queued_tasks=1000"});
   const Client client(daemon);
   ASSERT_TRUE(Park(daemon).ok());
@@ -139,10 +139,10 @@ TEST(FlowControlTest, BatchWhoseTimeIsOverWhileItWaitsForQueueSpaceIsRefused) {
   request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
   ASSERT_TRUE(stream->Write(request));
   v1::SubmitResponse response;
-  ASSERT_TRUE(stream->Read(&response));  // The device is parked all the while.
+  ASSERT_TRUE(stream->Read(&response));  // The device is still parked.
   EXPECT_EQ(response.result().id(), 7u);
   EXPECT_EQ(response.result().refused().code(), static_cast<int>(StatusCode::DEADLINE_EXCEEDED));
-  // The stream goes on.
+  // The stream continues.
   ASSERT_TRUE(Resume(daemon).ok());
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
@@ -150,8 +150,8 @@ TEST(FlowControlTest, BatchWhoseTimeIsOverWhileItWaitsForQueueSpaceIsRefused) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// Tasks of the client that have an outcome.
-uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
+// Number of the client's tasks that have ended.
+uint64_t CountCompleted(const Daemon& daemon, const Client& client) {
   const v1::StatusResponse status = daemon.Status();
   for (const auto& shown : status.clients()) {
     if (client.session().rfind(shown.id(), 0) == 0) return shown.completed_tasks();
@@ -159,7 +159,7 @@ uint64_t CompletedOf(const Daemon& daemon, const Client& client) {
   return 0;
 }
 
-TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
+TEST(FlowControlTest, UnreadAnswersAreLimitedInBytes) {
   const Daemon daemon({"--max_client_host_mib=16", "--staging_mib=32"});
   const Client client(daemon);
   constexpr int kBatches = 64;
@@ -172,21 +172,23 @@ TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
     ASSERT_TRUE(stream->Write(request));
   }
   stream->WritesDone();
-  // It stops: nothing more completes while another client is served a hundred times.
+  // The stream stops: nothing more completes while another client is served a hundred
+  // times.
   const Client other(daemon);
   uint64_t before = 0;
   ASSERT_TRUE(Eventually([&] {
-    const uint64_t now = CompletedOf(daemon, client);
-    const bool still = now != 0 && now == before;
+    const uint64_t now = CountCompleted(daemon, client);
+    const bool stable = now != 0 && now == before;
     before = now;
     for (int i = 0; i < 100; ++i) {
       if (!other.Run(SmallAdd()).all_ok()) return false;
     }
-    return still;
+    return stable;
   }));
-  // What one client may have unread, what was in staging memory then, and what gRPC holds.
+  // The client's limit of unread answers, the contents of staging memory at that time, and
+  // gRPC's buffers.
   EXPECT_LE(before, (16 + 32) / 4 + 4);
-  // A second stream of the client goes on once the first is read.
+  // A second stream of the client continues once the first one is read.
   const auto second_context = client.Context();
   const auto second = client.executor().Submit(second_context.get());
   std::thread writer([&] {
@@ -212,7 +214,7 @@ TEST(FlowControlTest, AnswersThatAreNotReadAreBoundedByBytes) {
   EXPECT_TRUE(second->Finish().ok());
 }
 
-TEST(FlowControlTest, CancelledStreamGivesBackWhatItHadNotRead) {
+TEST(FlowControlTest, CancelledStreamReleasesItsUnreadAnswers) {
   const Daemon daemon({"--max_client_host_mib=1"});
   const Client client(daemon);
   const auto context = client.Context();
@@ -222,7 +224,7 @@ TEST(FlowControlTest, CancelledStreamGivesBackWhatItHadNotRead) {
     *request.mutable_batch() = Fill(i, 1 << 20);
     ASSERT_TRUE(stream->Write(request));
   }
-  ASSERT_TRUE(Eventually([&] { return CompletedOf(daemon, client) >= 1; }));
+  ASSERT_TRUE(Eventually([&] { return CountCompleted(daemon, client) >= 1; }));
   const auto next_context = client.Context();
   const auto next = client.executor().Submit(next_context.get());
   for (int i = 0; i < 3; ++i) {
@@ -240,10 +242,10 @@ TEST(FlowControlTest, CancelledStreamGivesBackWhatItHadNotRead) {
   EXPECT_TRUE(next->Finish().ok());
 }
 
-TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
+TEST(FlowControlTest, QueuedArgumentsAreLimitedInBytes) {
   const Daemon daemon({"--max_client_host_mib=1"});
   const Client client(daemon);
-  // Less than 1 MiB, and twice as much of them is more.
+  // One batch uses less than 1 MiB, two use more.
   constexpr uint32_t kTasks = 12'000;
   v1::Batch batch = Spin(kTasks, 1);
   batch.mutable_options()->set_device(0);
@@ -273,7 +275,7 @@ TEST(FlowControlTest, QueuedArgumentsAreBoundedByBytes) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// A few bytes that stand for `count` tasks of one float each, on the first device.
+// A batch of a few bytes with `count` tasks of one float each, on the first device.
 v1::Batch FewBytes(uint64_t buffer, uint32_t count) {
   v1::Batch batch = Tasks("copy", count);
   Buffers(batch, {buffer});
@@ -283,8 +285,9 @@ v1::Batch FewBytes(uint64_t buffer, uint32_t count) {
   return batch;
 }
 
-// Memory that only the front end has, in bytes: what it shares with the engine is not in it.
-uint64_t OwnMemory(const Daemon& daemon) {
+// Private memory of the front end in bytes, without the memory that it shares with the
+// engine.
+uint64_t PrivateMemory(const Daemon& daemon) {
   std::ifstream status("/proc/" + std::to_string(daemon.pid()) + "/status");
   for (std::string word; status >> word;) {
     uint64_t kib = 0;
@@ -304,12 +307,12 @@ double HostMemory(const Daemon& daemon, const std::string& purpose) {
 
 double BatchMemory(const Daemon& daemon) { return HostMemory(daemon, "batches"); }
 
-TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
+TEST(FlowControlTest, TasksAreChargedBeforeAFewBytesExpandIntoThem) {
   constexpr uint64_t kLimit = 128 << 20;
   const Daemon daemon({"--max_host_mib=128"});
   ASSERT_TRUE(Park(daemon).ok());
-  const uint64_t before = OwnMemory(daemon);
-  // One that would take all there is, from callers who hold nothing.
+  const uint64_t before = PrivateMemory(daemon);
+  // A batch that would use all of the memory, from clients that use none.
   {
     const Client client(daemon);
     uint64_t buffer = 0;
@@ -318,7 +321,7 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
       ExpectRefused(client.Run(FewBytes(buffer, 4u << 20)).call, StatusCode::RESOURCE_EXHAUSTED,
                     {"--max_host_mib", "128 MiB"});
     }
-    // The stream says so too, and goes on.
+    // A stream returns the same error, and continues.
     v1::Batch huge = FewBytes(buffer, 4u << 20);
     huge.set_id(7);
     const auto context = client.Context();
@@ -334,7 +337,7 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
   }
-  // Many that each fit: as many sessions as are wanted do not pass the limit together.
+  // Many batches that each fit: many sessions together do not exceed the limit either.
   constexpr uint32_t kTasks = 400'000;
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<std::future<RunOutcome>> calls;
@@ -346,7 +349,7 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
       return client->Run(FewBytes(buffer, kTasks));
     }));
   }
-  // A refused call ends at once; the others wait for the device.
+  // A refused call ends immediately; the others wait for the device.
   std::vector<bool> counted(calls.size());
   size_t refused = 0;
   EXPECT_TRUE(Eventually([&] {
@@ -363,8 +366,8 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
   EXPECT_GT(refused, 0u);
   EXPECT_LT(refused, calls.size());
   EXPECT_LE(BatchMemory(daemon), kLimit);
-  EXPECT_LT(OwnMemory(daemon), before + kLimit + (64 << 20));
-  // A stream waits for the memory instead, although it has nothing of its own under way.
+  EXPECT_LT(PrivateMemory(daemon), before + kLimit + (64 << 20));
+  // A stream waits for the memory, although the client has no other work in progress.
   const Client patient(daemon);
   uint64_t buffer = 0;
   ASSERT_TRUE(patient.Allocate(1, &buffer).ok());
@@ -376,7 +379,7 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
     ASSERT_TRUE(stream->Write(request));
   }
   stream->WritesDone();
-  // So does one that is given up: it gives its place back.
+  // Another stream also waits, and is cancelled after a timeout: it leaves the queue.
   v1::SubmitRequest impatient;
   *impatient.mutable_batch() = FewBytes(buffer, kTasks);
   impatient.mutable_batch()->mutable_options()->set_timeout_us(100'000);
@@ -404,7 +407,7 @@ TEST(FlowControlTest, TasksThatAFewBytesExpandIntoCountBeforeTheyAreMade) {
   EXPECT_TRUE(Eventually([&] { return BatchMemory(daemon) == 0; }));
 }
 
-// Processor time that the front end has taken, in clock ticks.
+// Processor time of the front end, in clock ticks.
 uint64_t ProcessorTicks(const Daemon& daemon) {
   std::ifstream file("/proc/" + std::to_string(daemon.pid()) + "/stat");
   std::string line;
@@ -429,7 +432,7 @@ TEST(FlowControlTest, BatchesThatWaitAreTranslatedOnce) {
   for (v1::Column& column : *batch.mutable_tasks()->mutable_arguments()) {
     column.mutable_buffer()->mutable_offsets()->Resize(kTasks, 0);
   }
-  // The first fills the queue, and the others wait.
+  // The first batch fills the queue, and the others wait.
   const uint64_t begin = ProcessorTicks(daemon);
   std::vector<std::unique_ptr<ManyBatches>> streams;
   for (int i = 0; i < 1 + kStreams; ++i) {
@@ -438,7 +441,7 @@ TEST(FlowControlTest, BatchesThatWaitAreTranslatedOnce) {
   const double all = kStreams * 2 * 8.0 * kTasks;
   ASSERT_TRUE(Eventually([&] { return HostMemory(daemon, "requests") > all; }));
   const uint64_t sent = ProcessorTicks(daemon);
-  // Each of these is a completion of the client's, which may make room for what waits.
+  // Each of these completes a batch of the client, after which waiting batches are retried.
   v1::Batch late = SmallAdd();
   late.mutable_options()->set_device(0);
   late.mutable_options()->set_timeout_us(1);
@@ -447,11 +450,12 @@ TEST(FlowControlTest, BatchesThatWaitAreTranslatedOnce) {
     ASSERT_TRUE(outcome.call.ok()) << outcome.message();
     EXPECT_FALSE(outcome.all_ok());
   }
-  // Translating what waits again each time would take kCompletions times as long.
+  // If the waiting batches were translated again each time, this would take kCompletions
+  // times as long.
   EXPECT_LT(ProcessorTicks(daemon) - sent, 50 + 4 * (sent - begin));
 }
 
-TEST(FlowControlTest, TheAnswerOfARunCountsFromItsAdmissionOn) {
+TEST(FlowControlTest, TheAnswerOfARunIsChargedFromItsAdmission) {
   const Daemon daemon;
   const Client client(daemon);
   ASSERT_TRUE(Park(daemon).ok());
@@ -467,7 +471,7 @@ TEST(FlowControlTest, TheAnswerOfARunCountsFromItsAdmissionOn) {
 TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
   const Daemon daemon({"--max_connection_streams=2"});
   ASSERT_TRUE(Park(daemon).ok());
-  // One connection, without a session, which would be a call too.
+  // One connection without a session, since a session would also be a call.
   const auto stub = v1::Executor::NewStub(daemon.Connect());
   v1::RunRequest request;
   *request.mutable_batch() = SmallAdd();
@@ -481,13 +485,13 @@ TEST(FlowControlTest, CallsOfOneConnectionBeyondTheLimitWaitAtTheClient) {
     }));
   }
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 2; }));
-  // No more come while another connection is served.
+  // No more arrive while another connection is served.
   for (int i = 0; i < 100; ++i) EXPECT_EQ(daemon.Device().queued_tasks(), 2u);
   ASSERT_TRUE(Resume(daemon).ok());
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
 }
 
-TEST(FlowControlTest, FullQueueStopsAStreamAndLosesNothing) {
+TEST(FlowControlTest, FullQueuePausesAStreamAndLosesNothing) {
   const Daemon daemon({"--max_queued_tasks=1000"});
   const Baseline before(daemon);
   {
@@ -548,7 +552,7 @@ TEST(FlowControlTest, TwoStreamsOfOneClientShareItsQueueWithoutStarving) {
   EXPECT_EQ(second.get(), 60);
 }
 
-TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
+TEST(FlowControlTest, CancelledStreamSkipsTasksThatAreNotInTheRing) {
   const Daemon daemon;
   const Baseline before(daemon);
   {
@@ -574,7 +578,7 @@ TEST(FlowControlTest, CancelledStreamSkipsWhatIsNotInTheRing) {
   ExpectNothingLeft(daemon, before);
 }
 
-TEST(FlowControlTest, ClientThatNeverReadsIsNoLongerReadFrom) {
+TEST(FlowControlTest, DaemonStopsReadingFromAClientThatNeverReads) {
   const Daemon daemon({"--max_stream_batches=4"});
   const Baseline before(daemon);
   {
@@ -594,18 +598,18 @@ TEST(FlowControlTest, ClientThatNeverReadsIsNoLongerReadFrom) {
       }
       stream->WritesDone();
     });
-    // The flow stops when the answers fill the connection: nothing is written for as long
-    // as another client takes to be served a thousand times.
+    // The flow stops when the answers fill the connection: nothing is written while another
+    // client is served a thousand times.
     const Client other(daemon);
     int last = -1;
     ASSERT_TRUE(Eventually([&] {
       const int now = written;
-      const bool still = now == last;
+      const bool stable = now == last;
       last = now;
       for (int i = 0; i < 1000; ++i) {
         if (!other.Run(SmallAdd()).all_ok()) return false;
       }
-      return still;
+      return stable;
     }));
     EXPECT_LT(written, 200);
     int answered = 0;
@@ -618,7 +622,7 @@ TEST(FlowControlTest, ClientThatNeverReadsIsNoLongerReadFrom) {
   ExpectNothingLeft(daemon, before);
 }
 
-TEST(FlowControlTest, SessionThatEndsDropsWhatItHasQueued) {
+TEST(FlowControlTest, EndOfASessionDropsItsQueuedTasks) {
   const Daemon daemon;
   const Baseline before(daemon);
   {

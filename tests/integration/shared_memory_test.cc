@@ -1,5 +1,6 @@
-// Memory that daemon and client share, where callers have no identities: descriptors passed over
-// the local socket, and names. tests/auth/shared_memory_test.cc is about identities.
+// Memory that daemon and client share, if callers have no identities: descriptors passed
+// over the local socket, and names. tests/auth/shared_memory_test.cc tests it with
+// identities.
 #include "client/shared_memory.h"
 
 #include <fcntl.h>
@@ -82,7 +83,7 @@ TEST_F(SharedMemoryTest, ADescriptorsMemoryIsReadAndWrittenInPlace) {
   EXPECT_EQ(floats[1], 42);
   EXPECT_TRUE(buffer->Free().ok());
 
-  // Where there are no identities, what can be truncated is accepted as well.
+  // Without identities, memory that can be truncated is also accepted.
   const int fd = NewMemory(4096, /*shrink_sealed=*/false);
   EXPECT_TRUE(client->ImportShared<float>(fd, {1024}).ok());
   close(fd);
@@ -100,7 +101,7 @@ TEST_F(SharedMemoryTest, TheDaemonNamesItsSocketAndRemovesItAtTheEnd) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(SharedMemoryTest, AKilledDaemonsSocketIsReplacedAndALiveOnesIsNot) {
+TEST_F(SharedMemoryTest, AKilledDaemonsSocketIsReplacedAndALiveOneIsNot) {
   {
     Daemon killed({Flag()});
     killed.Kill(SIGKILL);
@@ -108,7 +109,7 @@ TEST_F(SharedMemoryTest, AKilledDaemonsSocketIsReplacedAndALiveOnesIsNot) {
   }
   EXPECT_TRUE(std::filesystem::is_socket(path_));
   const Daemon daemon({Flag()});
-  const Daemon::Failure second = Daemon::StartInVain({Flag()});
+  const Daemon::Failure second = Daemon::StartExpectingFailure({Flag()});
   EXPECT_EQ(second.exit.status, 1) << second.exit.ToString();
   EXPECT_THAT(second.output, HasSubstr("--local_address=" + path_));
   EXPECT_THAT(second.output, HasSubstr("in use"));
@@ -117,17 +118,17 @@ TEST_F(SharedMemoryTest, AKilledDaemonsSocketIsReplacedAndALiveOnesIsNot) {
   EXPECT_EQ(Pass(client, NewMemory(4096, true)).code, 0);
 }
 
-TEST_F(SharedMemoryTest, PathsThatCannotBeUsedEndTheStart) {
+TEST_F(SharedMemoryTest, InvalidPathsPreventTheStart) {
   for (const std::string& path : {std::string("relative"), "/tmp/" + std::string(120, 'x'),
                                   folder_.path() + "/none/socket", folder_.path() + "/"}) {
-    const Daemon::Failure failure = Daemon::StartInVain({"--local_address=" + path});
+    const Daemon::Failure failure = Daemon::StartExpectingFailure({"--local_address=" + path});
     EXPECT_EQ(failure.exit.status, 1) << failure.exit.ToString();
     EXPECT_THAT(failure.output, HasSubstr("--local_address=" + path));
     EXPECT_THAT(failure.output, HasSubstr("Fix: "));
   }
 }
 
-TEST_F(SharedMemoryTest, ImportsThatDoNotFitAreRefused) {
+TEST_F(SharedMemoryTest, InvalidImportsAreRefused) {
   const Daemon daemon({Flag()});
   const Client client(daemon);
   LocalAnswer answer = Pass(client, NewMemory(4096, true));
@@ -136,7 +137,7 @@ TEST_F(SharedMemoryTest, ImportsThatDoNotFitAreRefused) {
                 {"both name and descriptor_token"});
   ExpectRefused(Import(client, "", answer.text, 1025), StatusCode::INVALID_ARGUMENT,
                 {"4100", "4096"});
-  // The call has used it up.
+  // The failed call has consumed the token.
   ExpectRefused(Import(client, "", answer.text), StatusCode::NOT_FOUND, {"descriptor_token"});
   ExpectRefused(Import(client, "", std::string(1 << 16, 'x')), StatusCode::NOT_FOUND,
                 {"descriptor_token"});
@@ -149,7 +150,7 @@ TEST_F(SharedMemoryTest, ImportsThatDoNotFitAreRefused) {
   const absl::Status status = Connect(without)->ImportShared<float>(fd, {4}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("--local_address"));
-  // A path at which there is nothing: as if the daemon were on another machine.
+  // A path without a socket: as if the daemon were on another machine.
   client::Options far;
   far.local_address = folder_.path() + "/none";
   const absl::Status none = Connect(daemon, far)->ImportShared<float>(fd, {4}).status();
@@ -158,7 +159,7 @@ TEST_F(SharedMemoryTest, ImportsThatDoNotFitAreRefused) {
   close(fd);
 }
 
-TEST_F(SharedMemoryTest, NamesAreForTheLoopbackInterface) {
+TEST_F(SharedMemoryTest, NamesAreOnlyAcceptedOnTheLoopbackInterface) {
   const std::string name = absl::StrCat("/resident-names-", getpid());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   ASSERT_GE(fd, 0);
@@ -188,14 +189,14 @@ TEST_F(SharedMemoryTest, WithoutSharedMemoryThereIsNoSocket) {
                 {"--allow_shared_memory"});
 }
 
-TEST_F(SharedMemoryTest, NothingIsLeftOfWhatWasPassed) {
+TEST_F(SharedMemoryTest, PassedDescriptorsAreNotLeaked) {
   const Daemon daemon({Flag()});
   const Baseline before(daemon);
   {
     const Client client(daemon);
     const std::string request = "residfd1" + client.session();
     for (int i = 0; i < 8; ++i) {
-      // Never imported.
+      // This one is never imported.
       EXPECT_EQ(Pass(client, NewMemory(4096, true)).code, 0);
       const LocalAnswer answer = Pass(client, NewMemory(4096, true));
       ASSERT_EQ(answer.code, 0) << answer.text;
@@ -207,7 +208,8 @@ TEST_F(SharedMemoryTest, NothingIsLeftOfWhatWasPassed) {
       EXPECT_GT(PassDescriptors(path_, std::string(static_cast<size_t>(i), 'r'), {fd}).code, 0);
     }
     close(fd);
-    // More silent ones than a user may have, which leave without a word.
+    // More silent connections than a user may have; they are closed without sending
+    // anything.
     std::vector<int> silent;
     for (int i = 0; i < 40; ++i) silent.push_back(ConnectLocal(path_));
     for (const int connection : silent) close(connection);

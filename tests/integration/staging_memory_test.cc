@@ -1,5 +1,5 @@
-// Staging memory, of which every batch and transfer under way holds a part: how clients share
-// it, and who waits for it.
+// Staging memory, which every batch and transfer in progress uses: how clients share it,
+// and who waits for it.
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -17,7 +17,7 @@ namespace {
 
 using grpc::StatusCode;
 
-// The value of a series; -1: there is none.
+// The value of a series; -1 if it does not exist.
 int64_t Gauge(const Daemon& daemon, const std::string& name) {
   const std::string series = "\n" + name + " ";
   const std::string page = daemon.Metrics();
@@ -25,14 +25,15 @@ int64_t Gauge(const Daemon& daemon, const std::string& name) {
   return at == std::string::npos ? -1 : std::stoll(page.substr(at + series.size()));
 }
 
-int64_t InLine(const Daemon& daemon) {
+int64_t CountWaiting(const Daemon& daemon) {
   return Gauge(daemon, "resident_staging_waiting{device=\"0\"}");
 }
 int64_t BytesHeld(const Daemon& daemon) {
   return Gauge(daemon, "resident_staging_used_bytes{device=\"0\"}");
 }
 
-// A client's batch that holds staging memory of the first device, which is parked.
+// A client's batch that holds staging memory of the first device, while the device is
+// parked.
 class HeldMemory {
  public:
   HeldMemory(const Daemon& daemon, uint64_t floats) : daemon_(daemon), client_(daemon, "holder") {
@@ -43,7 +44,7 @@ class HeldMemory {
   }
 
   // Resumes the device, so that the batch ends.
-  void GiveBack() {
+  void Release() {
     EXPECT_TRUE(Resume(daemon_).ok());
     EXPECT_TRUE(outcome_.get().all_ok());
   }
@@ -54,7 +55,7 @@ class HeldMemory {
   std::future<RunOutcome> outcome_;
 };
 
-TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
+TEST(StagingMemoryTest, OneClientCannotUseUpStagingMemory) {
   const Daemon daemon({"--staging_mib=4"});
   const Baseline before(daemon);
   {
@@ -63,7 +64,7 @@ TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
     ASSERT_TRUE(Park(daemon).ok());
     const auto context = greedy.Context();
     const auto stream = greedy.executor().Submit(context.get());
-    constexpr int kBatches = 32;  // 1 MiB each, eight times what there is.
+    constexpr int kBatches = 32;  // 1 MiB each; eight times the total.
     std::thread writer([&] {
       for (int i = 0; i < kBatches; ++i) {
         v1::SubmitRequest request;
@@ -72,16 +73,16 @@ TEST(StagingMemoryTest, ClientThatHoldsStagingMemoryLeavesSomeToOthers) {
       }
       stream->WritesDone();
     });
-    // It holds what it may, and waits for more.
-    ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+    // The client holds its maximum, and waits for more.
+    ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
     EXPECT_GE(daemon.Device().queued_tasks(), 1u);
     v1::Batch small = SmallAdd();
-    small.mutable_options()->set_device(0);  // Others are not parked.
+    small.mutable_options()->set_device(0);  // Other devices are not parked.
     auto lone = std::async(std::launch::async, [&] { return modest.Run(small); });
     ASSERT_TRUE(Eventually([&] {
       const v1::StatusResponse status = daemon.Status();
       for (const auto& client : status.clients()) {
-        // Shown by the first characters of its id.
+        // Status shows the first characters of the session's id.
         if (client.queued_tasks() == 1 && modest.session().rfind(client.id(), 0) == 0) return true;
       }
       return false;
@@ -111,36 +112,37 @@ TEST(StagingMemoryTest, BatchWaitsForStagingMemoryThatAnotherClientHolds) {
   *request.mutable_batch() = Fill(1, 1 << 19);
   ASSERT_TRUE(stream->Write(request));
   stream->WritesDone();
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
-  // One that is cancelled in line does not hold it up, and one that can never fit is refused.
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
+  // A waiting batch that is cancelled does not block others, and one that can never fit is
+  // refused.
   const auto cancelled = waiting.Context();
   const auto another = waiting.executor().Submit(cancelled.get());
   ASSERT_TRUE(another->Write(request));
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 2; }));
-  const auto hopeless_context = waiting.Context();
-  const auto hopeless = waiting.executor().Submit(hopeless_context.get());
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 2; }));
+  const auto too_large_context = waiting.Context();
+  const auto too_large = waiting.executor().Submit(too_large_context.get());
   *request.mutable_batch() = Fill(2, 5 << 18);
-  ASSERT_TRUE(hopeless->Write(request));
+  ASSERT_TRUE(too_large->Write(request));
   v1::SubmitResponse response;
-  ASSERT_TRUE(hopeless->Read(&response));
+  ASSERT_TRUE(too_large->Read(&response));
   EXPECT_EQ(response.result().refused().code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
-  hopeless->WritesDone();
-  EXPECT_TRUE(hopeless->Finish().ok());
+  too_large->WritesDone();
+  EXPECT_TRUE(too_large->Finish().ok());
   cancelled->TryCancel();
   EXPECT_EQ(another->Finish().error_code(), StatusCode::CANCELLED);
-  EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  EXPECT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
 
-  held.GiveBack();
+  held.Release();
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
   EXPECT_EQ(Floats(response.result()).size(), size_t{1} << 19);
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(InLine(daemon), 0);
+  EXPECT_EQ(CountWaiting(daemon), 0);
 }
 
-TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
+TEST(StagingMemoryTest, DrainRefusesBatchesThatWaitForStagingMemory) {
   const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
   const Client waiting(daemon);
@@ -149,8 +151,9 @@ TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
   v1::SubmitRequest request;
   *request.mutable_batch() = Fill(1, 1 << 19);
   ASSERT_TRUE(stream->Write(request));
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
-  // Parked: the memory is not given back, so that only the drain can answer it.
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
+  // The device is parked and the memory is not released, so that only the drain can end the
+  // wait.
   v1::DrainResponse drained;
   grpc::ClientContext drain_context;
   v1::DrainRequest drain;
@@ -160,12 +163,12 @@ TEST(StagingMemoryTest, DrainRefusesWhatWaitsForStagingMemory) {
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.result().refused().code(), StatusCode::UNAVAILABLE);
-  held.GiveBack();
+  held.Release();
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// By default, gRPC takes 16 MiB off the daemon for a client that reads nothing.
+// By default, gRPC buffers 16 MiB of the daemon's data for a client that does not read.
 std::shared_ptr<grpc::Channel> ChannelWithLittleBuffer(const Daemon& daemon) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -178,7 +181,7 @@ std::unique_ptr<v1::Executor::Stub> ExecutorWithLittleBuffer(const Daemon& daemo
   return v1::Executor::NewStub(ChannelWithLittleBuffer(daemon));
 }
 
-// A buffer of `floats` floats, and a download of it of which nothing is read.
+// A buffer of `floats` floats, and a download of it that is not read.
 struct UnreadDownload {
   UnreadDownload(const Client& client, uint64_t floats)
       : UnreadDownload(client, floats, client.buffers()) {}
@@ -194,7 +197,7 @@ struct UnreadDownload {
   std::unique_ptr<grpc::ClientReader<v1::DownloadResponse>> stream;
 };
 
-TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
+TEST(StagingMemoryTest, UnreadDownloadsDoNotUseUpStagingMemory) {
   const Daemon daemon({"--staging_mib=4"});
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<UnreadDownload> downloads;
@@ -203,11 +206,11 @@ TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
     downloads.emplace_back(*clients.back(), 2 << 20);  // 8 MiB.
   }
   for (auto& download : downloads) download.stream->WaitForInitialMetadata();
-  // Each goes as far as it can unread, and holds nothing then.
+  // Each download sends as much as it can, and then holds no staging memory.
   EXPECT_TRUE(Eventually([&] { return BytesHeld(daemon) == 0; }));
   const Client other(daemon);
   const std::vector<v1::Batch> batches(200, Fill(0, 1 << 18));
-  for (const v1::BatchResult& result : SubmitInTurn(other, batches)) {
+  for (const v1::BatchResult& result : SubmitSequentially(other, batches)) {
     EXPECT_FALSE(result.has_refused()) << result.refused().message();
     EXPECT_EQ(Floats(result).size(), size_t{1} << 18);
   }
@@ -220,7 +223,7 @@ TEST(StagingMemoryTest, UnreadDownloadsLeaveStagingMemoryToOthers) {
   }
 }
 
-TEST(StagingMemoryTest, UnreadDownloadsAreChargedWithTheMemoryThatTheyTake) {
+TEST(StagingMemoryTest, UnreadDownloadsAreChargedForTheirMemory) {
   constexpr int64_t kLimit = 16 << 20;
   const Daemon daemon({"--max_host_mib=16"});
   const auto charged = [&] {
@@ -233,14 +236,14 @@ TEST(StagingMemoryTest, UnreadDownloadsAreChargedWithTheMemoryThatTheyTake) {
     clients.push_back(std::make_unique<Client>(daemon));
     downloads.emplace_back(*clients.back(), 1 << 18, *buffers);  // 1 MiB.
   }
-  // So much that a further piece does not fit beside it.
+  // So much memory is charged that another piece does not fit.
   ASSERT_TRUE(Eventually([&] { return charged() > kLimit / 2; }));
   EXPECT_LE(charged(), kLimit);
-  // Small batches find room.
+  // There is still room for small batches.
   const Client other(daemon);
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(other.Run(SmallAdd()).all_ok());
   EXPECT_LE(charged(), kLimit);
-  // Once they are read, all of them go on.
+  // Once they are read, all downloads continue.
   std::vector<std::future<size_t>> reads;
   for (auto& download : downloads) {
     reads.push_back(std::async(std::launch::async, [&download] {
@@ -255,7 +258,7 @@ TEST(StagingMemoryTest, UnreadDownloadsAreChargedWithTheMemoryThatTheyTake) {
   EXPECT_TRUE(Eventually([&] { return charged() == 0; }));
 }
 
-TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
+TEST(StagingMemoryTest, ManyTransfersShareSmallStagingMemory) {
   const Daemon daemon({"--staging_mib=1"});
   constexpr int kClients = 24;
   constexpr uint64_t kFloats = 1 << 19;  // 2 MiB.
@@ -276,12 +279,12 @@ TEST(StagingMemoryTest, ManyTransfersShareALittleStagingMemory) {
   for (auto& transfer : transfers) EXPECT_EQ(transfer.get(), "");
 }
 
-TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
+TEST(StagingMemoryTest, CancelledUploadStopsWaitingForStagingMemory) {
   const Daemon daemon({"--staging_mib=1"});
   const Client client(daemon);
   uint64_t id = 0;
   ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
-  HeldMemory held(daemon, 1 << 18);  // All of it.
+  HeldMemory held(daemon, 1 << 18);  // All of the memory.
   {
     const auto context = client.Context();
     v1::UploadResponse response;
@@ -290,17 +293,18 @@ TEST(StagingMemoryTest, CancelledUploadLeavesTheLineForStagingMemory) {
     request.set_buffer_id(id);
     request.set_data(std::string(1 << 20, 'a'));
     ASSERT_TRUE(writer->Write(request));
-    ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+    ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
     context->TryCancel();
     EXPECT_EQ(writer->Finish().error_code(), StatusCode::CANCELLED);
   }
-  EXPECT_TRUE(Eventually([&] { return InLine(daemon) == 0; }));
-  held.GiveBack();
+  EXPECT_TRUE(Eventually([&] { return CountWaiting(daemon) == 0; }));
+  held.Release();
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
 }
 
-// Who is woken for memory while its client reads no answers leaves it to the next in line.
-TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
+// If memory becomes free while the first waiting client does not read its answers, the next
+// one gets the memory.
+TEST(StagingMemoryTest, ClientThatDoesNotReadDoesNotBlockOthers) {
   const Daemon daemon({"--staging_mib=4", "--max_client_host_mib=2"});
   const Client silent(daemon), other(daemon);
   ASSERT_TRUE(Park(daemon).ok());
@@ -309,28 +313,29 @@ TEST(StagingMemoryTest, ClientThatReadsNothingDoesNotHoldUpTheLine) {
   const auto context = silent.Context();
   const auto unread = executor->Submit(context.get());
   for (int i = 0; i < 2; ++i) {
-    *request.mutable_batch() = Fill(i, 3 << 18);  // One holds three of four MiB, one waits.
+    *request.mutable_batch() =
+        Fill(i, 3 << 18);  // One holds three of four MiB, the other one waits.
     ASSERT_TRUE(unread->Write(request));
   }
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
   const auto other_context = other.Context();
   const auto stream = other.executor().Submit(other_context.get());
   *request.mutable_batch() = Fill(2, 3 << 18);
   ASSERT_TRUE(stream->Write(request));
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 2; }));
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 2; }));
 
   ASSERT_TRUE(Resume(daemon).ok());
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
-  // Nothing of the silent one is lost.
+  // No batch of the silent client is lost.
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(unread->Read(&response));
     EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
   }
 }
 
-TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
+TEST(StagingMemoryTest, BatchWhoseDeadlinePassesWhileItWaitsIsRefused) {
   const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
   const Client waiting(daemon);
@@ -341,32 +346,32 @@ TEST(StagingMemoryTest, BatchWhoseTimeIsOverInLineIsRefused) {
   request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
   ASSERT_TRUE(stream->Write(request));
   v1::SubmitResponse response;
-  ASSERT_TRUE(stream->Read(&response));  // The device is parked all the while.
+  ASSERT_TRUE(stream->Read(&response));  // The device is still parked.
   EXPECT_EQ(response.result().refused().code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_NE(response.result().refused().message().find("Fix: "), std::string::npos);
-  EXPECT_EQ(InLine(daemon), 0);
-  held.GiveBack();
-  // The stream goes on.
+  EXPECT_EQ(CountWaiting(daemon), 0);
+  held.Release();
+  // The stream continues.
   request.mutable_batch()->mutable_options()->set_timeout_us(60'000'000);
   ASSERT_TRUE(stream->Write(request));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
 }
 
-TEST(StagingMemoryTest, BatchWhoseTimeIsOverBehindUnreadAnswersIsRefused) {
+TEST(StagingMemoryTest, BatchWhoseDeadlinePassesBehindUnreadAnswersIsRefused) {
   const Daemon daemon({"--staging_mib=4", "--max_client_host_mib=2"});
   const Client silent(daemon);
   const auto executor = ExecutorWithLittleBuffer(daemon);
   v1::SubmitRequest request;
-  // The second batch comes when an answer of 3 MiB is unread. Two streams: one that has it
-  // is not read from.
+  // The second batch is sent while an answer of 3 MiB is unread. Two streams are used,
+  // since the daemon does not read from a stream with an unread answer.
   const auto context = silent.Context(), second_context = silent.Context();
   const auto unread = executor->Submit(context.get());
   const auto second = executor->Submit(second_context.get());
   *request.mutable_batch() = SmallAdd(0);
   ASSERT_TRUE(second->Write(request));
   v1::SubmitResponse response;
-  ASSERT_TRUE(second->Read(&response));  // It reads on.
+  ASSERT_TRUE(second->Read(&response));  // The daemon reads from this stream.
   *request.mutable_batch() = Fill(1, 3 << 18);
   ASSERT_TRUE(unread->Write(request));
   ASSERT_TRUE(Eventually([&] {
@@ -375,14 +380,14 @@ TEST(StagingMemoryTest, BatchWhoseTimeIsOverBehindUnreadAnswersIsRefused) {
   *request.mutable_batch() = SmallAdd(2);
   request.mutable_batch()->mutable_options()->set_timeout_us(100'000);
   ASSERT_TRUE(second->Write(request));
-  ASSERT_TRUE(second->Read(&response));  // Nothing was read of the first meanwhile.
+  ASSERT_TRUE(second->Read(&response));  // Nothing of the first answer was read meanwhile.
   EXPECT_EQ(response.result().refused().code(), StatusCode::DEADLINE_EXCEEDED);
   ASSERT_TRUE(unread->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();
 }
 
-// Small numbers take a byte on the wire and eight in memory.
-TEST(StagingMemoryTest, MessageThatWaitsCountsWithTheMemoryThatItTakes) {
+// Small integers use one byte on the wire and eight in memory.
+TEST(StagingMemoryTest, WaitingMessageIsChargedForItsMemory) {
   constexpr uint32_t kTasks = 200'000;
   const Daemon daemon({"--staging_mib=4"});
   HeldMemory held(daemon, 3 << 18);
@@ -403,11 +408,11 @@ TEST(StagingMemoryTest, MessageThatWaitsCountsWithTheMemoryThatItTakes) {
   const auto context = waiting.Context();
   const auto stream = waiting.executor().Submit(context.get());
   ASSERT_TRUE(stream->Write(request));
-  ASSERT_TRUE(Eventually([&] { return InLine(daemon) == 1; }));
+  ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
   EXPECT_LT(request.ByteSizeLong(), 3 * kTasks);
   EXPECT_GE(Gauge(daemon, "resident_host_memory_used_bytes{purpose=\"requests\"}"),
             2 * 8 * int64_t{kTasks});
-  held.GiveBack();
+  held.Release();
   v1::SubmitResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_FALSE(response.result().has_refused()) << response.result().refused().message();

@@ -1,5 +1,5 @@
-// Strided views, broadcasting and 16-bit types on the wire: test.axpy takes them all, the
-// built-in operators take none of them.
+// Strided views, broadcasting and 16-bit types on the wire: test.axpy accepts all of them,
+// the built-in operators none.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -17,8 +17,8 @@ using Strides = std::vector<int64_t>;
 
 class StridedTest : public DaemonTest {
  protected:
-  // A buffer of 0, 1, 2 ...
-  uint64_t Counting(uint64_t floats) {
+  // Allocates a buffer with the values 0, 1, 2 ...
+  uint64_t AllocateCounting(uint64_t floats) {
     const uint64_t id = MustAllocate(floats);
     std::vector<float> values(floats);
     for (uint64_t i = 0; i < floats; ++i) values[i] = static_cast<float>(i);
@@ -73,7 +73,7 @@ TEST_F(StridedTest, AColumnAndARowBroadcast) {
 }
 
 TEST_F(StridedTest, TransposedReversedAndRepeatedInputs) {
-  const uint64_t id = Counting(12);
+  const uint64_t id = AllocateCounting(12);
   v1::Batch batch = Tasks("test.axpy", 1);
   View(batch, id, {4, 3}, {1, 4});          // Transposed.
   View(batch, id, {4, 3}, {0, -1}, 2 * 4);  // One reversed row, repeated.
@@ -83,9 +83,9 @@ TEST_F(StridedTest, TransposedReversedAndRepeatedInputs) {
             (std::vector<float>{2, 401, 800, 102, 501, 900, 202, 601, 1000, 302, 701, 1100}));
 }
 
-TEST_F(StridedTest, AStridedOutputLeavesWhatIsBetweenItsElements) {
-  const uint64_t x = Counting(6);
-  const uint64_t out = Counting(12);
+TEST_F(StridedTest, AStridedOutputDoesNotChangeTheGapsBetweenItsElements) {
+  const uint64_t x = AllocateCounting(6);
+  const uint64_t out = AllocateCounting(12);
   v1::Batch batch = Tasks("test.axpy", 1);
   View(batch, x, {2, 3}, {});
   Inline(batch, {1}, {100});
@@ -117,9 +117,9 @@ TEST_F(StridedTest, TypesMix) {
   EXPECT_EQ(Half::Widen(got[1]), -17.0f);
 }
 
-TEST_F(StridedTest, LargeTasksAreSplitAndRight) {
+TEST_F(StridedTest, LargeTasksAreSplitAndCorrect) {
   const uint64_t kRows = 1000, kColumns = 301;
-  const uint64_t id = Counting(kRows * kColumns);
+  const uint64_t id = AllocateCounting(kRows * kColumns);
   const uint64_t out = MustAllocate(kRows * kColumns);
   v1::Batch batch = Tasks("test.axpy", 1);
   View(batch, id, {kRows, kColumns}, {1, kRows});
@@ -133,7 +133,7 @@ TEST_F(StridedTest, LargeTasksAreSplitAndRight) {
 }
 
 TEST_F(StridedTest, EmptyViewsDoNothing) {
-  const uint64_t id = Counting(4);
+  const uint64_t id = AllocateCounting(4);
   v1::Batch batch = Tasks("test.axpy", 1);
   View(batch, id, {0, 4}, {int64_t{1} << 40, 7});
   Inline(batch, {1}, {1});
@@ -142,8 +142,8 @@ TEST_F(StridedTest, EmptyViewsDoNothing) {
   EXPECT_EQ(Contents(id), (std::vector<float>{0, 1, 2, 3}));
 }
 
-TEST_F(StridedTest, StridesThatSayDenseAreDenseForEveryOperator) {
-  const uint64_t id = Counting(4);
+TEST_F(StridedTest, StridesOfADenseTensorAreAcceptedByEveryOperator) {
+  const uint64_t id = AllocateCounting(4);
   v1::Batch batch = Tasks("add", 1);
   View(batch, id, {1, 4}, {77, 1});
   View(batch, id, {1, 4}, {4, 1});
@@ -151,8 +151,8 @@ TEST_F(StridedTest, StridesThatSayDenseAreDenseForEveryOperator) {
   EXPECT_EQ(MustRun(batch), (std::vector<float>{0, 2, 4, 6}));
 }
 
-TEST_F(StridedTest, ABuiltInOperatorTakesNoViewsAndDoesNotBroadcast) {
-  const uint64_t id = Counting(8);
+TEST_F(StridedTest, ABuiltInOperatorAcceptsNoViewsAndDoesNotBroadcast) {
+  const uint64_t id = AllocateCounting(8);
   v1::Batch batch = Tasks("add", 1);
   View(batch, id, {4}, {2});
   View(batch, id, {4}, {});
@@ -171,7 +171,7 @@ TEST_F(StridedTest, ABuiltInOperatorTakesNoViewsAndDoesNotBroadcast) {
 }
 
 TEST_F(StridedTest, BadStridesAreRefusedWithTheReason) {
-  const uint64_t id = Counting(12);
+  const uint64_t id = AllocateCounting(12);
   const struct {
     Dims shape;
     Strides strides;
@@ -220,7 +220,7 @@ TEST_F(StridedTest, BadStridesAreRefusedWithTheReason) {
 }
 
 TEST_F(StridedTest, EachTaskOfABatchIsCheckedAgainstTheBuffer) {
-  const uint64_t id = Counting(12);
+  const uint64_t id = AllocateCounting(12);
   v1::Batch batch = Tasks("test.axpy", 3);
   v1::BufferColumn* column = View(batch, id, {2}, {-4});
   for (const uint64_t offset : {16, 20, 44}) column->add_offsets(offset);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A real Prometheus scrapes a real daemon, and says what it saw.
+"""A real Prometheus server scrapes a real daemon, and the test reads what it recorded.
 
-Also: what is deployed with the daemon (alert rules, dashboard, docs/operations.md) speaks
-of metrics that are there.
+Also checks that the files deployed with the daemon (alert rules, dashboard, docs/operations.md)
+only use metrics that exist.
 """
 
 import json
@@ -67,7 +67,8 @@ scrape_configs:
   - job_name: residentd
     static_configs: [{{targets: ["{}"]}}]
 """.format(target))
-        # Another program may take the port in between: then another is tried.
+        # Another program may take the port before Prometheus binds it. In that case we try
+        # another port.
         for _ in range(5):
             self.url = "http://127.0.0.1:{}".format(free_port())
             self.log = open(self.folder / "log", "ab")
@@ -93,7 +94,7 @@ scrape_configs:
             return False
 
     def api(self, path, **arguments):
-        """Answer of the HTTP API; AssertionError with its message on an error."""
+        """Returns the answer of the HTTP API. Raises AssertionError with its message on an error."""
         try:
             text = get("{}/api/v1/{}?{}".format(self.url, path, urllib.parse.urlencode(arguments)))
         except urllib.error.HTTPError as error:
@@ -104,7 +105,7 @@ scrape_configs:
         return self.api("query", query=expression)["result"]
 
     def value(self, expression):
-        """Value of an expression with one series; None if there is none."""
+        """Returns the value of an expression with one series, or None if there is no series."""
         series = self.series(expression)
         return float(series[0]["value"][1]) if series else None
 
@@ -131,7 +132,7 @@ def dashboard_expressions():
 
 
 def page_metrics(page):
-    """Names of the families on a metrics page, and of the series of histograms."""
+    """Returns the families of a metrics page, and their names with those of histogram series."""
     families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
     names = set(families)
     for name, kind in families.items():
@@ -156,29 +157,29 @@ class MetricsTest(unittest.TestCase):
     def device(self):
         return self.daemon.ctl("status", "--json").json["devices"][0]
 
-    def test_every_task_is_seen(self):
+    def test_every_task_is_counted(self):
         expression = 'resident_tasks_total{operator="add",status="ok"}'
-        self.assertIsNotNone(self.prometheus.value(expression), "the series is there before work")
+        self.assertIsNotNone(self.prometheus.value(expression), "the series exists before any task")
         before = self.prometheus.value(expression)
         for _ in range(7):
             result = self.daemon.ctl("run", "add", "x=1,2", "y=3,4")
             self.assertEqual(result.code, 0, result)
         wait_for("7 more tasks of add", lambda: self.prometheus.value(expression) == before + 7)
 
-    def test_throughput_is_what_the_daemon_did(self):
+    def test_throughput_is_that_of_the_daemon(self):
         total = "sum(resident_tasks_total)"
         before = self.prometheus.value(total)
         started = time.monotonic()
         result = self.daemon.ctl("bench", "--quick", "--json")
         self.assertEqual(result.code, 0, result)
         elapsed = time.monotonic() - started
-        # Everything that was sent is accounted for, by the page and by Status alike.
+        # The page and Status both count every task that was sent.
         completed = int(self.device()["completed_tasks"])
         self.assertGreater(completed, before)
         wait_for("{} tasks".format(completed), lambda: self.prometheus.value(total) == completed)
-        # And the rate that Prometheus worked out is one that those tasks can have had: not
-        # below their average while they ran (less what falls between two scrapes). Its last
-        # step comes up to half a second after the last scrape.
+        # The peak rate that Prometheus computed must be above half of the average rate. The
+        # two extra seconds allow for tasks that fall between two scrapes. Its last step
+        # comes up to half a second after the last scrape.
         peak = "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(
             int(elapsed) + 5 + WAIT_S)
         least = 0.5 * (completed - before) / (elapsed + 2)
@@ -198,7 +199,7 @@ class MetricsTest(unittest.TestCase):
         wait_for("a batch", lambda: self.prometheus.value("resident_batches_total") > batches)
 
     def test_z_killed_engine_is_counted_and_alerted(self):
-        """Last, since the others' daemon has a new engine afterwards."""
+        """Runs last, because the daemon that the tests share has a new engine afterwards."""
         restarts = 'resident_engine_restarts_total{cause="killed"}'
         self.assertEqual(self.prometheus.value(restarts), 0)
         pid = int(self.device()["engine_pid"])
@@ -209,16 +210,16 @@ class MetricsTest(unittest.TestCase):
                 'ALERTS{alertname="ResidentdEngineRestarts",alertstate="firing",cause="killed"}'))
         wait_for("a new engine", lambda: int(self.device()["engine_pid"]) not in (0, pid))
 
-    def test_promtool_has_no_complaint_about_the_page(self):
-        said = subprocess.run(["promtool", "check", "metrics"], input=self.page(), text=True,
-                              capture_output=True, check=False)
-        self.assertEqual((said.returncode, said.stdout + said.stderr), (0, ""))
+    def test_promtool_accepts_the_page(self):
+        result = subprocess.run(["promtool", "check", "metrics"], input=self.page(), text=True,
+                                capture_output=True, check=False)
+        self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
 
     def test_rules_are_valid_and_evaluate(self):
-        said = subprocess.run(
+        result = subprocess.run(
             ["promtool", "check", "rules", str(ROOT / "deploy/prometheus/residentd.rules.yml")],
             text=True, capture_output=True, check=False)
-        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         wait_for(
             "every rule was evaluated", lambda: all(
                 rule["health"] != "unknown" for group in self.prometheus.api("rules")["groups"]
@@ -228,12 +229,12 @@ class MetricsTest(unittest.TestCase):
                 self.assertEqual(rule["health"], "ok", rule)
 
     def test_scrape_config_is_valid(self):
-        said = subprocess.run(
+        result = subprocess.run(
             ["promtool", "check", "config", str(ROOT / "deploy/prometheus/prometheus.yml")],
             text=True, capture_output=True, check=False)
-        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
-    def test_rules_and_dashboard_name_metrics_that_are_there(self):
+    def test_rules_and_dashboard_use_existing_metrics(self):
         _, names = page_metrics(self.page())
         expressions = list(dashboard_expressions())
         for group in self.prometheus.api("rules")["groups"]:
@@ -258,7 +259,7 @@ class MetricsTest(unittest.TestCase):
             checked += 1
         self.assertGreater(checked, 20)
 
-    def test_documented_metrics_are_those_on_the_page(self):
+    def test_documented_metrics_match_the_page(self):
         families, names = page_metrics(self.page())
         text = (ROOT / "docs/operations.md").read_text()
         own = {name for name in families if METRIC.fullmatch(name)}
@@ -267,7 +268,7 @@ class MetricsTest(unittest.TestCase):
         for name in re.findall(r"`((?:resident|process)_[a-z0-9_]+)", text):
             self.assertIn(name, names, "docs/operations.md lists it")
 
-    def test_documented_alerts_are_those_in_the_rules(self):
+    def test_documented_alerts_match_the_rules(self):
         text = (ROOT / "docs/operations.md").read_text()
         alerts = {
             rule["name"] for group in self.prometheus.api("rules")["groups"]
@@ -275,12 +276,12 @@ class MetricsTest(unittest.TestCase):
         }
         self.assertEqual(set(re.findall(r"^\| `(Residentd\w+)`", text, re.MULTILINE)), alerts)
 
-    def test_documented_flags_are_those_of_the_daemon(self):
-        said = subprocess.run([str(daemons.RESIDENTD), "serve", "--help"], text=True,
-                              capture_output=True, check=True).stdout
-        flags = set(re.findall(r"^  --(\w+) ", said, re.MULTILINE))
-        self.assertIn("metrics_address", flags, said)
-        self.assertIn("state_dir", flags, said)
+    def test_documented_flags_match_the_daemon(self):
+        output = subprocess.run([str(daemons.RESIDENTD), "serve", "--help"], text=True,
+                                capture_output=True, check=True).stdout
+        flags = set(re.findall(r"^  --(\w+) ", output, re.MULTILINE))
+        self.assertIn("metrics_address", flags, output)
+        self.assertIn("state_dir", flags, output)
         text = (ROOT / "docs/operations.md").read_text()
         self.assertEqual(set(re.findall(r"^\| `--(\w+)`", text, re.MULTILINE)), flags)
 

@@ -1,5 +1,6 @@
-// The examples of docs/operators.md: they stand there as they are here, compile in both
-// builds, and do what they say. The signatures of docs/operator_library.md are such.
+// Tests the examples of docs/operators.md: the document contains their current text, and
+// they compile in both builds and compute the documented results. Also checks that the
+// signatures in docs/operator_library.md parse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ std::string ReadFile(const std::string& path) {
 
 std::string Source(const std::string& name) { return ReadFile("docs/examples/" + name + ".cc"); }
 
-// Both builds of an example.
+// Runs each example in both builds.
 class ExamplesTest : public ::testing::TestWithParam<bool> {
  protected:
   void Load(const std::string& name) {
@@ -54,7 +55,7 @@ class ExamplesTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Builds, ExamplesTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Checked" : "Plain"; });
 
-TEST(ExamplesInTheDocument, StandThereAsTheyAre) {
+TEST(ExamplesInTheDocument, MatchTheFiles) {
   const std::string document = ReadFile("docs/operators.md");
   for (const std::string name : kExamples) {
     EXPECT_NE(document.find("```cpp\n" + Source(name) + "```"), std::string::npos) << name;
@@ -186,7 +187,7 @@ TEST_P(ExamplesTest, ScatterAdd) {
   std::vector<double> want(dst.begin(), dst.end());
   std::vector<i64> index;
   for (int n = 0; n < kUpdates; ++n) {
-    index.push_back(n * 7 % (kRows - 1));  // All but the last row, many times.
+    index.push_back(n * 7 % (kRows - 1));  // Every row except the last, many times.
     for (int c = 0; c < kColumns; ++c) want[index[n] * kColumns + c] += src[n * kColumns + c];
   }
   HostCall call(3);
@@ -228,7 +229,7 @@ TEST_P(ExamplesTest, MatmulBf16) {
   }
 }
 
-// What stands in place of dtypes in docs/operator_library.md.
+// Words that docs/operator_library.md uses in place of lists of dtypes.
 constexpr std::pair<const char*, const char*> kDTypeWords[] = {
     {"float", "f32|f16|bf16"},
     {"number", "f32|f16|bf16|i32|f64"},
@@ -236,7 +237,7 @@ constexpr std::pair<const char*, const char*> kDTypeWords[] = {
     {"byte", "u8|i8"},
     {"any", "f32|f16|bf16|f64|i32|i64|u8|i8|u32"}};
 
-// Each code span of the tables that has a parameter in it.
+// Parses each code span of the tables that contains a parameter.
 TEST(OperatorLibrary, SignaturesParse) {
   const std::string page = ReadFile("docs/operator_library.md");
   const std::regex span("\\| `([a-z_0-9]+: [^`]+)` \\|");
@@ -250,7 +251,7 @@ TEST(OperatorLibrary, SignaturesParse) {
     const auto signature = Signature::Parse(text);
     EXPECT_TRUE(signature.ok()) << text << ": " << signature.status();
   }
-  // Each row of the tables of operators.
+  // Count the rows of the tables of operators.
   std::istringstream lines(page.substr(page.find("## Element by element")));
   size_t rows = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The examples of docs/operators.md, installed in a real daemon as a reader would do it.
+"""Installs the examples of docs/operators.md in a real daemon, as a reader would.
 
-Each comes with values computed here in float64, against which its validation holds it: what is
-installed has been right on the daemon's engine. The last line is `N passed, N failed`.
+Each install includes expected values computed here in float64, and the daemon's validation
+compares the operator's results with them. The last line is `N passed, N failed`.
 """
 
 import json
@@ -20,16 +20,16 @@ import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
 
 SOURCES = HERE.parent.parent / "docs" / "examples"
-# docs/operators.md says so of these.
+# docs/operators.md states that these examples need spills.
 NEED_SPILLS = {"scaled_gelu", "matmul_bf16"}
 
-# Printed, so that values that fail can be had again.
+# Printed, so that a failing run can be repeated.
 SEED = int(os.environ.get("SEED") or random.randrange(2**32))
 RANDOM = random.Random(SEED)
 
 
 def matrix(rows, columns, step=None):
-    """Normal values; multiples of `step` if it is given, which 16 bits hold."""
+    """Returns normal values; multiples of `step` if given, which 16-bit types can represent."""
 
     def value():
         x = RANDOM.gauss(0, 1)
@@ -88,7 +88,7 @@ def layernorm():
 
 def scatter_add():
     dst, src = matrix(40, 50), matrix(600, 50)
-    index = [RANDOM.randrange(39) for _ in src]  # Each many times; never the last.
+    index = [RANDOM.randrange(39) for _ in src]  # Each many times; never the last row.
     want = [list(row) for row in dst]
     for row, values in zip(index, src):
         want[row] = [a + b for a, b in zip(want[row], values)]
@@ -106,7 +106,7 @@ EXAMPLES = [hinge, scaled_gelu, softmax_rows, outer, reverse_rows, layernorm, sc
 
 
 class ExamplesTest(daemons.DaemonTest):
-    """One daemon for all."""
+    """All tests share one daemon."""
 
     @classmethod
     def setUpClass(cls):
@@ -123,7 +123,7 @@ class ExamplesTest(daemons.DaemonTest):
         return self.daemon.ctl("ops", "install", name, str(SOURCES / (name + ".cc")),
                                "--example=%s" % path, "--wait=active", *spills)
 
-    def test_none_is_left_out(self):
+    def test_every_example_is_included(self):
         self.assertEqual(sorted(path.stem for path in SOURCES.glob("*.cc")),
                          sorted(example.__name__ for example in EXAMPLES))
 
@@ -133,7 +133,7 @@ class ExamplesTest(daemons.DaemonTest):
         self.assertIn("example 1", self.install("outer", example).err)
 
 
-def test_of(example):
+def make_test(example):
     def test(self):
         result = self.install(example.__name__, example())
         self.assertEqual(result.code, 0, result)
@@ -141,8 +141,8 @@ def test_of(example):
     return test
 
 
-for made in EXAMPLES:
-    setattr(ExamplesTest, "test_" + made.__name__, test_of(made))
+for case in EXAMPLES:
+    setattr(ExamplesTest, "test_" + case.__name__, make_test(case))
 
 
 if __name__ == "__main__":

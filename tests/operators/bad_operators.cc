@@ -5,14 +5,14 @@
 namespace resident::testing {
 namespace {
 
-// Threads of a GPU's block, as tests/daemon/daemon.h starts the daemon.
+// Number of threads of a GPU block, with which tests/daemon/daemon.h starts the daemon.
 uint32_t ThreadsPerBlock() {
   const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK");
   const int wanted = threads == nullptr ? 0 : std::atoi(threads);
   return wanted == 0 ? 256 : static_cast<uint32_t>(wanted);
 }
 
-// The operator `name` with this body, after `before`.
+// Returns the source of the operator `name` with this body; `before` precedes it.
 std::string Operator(const std::string& name, const std::string& body,
                      const std::string& before = "") {
   return "#include \"kernels/sdk/operator.h\"\n"
@@ -25,11 +25,11 @@ std::string Operator(const std::string& name, const std::string& body,
          body + "\n}\n";
 }
 
-// out = 2 x: what is right, beside what is wrong.
+// out = 2 x. Correct code, used together with the faulty code of a row.
 constexpr char kTwice[] =
     "  block.for_each(block.share(x.size()), [&](i64 i) { out[i] = 2 * x[i]; });\n";
 
-// A row whose operator has this body.
+// Makes a row whose operator has this body.
 BadOperator Row(const std::string& name, Stage stage, const std::string& message,
                 const std::string& body, const std::string& before = "") {
   BadOperator row;
@@ -45,7 +45,7 @@ BadOperator OnOnly(On on, BadOperator row) {
   return row;
 }
 
-BadOperator OnGpuSays(const std::string& message, BadOperator row) {
+BadOperator WithGpuMessage(const std::string& message, BadOperator row) {
   row.message_gpu = message;
   return row;
 }
@@ -64,7 +64,7 @@ std::vector<BadOperator> MakeTable() {
   std::vector<BadOperator> rows;
   const auto add = [&](BadOperator row) { rows.push_back(std::move(row)); };
 
-  // --- What no compiler is asked about ------------------------------------------------
+  // --- Refused before compilation ------------------------------------------------------
   add([] {
     BadOperator row = Row("name_collides", Stage::kRequest, "built in", kTwice);
     row.installed_as = "add";
@@ -92,9 +92,9 @@ std::vector<BadOperator> MakeTable() {
     return row;
   }());
 
-  // --- Does not compile ---------------------------------------------------------------
-  add(OnGpuSays("syntax_error.cc(",
-                Row("syntax_error", Stage::kCompile, "syntax_error.cc:8:", "  out[0] = 1\n")));
+  // --- Does not compile ----------------------------------------------------------------
+  add(WithGpuMessage("syntax_error.cc(",
+                     Row("syntax_error", Stage::kCompile, "syntax_error.cc:8:", "  out[0] = 1\n")));
   add(Row("includes_a_file_of_the_host", Stage::kCompile, "/etc/passwd", kTwice,
           "#include \"/etc/passwd\""));
   add(Row("includes_a_file_above", Stage::kCompile, "etc/hostname", kTwice,
@@ -117,7 +117,7 @@ std::vector<BadOperator> MakeTable() {
     return row;
   }());
 
-  // --- Does not fit -------------------------------------------------------------------
+  // --- Fails inspection ----------------------------------------------------------------
   add([] {
     BadOperator row = Row("no_entry", Stage::kInspect, "no_entry", "");
     row.source = Operator("another_name", kTwice);
@@ -180,7 +180,7 @@ std::vector<BadOperator> MakeTable() {
                            "};\n"
                            "Early early;")));
 
-  // --- Does what it must not ----------------------------------------------------------
+  // --- Fails validation ----------------------------------------------------------------
   add(Row("infinite_loop", Stage::kValidation, "has not returned within its time limit of 2000 ms",
           "  volatile float* const forever = out.data();\n"
           "  while (true) *forever = 1;\n"));
@@ -188,10 +188,10 @@ std::vector<BadOperator> MakeTable() {
                             "  volatile float thirteen = 13;\n"
                             "  while (x[0] == thirteen) {\n  }\n" +
                                 std::string(kTwice))));
-  add(OnGpuSays("it ended the engine",
-                Row("store_to_null", Stage::kValidation, "SIGSEGV",
-                    "  volatile u64 nowhere = 0;\n"
-                    "  *reinterpret_cast<volatile float*>(nowhere) = 1;\n")));
+  add(WithGpuMessage("it ended the engine",
+                     Row("store_to_null", Stage::kValidation, "SIGSEGV",
+                         "  volatile u64 nowhere = 0;\n"
+                         "  *reinterpret_cast<volatile float*>(nowhere) = 1;\n")));
   add(Row("store_beyond_the_tensor", Stage::kValidation,
           "touched element 100 of 'out', which has 100 elements",
           std::string(kTwice) + "  if (block.thread() == 0) out[out.size()] = 1;\n"));
@@ -199,7 +199,8 @@ std::vector<BadOperator> MakeTable() {
           std::string(kTwice) + "  if (block.thread() == 0) out.data()[out.size()] = 1;\n"));
   add(Row("store_before_the_tensor", Stage::kValidation, "touched element -1 of 'out'",
           std::string(kTwice) + "  if (block.thread() == 0) out[-1] = 1;\n"));
-  // Where another client's buffer would be, a validation has nothing.
+  // A validation engine has no memory at the addresses where another client's buffer would
+  // be.
   add(Row("store_to_another_clients_buffer", Stage::kValidation, "it ended the engine",
           std::string(kTwice) +
               "  volatile u64 theirs = reinterpret_cast<u64>(out.data()) + (1ull << 44);\n"
@@ -234,23 +235,23 @@ std::vector<BadOperator> MakeTable() {
                            "  out[0] = static_cast<float>(static_cast<int>(x.size()) / zero);\n")));
   add(OnOnly(On::kGpu,
              Row("divergent_barrier", Stage::kValidation,
-                 "came to a barrier with " + std::to_string(ThreadsPerBlock() / 2) + " of " +
+                 "reached a barrier with " + std::to_string(ThreadsPerBlock() / 2) + " of " +
                      std::to_string(ThreadsPerBlock()) + " threads",
                  std::string(kTwice) + "  if (block.thread() % 2 == 0) block.barrier();\n")));
   add(Row("signature_disagrees_about_a_type", Stage::kValidation,
-          "took 'x' as elements of 8 bytes, and it is f32, of 4",
+          "read 'x' as elements of 8 bytes, but its type is f32 (4 bytes)",
           "  auto wide = args.tensor<const double>(0);\n"
           "  block.for_each(block.share(out.size()), "
           "[&](i64 i) { out[i] = static_cast<float>(wide[i]); });\n"));
   add(Row("signature_disagrees_about_the_arguments", Stage::kValidation,
-          "asked for argument 2, and its signature has 2 (x, out)",
+          "requested argument 2, but its signature has 2 (x, out)",
           std::string(kTwice) + "  if (args.scalar<float>(2) > 0) out[0] = 0;\n"));
   add(WithSplit("out 64",
                 Row("right_in_one_split_only", Stage::kValidation, "on one block",
                     "  const i64 begin = 64 * block.chunk();\n"
                     "  const i64 end = begin + 64 < x.size() ? begin + 64 : x.size();\n"
                     "  block.for_each({begin, end}, [&](i64 i) { out[i] = 2 * x[i]; });\n")));
-  add(Row("scratch_beyond_its_end", Stage::kValidation, "asked for scratch() up to byte",
+  add(Row("scratch_beyond_its_end", Stage::kValidation, "requested scratch() up to byte",
           std::string(kTwice) +
               "  if (block.thread() == 0) *block.scratch<float>(kScratchBytes) = 1;\n"));
   return rows;

@@ -1,7 +1,7 @@
-// Operators that must not come to serve: one row each, with its source, the stage that
-// must catch it, and a piece of what must be said.
+// A table of operators that must never serve. Each row has a source, the stage that must
+// refuse it, and a part of the expected message.
 //
-// Thread safety: the table is made once and never changes.
+// Thread safety: the table is created once and never changes.
 #ifndef RESIDENT_TESTS_OPERATORS_BAD_OPERATORS_H_
 #define RESIDENT_TESTS_OPERATORS_BAD_OPERATORS_H_
 
@@ -13,8 +13,7 @@
 
 namespace resident::testing {
 
-// The step of an install that refuses the operator: the state that the version comes to
-// before it is the one before.
+// The step of an install that refuses the operator. The version does not pass this step.
 enum class Stage { kRequest, kCompile, kInspect, kValidation };
 
 const char* StageName(Stage stage);
@@ -22,25 +21,25 @@ const char* StageName(Stage stage);
 enum class On { kBoth, kCpu, kGpu };
 
 struct BadOperator {
-  // Names the row and, unless `installed_as` does, the operator.
+  // The name of the row and, if `installed_as` is empty, of the operator.
   std::string name;
   std::string source;
   Stage stage = Stage::kValidation;
-  // A piece of the message on both engines, or on each.
+  // A part of the message, for both engines or only for the CPU's.
   std::string message = {};
-  std::string message_gpu = {};  // Empty: the same.
+  std::string message_gpu = {};  // If empty, the message is the same.
   On on = On::kBoth;
 
   std::string installed_as = {};
   std::string signature = "x: in f32[*S], out: out f32[*S]";
   std::string split = "";
-  // With the example x = 1 ... 100, out = 2 x; and with a second one, x = 13 ... 16.
+  // `example`: x = 1 ... 100, out = 2 x. `second_example`: x = 13 ... 16.
   bool example = true;
   bool second_example = false;
   uint32_t task_time_ms = 2000;
-  // Files beside the main one.
+  // Files in addition to the main one.
   std::map<std::string, std::string> files = {};
-  // Sent in place of a source.
+  // Sent instead of a source.
   std::string expression = {};
   bool object = false;
 };

@@ -1,6 +1,6 @@
-// The matrix of bad operators, installed through the real daemon: each is
-// refused at the stage that must catch it, with the reason, and the daemon
-// serves on as if nothing had been; no process is left over.
+// Installs each operator of the bad operators table through a real daemon. Each must be
+// refused at the expected stage with the expected message. The daemon must continue to
+// serve and no process may be left over.
 //
 // RESIDENT_TEST_DEVICES chooses the engine (tests/daemon/daemon.h).
 #include "tests/operators/bad_operators.h"
@@ -73,7 +73,7 @@ class BadOperatorsTest : public ::testing::TestWithParam<BadOperator> {
     auto connected = client::Client::Connect(daemon_->address());
     ASSERT_TRUE(connected.ok()) << connected.status();
     client_ = *std::move(connected);
-    // What the first install starts for good is there before anything is
+    // The first install starts processes that remain. It happens before the processes are
     // counted.
     const auto installed = client::Operators(*client_).Install(
         Installation::Source(kGoodName, "good.cc", {{"good.cc", kGoodSource}})
@@ -104,7 +104,7 @@ class BadOperatorsTest : public ::testing::TestWithParam<BadOperator> {
   static inline pid_t engine_pid_ = 0;
 };
 
-TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
+TEST_P(BadOperatorsTest, IsRefusedWhileTheDaemonKeepsServing) {
   const BadOperator& row = GetParam();
   const std::string& message = OnGpu() && !row.message_gpu.empty() ? row.message_gpu : row.message;
 
@@ -119,7 +119,7 @@ TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
   ASSERT_FALSE(installed.ok()) << "it was installed";
   EXPECT_THAT(std::string(installed.status().message()), HasSubstr("Fix: "));
   EXPECT_THAT(std::string(installed.status().message()) + "\n" + log, HasSubstr(message));
-  // It came as far as the stage before the one that must catch it.
+  // The version reached the stage before the one that must refuse it.
   const auto reached = [&](v1::VersionState state) {
     return std::find(states.begin(), states.end(), state) != states.end();
   };
@@ -131,7 +131,8 @@ TEST_P(BadOperatorsTest, IsRefusedAndTheDaemonServesOn) {
 
   ExpectServes();
   EXPECT_EQ(daemon_->engine_pid(), engine_pid_) << "the live engine was replaced";
-  EXPECT_TRUE(Eventually([] { return daemon_->LeftOver().empty(); })) << daemon_->LeftOver();
+  EXPECT_TRUE(Eventually([] { return daemon_->LeftoverProcesses().empty(); }))
+      << daemon_->LeftoverProcesses();
 }
 
 std::vector<BadOperator> RowsForThisEngine() {

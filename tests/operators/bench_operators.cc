@@ -1,16 +1,17 @@
-// What changes of operators cost, measured from outside, through the real daemon:
+// Measures the cost of operator changes from a client of a real daemon:
 //
 //   bench_operators --out=FILE.json [--changes=200] [--operators=64]    (tests/gpu/run runs it)
 //
-//   installs      to STAGED, compiled for the first time and from the cache, by step
-//   pauses        the longest gap between answers of a stream around each change of
-//                 generation, with many operators installed; beside the longest gap of
-//                 intervals of the same length without a change
-//   switches      Activate and Rollback, inside the daemon and as the caller sees them
-//   throughput    of a stream with one change of generation a second, over that without
+//   installs      time to STAGED, compiled for the first time and from the cache, by step
+//   pauses        the longest gap between the answers of a stream around each change of
+//                 generation, with many operators installed, compared with the longest gap
+//                 of intervals of the same length without a change
+//   switches      Activate and Rollback, measured inside the daemon and by the caller
+//   throughput    of a stream with one change of generation per second, compared with the
+//                 throughput without changes
 //
-// RESIDENTD and RESIDENT_TEST_DEVICES as for the tests. Ends with status 1 if an answer is
-// wrong, never because of speed.
+// Reads RESIDENTD and RESIDENT_TEST_DEVICES as the tests do. Exits with status 1 if an
+// answer is wrong, but never because of low speed.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -29,11 +30,11 @@
 #include "tests/support/bench_report.h"
 #include "tests/support/temp_folder.h"
 
-ABSL_FLAG(std::string, out, "bench_operators.json", "where the figures go");
+ABSL_FLAG(std::string, out, "bench_operators.json", "the file to write the figures to");
 ABSL_FLAG(int, operators, 64, "operators installed");
 ABSL_FLAG(int, changes, 200, "changes of generation whose pause is measured");
 ABSL_FLAG(int, switches, 1000, "activations and rollbacks");
-ABSL_FLAG(int, seconds, 10, "of each throughput run");
+ABSL_FLAG(int, seconds, 10, "duration of each throughput run");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 
 namespace resident::testing {
@@ -51,7 +52,7 @@ T Must(absl::StatusOr<T> value, const char* what) {
   return *std::move(value);
 }
 
-// out = factor * x; `nonce` makes it another content.
+// out = factor * x. `nonce` changes the content.
 Installation Times(const std::string& name, int factor, int nonce) {
   const std::string source =
       absl::StrCat("// ", nonce, "\nRESIDENT_OPERATOR(", name,
@@ -73,7 +74,7 @@ Installation Times(const std::string& name, int factor, int nonce) {
 class Bench {
  public:
   Bench()
-      // Its staging is large enough for a spare engine to validate versions.
+      // The staging is large enough for a spare engine to validate versions.
       : daemon_({"--park_after=0", "--max_installs=8", "--staging_mib=64",
                  "--state_dir=" + state_.path()}),
         client_(Must(client::Client::Connect(daemon_.address()), "connect")),
@@ -92,7 +93,8 @@ class Bench {
   }
 
  private:
-  // Returns the time until the version had this state; its steps go to `steps_us`.
+  // Returns the time until the version reached this state. Adds the durations of its steps
+  // to `steps_us`.
   double Install(Installation installation, v1::VersionState until,
                  std::map<std::string, std::vector<double>>* steps_us = nullptr) {
     installation.WaitFor(until);
@@ -112,8 +114,9 @@ class Bench {
     return Micros(Clock::now() - start).count();
   }
 
-  // Installs are minutes apart, mostly: the one before has left its place for another spare.
-  void AwaitSpareEngine() {
+  // In production, installs are usually minutes apart, so that a spare engine is ready for
+  // each.
+  void WaitForSpareEngine() {
     const auto until = Clock::now() + std::chrono::seconds(5);
     while (daemon_.Device().spare_engine_pid() == 0 && Clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -125,7 +128,7 @@ class Bench {
     std::map<std::string, std::vector<double>> steps;
     std::vector<double> fresh_us, cached_us;
     for (int i = 0; i < kInstalls; ++i) {
-      AwaitSpareEngine();
+      WaitForSpareEngine();
       fresh_us.push_back(
           Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_STAGED, &steps));
     }
@@ -142,8 +145,8 @@ class Bench {
     }
   }
 
-  // Keeps one batch of one task on its way after the other, several at once, and notes when
-  // each answer came.
+  // Sends batches of one task continuously, several in flight, and records the arrival time
+  // of each answer.
   class Answers {
    public:
     explicit Answers(client::Client& client)
@@ -169,7 +172,7 @@ class Bench {
       worker_.join();
     }
 
-    // The longest time without an answer that touches [from, to].
+    // Returns the longest time without an answer that overlaps [from, to].
     double LongestGapUs(Clock::time_point from, Clock::time_point to) {
       const std::lock_guard<std::mutex> lock(mutex_);
       double longest = 0;
@@ -189,16 +192,17 @@ class Bench {
     std::thread worker_;
   };
 
-  // The longest gaps between answers around installs, and for as long without.
+  // The longest gaps between answers during installs, and during equally long intervals
+  // without an install.
   struct Gaps {
     std::vector<double> with_us, without_us;
   };
 
-  void InstallBeside(Answers& answers, const Installation& installation, Gaps* gaps) {
+  void InstallDuring(Answers& answers, const Installation& installation, Gaps* gaps) {
     const auto start = Clock::now();
     Install(installation, v1::VERSION_STATE_STAGED);
     const auto end = Clock::now();
-    // As long again, without a change.
+    // Wait for the same duration without a change.
     std::this_thread::sleep_for(end - start + std::chrono::milliseconds(1));
     gaps->with_us.push_back(answers.LongestGapUs(start, end));
     gaps->without_us.push_back(answers.LongestGapUs(end, Clock::now()));
@@ -209,15 +213,16 @@ class Bench {
     {
       Answers answers(*client_);
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      // Two contents in turn, both cached: each install is a change of generation.
+      // Alternate between two contents, both cached: each install is a change of
+      // generation.
       Install(Times("paused", 2, 1), v1::VERSION_STATE_STAGED);
       Install(Times("paused", 2, 2), v1::VERSION_STATE_STAGED);
       for (int i = 0; i < absl::GetFlag(FLAGS_changes); ++i) {
-        InstallBeside(answers, Times("paused", 2, i % 2 + 1), &cached);
+        InstallDuring(answers, Times("paused", 2, i % 2 + 1), &cached);
       }
-      // Compiled, and tried in a validation on the same device.
+      // Compiled, and validated on the same device.
       for (int i = 0; i < kInstalls; ++i) {
-        InstallBeside(answers, Times("paused", 2, 2000 + i), &fresh);
+        InstallDuring(answers, Times("paused", 2, 2000 + i), &fresh);
       }
     }
     const std::string operators = absl::StrCat(absl::GetFlag(FLAGS_operators), " operators");
@@ -268,7 +273,7 @@ class Bench {
   void Throughput() {
     double with = 0, without = 0;
     int changes = 0;
-    for (int round = 0; round < 2; ++round) {  // In turn, so that neither has the better half.
+    for (int round = 0; round < 2; ++round) {  // Interleaved, to average out drift.
       without += StreamRate() / 2;
       std::atomic<bool> stop{false};
       std::thread changer([&] {

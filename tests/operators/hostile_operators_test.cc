@@ -1,6 +1,6 @@
-// An operator that means harm, installed through the real daemon, on the CPU engine. It behaves
-// while it is tried, and then makes whatever system call a task asks for: what is tested is what
-// the kernel answers in the process where operators run.
+// Installs a malicious operator through a real daemon on the CPU engine. It behaves well
+// during validation, and later makes any system call that a task asks for. The tests check
+// what the kernel returns for these calls in the process where operators run.
 #include <errno.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -53,9 +53,10 @@ constexpr float kMagic = 4321;
 constexpr size_t kElements = 256;
 constexpr size_t kText = 16;  // Element at which the text begins.
 
-// x: the magic number, the call's number, how often, and for each argument its kind (0: a number;
-// 1: the address of the text; 2: the address of 256 bytes) and value. out[0]: what the last call
-// returned. Otherwise out = 2 x.
+// x holds the magic number, the number of the system call, the number of repetitions, and
+// for each argument its kind (0: a number; 1: the address of the text; 2: the address of
+// 256 bytes) and its value. out[0] receives the result of the last call. For any other x,
+// out = 2 x.
 constexpr char kHostile[] = R"(#include "kernels/sdk/operator.h"
 using namespace resident;
 
@@ -85,7 +86,7 @@ RESIDENT_OPERATOR(hostile)(Block& block, const Args& args) {
                  : "+a"(result)
                  : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
                  : "rcx", "r11", "memory");
-    // A second process, if there is one now, ends.
+    // If the call made a second process, that process exits here.
     const long number = static_cast<long>(x[1]);
     if (result == 0 && (number == 56 || number == 57 || number == 58)) {
       long end = 231;
@@ -97,7 +98,7 @@ RESIDENT_OPERATOR(hostile)(Block& block, const Args& args) {
 }
 )";
 
-// An argument of a call.
+// One argument of a system call.
 struct Argument {
   float kind = 0;
   float value = 0;
@@ -134,7 +135,7 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-std::vector<pid_t> ChildrenOf(pid_t pid) {
+std::vector<pid_t> ListChildren(pid_t pid) {
   std::vector<pid_t> children;
   for (const auto& task :
        std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
@@ -147,7 +148,7 @@ std::vector<pid_t> ChildrenOf(pid_t pid) {
 class HostileOperatorsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    setenv("RESIDENT_TEST_SECRET", "known to the front end alone", 1);
+    setenv("RESIDENT_TEST_SECRET", "only in the front end's environment", 1);
     folder_ = std::make_unique<TempFolder>("resident-hostile");
     state_ = folder_->path() + "/state";
     key_ = folder_->path() + "/tls.key";
@@ -175,7 +176,7 @@ class HostileOperatorsTest : public ::testing::Test {
     if (!HasSyscallFilters()) GTEST_SKIP() << "this kernel has no seccomp filters";
   }
 
-  // What the kernel returned to the operator.
+  // Makes the system call in the operator and returns the kernel's result.
   static int Make(const Call& call) {
     std::vector<float> x(kElements);
     x[0] = kMagic;
@@ -217,12 +218,12 @@ class HostileOperatorsTest : public ::testing::Test {
   static inline pid_t engine_ = 0;
 };
 
-// The operator does make system calls: what is refused below is refused by the kernel.
-TEST_F(HostileOperatorsTest, TheOperatorCallsTheSystem) {
+// The operator can make system calls, so the kernel itself refuses the calls below.
+TEST_F(HostileOperatorsTest, TheOperatorCanMakeSystemCalls) {
   EXPECT_EQ(Make({"getpid", SYS_getpid, {}}), engine_);
 }
 
-TEST_F(HostileOperatorsTest, NoFileIsOpened) {
+TEST_F(HostileOperatorsTest, CannotOpenFiles) {
   const pid_t front_end = daemon_->pid();
   std::vector<Call> calls;
   std::vector<std::string> paths = {key_,
@@ -245,7 +246,7 @@ TEST_F(HostileOperatorsTest, NoFileIsOpened) {
   ExpectRefused(calls);
 }
 
-TEST_F(HostileOperatorsTest, NoFileIsChanged) {
+TEST_F(HostileOperatorsTest, CannotChangeFiles) {
   const std::string planted = state_ + "/planted";
   ExpectRefused({
       Open(planted, O_WRONLY | O_CREAT),
@@ -271,12 +272,12 @@ TEST_F(HostileOperatorsTest, NoFileIsChanged) {
   EXPECT_FALSE(std::filesystem::exists(planted));
 }
 
-TEST_F(HostileOperatorsTest, NoNetworkIsReached) {
+TEST_F(HostileOperatorsTest, CannotReachTheNetwork) {
   ExpectRefused({
-      {"socket of IPv4", SYS_socket, {AF_INET, SOCK_STREAM, 0}},
-      {"socket of IPv6", SYS_socket, {AF_INET6, SOCK_DGRAM, 0}},
-      {"socket of the machine", SYS_socket, {AF_UNIX, SOCK_STREAM, 0}},
-      {"socket of netlink", SYS_socket, {AF_NETLINK, SOCK_RAW, 0}},
+      {"IPv4 socket", SYS_socket, {AF_INET, SOCK_STREAM, 0}},
+      {"IPv6 socket", SYS_socket, {AF_INET6, SOCK_DGRAM, 0}},
+      {"Unix socket", SYS_socket, {AF_UNIX, SOCK_STREAM, 0}},
+      {"netlink socket", SYS_socket, {AF_NETLINK, SOCK_RAW, 0}},
       {"socketpair", SYS_socketpair, {AF_UNIX, SOCK_STREAM, 0, kRoom}},
       {"connect", SYS_connect, {4, kRoom, 16}},
       {"bind", SYS_bind, {4, kRoom, 2}},
@@ -286,14 +287,14 @@ TEST_F(HostileOperatorsTest, NoNetworkIsReached) {
   });
 }
 
-TEST_F(HostileOperatorsTest, NoOtherProcessIsReached) {
+TEST_F(HostileOperatorsTest, CannotReachOtherProcesses) {
   const double front_end = daemon_->pid();
   ExpectRefused({
       {"ptrace", SYS_ptrace, {0x4206, front_end, 0, 0}},
       {"process_vm_readv", SYS_process_vm_readv, {front_end, kRoom, 1, kRoom, 1, 0}},
       {"process_vm_writev", SYS_process_vm_writev, {front_end, kRoom, 1, kRoom, 1, 0}},
       {"kill", SYS_kill, {front_end, 0}},
-      {"kill of all", SYS_kill, {-1, 0}},
+      {"kill of all processes", SYS_kill, {-1, 0}},
       {"tkill", SYS_tkill, {front_end, 0}},
       {"tgkill", SYS_tgkill, {front_end, front_end, 0}},
       {"rt_sigqueueinfo", SYS_rt_sigqueueinfo, {front_end, 0, kRoom}},
@@ -306,7 +307,7 @@ TEST_F(HostileOperatorsTest, NoOtherProcessIsReached) {
       {"sched_setscheduler", SYS_sched_setscheduler, {front_end, SCHED_IDLE, kRoom}},
       {"process_madvise", SYS_process_madvise, {3, kRoom, 1, 0, 0}},
       {"F_SETOWN", SYS_fcntl, {4, F_SETOWN, front_end}},
-      {"input for a terminal", SYS_ioctl, {0, TIOCSTI, kRoom}},
+      {"TIOCSTI", SYS_ioctl, {0, TIOCSTI, kRoom}},
       {"shmget", SYS_shmget, {0, 4096, 0600}},
       {"shmat", SYS_shmat, {0, 0, 0}},
       {"msgget", SYS_msgget, {0, 0600}},
@@ -315,7 +316,7 @@ TEST_F(HostileOperatorsTest, NoOtherProcessIsReached) {
   });
 }
 
-TEST_F(HostileOperatorsTest, NoProgramIsStarted) {
+TEST_F(HostileOperatorsTest, CannotStartPrograms) {
   ExpectRefused({
       {"execve", SYS_execve, {kTextAt, 0, 0}, "/bin/true"},
       {"execveat", SYS_execveat, {AT_FDCWD, kTextAt, 0, 0, 0}, "/bin/true"},
@@ -326,7 +327,7 @@ TEST_F(HostileOperatorsTest, NoProgramIsStarted) {
   });
 }
 
-TEST_F(HostileOperatorsTest, NoInterfaceOfTheKernelIsOpen) {
+TEST_F(HostileOperatorsTest, CannotUseOtherKernelInterfaces) {
   ExpectRefused({
       {"bpf", SYS_bpf, {0, kRoom, 32}},
       {"keyctl", SYS_keyctl, {0, -3, 0}},
@@ -347,9 +348,10 @@ TEST_F(HostileOperatorsTest, NoInterfaceOfTheKernelIsOpen) {
   });
 }
 
-// A process gets what it needs of the front end's environment, which may have secrets.
+// A child process receives only the variables that it needs from the front end's
+// environment, which may contain secrets.
 TEST_F(HostileOperatorsTest, ChildrenDoNotGetTheEnvironment) {
-  const std::vector<pid_t> children = ChildrenOf(daemon_->pid());
+  const std::vector<pid_t> children = ListChildren(daemon_->pid());
   ASSERT_THAT(children, Not(IsEmpty()));
   for (const pid_t child : children) {
     EXPECT_THAT(ReadFile(absl::StrCat("/proc/", child, "/environ")),
@@ -364,12 +366,12 @@ int OomScore(pid_t pid) {
   return atoi(ReadFile(absl::StrCat("/proc/", pid, "/oom_score_adj")).c_str());
 }
 
-TEST_F(HostileOperatorsTest, CompilersEndFirstWhenMemoryRunsOut) {
+TEST_F(HostileOperatorsTest, CompilersAreKilledFirstWhenMemoryRunsOut) {
   const int own = OomScore(daemon_->pid());
   EXPECT_EQ(own, OomScore(getpid()));
   EXPECT_EQ(OomScore(engine_), std::max(own, kEngineOomScore));
   bool compiler = false;
-  for (const pid_t child : ChildrenOf(daemon_->pid())) {
+  for (const pid_t child : ListChildren(daemon_->pid())) {
     if (!absl::StrContains(ReadFile(absl::StrCat("/proc/", child, "/cmdline")), "compile")) {
       continue;
     }
@@ -379,8 +381,8 @@ TEST_F(HostileOperatorsTest, CompilersEndFirstWhenMemoryRunsOut) {
   EXPECT_TRUE(compiler) << "no compiler waits";
 }
 
-// Both the standard output and the standard error of an engine.
-TEST_F(HostileOperatorsTest, TheLogIsNeitherForgedNorFlooded) {
+// Checks both the standard output and the standard error of an engine.
+TEST_F(HostileOperatorsTest, CannotForgeOrFloodTheLog) {
   const std::string forged = "\nresidentd: forged line\n";
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
     EXPECT_EQ(Make({"write",
@@ -391,7 +393,7 @@ TEST_F(HostileOperatorsTest, TheLogIsNeitherForgedNorFlooded) {
               static_cast<int>(forged.size()));
   }
   EXPECT_TRUE(Eventually([&] { return absl::StrContains(daemon_->Output(), "forged line"); }));
-  // Whatever was dropped is reported once the next line may be.
+  // The number of dropped lines is reported before the next line that is not dropped.
   const std::string last = "the last one\n";
   EXPECT_TRUE(Eventually([&] {
     Make({"write", SYS_write, {STDERR_FILENO, kTextAt, static_cast<double>(last.size())}, last});
@@ -405,12 +407,13 @@ TEST_F(HostileOperatorsTest, TheLogIsNeitherForgedNorFlooded) {
     EXPECT_TRUE(absl::StartsWith(line, "residentd: engine of device 0: residentd: forged line"))
         << line;
   }
-  // Of 6,000; more only where writing them took long.
+  // Out of 6,000 lines. It is more than one burst only if writing them took long.
   EXPECT_LE(lines, 3 * ChildOutput::kBurstLines);
   EXPECT_THAT(output, HasSubstr(" lines were dropped)"));
 }
 
-// The calling process, and what it executes later, has no capabilities from now on.
+// Removes all capabilities from the calling process and from programs that it executes
+// later.
 bool DropCapabilities() {
   for (int capability = 0; capability <= CAP_LAST_CAP; ++capability) {
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno != EINVAL) return false;
@@ -424,7 +427,8 @@ bool ClearCapabilities() {
   return syscall(SYS_capset, &header, none) == 0;
 }
 
-// What another process of the same user gets when it opens the file; 0: it is open.
+// Opens the file in another process of the same user. Returns the error number, or 0 on
+// success.
 int OpenAsAnotherProcess(const std::string& path) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -436,9 +440,10 @@ int OpenAsAnotherProcess(const std::string& path) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 254;
 }
 
-// Every daemon that this program starts from here on has no capabilities. As for a daemon that is
-// not root's, what protects its memory from its user's other processes is that it is not dumpable.
-TEST(FrontEndTest, ItsMemoryIsClosedToOtherProcessesOfItsUser) {
+// Every daemon that this program starts from here on has no capabilities. The daemon is not
+// dumpable, and this alone protects its memory from other processes of its user, as for a
+// daemon that does not run as root.
+TEST(FrontEndTest, OtherProcessesOfTheUserCannotReadItsMemory) {
   if (geteuid() == 0) {
     bool dropped = false;
     RunOnProcessThread([&] { dropped = DropCapabilities(); });
@@ -450,7 +455,7 @@ TEST(FrontEndTest, ItsMemoryIsClosedToOtherProcessesOfItsUser) {
   EXPECT_EQ(OpenAsAnotherProcess(folder + "/mem"), EACCES);
   EXPECT_EQ(OpenAsAnotherProcess(folder + "/environ"), EACCES);
   EXPECT_EQ(OpenAsAnotherProcess(folder + "/maps"), EACCES);
-  // It goes on to start compilers and engines, and to read what it needs of itself.
+  // The daemon can still start compilers and engines, and read its own files in /proc.
   auto connected = client::Client::Connect(daemon.address());
   ASSERT_TRUE(connected.ok()) << connected.status();
   const auto installed =

@@ -1,5 +1,6 @@
-// The life of an installed operator in the real daemon: staged, active, on trial, rolled
-// back, quarantined, removed; and that every answer names the version that gave it.
+// Tests the life cycle of an installed operator in a real daemon: staged, active, on trial,
+// rolled back, quarantined and removed. Every answer must contain the version that computed
+// it.
 #include <signal.h>
 
 #include <cmath>
@@ -25,11 +26,11 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr float kPoison = 42;  // What makes some versions misbehave.
+constexpr float kPoison = 42;  // Makes some versions misbehave.
 constexpr char kFailsSometimes[] =
     "if (x[i] == 42.0f) block.fail(resident::CompletionStatus::kInternal);";
 
-// out = factor * x. With `twist`: code that runs for each element, before it is written.
+// out = factor * x. `twist` is code that runs for each element before it is written.
 std::string TimesSource(const std::string& name, int factor, const std::string& twist = "") {
   return absl::StrCat("RESIDENT_OPERATOR(", name,
                       ")(resident::Block& block, const resident::Args& args) {\n"
@@ -39,7 +40,7 @@ std::string TimesSource(const std::string& name, int factor, const std::string& 
                       twist, "\n    out[i] = ", factor, ".0f * x[i];\n  });\n}\n");
 }
 
-// A twist that never returns, and that no compiler takes away.
+// A twist that never returns and that compilers do not optimize away.
 constexpr char kForever[] =
     "volatile float* const forever = out.data(); while (true) *forever = 1;";
 
@@ -80,9 +81,10 @@ class LifecycleTest : public ::testing::Test {
     return installed.ok() ? *installed : v1::InstallResponse();
   }
 
-  // Calls the operator with x; expects factor * x from this version.
-  void ExpectServes(const std::string& name, uint32_t version, float factor, uint32_t asked = 0) {
-    const RunOutcome outcome = client_.Run(Call(name, 3, asked));
+  // Calls the operator with x = 3. Expects 3 * factor from this version.
+  void ExpectServes(const std::string& name, uint32_t version, float factor,
+                    uint32_t requested = 0) {
+    const RunOutcome outcome = client_.Run(Call(name, 3, requested));
     ASSERT_TRUE(outcome.all_ok()) << outcome.message();
     EXPECT_EQ(outcome.result.version(), version);
     EXPECT_EQ(Floats(outcome.result), std::vector<float>{3 * factor});
@@ -94,7 +96,7 @@ class LifecycleTest : public ::testing::Test {
     return op.ok() ? *op : v1::Operator();
   }
 
-  std::string StateOf(const std::string& name, uint32_t version) {
+  std::string ReadState(const std::string& name, uint32_t version) {
     const v1::Operator op = Describe(name);
     for (const v1::OperatorVersion& candidate : op.versions()) {
       if (candidate.version() == version) return candidate.state();
@@ -102,7 +104,8 @@ class LifecycleTest : public ::testing::Test {
     return "unknown";
   }
 
-  // Whether the operator has such an event; the newest of its kind goes to `event`.
+  // Returns whether the operator has an event of this kind, and stores the newest one in
+  // `event`.
   bool HasEvent(const std::string& name, v1::OperatorEvent::Kind kind,
                 v1::OperatorEvent* event = nullptr) {
     const auto events = operators_->Audit(name, 1000);
@@ -121,7 +124,7 @@ class LifecycleTest : public ::testing::Test {
   std::unique_ptr<client::Operators> operators_;
 };
 
-TEST_F(LifecycleTest, AStagedVersionServesWhenItIsActivatedAndNotBefore) {
+TEST_F(LifecycleTest, AStagedVersionServesOnlyAfterItIsActivated) {
   const auto staged = MustInstall(Times("times", 2), v1::VERSION_STATE_STAGED);
   EXPECT_EQ(staged.version(), 1u);
   const RunOutcome early = client_.Run(Call("times", 3));
@@ -134,7 +137,7 @@ TEST_F(LifecycleTest, AStagedVersionServesWhenItIsActivatedAndNotBefore) {
 
   MustInstall(Times("times", 3));
   ExpectServes("times", 2, 3);
-  ExpectServes("times", 1, 2, /*asked=*/1);  // By its number, while it is in the kernel.
+  ExpectServes("times", 1, 2, /*requested=*/1);  // By its number, while the kernel contains it.
   const auto back = operators_->Rollback("times");
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->version(), 1u);
@@ -142,7 +145,7 @@ TEST_F(LifecycleTest, AStagedVersionServesWhenItIsActivatedAndNotBefore) {
   ExpectServes("times", 1, 2);
 }
 
-TEST_F(LifecycleTest, WhatDoesNotCompileIsSaidWithTheUsersOwnLine) {
+TEST_F(LifecycleTest, ACompileErrorNamesTheUsersLine) {
   std::string log;
   Installation broken = Times("broken", 1, "int unfinished = ;");
   const auto installed = operators_->Install(broken, [&](const v1::InstallResponse& progress) {
@@ -150,14 +153,14 @@ TEST_F(LifecycleTest, WhatDoesNotCompileIsSaidWithTheUsersOwnLine) {
     return true;
   });
   EXPECT_EQ(installed.status().code(), absl::StatusCode::kInvalidArgument);
-  // The line of the file sent, as g++ or as NVRTC writes it.
+  // The line of the submitted file, in the format of g++ or of NVRTC.
   EXPECT_THAT(log, AnyOf(HasSubstr("times.cc:5"), HasSubstr("times.cc(5)")));
   EXPECT_FALSE(connection_->DescribeOperator("broken").ok());
   v1::OperatorEvent rejected;
   EXPECT_TRUE(HasEvent("broken", v1::OperatorEvent::KIND_REJECTED, &rejected));
 }
 
-TEST_F(LifecycleTest, AWrongResultIsFoundBeforeItServes) {
+TEST_F(LifecycleTest, AWrongResultIsFoundBeforeTheVersionServes) {
   Installation wrong = Times("wrong", 3);
   wrong.Add(client::Example().Value(std::vector<float>{1, 2}).Value(std::vector<float>{2, 4}));
   const auto installed = operators_->Install(wrong);
@@ -171,12 +174,12 @@ TEST_F(LifecycleTest, AnExampleWithoutOutputsIsComparedWithTheActiveVersion) {
   Installation other = Times("same", 3);
   other.Add(client::Example().Value(std::vector<float>{1, 2}).Output(v1::DTYPE_F32, {2}));
   EXPECT_EQ(operators_->Install(other).status().code(), absl::StatusCode::kInvalidArgument);
-  Installation equal = Times("same", 2, "// The same, in other words.");
+  Installation equal = Times("same", 2, "// The same function with different text.");
   equal.Add(client::Example().Value(std::vector<float>{1, 2}).Output(v1::DTYPE_F32, {2}));
   EXPECT_EQ(MustInstall(equal).version(), 2u);
 }
 
-TEST_F(LifecycleTest, WhatIsExpectedOfAnInoutIsHeldAgainstIt) {
+TEST_F(LifecycleTest, TheExpectedDataOfAnInoutIsCompared) {
   Installation doubles = Installation::Source("doubles", "doubles.cc", {{"doubles.cc", R"(
 RESIDENT_OPERATOR(doubles)(resident::Block& block, const resident::Args& args) {
   auto x = args.tensor<float>(0);
@@ -193,7 +196,7 @@ RESIDENT_OPERATOR(doubles)(resident::Block& block, const resident::Args& args) {
   Installation right = doubles;
   right.Add(client::Example().InOut(std::vector<float>{1, 2}, std::vector<float>{2, 4}));
   EXPECT_EQ(MustInstall(right).version(), 1u);
-  // Data of twice the size is an inout's alone.
+  // Only the data of an inout may have twice the size.
   Installation times = Times("times", 2);
   times.Add(client::Example()
                 .InOut(std::vector<float>{1, 2}, std::vector<float>{2, 4})
@@ -225,7 +228,7 @@ TEST_F(LifecycleTest, BuiltInOperatorsDoNotChange) {
   EXPECT_TRUE(client_.Run(SmallAdd()).all_ok());
 }
 
-TEST_F(LifecycleTest, InstallsAtOnceAllCome) {
+TEST_F(LifecycleTest, ConcurrentInstallsAllSucceed) {
   constexpr int kCount = 6;
   std::vector<std::thread> threads;
   std::vector<absl::Status> outcomes(kCount);
@@ -243,17 +246,17 @@ TEST_F(LifecycleTest, InstallsAtOnceAllCome) {
   }
 }
 
-TEST_F(LifecycleTest, ARemovedOperatorIsGoneAndItsNameIsFree) {
+TEST_F(LifecycleTest, ARemovedOperatorDoesNotServeAndItsNameIsFree) {
   MustInstall(Times("times", 2));
   const auto removed = operators_->Remove("times");
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(client_.Run(Call("times", 1)).call.error_code(), grpc::StatusCode::NOT_FOUND);
-  // Versions are not numbered twice.
+  // Version numbers are never reused.
   EXPECT_EQ(MustInstall(Times("times", 5)).version(), 2u);
   ExpectServes("times", 2, 5);
 }
 
-TEST_F(LifecycleTest, BytecodeIsAnOperatorAtOnce) {
+TEST_F(LifecycleTest, BytecodeCanBeInstalled) {
   const std::string program({0x22, 0, 0, 0, 0x00});  // MUL R0, R0, R0; HALT.
   Installation flux = Installation::Bytecode("square", program);
   flux.WaitFor(v1::VERSION_STATE_ACTIVE);
@@ -270,7 +273,7 @@ TEST_F(LifecycleTest, BytecodeIsAnOperatorAtOnce) {
   EXPECT_EQ(Integers(outcome.result.flux().registers()), std::vector<int32_t>{36});
 }
 
-TEST_F(LifecycleTest, TrafficGoesToTheStandbyInItsShareAndNoMore) {
+TEST_F(LifecycleTest, TheStandbyReceivesExactlyItsShareOfTraffic) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 3), v1::VERSION_STATE_STAGED);
   const auto promoted = operators_->Promote("times", /*shadow=*/0, /*traffic=*/25);
@@ -287,7 +290,7 @@ TEST_F(LifecycleTest, TrafficGoesToTheStandbyInItsShareAndNoMore) {
   for (int i = 0; i < 20; ++i) ExpectServes("times", 1, 2);
 }
 
-TEST_F(LifecycleTest, AShadowIsComparedAndNeverAnswers) {
+TEST_F(LifecycleTest, AShadowResultIsComparedAndNeverReturned) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 2, "if (x[i] > 100.0f) { out[i] = 0; return; }"),
               v1::VERSION_STATE_STAGED);
@@ -300,7 +303,8 @@ TEST_F(LifecycleTest, AShadowIsComparedAndNeverAnswers) {
     EXPECT_EQ(outcome.result.version(), 1u);
     EXPECT_EQ(Floats(outcome.result)[0], 2 * x);
   }
-  // Also what a buffer holds is compared, and stays the active version's.
+  // The contents of buffers are also compared, and the buffer keeps the active version's
+  // result.
   uint64_t buffer = 0;
   ASSERT_TRUE(client_.Allocate(1, &buffer).ok());
   v1::Batch batch = Tasks("times", 1);
@@ -316,7 +320,7 @@ TEST_F(LifecycleTest, AShadowIsComparedAndNeverAnswers) {
   EXPECT_EQ(trial.shadow_mismatches(), 3u);
 }
 
-TEST_F(LifecycleTest, AVersionThatFailsItsTasksIsRolledBackByItself) {
+TEST_F(LifecycleTest, AVersionThatFailsTasksIsRolledBackAutomatically) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
   ChangeOptions bake;
@@ -334,7 +338,7 @@ TEST_F(LifecycleTest, AVersionThatFailsItsTasksIsRolledBackByItself) {
   ExpectServes("times", 1, 2);
 }
 
-TEST_F(LifecycleTest, ARegressionOnlyWarnsWhereThatIsAsked) {
+TEST_F(LifecycleTest, ARegressionOnlyWarnsIfSoConfigured) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
   ChangeOptions bake;
@@ -348,13 +352,13 @@ TEST_F(LifecycleTest, ARegressionOnlyWarnsWhereThatIsAsked) {
   EXPECT_EQ(Describe("times").active_version(), 2u);
 }
 
-// A task of another operator keeps the device from changing for as long as it runs.
+// While a task of another operator runs, the generation of the device cannot change.
 class ParkDeadlineTest : public LifecycleTest {
  protected:
   ParkDeadlineTest() : LifecycleTest({"--park_deadline=300ms", "--task_time_limit=0"}) {}
 };
 
-TEST_F(ParkDeadlineTest, AVersionThatFindsNoPlaceInTimeIsNotToBlame) {
+TEST_F(ParkDeadlineTest, AVersionThatIsNotLoadedInTimeIsNotRejected) {
   uint64_t buffer = 0;
   ASSERT_TRUE(client_.Allocate(1, &buffer).ok());
   RunOutcome blocked;
@@ -376,13 +380,13 @@ TEST_F(ParkDeadlineTest, AVersionThatFindsNoPlaceInTimeIsNotToBlame) {
   EXPECT_FALSE(blocked.all_ok());
 }
 
-// Nothing but the install's withdrawal ends this within a minute.
+// Only the cancellation of the install can end this validation within a minute.
 class HangingValidationTest : public LifecycleTest {
  protected:
   HangingValidationTest() : LifecycleTest({"--drain_timeout=1h"}) {}
 };
 
-TEST_F(HangingValidationTest, ADaemonThatIsToStopDoesNotWaitForAValidation) {
+TEST_F(HangingValidationTest, AStoppingDaemonDoesNotWaitForAValidation) {
   Installation hangs = Times("hangs", 1, kForever);
   const auto installed = operators_->Install(hangs, [&](const v1::InstallResponse& progress) {
     if (progress.state() == v1::VERSION_STATE_INSPECTED) daemon_.Kill(SIGTERM);
@@ -399,7 +403,7 @@ class ProductionFaultTest : public LifecycleTest {
  protected:
   ProductionFaultTest() : LifecycleTest({"--task_time_limit=500ms", "--park_after=0"}) {}
 
-  // Installs a good version and one that misbehaves for kPoison only.
+  // Installs a good version and a version that misbehaves only for kPoison.
   void InstallGoodAndBad(const std::string& misbehave) {
     MustInstall(Times("times", 2));
     MustInstall(
@@ -415,7 +419,7 @@ class ProductionFaultTest : public LifecycleTest {
     EXPECT_EQ(guilty.result.version(), 2u);
     ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
     ExpectServes("times", 1, 2);
-    EXPECT_EQ(StateOf("times", 2), "quarantined");
+    EXPECT_EQ(ReadState("times", 2), "quarantined");
     v1::OperatorEvent event;
     ASSERT_TRUE(HasEvent("times", v1::OperatorEvent::KIND_QUARANTINED, &event));
     EXPECT_EQ(event.version(), 2u);
@@ -440,7 +444,7 @@ TEST_F(ProductionFaultTest, AVersionThatNeverReturnsIsQuarantined) {
   ExpectQuarantined();
 }
 
-TEST_F(ProductionFaultTest, WithoutAVersionBeforeTheOperatorSaysWhyItDoesNotServe) {
+TEST_F(ProductionFaultTest, WithoutAnEarlierVersionTheErrorIsQuarantined) {
   MustInstall(Times(
       "times", 3,
       absl::StrCat("if (x[i] == ", kPoison, ".0f) *reinterpret_cast<volatile float*>(16) = 1;")));
@@ -450,11 +454,11 @@ TEST_F(ProductionFaultTest, WithoutAVersionBeforeTheOperatorSaysWhyItDoesNotServ
   const RunOutcome after = client_.Run(Call("times", 1));
   EXPECT_EQ(after.call.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(after.message(), HasSubstr("quarantined"));
-  // Everybody else is served.
+  // Other operators still serve.
   EXPECT_TRUE(client_.Run(SmallAdd()).all_ok());
 }
 
-TEST_F(ProductionFaultTest, AKilledEngineComesBackWithTheSameVersions) {
+TEST_F(ProductionFaultTest, AKilledEngineIsReplacedWithTheSameVersions) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 3));
   const pid_t engine = daemon_.engine_pid();

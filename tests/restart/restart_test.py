@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a daemon with --state_dir knows again after it was killed, at any moment.
+"""Tests what a daemon with --state_dir restores after it was killed at any point.
 
 The last line is `N passed, N failed`.
 """
@@ -17,8 +17,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "cli")]
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
 
-# More crash points than a start with an install has: a guard against an endless test.
-MOST_CRASH_POINTS = 400
+# More crash points than a start with an install has. It bounds the loop of the tests.
+MAX_CRASH_POINTS = 400
 
 
 class Restart(unittest.TestCase):
@@ -29,13 +29,13 @@ class Restart(unittest.TestCase):
         self.state = self.folder / "state"
 
     def start(self, crash_point=None):
-        """A daemon on the state folder; None if it was killed while it started."""
+        """Starts a daemon on the state folder. Returns None if it was killed during its start."""
         if crash_point is not None:
             os.environ["RESIDENTD_CRASH_POINT"] = str(crash_point)
         try:
             daemon = daemons.Daemon("--state_dir=" + str(self.state))
         except RuntimeError as error:
-            # It says nothing when it is killed; anything else is a start that failed.
+            # A killed daemon prints no error. Any error means that the start failed.
             if crash_point is None or "Fix:" in str(error):
                 raise
             return None
@@ -54,15 +54,15 @@ class Restart(unittest.TestCase):
         return result
 
     def served(self, daemon):
-        """The version that serves, and what it multiplies by."""
-        said = self.ok(daemon.ctl("run", "times", "x=1", "--json")).json
-        return said["version"], said["outputs"]["out"]["values"][0]
+        """Returns the serving version and the factor by which it multiplies."""
+        result = self.ok(daemon.ctl("run", "times", "x=1", "--json")).json
+        return result["version"], result["outputs"]["out"]["values"][0]
 
     def install(self, daemon, factor):
         return daemon.ctl("ops", "install", "times", "--expr", "x * {}".format(factor),
                           "--wait=active")
 
-    def test_a_killed_daemon_comes_back_with_operators_buffers_and_audit(self):
+    def test_a_killed_daemon_restores_operators_buffers_and_audit(self):
         daemon = self.start()
         for factor in (2, 3):
             self.ok(self.install(daemon, factor))
@@ -90,24 +90,25 @@ class Restart(unittest.TestCase):
         self.assertEqual(out.read_bytes(), bytes(16))
         self.assertNotEqual(daemon.ctl("buffers", "download", freed, out).code, 0)
         self.assertIn("weights", self.ok(daemon.ctl("buffers", "list")).out)
-        # The audit log goes on behind what was there.
+        # The audit log continues after the old events.
         before = audit["events"] if isinstance(audit, dict) else audit
         after = daemon.ctl("ops", "audit", "--json").json
         after = after["events"] if isinstance(after, dict) else after
         self.assertEqual(after[-len(before):], before)
-        # So do the numbers of generations; the start's own says what it brought back.
+        # The numbers of generations continue too. The first event of the new start gives
+        # the number of restored versions.
         restored, last = [event for event in after if event["kind"] == "generation"][:2]
         self.assertGreater(int(restored["generation"]), int(last["generation"]))
         self.assertEqual(restored["message"], "2 versions restored")
-        # The standby is loaded too, and serves at once.
+        # The standby is also loaded, so that it can serve immediately.
         self.ok(daemon.ctl("ops", "activate", "times"))
         self.assertEqual(self.served(daemon), (2, 3.0))
-        # The number of a version that was removed is not used again.
+        # The number of a removed version is not used again.
         self.assertIn("version 2",
                       self.ok(daemon.ctl("ops", "install", "gone", "--expr", "x + 2")).out)
         daemon.stop()
 
-    def test_a_second_daemon_is_refused_and_told_who_has_the_folder(self):
+    def test_a_second_daemon_on_the_folder_is_refused(self):
         daemon = self.start()
         with self.assertRaisesRegex(RuntimeError, "pid {}".format(daemon.process.pid)):
             self.start()
@@ -116,20 +117,23 @@ class Restart(unittest.TestCase):
     def kill_at_each_crash_point(self, serves, install, served):
         """Kills a daemon at each crash point of a start and an install in turn.
 
-        `serves`: (version, what it computes) at first. `install(daemon, n)` makes a version
-        serve that computes what it returns beside its result; `served(daemon)` asks.
+        `serves` is the (version, result) that serves at first. `install(daemon, n)` installs
+        and activates a version, and returns its output and the result that the version
+        computes. `served(daemon)` returns the (version, result) that serves.
         """
         kills = 0
-        for point in range(1, MOST_CRASH_POINTS):
+        for point in range(1, MAX_CRASH_POINTS):
             with self.subTest(crash_point=point):
                 daemon = self.start(crash_point=point)
                 if daemon is None:  # Killed while it read the folder.
                     kills += 1
                     continue
-                # What served when the daemon before was killed.
+                # The daemon restored the version that served when the previous daemon was
+                # killed.
                 self.assertEqual(served(daemon), serves)
                 installed, computes = install(daemon, point)
-                # Whoever is killed is dead before the connection ends, but not yet reaped.
+                # A killed daemon is dead before its connections close, but may not be
+                # reaped yet.
                 if installed.code != 0:
                     daemon.process.wait(daemons.COMMAND_TIMEOUT_S)
                 if daemon.process.poll() is None:
@@ -146,15 +150,16 @@ class Restart(unittest.TestCase):
                     self.assertEqual(now[1], computes)
                     self.assertGreater(now[0], serves[0])
                 elif installed.code == 0:
-                    self.fail("an install that was answered is gone")
+                    self.fail("the version of a successful install is missing")
                 serves = now
         else:
-            self.fail("the install never came to its end")
+            self.fail("the install was killed at every crash point")
         return kills
 
     def test_killed_at_every_durable_write_of_an_install_of_native_code(self):
         def install(daemon, point):
-            # One of two that were compiled before: this is about what is written.
+            # Alternates between two versions that are already compiled: this test is about
+            # the writes.
             factor = 2 + point % 2
             return self.install(daemon, factor), float(factor)
 
@@ -175,8 +180,8 @@ class Restart(unittest.TestCase):
                               "--wait=active"), number
 
         def served(daemon):
-            said = self.ok(daemon.ctl("flux", "run", "--operator=rule", "--json")).json
-            return said["version"], said["registers"]["R0"]
+            result = self.ok(daemon.ctl("flux", "run", "--operator=rule", "--json")).json
+            return result["version"], result["registers"]["R0"]
 
         daemon = self.start()
         self.ok(install(daemon, 0)[0])

@@ -12,9 +12,9 @@ namespace resident::soak {
 namespace {
 
 constexpr int kTries = 50;
-// Keys that come again, so that some installs find their objects in the cache.
+// These keys repeat, so that some installs find their objects in the cache.
 constexpr uint32_t kKeysThatRepeat = 8;
-// Keys that come once are others with each seed.
+// Keys that do not repeat differ between seeds.
 constexpr uint32_t kSeedsApart = 100;
 constexpr uint32_t kKeysOfSeed = 500;
 
@@ -42,7 +42,7 @@ void ExpectedEvents::Check(const std::vector<v1::OperatorEvent>& events, Finding
     switch (event.kind()) {
       case v1::OperatorEvent::KIND_QUARANTINED:
         if (--quarantines[{event.operator_(), event.version()}] < 0) {
-          findings.Violation("nothing went wrong, and there is a " + Text(event));
+          findings.Violation("unexpected quarantine: " + Text(event));
         }
         break;
       case v1::OperatorEvent::KIND_INSTALLED:
@@ -54,7 +54,7 @@ void ExpectedEvents::Check(const std::vector<v1::OperatorEvent>& events, Finding
         if (found == missing.end() || found->second.kind != event.kind() ||
             found->second.name != event.operator_() ||
             (found->second.version != 0 && found->second.version != event.version())) {
-          findings.Violation("nobody commanded the " + Text(event));
+          findings.Violation("no command for the event " + Text(event));
         } else {
           missing.erase(found);
         }
@@ -65,22 +65,23 @@ void ExpectedEvents::Check(const std::vector<v1::OperatorEvent>& events, Finding
     }
   }
   for (const auto& [at, expected] : missing) {
-    findings.Violation(absl::StrCat(
-        "commanded, and not among the events: ", v1::OperatorEvent::Kind_Name(expected.kind),
-        " of ", expected.name, " version ", expected.version, ", revision ", at));
+    findings.Violation(
+        absl::StrCat("missing event of a command: ", v1::OperatorEvent::Kind_Name(expected.kind),
+                     " of ", expected.name, " version ", expected.version, ", revision ", at));
   }
 }
 
-bool AwaitEngine(const World& world, pid_t than) {
+bool WaitForEngine(const World& world, pid_t other_than) {
   return testing::Eventually([&] {
     const v1::DeviceStatus device = world.daemon->Device();
     if (device.state() == v1::DeviceStatus::STATE_UNHEALTHY) {
-      // Broken more often in a minute than any engine ought to: as an operator would.
+      // The engine failed too often in a minute. Resume the device, as an operator of the
+      // daemon would.
       world.findings->Count("devices given up and resumed");
       world.client->Resume(0).IgnoreError();
       return false;
     }
-    return device.engine_pid() != 0 && device.engine_pid() != than &&
+    return device.engine_pid() != 0 && device.engine_pid() != other_than &&
            device.state() == v1::DeviceStatus::STATE_RESIDENT;
   });
 }
@@ -101,7 +102,7 @@ void Changes::Failed(const std::string& what, const absl::Status& status) {
 uint32_t Changes::NextKey() {
   if (random_() % 2 == 0) return 1 + static_cast<uint32_t>(random_() % kKeysThatRepeat);
   ++last_key_;
-  return kKeysThatRepeat + last_key_ % (kMostKey - kKeysThatRepeat - 1) + 1;
+  return kKeysThatRepeat + last_key_ % (kMaxKey - kKeysThatRepeat - 1) + 1;
 }
 
 Changes::Response Changes::Install(uint32_t key, Fault fault, v1::VersionState wait_for) {
@@ -118,10 +119,10 @@ Changes::Response Changes::Install(uint32_t key, Fault fault, v1::VersionState w
     if (staged_revision != 0) {
       world_.events->Add(staged_revision, v1::OperatorEvent::KIND_INSTALLED, op_, 0);
     }
-    // The engine was lost under it, or is away.
+    // The engine was lost during the install, or is not running.
     if (response.status().code() != absl::StatusCode::kUnavailable) break;
     world_.findings->Count("installs tried again");
-    AwaitEngine(world_, 0);
+    WaitForEngine(world_, 0);
   }
   if (response.ok()) revision_ = response->revision();
   return response;
@@ -134,7 +135,7 @@ uint32_t Changes::Stage(Fault fault) {
     return 0;
   }
   world_.findings->Count("changes: installs");
-  previous_ = 0;  // Its place was taken.
+  previous_ = 0;  // The new version took its place.
   return response->version();
 }
 
@@ -149,7 +150,7 @@ void Changes::Activate(uint32_t version) {
     Failed("an activation", done.status());
     return;
   }
-  world_.timeline->NoLonger(op_, active_ == 0 ? Timeline::kMissing : active_);
+  world_.timeline->NoLongerServes(op_, active_ == 0 ? Timeline::kMissing : active_);
   if (done->version() != version || done->previous_version() != active_) {
     Failed("an activation", absl::InternalError(absl::StrCat("version ", done->version(), " after ",
                                                              done->previous_version())));
@@ -169,21 +170,21 @@ void Changes::Begin() {
 void Changes::ReplaceVersion() { Activate(Stage(Fault::kNone)); }
 
 void Changes::InstallActive() {
-  // Which version it will be is known when it serves.
+  // The number of the version is only known after it serves.
   const uint32_t key = NextKey();
   const uint32_t before = active_;
   for (uint32_t next = 1; next < 100; ++next) world_.timeline->MayServe(op_, before + next);
   const Response response = Install(key, Fault::kNone, v1::VERSION_STATE_ACTIVE);
   for (uint32_t next = 1; next < 100; ++next) {
     if (!response.ok() || before + next != response->version()) {
-      world_.timeline->NoLonger(op_, before + next);
+      world_.timeline->NoLongerServes(op_, before + next);
     }
   }
   if (!response.ok()) {
     Failed("an install that activates", response.status());
     return;
   }
-  world_.timeline->NoLonger(op_, before);
+  world_.timeline->NoLongerServes(op_, before);
   world_.events->Add(response->revision(), v1::OperatorEvent::KIND_ACTIVATED, op_,
                      response->version());
   world_.findings->Count("changes: installs");
@@ -200,7 +201,7 @@ void Changes::Rollback() {
     Failed("a rollback", done.status());
     return;
   }
-  world_.timeline->NoLonger(op_, active_);
+  world_.timeline->NoLongerServes(op_, active_);
   if (done->version() != previous_ || done->from_version() != active_) {
     Failed("a rollback", absl::InternalError(absl::StrCat("version ", done->version(), " from ",
                                                           done->from_version())));
@@ -235,7 +236,7 @@ void Changes::Trial() {
     revision_ = done->revision();
     world_.events->Add(revision_, v1::OperatorEvent::KIND_PROMOTED, op_, 0);
   }
-  world_.timeline->NoLonger(op_, version);
+  world_.timeline->NoLongerServes(op_, version);
   world_.findings->Count("changes: trials");
 }
 
@@ -251,8 +252,8 @@ void Changes::BadInstalls() {
 }
 
 void Changes::WithdrawInstall() {
-  // Of a key that nobody had: what is known to be good would be staged before it can be
-  // withdrawn.
+  // Uses a new key: a version that is already validated would be staged before the install
+  // can be withdrawn.
   ++last_key_;
   const auto done = operators_.Install(
       MakeVersion(op_, kKeysThatRepeat + 1 + last_key_, Fault::kSlowInValidation),
@@ -272,7 +273,7 @@ void Changes::Remove() {
     Failed("a removal", done.status());
     return;
   }
-  world_.timeline->NoLonger(op_, active_);
+  world_.timeline->NoLongerServes(op_, active_);
   world_.events->Add(done->revision(), v1::OperatorEvent::KIND_REMOVED, op_, 0);
   world_.findings->Count("changes: removals");
   active_ = 0;
@@ -280,14 +281,14 @@ void Changes::Remove() {
 }
 
 void Changes::FaultInProduction() {
-  const std::unique_lock<std::shared_mutex> alone(*world_.quiet);
+  const std::unique_lock<std::shared_mutex> exclusive(*world_.fault_mutex);
   const Fault fault = random_() % 2 == 0 ? Fault::kFaultsInProduction : Fault::kHangsInProduction;
   const uint32_t before = active_;
   const uint32_t version = Stage(fault);
   if (version == 0 || before == 0) return;
   Activate(version);
   if (active_ != version) return;
-  world_.timeline->Disturbed();
+  world_.timeline->BeginDisturbance();
   world_.timeline->MayServe(op_, before);
   world_.events->AddQuarantine(op_, version);
   const std::vector<float> x(kElements, 1);
@@ -297,22 +298,22 @@ void Changes::FaultInProduction() {
     revision_ = op->revision();
     return true;
   };
-  // An engine that is killed for another reason before it comes to the task leaves the
-  // version where it was: the next one gets the task again.
+  // If the engine is killed for another reason before it reaches the task, the version is
+  // not quarantined, and the next engine receives the task again.
   for (int i = 0; i < kTries && !quarantined(); ++i) {
-    AwaitEngine(world_, 0);
+    WaitForEngine(world_, 0);
     const pid_t engine = world_.daemon->engine_pid();
     client::TaskBatch poison(name_);
     poison.Version(version).Input(x).Scalar(kPoison).Return<float>({kElements});
     const auto result = world_.client->Run(poison);
-    if (result.ok() && result->ok()) Failed("a task that goes wrong", absl::OkStatus());
-    if (!result.ok() && !quarantined()) continue;  // It was not taken.
-    AwaitEngine(world_, engine);
+    if (result.ok() && result->ok()) Failed("a task that must fail", absl::OkStatus());
+    if (!result.ok() && !quarantined()) continue;  // The task was not accepted.
+    WaitForEngine(world_, engine);
   }
   if (!quarantined()) Failed(absl::StrCat("a version that ", FaultName(fault)), absl::OkStatus());
-  AwaitEngine(world_, 0);
-  world_.timeline->NoLonger(op_, version);
-  world_.timeline->Calm();
+  WaitForEngine(world_, 0);
+  world_.timeline->NoLongerServes(op_, version);
+  world_.timeline->EndDisturbance();
   world_.findings->Count(absl::StrCat("changes: quarantined, ", FaultName(fault)));
   active_ = before;
   previous_ = 0;
@@ -331,7 +332,7 @@ void Changes::Round(bool faults) {
   }
   std::shuffle(steps.begin(), steps.end(), random_);
   for (const auto& step : steps) {
-    const std::shared_lock<std::shared_mutex> among_others(*world_.quiet);
+    const std::shared_lock<std::shared_mutex> shared(*world_.fault_mutex);
     step();
   }
   if (faults) FaultInProduction();

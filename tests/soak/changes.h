@@ -1,10 +1,11 @@
-// Changes: one operator's life, commanded step by step: installs good and bad, activations,
-// rollbacks, trials, removals, and versions that go wrong in production.
+// Changes: makes the changes of one operator, step by step: good and bad installs,
+// activations, rollbacks, trials, removals, and versions that fail in production.
 //
-// Each step tells the timeline what may serve, and notes the events that it must have
-// caused; CheckEvents compares those with what Operators.Watch reported.
+// Each step updates the timeline of versions that may serve, and records the events that it
+// must cause. ExpectedEvents::Check compares these with the events that Operators.Watch
+// reported.
 //
-// Thread safety: an object belongs to one thread; World's members are shared.
+// Thread safety: an object belongs to one thread. The members of World are shared.
 #ifndef RESIDENT_TESTS_SOAK_CHANGES_H_
 #define RESIDENT_TESTS_SOAK_CHANGES_H_
 
@@ -24,8 +25,8 @@
 
 namespace resident::soak {
 
-// What the commands must have caused, by revision; and quarantines, which come when they
-// come.
+// The events that the commands must cause, by revision, and the quarantines, whose
+// revisions are not predictable.
 class ExpectedEvents {
  public:
   void Add(uint64_t revision, v1::OperatorEvent::Kind kind, int op, uint32_t version) {
@@ -40,7 +41,7 @@ class ExpectedEvents {
     absl::MutexLock lock(&mu_);
     return commanded_.empty() ? 0 : commanded_.rbegin()->first;
   }
-  // Reports what of `events` nobody commanded, and what was commanded and is not there.
+  // Reports events without a command, and commands whose event is missing.
   void Check(const std::vector<v1::OperatorEvent>& events, Findings& findings) const;
 
  private:
@@ -61,31 +62,31 @@ struct World {
   Keys* keys;
   Findings* findings;
   ExpectedEvents* events;
-  // Held alone while a version goes wrong in production, so that it is known which.
-  std::shared_mutex* quiet;
+  // Locked exclusively while a version fails in production, so that no other change runs.
+  std::shared_mutex* fault_mutex;
 };
 
-// Waits for an engine other than `than` that serves; one that was given up is asked back.
-// False: none came.
-bool AwaitEngine(const World& world, pid_t than);
+// Waits until an engine other than `other_than` serves. Resumes the device if it was set to
+// unhealthy. Returns false if no such engine appears in time.
+bool WaitForEngine(const World& world, pid_t other_than);
 
 class Changes {
  public:
   Changes(const World& world, int op, uint64_t seed);
 
-  // The operator's first version, active.
+  // Installs and activates the operator's first version.
   void Begin();
-  // One step of each kind, in an order of its own. `faults`: also versions that go wrong in
-  // production.
+  // Runs one step of each kind, in random order. With `faults`, also a version that fails
+  // in production.
   void Round(bool faults);
-  // Takes the operator away.
+  // Removes the operator.
   void End();
 
  private:
   using Response = absl::StatusOr<v1::InstallResponse>;
-  // Installs, again if an engine was lost meanwhile.
+  // Installs a version. Repeats the install if an engine was lost during it.
   Response Install(uint32_t key, Fault fault, v1::VersionState wait_for);
-  // A version in the standby place; 0: it failed.
+  // Puts a new version in the standby place. Returns 0 if this failed.
   uint32_t Stage(Fault fault);
   void Activate(uint32_t version);
 
@@ -110,9 +111,10 @@ class Changes {
   uint32_t last_key_;
   uint64_t revision_ = 0;
   uint32_t active_ = 0;
-  // Served before the active one, and can be gone back to; 0: none.
+  // The version that served before the active one and is the target of a rollback; 0 if
+  // there is none.
   uint32_t previous_ = 0;
-  size_t bad_;  // Counts bad versions; operators begin with different ones.
+  size_t bad_;  // Counts bad versions. Operators start with different ones.
 };
 
 }  // namespace resident::soak

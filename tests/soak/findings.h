@@ -1,4 +1,4 @@
-// Findings: what the soak counted, and what it found wrong.
+// Findings: the counts and the violations of a soak.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_TESTS_SOAK_FINDINGS_H_
@@ -20,7 +20,7 @@ class Findings {
     absl::MutexLock lock(&mu_);
     counts_[what] += times;
   }
-  // Something that must not be; the first few are kept in words.
+  // Records a violation. Keeps the text of the first ones.
   void Violation(const std::string& what) {
     absl::MutexLock lock(&mu_);
     if (++violations_ <= kKept) texts_.push_back(what);

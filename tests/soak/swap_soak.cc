@@ -1,15 +1,16 @@
-// The swap soak: operators are installed, activated, rolled back, tried, removed and broken
-// for hours, if wanted, while clients send numbered requests at full speed and the engine
-// is killed at random. At the end: every request was answered once, each answer is right
-// for the version that it names, versions moved only as commanded, and the daemon's
-// memory, descriptors and processes are back where they were.
+// The swap soak. Operators are installed, activated, rolled back, put on trial, removed and
+// broken, for hours if so configured, while clients send numbered requests at full speed
+// and the engine is killed at random times. The soak checks that every request was answered
+// once, that each answer is right for the version in the answer, that versions changed only
+// as commanded, and that the daemon's memory, descriptors and processes finally return to
+// their initial values.
 //
 //   RESIDENTD=bazel-bin/server/residentd bazel-bin/tests/soak/swap_soak --rounds=2
-//   ... --rounds=1000 --clients=8 --operators=8          by hand, for long
+//   ... --rounds=1000 --clients=8 --operators=8          long manual run
 //   RESIDENT_TEST_DEVICES=0 ... --generations=200        on a GPU
 //
-// A round is one step of every kind (changes.h) for every operator, all operators at once.
-// Prints what was counted; `0 violations` and exit status 0, or what was wrong.
+// A round is one step of every kind (changes.h) for every operator; the operators run in
+// parallel. Prints the counts, then `0 violations` with exit status 0, or the violations.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -32,27 +33,28 @@
 #include "tests/support/temp_folder.h"
 
 ABSL_FLAG(int, rounds, 2, "rounds");
-ABSL_FLAG(uint64_t, generations, 0, "more rounds, until the device has had so many generations");
+ABSL_FLAG(uint64_t, generations, 0,
+          "continue with more rounds until the device reaches this generation");
 ABSL_FLAG(int, clients, 4, "clients that send at full speed");
-ABSL_FLAG(int, operators, 3, "operators that change, each commanded by a thread of its own");
-ABSL_FLAG(int, kills, 1, "times that the engine is killed in each round");
-ABSL_FLAG(bool, faults, true, "also versions that go wrong in production");
-ABSL_FLAG(uint64_t, seed, 1, "of all that is chosen at random");
+ABSL_FLAG(int, operators, 3, "operators that change, each in a separate thread");
+ABSL_FLAG(int, kills, 1, "number of times that the engine is killed in each round");
+ABSL_FLAG(bool, faults, true, "also activate versions that fail in production");
+ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(std::string, out, "", "file for the summary, as JSON");
 
 namespace resident::soak {
 namespace {
 
-// What a daemon keeps for later (allocators, pools of threads) may grow it by this.
+// Caches of the daemon (allocators, thread pools) may increase its memory by this amount.
 constexpr uint64_t kMemoryGrowthBytes = 96u << 20;
-constexpr int kMostRounds = 100'000;
+constexpr int kMaxRounds = 100'000;
 
-// Compile processes that wait when nothing is compiled.
+// Number of idle compile processes.
 constexpr size_t kCompilersKept = 2;
 
 struct Usage {
   size_t descriptors = 0;
-  std::string left_over;  // Processes; empty: none.
+  std::string left_over;  // Leftover processes; empty if there are none.
   uint64_t memory_bytes = 0;
 };
 
@@ -64,8 +66,8 @@ uint64_t ResidentBytes(pid_t pid) {
   return resident * 4096;
 }
 
-Usage UsageOf(const testing::Daemon& daemon) {
-  return {daemon.Descriptors(), daemon.LeftOver(), ResidentBytes(daemon.pid())};
+Usage MeasureUsage(const testing::Daemon& daemon) {
+  return {daemon.Descriptors(), daemon.LeftoverProcesses(), ResidentBytes(daemon.pid())};
 }
 
 std::string Text(const Usage& usage) {
@@ -73,7 +75,7 @@ std::string Text(const Usage& usage) {
                       usage.left_over.empty() ? "" : ", left over: ", usage.left_over);
 }
 
-// All events from the start on.
+// Collects all events from the start.
 class EventLog {
  public:
   explicit EventLog(client::Operators& operators) : watcher_(*operators.Watch(0)) {
@@ -110,13 +112,15 @@ class Soak {
   explicit Soak(const testing::Daemon& daemon)
       : daemon_(daemon), client_(*client::Client::Connect(daemon.address(), ClientOptions())) {}
 
-  // Some rounds from nothing to nothing. `kills` for each round.
+  // Starts without operators, runs the rounds, and removes all operators. `kills` is per
+  // round.
   void Run(int rounds, uint64_t generations, int kills, bool faults) {
     client::Operators operators(*client_);
     EventLog log(operators);
     ExpectedEvents events;
     Timeline timeline;
-    const World world{&daemon_, client_.get(), &timeline, &keys_, &findings, &events, &quiet_};
+    const World world{&daemon_,  client_.get(), &timeline,    &keys_,
+                      &findings, &events,       &fault_mutex_};
     std::vector<std::unique_ptr<Changes>> changes;
     const int count = absl::GetFlag(FLAGS_operators);
     for (int op = 0; op < count; ++op) {
@@ -129,7 +133,7 @@ class Soak {
       clients.push_back(std::make_unique<Traffic>(
           daemon_.Connect(), Traffic::World{count, &timeline, &keys_, &findings}));
     }
-    for (int round = 0; round < kMostRounds && (round < rounds || Generation() < generations);
+    for (int round = 0; round < kMaxRounds && (round < rounds || Generation() < generations);
          ++round) {
       std::thread killer([&] { Kill(world, kills, round); });
       Together(changes, [&](Changes& one) { one.Round(faults); });
@@ -175,17 +179,17 @@ class Soak {
 
   uint64_t Generation() const { return daemon_.Device().generation(); }
 
-  // Kills the engine at moments that nobody chose.
+  // Kills the engine at random times.
   void Kill(const World& world, int kills, int round) {
     std::mt19937_64 random(absl::GetFlag(FLAGS_seed) * 31 + static_cast<uint64_t>(round));
     for (int i = 0; i < kills; ++i) {
       absl::SleepFor(absl::Milliseconds(static_cast<int64_t>(random() % 1000)));
       const pid_t engine = daemon_.engine_pid();
       if (engine == 0) continue;
-      world.timeline->Disturbed();
+      world.timeline->BeginDisturbance();
       kill(engine, SIGKILL);
-      if (!AwaitEngine(world, engine)) findings.Violation("no engine came after a kill");
-      world.timeline->Calm();
+      if (!WaitForEngine(world, engine)) findings.Violation("no new engine after a kill");
+      world.timeline->EndDisturbance();
       findings.Count("engines killed");
     }
   }
@@ -193,7 +197,7 @@ class Soak {
   const testing::Daemon& daemon_;
   const std::unique_ptr<client::Client> client_;
   Keys keys_;
-  std::shared_mutex quiet_;
+  std::shared_mutex fault_mutex_;
   uint64_t runs_ = 0;
   uint64_t generations_ = 0;
 };
@@ -202,24 +206,26 @@ int Main() {
   const testing::TempFolder state("swap-soak");
   const testing::Daemon daemon({"--task_time_limit=5s", "--state_dir=" + state.path()});
   Soak soak(daemon);
-  // Once through everything, so that what is made once is there.
+  // The first run creates everything that the daemon creates only once.
   soak.Run(/*rounds=*/1, 0, /*kills=*/1, absl::GetFlag(FLAGS_faults));
-  if (!testing::Eventually(
-          [&] { return daemon.Compilers() == kCompilersKept && daemon.LeftOver().empty(); })) {
-    soak.findings.Violation(absl::StrCat("the daemon keeps ", daemon.Compilers(),
-                                         " compile processes; left over: ", daemon.LeftOver()));
+  if (!testing::Eventually([&] {
+        return daemon.Compilers() == kCompilersKept && daemon.LeftoverProcesses().empty();
+      })) {
+    soak.findings.Violation(
+        absl::StrCat("the daemon keeps ", daemon.Compilers(),
+                     " compile processes; left over: ", daemon.LeftoverProcesses()));
   }
-  const Usage before = UsageOf(daemon);
+  const Usage before = MeasureUsage(daemon);
   soak.Run(absl::GetFlag(FLAGS_rounds), absl::GetFlag(FLAGS_generations),
            absl::GetFlag(FLAGS_kills), absl::GetFlag(FLAGS_faults));
   Usage after;
   if (!testing::Eventually([&] {
-        after = UsageOf(daemon);
+        after = MeasureUsage(daemon);
         return after.descriptors <= before.descriptors && after.left_over.empty() &&
                after.memory_bytes <= before.memory_bytes + kMemoryGrowthBytes;
       })) {
     soak.findings.Violation(
-        absl::StrCat("the daemon had ", Text(before), " and has ", Text(after)));
+        absl::StrCat("the daemon used ", Text(before), " and now uses ", Text(after)));
   }
 
   std::printf("\ngenerations          %llu\nthe daemon before    %s\nthe daemon after     %s\n",
@@ -234,7 +240,7 @@ int Main() {
     return found == counts.end() ? 0 : found->second;
   };
   if (count("requests sent") != count("answers")) {
-    soak.findings.Violation("requests and answers are not as many");
+    soak.findings.Violation("the numbers of requests and answers differ");
   }
   for (const std::string& text : soak.findings.texts())
     std::printf("VIOLATION: %s\n", text.c_str());
@@ -247,7 +253,7 @@ int Main() {
                                             {"counts", counts}};
     std::ofstream(path) << summary.dump(1) << "\n";
   }
-  if (violations > 0) std::printf("the daemon said:\n%s\n", daemon.Output().c_str());
+  if (violations > 0) std::printf("output of the daemon:\n%s\n", daemon.Output().c_str());
   std::printf("%llu violations\n", static_cast<unsigned long long>(violations));
   return violations == 0 ? 0 : 1;
 }

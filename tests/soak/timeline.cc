@@ -5,7 +5,7 @@
 namespace resident::soak {
 
 void Timeline::Open(std::vector<Window>& windows) {
-  // One that is open stays open.
+  // An open window stays open.
   if (!windows.empty() && windows.back().to == Clock::time_point::max()) return;
   windows.push_back({Clock::now()});
 }
@@ -28,17 +28,17 @@ void Timeline::MayServe(int op, uint32_t version) {
   Open(serving_[{op, version}]);
 }
 
-void Timeline::NoLonger(int op, uint32_t version) {
+void Timeline::NoLongerServes(int op, uint32_t version) {
   absl::MutexLock lock(&mu_);
   Close(serving_[{op, version}]);
 }
 
-void Timeline::Disturbed() {
+void Timeline::BeginDisturbance() {
   absl::MutexLock lock(&mu_);
   if (disturbed_++ == 0) Open(disturbances_);
 }
 
-void Timeline::Calm() {
+void Timeline::EndDisturbance() {
   absl::MutexLock lock(&mu_);
   if (--disturbed_ == 0) Close(disturbances_);
 }

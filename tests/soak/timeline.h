@@ -1,9 +1,10 @@
-// Timeline: what may answer a request, and when: which version of an operator may serve,
-// when it may be missing, and when the engine may be away.
+// Timeline: the times during which each version of an operator may serve, an operator may
+// be missing, and the engine may be unavailable.
 //
-// Whoever commands a change says so before the command (MayServe, Disturbed) and after it
-// has been carried out (NoLonger, Calm). So every window is at least as long as the truth:
-// an answer outside of all windows is wrong, whatever the threads' order was.
+// The thread that makes a change calls MayServe or BeginDisturbance before the command, and
+// NoLongerServes or EndDisturbance after it completed. Each window is therefore at least as
+// long as the real one, and an answer outside of all windows is wrong in any order of
+// threads.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_TESTS_SOAK_TIMELINE_H_
@@ -21,7 +22,7 @@ namespace resident::soak {
 
 using Clock = std::chrono::steady_clock;
 
-// When a request was sent and when its answer came.
+// The times of a request and of its answer.
 struct Span {
   Clock::time_point sent;
   Clock::time_point received;
@@ -29,16 +30,16 @@ struct Span {
 
 class Timeline {
  public:
-  // "Version" of an operator that is not there, or has nothing that serves.
+  // The "version" of an operator that does not exist or has no serving version.
   static constexpr uint32_t kMissing = 0;
 
-  // From now on `version` of operator `op` may answer.
+  // From now on, `version` of operator `op` may answer.
   void MayServe(int op, uint32_t version);
-  // From now on, for what is sent, it does not.
-  void NoLonger(int op, uint32_t version);
-  // From now on tasks may be lost with the engine; from Calm on, for what is sent, not.
-  void Disturbed();
-  void Calm();
+  // Requests that are sent from now on are not answered by this version.
+  void NoLongerServes(int op, uint32_t version);
+  // Between these two calls, tasks may be lost with the engine.
+  void BeginDisturbance();
+  void EndDisturbance();
 
   bool MayHaveServed(int op, uint32_t version, const Span& span) const;
   bool WasDisturbed(const Span& span) const;
@@ -55,7 +56,7 @@ class Timeline {
   mutable absl::Mutex mu_;
   std::map<std::pair<int, uint32_t>, std::vector<Window>> serving_ ABSL_GUARDED_BY(mu_);
   std::vector<Window> disturbances_ ABSL_GUARDED_BY(mu_);
-  // Disturbances may overlap: they are one.
+  // The number of disturbances that overlap now. They share one window.
   int disturbed_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

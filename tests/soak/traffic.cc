@@ -11,9 +11,9 @@ namespace {
 constexpr size_t kInFlight = 16;
 constexpr uint32_t kTasks = 4;
 
-// Of task `task` of request `id`.
+// Returns the number of task `task` of request `id`.
 float Number(uint64_t id, uint32_t task) {
-  return static_cast<float>((id * kTasks + task) % kMostNumber);
+  return static_cast<float>((id * kTasks + task) % kMaxNumber);
 }
 
 void MakeBatch(uint64_t id, int op, v1::Batch* batch) {
@@ -71,7 +71,7 @@ void Traffic::Write() {
 
 void Traffic::Read() {
   v1::SubmitResponse response;
-  while (stream_->Read(&response)) Take(response.result());
+  while (stream_->Read(&response)) HandleResult(response.result());
   const grpc::Status status = stream_->Finish();
   if (!status.ok()) {
     world_.findings->Violation(absl::StrCat("a stream ended: ", status.error_message()));
@@ -83,7 +83,7 @@ void Traffic::Read() {
   }
 }
 
-bool Traffic::KeyOf(const v1::BatchResult& result, uint32_t* key) {
+bool Traffic::ComputeKey(const v1::BatchResult& result, uint32_t* key) {
   if (result.outputs_size() != 1 ||
       result.outputs(0).size() != kTasks * kElements * sizeof(float)) {
     return false;
@@ -99,11 +99,11 @@ bool Traffic::KeyOf(const v1::BatchResult& result, uint32_t* key) {
       if (out[task][i] != static_cast<float>(i + 1) * found + number) return false;
     }
   }
-  *key = found > 0 && found < kMostKey ? static_cast<uint32_t>(found) : 0;
+  *key = found > 0 && found < kMaxKey ? static_cast<uint32_t>(found) : 0;
   return *key != 0;
 }
 
-void Traffic::Take(const v1::BatchResult& result) {
+void Traffic::HandleResult(const v1::BatchResult& result) {
   const Clock::time_point now = Clock::now();
   answered_.fetch_add(1, std::memory_order_relaxed);
   Answer answer{0, result.version(), 0, Outcome::kServed, {now, now}};
@@ -124,7 +124,8 @@ void Traffic::Take(const v1::BatchResult& result) {
   if (result.has_refused()) {
     const int code = result.refused().code();
     answer.outcome = Outcome::kRefused;
-    // NOT_FOUND, UNAVAILABLE; FAILED_PRECONDITION is for a version that was named.
+    // NOT_FOUND or UNAVAILABLE. FAILED_PRECONDITION is only for requests that name a
+    // version.
     if (code != 5 && code != 14) {
       world_.findings->Violation(absl::StrCat("refused: ", result.refused().message()));
     }
@@ -140,7 +141,7 @@ void Traffic::Take(const v1::BatchResult& result) {
       world_.findings->Violation(absl::StrCat(
           "a task failed: ", result.errors_size() > 0 ? result.errors(0).message() : ""));
     }
-    if (any_ok && !KeyOf(result, &answer.key)) {
+    if (any_ok && !ComputeKey(result, &answer.key)) {
       world_.findings->Violation(absl::StrCat("wrong values for request ", result.id(), " of ",
                                               OperatorName(answer.op), " from version ",
                                               answer.version));
@@ -155,14 +156,14 @@ void Traffic::Take(const v1::BatchResult& result) {
   }
 }
 
-void Traffic::Judge(const Answer& answer) {
+void Traffic::Evaluate(const Answer& answer) {
   const std::string name = OperatorName(answer.op);
   switch (answer.outcome) {
     case Outcome::kServed:
       world_.findings->Count("answers: served");
       if (world_.keys->Get(answer.op, answer.version) != answer.key) {
         world_.findings->Violation(absl::StrCat(
-            "an answer of ", name, " names version ", answer.version, " with key ",
+            "an answer of ", name, " has version ", answer.version, " with key ",
             world_.keys->Get(answer.op, answer.version), " and was computed with ", answer.key));
       } else if (!world_.timeline->MayHaveServed(answer.op, answer.version, answer.span)) {
         world_.findings->Violation(absl::StrCat("version ", answer.version, " of ", name,
@@ -180,7 +181,7 @@ void Traffic::Judge(const Answer& answer) {
       world_.findings->Count("answers: lost with an engine");
       if (!world_.timeline->WasDisturbed(answer.span)) {
         world_.findings->Violation(absl::StrCat("a task of ", name, " version ", answer.version,
-                                                " failed while nothing was broken"));
+                                                " failed while no fault was injected"));
       }
       break;
   }
@@ -192,7 +193,7 @@ void Traffic::Check() {
     absl::MutexLock lock(&mu_);
     answers.swap(answers_);
   }
-  for (const Answer& answer : answers) Judge(answer);
+  for (const Answer& answer : answers) Evaluate(answer);
 }
 
 void Traffic::Finish() {

@@ -1,10 +1,9 @@
-// Traffic: a client that sends numbered requests to all operators at full speed, and
-// holds each answer against what may have given it.
+// Traffic: a client that sends numbered requests to all operators at full speed, and checks
+// each answer.
 //
-// It speaks to the service directly, so that an answer that came twice is seen and not
-// left to a library.
+// It uses the service directly, because a client library could hide duplicate answers.
 //
-// Thread safety: Check and Finish from one thread at a time.
+// Thread safety: Check and Finish may only be called from one thread at a time.
 #ifndef RESIDENT_TESTS_SOAK_TRAFFIC_H_
 #define RESIDENT_TESTS_SOAK_TRAFFIC_H_
 
@@ -35,13 +34,13 @@ class Traffic {
     Findings* findings;
   };
 
-  // Sends from now on, until Finish.
+  // Sends requests until Finish.
   Traffic(const std::shared_ptr<grpc::Channel>& channel, const World& world);
 
-  // Judges the answers that have come. REQUIRES: no change is under way, so that what may
-  // have served is known.
+  // Checks the answers received so far. REQUIRES: no change is in progress, so that the
+  // timeline is complete.
   void Check();
-  // Sends nothing more, waits for the answers that are owed, and judges them.
+  // Stops sending, waits for the outstanding answers, and checks them.
   void Finish();
 
   uint64_t answered() const { return answered_.load(std::memory_order_relaxed); }
@@ -62,11 +61,11 @@ class Traffic {
 
   void Write();
   void Read();
-  void Take(const v1::BatchResult& result);
-  // The key with which the version computed, from all tasks that ended OK. False: they do
-  // not agree.
-  static bool KeyOf(const v1::BatchResult& result, uint32_t* key);
-  void Judge(const Answer& answer);
+  void HandleResult(const v1::BatchResult& result);
+  // Computes the key of the version from all tasks that ended OK. Returns false if the
+  // tasks do not agree.
+  static bool ComputeKey(const v1::BatchResult& result, uint32_t* key);
+  void Evaluate(const Answer& answer);
   bool MaySend() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const World world_;
@@ -81,7 +80,7 @@ class Traffic {
   absl::flat_hash_map<uint64_t, Sent> pending_ ABSL_GUARDED_BY(mu_);
   std::vector<Answer> answers_ ABSL_GUARDED_BY(mu_);
 
-  // Last: they use all of the above.
+  // Declared last, because they use all members above.
   std::thread writer_;
   std::thread reader_;
 };

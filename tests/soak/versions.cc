@@ -30,10 +30,10 @@ std::string FaultText(Fault fault) {
     case Fault::kNone:
       return "(void)raw;";
     case Fault::kSlowInValidation:
-      // Some tenths of a second in all, on either engine.
-      return absl::StrCat("const int most = RESIDENT_GPU ? 5'000'000 : 40'000'000;\n",
+      // A few tenths of a second in total, on either engine.
+      return absl::StrCat("const int count = RESIDENT_GPU ? 5'000'000 : 40'000'000;\n",
                           "  if (number == ", kExampleNumber,
-                          ") for (int i = 0; i < most && raw != nullptr; ++i) {}");
+                          ") for (int i = 0; i < count && raw != nullptr; ++i) {}");
     case Fault::kDoesNotCompile:
       return "raw = nothing_of_that_name;";
     case Fault::kFaultsInValidation:
@@ -60,7 +60,7 @@ const char* FaultName(Fault fault) {
     case Fault::kNone:
       return "good";
     case Fault::kSlowInValidation:
-      return "takes a while";
+      return "is slow in validation";
     case Fault::kDoesNotCompile:
       return "does not compile";
     case Fault::kFaultsInValidation:

@@ -1,10 +1,10 @@
-// Versions: the operators of the soak. Version v of each computes
+// Versions: the operators of the soak. Version v of each operator computes
 //
 //   out[i] = x[i] * key(v) + number
 //
-// with a key of its own, so that every answer tells which code gave it.
+// with a different key for each version, so that the result shows which version computed it.
 //
-// Thread safety: functions without state; Keys may be used from any thread.
+// Thread safety: functions without state. Keys may be used from any thread.
 #ifndef RESIDENT_TESTS_SOAK_VERSIONS_H_
 #define RESIDENT_TESTS_SOAK_VERSIONS_H_
 
@@ -19,41 +19,43 @@
 
 namespace resident::soak {
 
-// x is 1 to kElements, keys and numbers are below these, so that float32 is exact.
+// x has the values 1 to kElements. Keys and numbers are below these limits, so that float32
+// is exact.
 inline constexpr uint32_t kElements = 8;
-inline constexpr uint32_t kMostKey = 1u << 16;
-inline constexpr uint32_t kMostNumber = 1u << 22;
-// A number that no client sends: what a version with a fault in it waits for.
+inline constexpr uint32_t kMaxKey = 1u << 16;
+inline constexpr uint32_t kMaxNumber = 1u << 22;
+// Clients never send this number. It triggers the fault of a version that fails in
+// production.
 inline constexpr int kPoison = -1;
 
 enum class Fault {
   kNone,
-  // As good, but its examples take a while, so that it can be withdrawn meanwhile.
+  // A good version with slow examples, so that it can be withdrawn during validation.
   kSlowInValidation,
-  // Refused at install.
+  // These are refused during the install.
   kDoesNotCompile,
   kFaultsInValidation,
   kHangsInValidation,
   kWrongResult,
   kWritesBeyond,
-  // Pass every example, and go wrong when the number is kPoison.
+  // These pass every example, and fail if the number is kPoison.
   kFaultsInProduction,
   kHangsInProduction,
 };
 const char* FaultName(Fault fault);
 
-// "soak.0", ...
+// Returns "soak.0", ...
 std::string OperatorName(int op);
 client::Installation MakeVersion(int op, uint32_t key, Fault fault);
 
-// Keys of versions that were installed, as the daemon numbered them.
+// The keys of installed versions, by the daemon's version numbers.
 class Keys {
  public:
   void Set(int op, uint32_t version, uint32_t key) {
     absl::MutexLock lock(&mu_);
     keys_[{op, version}] = key;
   }
-  // 0: no such version.
+  // Returns 0 if there is no such version.
   uint32_t Get(int op, uint32_t version) const {
     absl::MutexLock lock(&mu_);
     const auto found = keys_.find({op, version});

@@ -1,4 +1,5 @@
-// What benchmarks share: percentiles, and a report of the figures as a table and as JSON.
+// Shared code of benchmarks: percentiles, and a report of the figures as a table and as
+// JSON.
 //
 //   BenchReport report;
 //   report.Add("lone add, p50", Percentile(us, 0.5), "us", "launch, p50", Percentile(launch, 0.5));
@@ -13,20 +14,20 @@
 
 namespace resident::testing {
 
-// Ends the benchmark with status 1. Its threads and its kernel are left as they are.
+// Ends the benchmark with status 1, without stopping its threads and its kernel.
 [[noreturn]] void Fail(const std::string& why);
 
-// By rank: 0.5 is the median, 1 the largest. No values: 0.
+// By rank: 0.5 is the median, 1 the largest value. Without values: 0.
 double Percentile(std::vector<double> values, double p);
 
 class BenchReport {
  public:
-  // Prints the figure and, if there is a baseline, that one and our ratio to it.
+  // Prints the value and, if there is a baseline, its value and the ratio.
   void Add(const std::string& what, double value, const std::string& unit,
            const std::string& baseline = "", double baseline_value = 0);
-  // The median, the 99th percentile and the longest.
+  // Adds the median, the 99th percentile and the maximum.
   void AddPercentiles(const std::string& what, const std::vector<double>& us);
-  // `head`: what was measured. An empty path: nothing is written.
+  // `head`: describes what was measured. An empty path: nothing is written.
   void Write(const std::string& path, nlohmann::ordered_json head) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace resident::testing {
 namespace {
 
-[[noreturn]] void Die(const std::string& why) {
+[[noreturn]] void Abort(const std::string& why) {
   std::fprintf(stderr, "engine harness: %s\n", why.c_str());
   std::exit(1);
 }
@@ -25,7 +25,7 @@ std::string TestEngineKind() {
 
 EngineHarness::EngineHarness(Options options) {
   auto region = SharedRegion::Create(options.ring_slots, options.staging_bytes);
-  if (!region.ok()) Die(region.status().ToString());
+  if (!region.ok()) Abort(region.status().ToString());
   region_ = std::move(*region);
   options.engine.test_operators = true;
   if (const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK")) {
@@ -33,15 +33,15 @@ EngineHarness::EngineHarness(Options options) {
   }
   if (TestEngineKind() == "cuda") {
     auto engine = CreateCudaEngine(options.engine.ordinal);
-    if (!engine.ok()) Die(engine.status().ToString());
+    if (!engine.ok()) Abort(engine.status().ToString());
     engine_ = std::move(*engine);
   } else {
     engine_ = CreateCpuEngine();
   }
   const auto prepared = engine_->Prepare(*region_);
-  if (!prepared.ok()) Die(prepared.status().ToString());
+  if (!prepared.ok()) Abort(prepared.status().ToString());
   auto info = engine_->Start(options.engine);
-  if (!info.ok()) Die(info.status().ToString());
+  if (!info.ok()) Abort(info.status().ToString());
   info_ = *info;
 }
 
@@ -56,14 +56,14 @@ void EngineHarness::Ring() { Doorbell::ForWorkers(region_->control()).Ring(); }
 EngineHarness::Span EngineHarness::Staging(uint64_t bytes) {
   const uint64_t offset = staging_used_;
   staging_used_ += (bytes + 255) / 256 * 256;
-  if (staging_used_ > region_->layout().staging_bytes) Die("staging memory is used up");
+  if (staging_used_ > region_->layout().staging_bytes) Abort("staging memory is used up");
   return {info_.region_address + region_->layout().staging + offset, region_->staging() + offset};
 }
 
 uint64_t EngineHarness::Memory(uint64_t bytes) {
   const uint64_t offset = memory_used_;
   memory_used_ += (bytes + 255) / 256 * 256;
-  if (memory_used_ > info_.memory_bytes) Die("device memory is used up");
+  if (memory_used_ > info_.memory_bytes) Abort("device memory is used up");
   return info_.memory_address + offset;
 }
 
@@ -76,12 +76,12 @@ uint32_t OperatorSlot(const std::string& name) {
   for (uint32_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return 2 * i;
   }
-  Die("no operator " + name);
+  Abort("no operator " + name);
 }
 
 TaskDescriptor CompactTask(uint32_t operator_slot, uint64_t n,
                            std::initializer_list<uint64_t> arguments) {
-  if (arguments.size() > kCompactArguments) Die("a compact task takes four arguments");
+  if (arguments.size() > kCompactArguments) Abort("a compact task takes four arguments");
   TaskDescriptor task{};
   task.operator_slot = static_cast<uint16_t>(operator_slot);
   task.flags = kTaskCompact;

@@ -1,10 +1,10 @@
-// An engine in the test's own process, with its ring and queue: for tests and
-// benchmarks of everything below the processes.
+// An engine in the test's own process, with its ring and queue: for tests and benchmarks of
+// the code below the processes.
 //
-// RESIDENT_TEST_ENGINE=cpu|cuda chooses the engine (default cpu), so that the same
-// tests run on a GPU; RESIDENT_TEST_THREADS_PER_BLOCK is as the daemon's flag.
+// RESIDENT_TEST_ENGINE=cpu|cuda selects the engine (default cpu), so that the same tests
+// run on a GPU; RESIDENT_TEST_THREADS_PER_BLOCK has the meaning of the daemon's flag.
 //
-// Thread safety: as the objects it holds.
+// Thread safety: that of the objects it owns.
 #ifndef RESIDENT_TESTS_SUPPORT_ENGINE_HARNESS_H_
 #define RESIDENT_TESTS_SUPPORT_ENGINE_HARNESS_H_
 
@@ -42,12 +42,14 @@ class EngineHarness {
   Engine& engine() { return *engine_; }
   const EngineInfo& info() const { return info_; }
   const std::shared_ptr<SharedRegion>& region() const { return region_; }
-  // A ring that continues where the kernel stands. At most one at a time is in use.
+  // Creates a ring that continues at the kernel's position. Only one may be in use at a
+  // time.
   std::shared_ptr<HostRing> NewRing();
-  // Wakes workers that sleep: after Publish(), for a test that has no queue.
+  // Wakes sleeping workers: call it after Publish(), in a test without a queue.
   void Ring();
 
-  // Staging memory, never freed: where operators see it, and where the test does.
+  // Allocates staging memory, which is never freed: its address for operators, and for the
+  // test.
   struct Span {
     uint64_t address;
     uint8_t* host;
@@ -57,7 +59,7 @@ class EngineHarness {
     }
   };
   Span Staging(uint64_t bytes);
-  // Device memory, never freed. Only operators can reach it.
+  // Allocates device memory, which is never freed. Only operators can access it.
   uint64_t Memory(uint64_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// Eventually: how tests wait, for a state and never for a time.
+// Eventually: waits for a state in tests, instead of a fixed time.
 //
 //   ASSERT_TRUE(Eventually([&] { return daemon.engine_pid() != 0; }));
 #ifndef RESIDENT_TESTS_SUPPORT_EVENTUALLY_H_

@@ -67,7 +67,7 @@ bool HostCall::Run(OperatorFunction function, int64_t chunks) {
   state_->chunk_count = static_cast<u64>(chunks);
   for (int64_t chunk = chunks; chunk-- > 0;) {
     state_->chunk = static_cast<u64>(chunk);
-    // What an earlier task has left there.
+    // Simulate memory that an earlier task has used.
     std::memset(state_->memory, 0xa5, sizeof(state_->memory));
     Block block(state_.get());
     function(block, Args(state_.get()));

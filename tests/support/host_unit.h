@@ -1,5 +1,5 @@
-// HostUnit: the source of an operator, compiled for the host while the test runs, as the
-// CPU engine's compile role does, and called in the test's own process.
+// HostUnit: compiles the source of an operator for the host while the test runs, as the CPU
+// engine's compile role does, and calls it in the test's own process.
 //
 //   const auto unit = HostUnit::Compile(source);
 //   HostCall call(3);
@@ -8,7 +8,7 @@
 //   call.Scalar(2, 1.5f);
 //   EXPECT_TRUE(call.Run(unit->Find("swish"), /*chunks=*/2));
 //
-// Runs in the runfiles folder, where the SDK's headers are.
+// Run it in the runfiles folder, where the SDK's headers are.
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_TESTS_SUPPORT_HOST_UNIT_H_
@@ -26,7 +26,7 @@ namespace resident::testing {
 
 class HostUnit {
  public:
-  // Null when it does not compile: the compiler's log is on stderr.
+  // Null if it does not compile; the compiler's log is written to stderr.
   static std::unique_ptr<HostUnit> Compile(const std::string& source, bool checked = false);
   ~HostUnit();
   HostUnit(const HostUnit&) = delete;

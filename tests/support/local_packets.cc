@@ -24,7 +24,7 @@ int ConnectLocal(const std::string& path, int type) {
   memcpy(address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
-  // Nothing here takes as long, or the test has failed.
+  // Longer than any operation of the tests takes.
   const timeval minute{60, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute));
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof(minute));
@@ -57,7 +57,8 @@ bool SendLocal(int connection, const std::string& packet, const std::vector<int>
 LocalAnswer ReceiveLocal(int connection) {
   unsigned char packet[4096];
   ssize_t bytes = recv(connection, packet, sizeof(packet), 0);
-  // The daemon did not read what was sent; its answer is there all the same.
+  // The daemon has closed the connection without reading all data; its answer can still be
+  // read.
   if (bytes < 0 && errno == ECONNRESET) bytes = recv(connection, packet, sizeof(packet), 0);
   LocalAnswer answer;
   if (bytes < 4) return answer;

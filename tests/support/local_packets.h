@@ -1,6 +1,7 @@
-// The daemon's local socket (--local_address), spoken by hand: any packet, any descriptors.
+// Accesses the daemon's local socket (--local_address) directly: with any packet and any
+// descriptors.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 //
 //   const LocalAnswer answer = PassDescriptors(path, "residfd1" + session, {memory.fd()});
 //   EXPECT_EQ(answer.code, 0);
@@ -20,17 +21,18 @@ struct LocalAnswer {
   std::string text;
 };
 
-// A connection on which nothing was sent; the caller closes it. -1: errno says why not.
+// Opens a connection without sending anything; the caller closes it. Returns -1 and sets
+// errno on failure.
 int ConnectLocal(const std::string& path, int type = 5 /* SOCK_SEQPACKET */);
-// One packet. False: it was not sent.
+// Sends one packet. False: it was not sent.
 bool SendLocal(int connection, const std::string& packet, const std::vector<int>& fds);
-// Waits for the answer, or for the end of the connection.
+// Waits for the answer or the end of the connection.
 LocalAnswer ReceiveLocal(int connection);
-// All of that on a connection of its own.
+// Connects, sends one packet and receives the answer.
 LocalAnswer PassDescriptors(const std::string& path, const std::string& packet,
                             const std::vector<int>& fds);
 
-// A memfd of so many bytes; the caller closes it.
+// Creates a memfd of this size; the caller closes it.
 int NewMemory(uint64_t bytes, bool shrink_sealed);
 
 }  // namespace resident::testing

@@ -1,5 +1,5 @@
-// RefuseCalls: a kernel that lacks a system call, as far as the calling thread and what it
-// starts can tell: the calls fail with ENOSYS. There is no way back.
+// RefuseCalls: simulates a kernel without certain system calls for the calling thread and
+// its children: the calls fail with ENOSYS. This cannot be undone.
 //
 //   std::thread([] {
 //     ASSERT_TRUE(RefuseCalls({SYS_landlock_create_ruleset}));

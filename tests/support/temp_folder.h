@@ -1,4 +1,4 @@
-// TempFolder: an empty folder that goes with the object.
+// TempFolder: an empty folder that is removed with the object.
 //
 //   const TempFolder folder("journal");
 //   Open(folder.path() + "/journal");
@@ -18,20 +18,21 @@ namespace resident::testing {
 
 class TempFolder {
  public:
-  // $TEST_TMPDIR, which Bazel removes even if the test is killed, or else the system's.
+  // $TEST_TMPDIR, which Bazel removes even if the test is killed, or the system's temporary
+  // folder.
   static std::string Root() {
     const char* const bazel = getenv("TEST_TMPDIR");
     return bazel != nullptr ? bazel : std::filesystem::temp_directory_path().string();
   }
 
-  // A folder in `root` whose name begins with `name`.
+  // Creates a folder in `root` whose name begins with `name`.
   explicit TempFolder(const std::string& name, const std::string& root = Root())
       : path_(root + "/" + name + ".XXXXXX") {
     if (mkdtemp(path_.data()) != nullptr) return;
     std::perror(path_.c_str());
     std::abort();
   }
-  // Processes that were killed a moment ago may still write.
+  // Retries, since processes that were just killed may still write.
   ~TempFolder() {
     Eventually([this] {
       std::error_code error;

@@ -10,7 +10,7 @@
 
 namespace resident::testing {
 
-void Die(const std::string& why) {
+void ExitWithError(const std::string& why) {
   std::fprintf(stderr, "tests/units: %s\n", why.c_str());
   std::exit(1);
 }
@@ -19,13 +19,13 @@ void Die(const std::string& why) {
 std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>& symbols,
                                             const std::string& unit, uint32_t architecture) {
   auto module = LinkOperatorModule(symbols, unit, static_cast<int>(architecture));
-  if (!module.ok()) Die(module.status().ToString());
+  if (!module.ok()) ExitWithError(module.status().ToString());
   return std::make_shared<const std::string>(*std::move(module));
 }
 #else
 std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>&, const std::string&,
                                             uint32_t) {
-  Die("a build without CUDA");
+  ExitWithError("a build without CUDA");
 }
 #endif
 

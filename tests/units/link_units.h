@@ -1,4 +1,4 @@
-// What the units of this folder become modules with.
+// Links the units of this folder into modules.
 #ifndef RESIDENT_TESTS_UNITS_LINK_UNITS_H_
 #define RESIDENT_TESTS_UNITS_LINK_UNITS_H_
 
@@ -9,12 +9,12 @@
 
 namespace resident::testing {
 
-// Ends the test program.
-[[noreturn]] void Die(const std::string& why);
+// Prints the reason and exits with status 1.
+[[noreturn]] void ExitWithError(const std::string& why);
 
-// The module of a unit (a cubin, or PTX) that defines the operators `symbols`, for an
-// architecture as in 90. Ends the test program if it cannot be linked, as in a build
-// without CUDA.
+// Returns the module of a unit (a cubin, or PTX) that defines the operators `symbols`, for
+// an architecture such as 90. Exits with an error if it cannot be linked, for example in a
+// build without CUDA.
 std::shared_ptr<const std::string> LinkUnit(const std::vector<std::string>& symbols,
                                             const std::string& unit, uint32_t architecture);
 

@@ -1,8 +1,8 @@
-// A unit of operators that a validation is to take, or to refuse: each is named after what it
-// does. Compiled twice, as units are, but at build time: resident_op_NAME as it would
-// serve, resident_opc_NAME with checks.
+// A unit of operators that a validation must accept or refuse. Each is named after its
+// behaviour. The unit is compiled twice, like other units but at build time: as
+// resident_op_NAME for serving, and as resident_opc_NAME with checks.
 //
-// Unless a comment says otherwise the signature is
+// Unless a comment gives another signature, it is
 //
 //   "x: in f32[*S], out: out f32[*S]"           out = 2 x
 #include "kernels/sdk/operator.h"
@@ -45,7 +45,7 @@ RESIDENT_DEVICE void Twice(Block& block, const Args& args) {
   Twice(block, args, block.share(args.tensor<const float>(0).size()));
 }
 
-// A loop that compilers leave in.
+// A loop that compilers do not remove.
 RESIDENT_DEVICE void NeverReturn() {
   while (true) {
 #if RESIDENT_GPU
@@ -68,7 +68,7 @@ TRIAL(axpy)(Block& block, const Args& args) {
   block.for_each(block.share(x.size()), [&](i64 i) { y[i] += a * x[i]; });
 }
 
-// "x: in f32[R, C], out: out f32[R]"    out = sums of rows; by at(), memory() and barriers
+// "x: in f32[R, C], out: out f32[R]"    out = sums of rows; uses at(), memory() and barriers
 TRIAL(row_sums)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);
@@ -106,7 +106,7 @@ TRIAL(raw_write_before_the_start)(Block& block, const Args& args) {
 }
 
 TRIAL(store_to_null)(Block& block, const Args&) {
-  volatile u64 nowhere = 0;  // Volatile, so that no compiler sees it coming.
+  volatile u64 nowhere = 0;  // Volatile, so that compilers cannot detect the null pointer.
   if (block.thread() == 0) *reinterpret_cast<volatile float*>(nowhere) = 1;
 }
 
@@ -131,7 +131,8 @@ TRIAL(element_unwritten)(Block& block, const Args& args) {
 
 TRIAL(nothing_written)(Block&, const Args&) {}
 
-// Writes what one of the validation's poisons looks like: that is no element unwritten.
+// Writes values that equal one of the validation's poisons. These elements do not count as
+// unwritten.
 TRIAL(poison_written)(Block& block, const Args& args) {
   auto out = args.tensor<float>(1);
   auto* bits = reinterpret_cast<resident::u32*>(out.data());
@@ -155,7 +156,7 @@ TRIAL(never_returns_for_13)(Block& block, const Args& args) {
 
 TRIAL(fails)(Block& block, const Args&) { block.fail(CompletionStatus::kInternal, 7); }
 
-// Takes four elements and nothing else.
+// Accepts only four elements.
 TRIAL(particular)(Block& block, const Args& args) {
   if (args.tensor<const float>(0).size() != 4) {
     block.fail(CompletionStatus::kInvalidArgument, 0);
@@ -172,7 +173,7 @@ TRIAL(trap)(Block&, const Args&) {
 #endif
 }
 
-// Ends its thread, or on a CPU the process, and never comes back.
+// Ends its thread, or on a CPU its process, and never returns.
 TRIAL(leaves)(Block&, const Args&) {
 #if !RESIDENT_GPU
   _exit(0);
@@ -181,19 +182,20 @@ TRIAL(leaves)(Block&, const Args&) {
 #endif
 }
 
-// Right for the split that it is installed with ("out 64"), and for no other.
+// Correct only for the split that it is installed with ("out 64").
 TRIAL(fixed_split)(Block& block, const Args& args) {
   const i64 n = args.tensor<const float>(0).size(), begin = 64 * block.chunk();
   Twice(block, args, {begin < n ? begin : n, begin + 64 < n ? begin + 64 : n});
 }
 
-// Right where its tensors are aligned to 16 bytes.
+// Correct only if its tensors are aligned to 16 bytes.
 TRIAL(aligned_only)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);
   auto* to = reinterpret_cast<Four*>(out.data());
 #if !RESIDENT_GPU
-  // What a compiler may make of such an access, without depending on whether it does.
+  // Compilers may generate aligned accesses here. The trap makes the failure independent of
+  // that.
   if (reinterpret_cast<u64>(to) % alignof(Four) != 0) __builtin_trap();
 #endif
   block.for_each({0, x.size() / 4}, [&](i64 i) {
@@ -215,7 +217,7 @@ TRIAL(missing_argument)(Block& block, const Args& args) {
   if (block.thread() == 0) y[0] = 1;
 }
 
-// Other results in chunks than on one block, but hardly.
+// The results in several chunks differ slightly from those on one block.
 TRIAL(order_matters)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);

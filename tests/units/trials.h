@@ -1,4 +1,4 @@
-// A generation for tests of validations: every operator of trials.cc, for any engine.
+// A generation for tests of validation: every operator of trials.cc, for any engine.
 //
 // Thread safety: pure functions.
 //
@@ -15,13 +15,14 @@
 
 namespace resident::testing {
 
-// Slots of an operator as it would serve, and of its checked build. Ends the test program
-// if there is no such operator.
+// Return the slots of an operator's serving build and of its checked build. Exit with an
+// error if there is no such operator.
 uint32_t TrialSlot(const std::string& name);
 uint32_t CheckedTrialSlot(const std::string& name);
 
-// All of them; `architecture` 0: for the CPU engine. Linked once in a process: that takes
-// seconds. Ends the test program if it cannot be linked.
+// Returns the generation with all of them; `architecture` 0 is the CPU engine. Linked only
+// once per process, because linking takes seconds. Exits with an error if it cannot be
+// linked.
 std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture);
 
 }  // namespace resident::testing

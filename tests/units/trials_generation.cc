@@ -57,7 +57,7 @@ std::string_view Between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// All operators in one build, for an engine of the architecture.
+// All operators in one build, for an engine of this architecture.
 std::shared_ptr<const std::string> Object(bool checked, const std::vector<std::string>& symbols,
                                           uint32_t architecture) {
   if (architecture == 0) {
@@ -72,7 +72,7 @@ std::shared_ptr<const std::string> Object(bool checked, const std::vector<std::s
   ptx.remove_suffix(1);  // The zero byte that ends the text.
   return LinkUnit(symbols, std::string(ptx), architecture);
 #else
-  Die("a build without CUDA");
+  ExitWithError("a build without CUDA");
 #endif
 }
 
@@ -82,7 +82,7 @@ uint32_t TrialSlot(const std::string& name) {
   for (uint32_t i = 0; i < std::size(kTrials); ++i) {
     if (name == kTrials[i]) return kFirstSlot + 2 * i;
   }
-  Die("no operator " + name);
+  ExitWithError("no operator " + name);
 }
 
 uint32_t CheckedTrialSlot(const std::string& name) { return TrialSlot(name) + 1; }

@@ -1,6 +1,6 @@
-// A unit of 64 operators, compiled as a unit is but at build time: function
-// resident_op_version_K writes K into every element of its output. Standing in one slot
-// after the other, or in one slot in turn, they are versions that can be told apart.
+// A unit of 64 operators, compiled like other units but at build time. Function
+// resident_op_version_K writes K into every element of its output. The functions can serve
+// as distinguishable versions of one slot or of several slots.
 //
 //   "out: out f32[*S]"
 #include "kernels/sdk/operator.h"

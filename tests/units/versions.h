@@ -1,9 +1,9 @@
-// Generations for tests: of the versions in versions.cc, for any engine.
+// Generations for tests, made of the versions in versions.cc, for any engine.
 //
 // Thread safety: pure functions.
 //
 //   auto next = VersionsGeneration(2, info.architecture, {{kFirstFreeSlot, 3}});
-//   device.LoadGeneration(next, ...);   // Slot kFirstFreeSlot answers VersionAnswer(3).
+//   device.LoadGeneration(next, ...);   // Slot kFirstFreeSlot returns VersionAnswer(3).
 #ifndef RESIDENT_TESTS_UNITS_VERSIONS_H_
 #define RESIDENT_TESTS_UNITS_VERSIONS_H_
 
@@ -20,16 +20,16 @@ inline constexpr uint32_t kVersions = 64;
 // Above the built-in and the test operators.
 inline constexpr uint32_t kFirstFreeSlot = 64;
 
-// Version k, 0 <= k < kVersions: its function, and what it writes.
+// The function of version k, 0 <= k < kVersions, and the value that it writes.
 std::string VersionSymbol(uint32_t k);
 float VersionAnswer(uint32_t k);
 
-// The unit: a relocatable cubin for the architecture, or for 0 a shared object. Empty:
-// it was not built for that one.
+// Returns the unit: a relocatable cubin for the architecture, or a shared object for
+// architecture 0. Returns an empty string if the build has no unit for this architecture.
 std::string VersionsUnit(uint32_t architecture);
 
-// A generation with version `k` in `slot`, for each. Ends the test program if it cannot
-// be linked.
+// Returns a generation with version `k` in `slot` for each entry. Exits with an error if it
+// cannot be linked.
 std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t architecture,
                                                      const std::map<uint32_t, uint32_t>& versions);
 

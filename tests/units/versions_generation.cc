@@ -22,17 +22,17 @@ DECLARE(sm100_cubin)
 namespace resident::testing {
 namespace {
 
-// Each is made once.
+// Each object is created once.
 std::shared_ptr<const std::string> Object(uint32_t k, uint32_t architecture) {
   static absl::Mutex mu;
   static auto* const made =
       new std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const std::string>>;
   absl::MutexLock lock(&mu);
-  // The shared object has all versions.
+  // The shared object contains all versions.
   auto& object = (*made)[{architecture == 0 ? 0 : k, architecture}];
   if (object == nullptr) {
     const std::string unit = VersionsUnit(architecture);
-    if (unit.empty()) Die("no versions for sm_" + std::to_string(architecture));
+    if (unit.empty()) ExitWithError("no versions for sm_" + std::to_string(architecture));
     object = architecture == 0 ? std::make_shared<const std::string>(unit)
                                : LinkUnit({VersionSymbol(k)}, unit, architecture);
   }

@@ -11,8 +11,8 @@ double Share(uint64_t part, uint64_t all) {
 
 }  // namespace
 
-BakeOptions WithDefaults(const BakeOptions& wanted, const BakeOptions& defaults) {
-  BakeOptions options = wanted;
+BakeOptions WithDefaults(const BakeOptions& requested, const BakeOptions& defaults) {
+  BakeOptions options = requested;
   if (options.action == BakeAction::kDefault) options.action = defaults.action;
   if (options.time.count() == 0) options.time = defaults.time;
   if (options.max_error_rate == 0) options.max_error_rate = defaults.max_error_rate;
@@ -22,7 +22,8 @@ BakeOptions WithDefaults(const BakeOptions& wanted, const BakeOptions& defaults)
   return options;
 }
 
-Bake::Verdict Bake::Judge(const BakeCounters& counters, std::chrono::steady_clock::time_point now) {
+Bake::Verdict Bake::Evaluate(const BakeCounters& counters,
+                             std::chrono::steady_clock::time_point now) {
   if (counters.tasks >= options_.min_tasks) {
     if (Share(counters.failed, counters.tasks) > options_.max_error_rate) {
       reason_ = absl::StrFormat("%d of %d tasks did not end OK; the threshold is %g",

@@ -1,10 +1,10 @@
-// Bake: judges a version that has begun to serve, against the version before it.
+// Bake: compares a version that has begun to serve with the version before it.
 //
-// Pure logic: whoever owns one feeds it counters now and then. It says once what it has
-// found; a bake that has ended is dropped.
+// Pure logic: the owner passes it counters periodically. It returns a final verdict once;
+// after that the owner drops it.
 //
-//   kWait ──▶ kPassed      the time is over, and nothing was found
-//      └────▶ kRegressed   a threshold was passed: `reason` says which, with the figures
+//   kWait ──▶ kPassed      the time is over, and no threshold was exceeded
+//      └────▶ kRegressed   a threshold was exceeded: `reason` has it, with the figures
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_H_
@@ -18,7 +18,7 @@
 
 namespace resident {
 
-// What a version has served, since some moment.
+// What a version has served since the bake began.
 struct BakeCounters {
   uint64_t tasks = 0;
   uint64_t failed = 0;
@@ -27,20 +27,20 @@ struct BakeCounters {
   uint64_t shadow_mismatches = 0;
 };
 
-// `wanted`, with the daemon's `defaults` for what is 0.
-BakeOptions WithDefaults(const BakeOptions& wanted, const BakeOptions& defaults);
+// `requested`, with zeros replaced by the daemon's `defaults`.
+BakeOptions WithDefaults(const BakeOptions& requested, const BakeOptions& defaults);
 
 class Bake {
  public:
   enum class Verdict : uint8_t { kWait, kPassed, kRegressed };
 
-  // `options` without zeros (WithDefaults). `before_p99_ns`: of the version before, while
-  // it served; 0: unknown, and latency is not judged.
+  // `options` must not have zeros (WithDefaults). `before_p99_ns`: the p99 of the version
+  // before, while it served; 0: unknown, and latency is not compared.
   Bake(const BakeOptions& options, uint64_t before_p99_ns,
        std::chrono::steady_clock::time_point now)
       : options_(options), before_p99_ns_(before_p99_ns), ends_(now + options.time) {}
 
-  Verdict Judge(const BakeCounters& counters, std::chrono::steady_clock::time_point now);
+  Verdict Evaluate(const BakeCounters& counters, std::chrono::steady_clock::time_point now);
   const std::string& reason() const { return reason_; }
   BakeAction action() const { return options_.action; }
 

@@ -10,8 +10,8 @@
 namespace resident {
 namespace {
 
-// Between looks at what is baking: a regression serves at most this much longer.
-constexpr absl::Duration kLook = absl::Milliseconds(50);
+// Interval of evaluations: a regressed version serves at most this much longer.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ BakeWatcher::~BakeWatcher() {
 void BakeWatcher::Watch(const std::string& name, uint32_t version, uint64_t revision,
                         const BakeOptions& options, uint64_t before_p99_ns, Counters counters) {
   absl::MutexLock lock(&mu_);
-  // A later change may have come here first.
+  // A later change of the operator may have been registered before this one.
   const auto before = watched_.find(name);
   if (before != watched_.end() && before->second.revision > revision) return;
   watched_.erase(name);
@@ -56,11 +56,11 @@ void BakeWatcher::Work() {
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&busy));
-      if (mu_.AwaitWithTimeout(absl::Condition(&stopping), kLook)) return;
+      if (mu_.AwaitWithTimeout(absl::Condition(&stopping), kPollInterval)) return;
       const auto now = std::chrono::steady_clock::now();
       for (auto it = watched_.begin(); it != watched_.end();) {
         Watched& watched = it->second;
-        const Bake::Verdict verdict = watched.bake.Judge(watched.counters(), now);
+        const Bake::Verdict verdict = watched.bake.Evaluate(watched.counters(), now);
         if (verdict == Bake::Verdict::kRegressed) {
           regressions.push_back({it->first, watched.version, watched.revision,
                                  watched.bake.action(), watched.bake.reason()});

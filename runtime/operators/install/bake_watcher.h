@@ -1,10 +1,10 @@
-// BakeWatcher: looks at the versions that are in their bake time, and says which have
+// BakeWatcher: evaluates the versions that are in their bake time, and reports which have
 // regressed.
 //
-// One version of an operator is watched at a time: a new Watch of the same operator ends
-// the one before.
+// One version of an operator is watched at a time: a new Watch of the same operator
+// replaces the one before.
 //
-// Thread safety: all members may be called from any thread. `ended` is called from the
+// Thread safety: all members may be called from any thread. `regressed` is called from the
 // watcher's own thread, without locks.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
@@ -25,12 +25,12 @@ namespace resident {
 
 class BakeWatcher {
  public:
-  // What the version has served by now.
+  // Returns what the version has served so far.
   using Counters = std::function<BakeCounters()>;
   struct Regression {
     std::string name;
     uint32_t version = 0;
-    uint64_t revision = 0;  // Of the operator when the bake began.
+    uint64_t revision = 0;  // The operator's, when the bake began.
     BakeAction action = BakeAction::kWarn;
     std::string reason;
   };
@@ -38,10 +38,10 @@ class BakeWatcher {
   explicit BakeWatcher(std::function<void(const Regression&)> regressed);
   ~BakeWatcher();
 
-  // `options` without zeros; kOff: only ends what is watched of this operator.
+  // `options` must not have zeros. kOff: only stops watching this operator.
   void Watch(const std::string& name, uint32_t version, uint64_t revision,
              const BakeOptions& options, uint64_t before_p99_ns, Counters counters);
-  // Ends what is watched of this operator, if it began at that revision or before.
+  // Stops watching this operator, if its bake began at that revision or before.
   void Forget(const std::string& name, uint64_t revision = UINT64_MAX);
 
  private:

@@ -10,7 +10,8 @@
 namespace resident {
 namespace {
 
-// The values of an i32 vector of 1 to 16 elements; empty if it is something else.
+// The values of an i32 vector of 1 to 16 elements; empty if the value has another type or
+// shape.
 std::vector<int32_t> Registers(const ExampleValue& value) {
   if (value.dtype != DType::kI32 || value.shape.size() != 1 || value.shape[0] < 1 ||
       value.shape[0] > 16 ||

@@ -1,9 +1,9 @@
-// TryBytecode: runs a FLUX program on its examples, on the calling thread. A program
-// cannot do harm: it is data, and its interpreter checks what it does.
+// TryBytecode: runs a FLUX program on its examples, on the calling thread. This is safe:
+// the program is data, and its interpreter checks every access.
 //
-// An example has two values: the initial registers, i32[W], and what registers 0 to K - 1
-// must hold at the end, i32[K]; W and K are 1 to 16. Without examples it is run once, from
-// registers that are 0, and must not meet an opcode or a register that does not exist.
+// An example has two values: the initial registers, i32[W], and the expected final values
+// of registers 0 to K - 1, i32[K]; W and K are 1 to 16. Without examples the program is run
+// once, with all registers 0, and must not meet an invalid opcode or register.
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BYTECODE_VALIDATION_H_
@@ -17,7 +17,8 @@
 
 namespace resident {
 
-// INVALID_ARGUMENT: which example, which register, what it held and what it should have.
+// INVALID_ARGUMENT: the message names the example, the register, and its actual and
+// expected value.
 absl::Status TryBytecode(const std::string& program, const std::vector<Example>& examples);
 
 }  // namespace resident

@@ -1,6 +1,6 @@
 // FakeCompiler: a Compiler that runs nothing. Every job succeeds unless it is cancelled.
 //
-// Thread safety: as Compiler.
+// Thread safety: see Compiler.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_COMPILER_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_COMPILER_H_
 

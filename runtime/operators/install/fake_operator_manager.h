@@ -1,5 +1,5 @@
-// FakeOperatorManager: an OperatorManager for tests of what sits on it. It installs
-// nothing: an install goes through the states it was told, and every call is recorded.
+// FakeOperatorManager: an OperatorManager for tests of its callers. It installs nothing: an
+// install reports the states of the script, and every call is recorded.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_FAKE_OPERATOR_MANAGER_H_
@@ -24,8 +24,8 @@ namespace resident {
 
 class FakeOperatorManager final : public OperatorManager {
  public:
-  // What Install does: `states`, then `result`. With `until_withdrawn` it waits after the
-  // states until it is withdrawn.
+  // What Install reports: `states`, then `result`. With `until_withdrawn` it waits after
+  // the states until the install is withdrawn.
   struct Script {
     std::vector<InstallProgress> states;
     absl::Status result;
@@ -35,17 +35,17 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     script_ = std::move(script);
   }
-  // What the other calls end with.
+  // Status that the other calls return.
   void set_status(absl::Status status) {
     absl::MutexLock lock(&mu_);
     status_ = std::move(status);
   }
-  // Forced activations wait for this.
+  // Forced activations wait for this notification.
   void set_round(std::shared_ptr<absl::Notification> round) {
     absl::MutexLock lock(&mu_);
     round_ = std::move(round);
   }
-  // What a removal leaves to wait for.
+  // Notifications that Remove returns.
   void set_drained(std::vector<std::shared_ptr<absl::Notification>> drained) {
     absl::MutexLock lock(&mu_);
     drained_ = std::move(drained);
@@ -58,7 +58,7 @@ class FakeOperatorManager final : public OperatorManager {
       events_.push_back(std::move(event));
       while (events_.size() > keep) events_.pop_front();
     }
-    // As the manager itself: not for a subscriber that has gone.
+    // Subscribers are called under wake_mu_, so that none is called after its Unsubscribe.
     absl::MutexLock lock(&wake_mu_);
     for (const auto& [token, wake] : wakes_) wake();
   }
@@ -75,7 +75,7 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return promotions_;
   }
-  // Forced activations that have come, of which some may wait.
+  // Number of forced activations so far; some may still be waiting.
   size_t forced() const {
     absl::MutexLock lock(&mu_);
     return forced_;
@@ -133,22 +133,24 @@ class FakeOperatorManager final : public OperatorManager {
   }
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
-                                                         size_t most) const override {
+                                                         size_t max_events) const override {
     absl::MutexLock lock(&mu_);
     if (!events_.empty() && after + 1 < events_.front().revision) {
-      return absl::OutOfRangeError("events that old are gone. Fix: List, and watch from there");
+      return absl::OutOfRangeError(
+          "older events are no longer kept. Fix: List, and watch from there");
     }
     std::vector<OperatorEvent> found;
     for (const OperatorEvent& event : events_) {
-      if (event.revision > after && found.size() < most) found.push_back(event);
+      if (event.revision > after && found.size() < max_events) found.push_back(event);
     }
     return found;
   }
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
-                                          size_t most) const override {
+                                          size_t max_events) const override {
     absl::MutexLock lock(&mu_);
     std::vector<OperatorEvent> found;
-    for (auto event = events_.rbegin(); event != events_.rend() && found.size() < most; ++event) {
+    for (auto event = events_.rbegin(); event != events_.rend() && found.size() < max_events;
+         ++event) {
       if (before != 0 && event->revision >= before) continue;
       if (name.empty() || event->operator_name == name) found.push_back(*event);
     }
@@ -193,7 +195,7 @@ class FakeOperatorManager final : public OperatorManager {
   size_t forced_ ABSL_GUARDED_BY(mu_) = 0;
   size_t removals_ ABSL_GUARDED_BY(mu_) = 0;
 
-  // Held while subscribers are woken, so that Unsubscribe waits for that.
+  // Held while subscribers are called, so that Unsubscribe waits for these calls.
   mutable absl::Mutex wake_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   uint64_t last_token_ ABSL_GUARDED_BY(wake_mu_) = 0;
   std::map<uint64_t, std::function<void()>> wakes_ ABSL_GUARDED_BY(wake_mu_);

@@ -15,11 +15,12 @@ namespace {
 // How long a round waits for a device whose engine is being replaced.
 constexpr absl::Duration kReplacementLimit = absl::Seconds(30);
 constexpr absl::Duration kReplacementLook = absl::Milliseconds(5);
-// Engines of a device that may end under a load. One may have ended of something else; a
-// round and its versions one by one must not come to five, when the device is given up.
-constexpr int kMostEnginesLost = 2;
+// Engines that a device may lose during a load. One may have ended for another reason; a
+// round and the retries of its versions must not lose five, after which the device is given
+// up.
+constexpr int kMaxEnginesLost = 2;
 
-std::shared_ptr<const Generation> Renumbered(const Generation& generation, uint64_t number) {
+std::shared_ptr<const Generation> WithNumber(const Generation& generation, uint64_t number) {
   auto copy = std::make_shared<Generation>(generation);
   copy->number = number;
   return copy;
@@ -29,11 +30,11 @@ bool IsGivenUp(const Device& device) {
   return device.snapshot().state == Device::State::kUnhealthy;
 }
 
-// Devices are looked up by index, and one that did not start leaves a gap.
-size_t PlacesFor(const std::vector<DeviceControl*>& devices) {
-  size_t places = 0;
-  for (const Device* device : devices) places = std::max<size_t>(places, device->index() + 1);
-  return places;
+// on_ is indexed by device index; a device that did not start leaves a gap.
+size_t CountIndices(const std::vector<DeviceControl*>& devices) {
+  size_t count = 0;
+  for (const Device* device : devices) count = std::max<size_t>(count, device->index() + 1);
+  return count;
 }
 
 bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& version) {
@@ -50,9 +51,9 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       devices_(std::move(devices)),
       build_(std::move(build)),
       loaded_(std::move(loaded)),
-      // The built-in operators' generation has number 1.
+      // The generation with the built-in operators has number 1.
       number_(std::max<uint64_t>(1, options.last_number)),
-      on_(PlacesFor(devices_)),
+      on_(CountIndices(devices_)),
       worker_([this] { Work(); }) {}
 
 GenerationStager::~GenerationStager() {
@@ -77,14 +78,14 @@ absl::Status GenerationStager::Stage(std::shared_ptr<const OperatorVersion> vers
 
 void GenerationStager::Work() {
   prctl(PR_SET_NAME, "resident-stager");
-  const auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || !waiting_.empty();
   };
   while (true) {
     Round round;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&news));
+      mu_.Await(absl::Condition(&has_work));
       round.swap(waiting_);
       if (stopping_) {
         for (Waiting* waiting : round) {
@@ -118,22 +119,22 @@ bool GenerationStager::Has(const Members& members, const OperatorVersion& versio
                      [&](const auto& member) { return member.lock().get() == &version; });
 }
 
-GenerationStager::Versions GenerationStager::MembersOf(const Device& device,
-                                                       const Versions& holders,
-                                                       const Versions& staged,
-                                                       bool replacement) const {
+GenerationStager::Versions GenerationStager::SelectMembers(const Device& device,
+                                                           const Versions& holders,
+                                                           const Versions& staged,
+                                                           bool replacement) const {
   const Members& here = on_[device.index()].members;
   const auto belongs = [&](const OperatorVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     switch (version.state.load(std::memory_order_relaxed)) {
       case VersionState::kQuarantined:
-        // Tasks may still name it on a device that it has not cost its engine.
+        // Tasks on a device where it has not caused a fault may still name it.
         return Has(here, version) &&
                (!replacement || std::any_of(kept_.begin(), kept_.end(), [&](const auto& kept) {
                  return kept.get() == &version;
                }));
       case VersionState::kValidated:
-        // Reserved by an install whose round has not come. One whose round has been stays:
-        // its install is about to make it known, and then it may be called.
+        // Reserved by an install whose round has not run yet, or has: then the version
+        // stays, since its install is about to publish it, and tasks may call it.
         return Has(here, version);
       default:
         return true;
@@ -149,12 +150,13 @@ GenerationStager::Versions GenerationStager::MembersOf(const Device& device,
   return members;
 }
 
-uint64_t GenerationStager::ReplacementsOf(const Device& device) const {
+uint64_t GenerationStager::CountReplacements(const Device& device) const {
   absl::MutexLock lock(&mu_);
   return on_[device.index()].replacements;
 }
 
-bool GenerationStager::Note(const Device& device, const Versions& members, uint64_t replacements) {
+bool GenerationStager::RecordMembers(const Device& device, const Versions& members,
+                                     uint64_t replacements) {
   absl::MutexLock lock(&mu_);
   OnDevice& on = on_[device.index()];
   if (on.replacements != replacements) return false;
@@ -171,7 +173,7 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
     {
       absl::MutexLock lock(&mu_);
-      plan.members = MembersOf(*device, holders, staged, /*replacement=*/false);
+      plan.members = SelectMembers(*device, holders, staged, /*replacement=*/false);
       for (const auto& version : staged) {
         if (!Has(on_[device->index()].members, *version)) plan.fresh.push_back(version);
       }
@@ -190,22 +192,22 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
   absl::Status status;
   for (Plan& plan : plans) {
     if (plan.loaded.ok() && !plan.given_up && IsGivenUp(*plan.device)) {
-      plan.loaded = absl::UnavailableError(absl::StrCat("device ", plan.device->index(),
-                                                        " was given up while generation ", number,
-                                                        " came: ", plan.device->snapshot().detail));
+      plan.loaded = absl::UnavailableError(
+          absl::StrCat("device ", plan.device->index(), " became unhealthy while generation ",
+                       number, " was loaded: ", plan.device->snapshot().detail));
     }
     status.Update(plan.loaded);
   }
   if (!status.ok()) {
-    PutBack(plans);
+    RestoreDevices(plans);
     return status;
   }
-  // A device may have needed a higher one.
+  // A device may have needed a higher number.
   loaded_(number_.load(), staged, plans.front().members);
   return absl::OkStatus();
 }
 
-void GenerationStager::PutBack(const std::vector<Plan>& plans) {
+void GenerationStager::RestoreDevices(const std::vector<Plan>& plans) {
   for (const Plan& plan : plans) {
     DeviceControl& device = *plan.device;
     const Versions holders = registry_->SlotHolders();
@@ -218,18 +220,19 @@ void GenerationStager::PutBack(const std::vector<Plan>& plans) {
         const auto version = member.lock();
         return version == nullptr || IsAmong(plan.fresh, *version);
       });
-      members = MembersOf(device, holders, {}, /*replacement=*/false);
+      members = SelectMembers(device, holders, {}, /*replacement=*/false);
       replacements = on.replacements;
     }
     const auto before = build_(device, NextNumber(), members);
-    // What came in stays unused until it can go; nothing names it.
+    // The new code stays in the kernel, unused, until it can be removed; no task names it.
     if (!before.ok()) continue;
     if (plan.loaded.ok() && device.LoadGeneration(*before, options_.park_deadline).ok()) {
-      Note(device, members, replacements);
+      RecordMembers(device, members, replacements);
       continue;
     }
     absl::MutexLock lock(&mu_);
-    // What a fault chose meanwhile has nothing of the round.
+    // A replacement that a fault chose meanwhile does not contain the versions of this
+    // round.
     if (on_[device.index()].replacements == replacements) device.SetGeneration(*before);
   }
 }
@@ -241,29 +244,30 @@ absl::Status GenerationStager::LoadOn(const Plan& plan) {
   int engines_lost = 0;
   const absl::Time give_up = absl::Now() + kReplacementLimit;
   while (true) {
-    const uint64_t replacements = ReplacementsOf(device);
+    const uint64_t replacements = CountReplacements(device);
     const bool had_engine = device.snapshot().engine_pid != 0;
     absl::Status status = device.LoadGeneration(generation, options_.park_deadline);
     if (status.ok()) {
-      if (Note(device, plan.members, replacements)) return status;
+      if (RecordMembers(device, plan.members, replacements)) return status;
       status = absl::UnavailableError(absl::StrCat("the engine of device ", device.index(),
                                                    " ended as soon as it had loaded "
                                                    "generation ",
                                                    generation->number, ". Fix: try again"));
     }
     if (status.code() == absl::StatusCode::kFailedPrecondition) {
-      // A replaced engine has started with a newer one: this one becomes newer still.
-      generation = Renumbered(*generation, NextNumber());
+      // A replaced engine has started with a newer generation: use a higher number.
+      generation = WithNumber(*generation, NextNumber());
     } else if (status.code() == absl::StatusCode::kUnavailable) {
       if (!IsGivenUp(device)) {
         given_up = false;
-        if (had_engine && ++engines_lost == kMostEnginesLost) return status;
+        if (had_engine && ++engines_lost == kMaxEnginesLost) return status;
       } else if (!given_up) {
-        return status;  // What is being loaded may be why.
+        return status;  // The generation that is being loaded may be the cause.
       } else {
         device.SetGeneration(generation);
-        // Still given up: it was not resumed with another one meanwhile.
-        if (IsGivenUp(device) && Note(device, plan.members, replacements)) return absl::OkStatus();
+        // Still given up: it was not resumed with another generation meanwhile.
+        if (IsGivenUp(device) && RecordMembers(device, plan.members, replacements))
+          return absl::OkStatus();
       }
       absl::SleepFor(kReplacementLook);
     } else {
@@ -279,7 +283,7 @@ std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& de
   {
     absl::MutexLock lock(&mu_);
     OnDevice& on = on_[device.index()];
-    members = MembersOf(device, holders, {}, /*replacement=*/true);
+    members = SelectMembers(device, holders, {}, /*replacement=*/true);
     on.members.assign(members.begin(), members.end());
     ++on.replacements;
   }

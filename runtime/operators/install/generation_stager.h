@@ -1,24 +1,25 @@
-// GenerationStager: brings versions into the kernels of all devices, those that wait
-// together in one generation.
+// GenerationStager: adds versions to the kernels of all devices. Versions that wait at the
+// same time go into one generation.
 //
 //   Stage(version) ─┐
 //   Stage(version) ─┼─▶ a round: build one generation for each device, load it everywhere
-//   Stage(version) ─┘      │ one device cannot: the others go back to what they had
+//   Stage(version) ─┘      │ if one device fails, the others return to their previous generation
 //                          ▼
-//                   every caller gets its answer; a round that fails with several versions
-//                   is tried again with each alone, so that one cannot fail another
+//                   every caller gets its result; a round that fails with several versions
+//                   is retried with each alone, so that one cannot fail another
 //
-// A device without an engine at that moment is waited for. Only one that was given up
-// before the round (unhealthy) is left to start with the generation once it is resumed:
-// what no engine has taken is not what replacements start with.
+// A round waits for a device that has no engine at the moment. Only a device that was given
+// up before the round (unhealthy) does not load the generation; it starts with it when it
+// is resumed. A generation that no engine has loaded is never used for a replacement
+// engine.
 //
 // Invariants:
-//   1. Numbers of generations rise over all devices.
+//   1. Generation numbers increase across all devices.
 //   2. When Stage has returned OK, every engine that serves from then on has the version,
 //      until it is quarantined or the version is no longer held (registry.h).
-//   3. A round takes no code from a kernel that a task may still name. A replacement leaves
-//      out what is quarantined, unless it is kept (Keep): its device's tasks ended with the
-//      engine before.
+//   3. A round does not remove code from a kernel while a task may still name it. A replacement
+//      leaves out quarantined versions, unless they are kept (Keep): the device's tasks ended
+//      with the previous engine.
 //
 // Thread safety: all members may be called from any thread. Stage blocks.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_STAGER_H_
@@ -50,13 +51,15 @@ class GenerationStager {
   struct Options {
     // --park_deadline: how long a round waits for running tasks to end.
     std::chrono::milliseconds park_deadline{2'000};
-    // Numbers up to this one are taken, by a daemon before this one too.
+    // Highest number that was used so far, including by previous daemons.
     uint64_t last_number = 1;
   };
-  // Makes the generation of a device that has these versions beside the built-in ones.
+  // Builds the generation of a device that has these versions in addition to the built-in
+  // ones.
   using Build = std::function<absl::StatusOr<std::shared_ptr<const Generation>>(
       const Device& device, uint64_t number, const Versions& versions)>;
-  // A round has been loaded: its number, what came in, and what it has in all.
+  // Called after a round was loaded: its number, the added versions, and all versions in
+  // it.
   using Loaded =
       std::function<void(uint64_t number, const Versions& staged, const Versions& members)>;
 
@@ -64,17 +67,18 @@ class GenerationStager {
                    std::vector<DeviceControl*> devices, Build build, Loaded loaded);
   ~GenerationStager();
 
-  // The round that is under way is given up where a device has no engine; versions that
-  // wait are CANCELLED.
+  // Cancels waiting versions (CANCELLED), and ends the current round at devices that have
+  // no engine.
   void Stop();
 
-  // Errors: those of `build`; DEADLINE_EXCEEDED (tasks ran all through the park deadline);
-  // INVALID_ARGUMENT (a device cannot load it); UNAVAILABLE (a device did not take it: its
-  // engine ended each time, or did not come back).
+  // Errors: those of `build`; DEADLINE_EXCEEDED (tasks kept running until the park
+  // deadline); INVALID_ARGUMENT (a device cannot load the generation); UNAVAILABLE (a
+  // device did not load it: its engine ended each time, or was not replaced in time).
   absl::Status Stage(std::shared_ptr<const OperatorVersion> version);
 
-  // While it lives, the version stays in the kernels that have it, though it is quarantined.
-  // Who brings one back keeps it from before Stage until it serves.
+  // While this object exists, the version stays in the kernels that have it, although it is
+  // quarantined. A caller that reactivates a version keeps it from before Stage until it
+  // serves.
   class [[nodiscard]] Kept {
    public:
     Kept() = default;
@@ -96,12 +100,12 @@ class GenerationStager {
   };
   Kept Keep(std::shared_ptr<const OperatorVersion> version);
 
-  // Loads what the registry has, without a new version.
+  // Loads the versions that the registry has, without a new version.
   absl::Status Reload() { return LoadEverywhere({}); }
 
-  // What an engine of `device` starts with from now on: without versions that are
-  // quarantined. Null: it cannot be built; the present generation does. Called while a
-  // device is without an engine, from its supervisor's thread: it waits for no round.
+  // The generation that an engine of `device` starts with from now on: without quarantined
+  // versions. Null: it cannot be built, and the current generation is used. Called while
+  // the device has no engine, from its supervisor's thread; it does not wait for a round.
   std::shared_ptr<const Generation> Replacement(const Device& device);
 
   // Whether the version's code is in the kernels of all devices that started.
@@ -116,37 +120,38 @@ class GenerationStager {
   using Round = std::vector<Waiting*>;
   using Members = std::vector<std::weak_ptr<const OperatorVersion>>;
   struct OnDevice {
-    // Of the generation that the device runs, or starts its next engine with.
+    // Members of the generation that the device runs, or starts its next engine with.
     Members members;
-    // Replacements chosen so far. One that is chosen while a generation is loaded is what
-    // the device has afterwards.
+    // Replacements chosen so far. If one is chosen while a generation is being loaded, the
+    // replacement applies.
     uint64_t replacements = 0;
   };
-  // What a round does to one device.
+  // What a round does with one device.
   struct Plan {
     DeviceControl* device;
     Versions members;
-    Versions fresh;  // Staged ones that the device does not have.
-    bool given_up;   // Before the round.
+    Versions fresh;  // Staged versions that the device does not have.
+    bool given_up;   // Unhealthy before the round.
     std::shared_ptr<const Generation> generation;
-    absl::Status loaded;  // What came of it.
+    absl::Status loaded;  // Result of the load.
   };
 
   void Work();
   void Run(const Round& round);
   absl::Status LoadEverywhere(const Versions& staged) ABSL_LOCKS_EXCLUDED(round_mu_);
   absl::Status LoadOn(const Plan& plan);
-  // A round has failed: its devices go back to what they had, now or with their next engine.
-  void PutBack(const std::vector<Plan>& plans);
-  // What a generation of the device has: all versions that hold a slot and may be named by a
-  // task, and `staged`.
-  Versions MembersOf(const Device& device, const Versions& holders, const Versions& staged,
-                     bool replacement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // After a failed round: its devices return to their previous generation, now or with
+  // their next engine.
+  void RestoreDevices(const std::vector<Plan>& plans);
+  // The members of the device's next generation: all versions that hold a slot and may be
+  // named by a task, and `staged`.
+  Versions SelectMembers(const Device& device, const Versions& holders, const Versions& staged,
+                         bool replacement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool Has(const Members& members, const OperatorVersion& version);
-  uint64_t ReplacementsOf(const Device& device) const;
-  // The device has these, unless a replacement was chosen since there were `replacements`;
-  // false: one was.
-  bool Note(const Device& device, const Versions& members, uint64_t replacements);
+  uint64_t CountReplacements(const Device& device) const;
+  // Records the device's members; returns false without doing so if a replacement was
+  // chosen since there were `replacements`.
+  bool RecordMembers(const Device& device, const Versions& members, uint64_t replacements);
   uint64_t NextNumber() { return number_.fetch_add(1) + 1; }
 
   const Options options_;
@@ -154,7 +159,7 @@ class GenerationStager {
   const std::vector<DeviceControl*> devices_;
   const Build build_;
   const Loaded loaded_;
-  std::atomic<uint64_t> number_;  // Of the newest generation.
+  std::atomic<uint64_t> number_;  // Number of the newest generation.
   std::atomic<bool> giving_up_{false};
 
   // Held during a round.
@@ -162,7 +167,8 @@ class GenerationStager {
   mutable absl::Mutex mu_;
   std::vector<Waiting*> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<OnDevice> on_ ABSL_GUARDED_BY(mu_);  // By index; gaps where none started.
+  std::vector<OnDevice> on_
+      ABSL_GUARDED_BY(mu_);  // By device index; gaps for devices that did not start.
   std::list<std::shared_ptr<const OperatorVersion>> kept_ ABSL_GUARDED_BY(mu_);
 
   std::thread worker_;

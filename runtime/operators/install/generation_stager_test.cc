@@ -50,7 +50,7 @@ class GenerationStagerTest : public ::testing::Test {
     EXPECT_TRUE(reserved.ok()) << reserved.status();
     return *std::move(reserved);
   }
-  // Installs a version of the operator and activates it; its slot.
+  // Installs a version of the operator and activates it; returns its slot.
   uint32_t Install(const std::string& name) {
     auto version = Reserve(name);
     const uint32_t slot = version->slot;
@@ -59,7 +59,7 @@ class GenerationStagerTest : public ::testing::Test {
     EXPECT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit_).ok());
     return slot;
   }
-  // A fault of the device, of which this operator's first version is guilty.
+  // Simulates a fault of the device, caused by this operator's first version.
   std::shared_ptr<const Generation> Fault(const std::string& name, size_t at = 0) {
     EXPECT_TRUE(registry_->Quarantine(name, 1, "it stored to a bad address", commit_).ok());
     auto replacement = stager_->Replacement(device(at));
@@ -85,7 +85,7 @@ class SecondDeviceAloneTest : public GenerationStagerTest {
   SecondDeviceAloneTest() : GenerationStagerTest({1}) {}
 };
 
-TEST_F(GenerationStagerTest, AReplacementLeavesOutWhatIsQuarantined) {
+TEST_F(GenerationStagerTest, AReplacementLeavesOutQuarantinedVersions) {
   const uint32_t good = Install("good"), bad = Install("bad");
   EXPECT_THAT(device().slots(), ElementsAre(good, bad));
   Fault("bad");
@@ -94,7 +94,7 @@ TEST_F(GenerationStagerTest, AReplacementLeavesOutWhatIsQuarantined) {
   EXPECT_THAT(device().slots(), ElementsAre(good, later));
 }
 
-TEST_F(GenerationStagerTest, WhatIsBroughtBackStaysUntilItServes) {
+TEST_F(GenerationStagerTest, AKeptVersionStaysUntilItServes) {
   const uint32_t slot = Install("bad");
   Fault("bad");
   const auto version = registry_->FindBySlot(slot);
@@ -102,7 +102,7 @@ TEST_F(GenerationStagerTest, WhatIsBroughtBackStaysUntilItServes) {
   {
     const GenerationStager::Kept kept = stager_->Keep(version);
     ASSERT_TRUE(stager_->Stage(version).ok());
-    // Before it is activated, another round and another fault.
+    // Before it is activated, there is another round and another fault.
     const uint32_t other = Install("other");
     EXPECT_THAT(device().slots(), ElementsAre(slot, other));
     Fault("other");
@@ -112,10 +112,10 @@ TEST_F(GenerationStagerTest, WhatIsBroughtBackStaysUntilItServes) {
   EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), IsEmpty());
 }
 
-TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadGetsTheVersionAgain) {
+TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadIsReplacedWithTheVersion) {
   auto version = Reserve("times");
-  // The supervisor sees the engine end before the round knows that it has loaded.
-  device().Then([&](const Generation&) {
+  // The supervisor sees the engine's end before the round sees that the load has succeeded.
+  device().SetNextLoad([&](const Generation&) {
     auto replacement = stager_->Replacement(device());
     EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
     device().Restart(replacement);
@@ -126,11 +126,12 @@ TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadGetsTheVersionAgai
   EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), ElementsAre(version->slot));
 }
 
-TEST_F(TwoDevicesTest, WhatADeviceHasLoadedItsReplacementHasBeforeTheRoundEnds) {
+TEST_F(TwoDevicesTest, AReplacementHasALoadedVersionBeforeTheRoundEnds) {
   auto version = Reserve("times");
-  device(1).Then([&](const Generation&) {
+  device(1).SetNextLoad([&](const Generation&) {
     while (device(0).slots().empty()) absl::SleepFor(absl::Milliseconds(1));
-    // The round may still be about to note it; from then on it stays so.
+    // The round may not have recorded it yet; once it has, the result does not change
+    // again.
     while (FakeDevice::SlotsOf(stager_->Replacement(device(0))).empty()) {
       absl::SleepFor(absl::Milliseconds(20));
     }
@@ -141,29 +142,30 @@ TEST_F(TwoDevicesTest, WhatADeviceHasLoadedItsReplacementHasBeforeTheRoundEnds) 
   EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
 }
 
-TEST_F(GenerationStagerTest, AnEngineThatEndsUnderTheLoadIsReplacedWithoutIt) {
+TEST_F(GenerationStagerTest, AnEngineThatEndsDuringTheLoadIsReplacedWithoutTheVersion) {
   auto version = Reserve("times");
-  device().Then(EngineEnded);
-  device().Then([&](const Generation&) {
-    EXPECT_THAT(device().slots(), IsEmpty()) << "an engine would start with what none has taken";
+  device().SetNextLoad(EngineEnded);
+  device().SetNextLoad([&](const Generation&) {
+    EXPECT_THAT(device().slots(), IsEmpty())
+        << "an engine would start with a generation that no engine has loaded";
     return absl::OkStatus();
   });
   ASSERT_TRUE(stager_->Stage(version).ok());
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
 }
 
-TEST_F(GenerationStagerTest, WhatEndsEveryEngineIsGivenUpBeforeTheDeviceIs) {
+TEST_F(GenerationStagerTest, AVersionThatEndsEveryEngineIsGivenUpBeforeTheDevice) {
   const uint32_t good = Install("good");
   const size_t before = device().loads();
-  for (int i = 0; i < 10; ++i) device().Then(EngineEnded);
+  for (int i = 0; i < 10; ++i) device().SetNextLoad(EngineEnded);
   EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
   EXPECT_LT(device().loads() - before, 5u);
   EXPECT_THAT(device().slots(), ElementsAre(good));
 }
 
-TEST_F(GenerationStagerTest, ADeviceThatIsGivenUpUnderTheLoadFailsTheRound) {
+TEST_F(GenerationStagerTest, ADeviceThatIsGivenUpDuringTheLoadFailsTheRound) {
   const uint32_t good = Install("good");
-  device().Then([&](const Generation&) {
+  device().SetNextLoad([&](const Generation&) {
     device().set_state(Device::State::kUnhealthy);
     return absl::UnavailableError("unhealthy");
   });
@@ -173,10 +175,10 @@ TEST_F(GenerationStagerTest, ADeviceThatIsGivenUpUnderTheLoadFailsTheRound) {
 
 TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
   const uint32_t good = Install("good");
-  device(1).Then([&](const Generation&) {
+  device(1).SetNextLoad([&](const Generation&) {
     while (device(0).slots().size() < 2) absl::SleepFor(absl::Milliseconds(1));
     device(0).set_state(Device::State::kUnhealthy);
-    device(0).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+    device(0).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
     return absl::OkStatus();
   });
   EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
@@ -184,44 +186,46 @@ TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
   EXPECT_THAT(device(1).slots(), ElementsAre(good));
 }
 
-TEST_F(TwoDevicesTest, ADeviceThatWasGivenUpBeforeStartsWithItOnceItIsResumed) {
+TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundStartsWithTheVersionWhenResumed) {
   device(1).set_state(Device::State::kUnhealthy);
-  device(1).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+  device(1).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
   auto version = Reserve("times");
   ASSERT_TRUE(stager_->Stage(version).ok());
   EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
   EXPECT_TRUE(stager_->Contains(*version));
 }
 
-TEST_F(TwoDevicesTest, ADeviceThatWasGivenUpBeforeGoesBackWithTheOthers) {
+TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundIsRestoredWithTheOthers) {
   const uint32_t good = Install("good");
   device(1).set_state(Device::State::kUnhealthy);
   for (int i = 0; i < 2; ++i) {
-    device(1).Then([](const Generation&) { return absl::UnavailableError("unhealthy"); });
+    device(1).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
   }
-  device(0).Then([](const Generation&) { return absl::InvalidArgumentError("it is damaged"); });
+  device(0).SetNextLoad(
+      [](const Generation&) { return absl::InvalidArgumentError("it is damaged"); });
   EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(device(0).slots(), ElementsAre(good));
   EXPECT_THAT(device(1).slots(), ElementsAre(good));
 }
 
-TEST_F(TwoDevicesTest, ADeviceKeepsTheCodeOfWhatOnlyAnotherHasFaultedOn) {
+TEST_F(TwoDevicesTest, ADeviceKeepsTheCodeOfAVersionThatFaultedOnAnother) {
   const uint32_t bad = Install("bad");
   Fault("bad", /*at=*/0);
-  const uint32_t later = Install("later");  // Tasks of the guilty version may wait on device 1.
+  const uint32_t later =
+      Install("later");  // Tasks of the quarantined version may be queued on device 1.
   EXPECT_THAT(device(0).slots(), ElementsAre(later));
   EXPECT_THAT(device(1).slots(), ElementsAre(bad, later));
   EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(bad)));
 }
 
-TEST_F(SecondDeviceAloneTest, ADeviceThatDidNotStartLacksNothing) {
+TEST_F(SecondDeviceAloneTest, ADeviceThatDidNotStartIsIgnored) {
   const uint32_t slot = Install("times");
   EXPECT_TRUE(stager_->Contains(*registry_->FindBySlot(slot)));
   Fault("times");
   EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(slot)));
 }
 
-TEST_F(TwoDevicesTest, CodeGoesWithTheLastWhoPinsItsVersion) {
+TEST_F(TwoDevicesTest, CodeIsRemovedWhenItsVersionIsNoLongerPinned) {
   const uint32_t bad = Install("bad");
   auto task = registry_->FindBySlot(bad);
   ASSERT_TRUE(registry_->Remove("bad", std::nullopt, commit_, nullptr).ok());

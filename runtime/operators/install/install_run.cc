@@ -15,9 +15,9 @@
 namespace resident {
 namespace {
 
-// The generated source of an expression, as its compiler names it.
+// File name of an expression's generated source in compiler messages.
 constexpr char kExpressionFile[] = "expression.cc";
-// A FLUX program, as the state folder names it.
+// Name of a FLUX program in the state folder.
 constexpr char kBytecodePart[] = "program";
 
 std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) {
@@ -30,10 +30,10 @@ std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) 
   return hash.Hex();
 }
 
-// Whether the version is what is wrong, and not the daemon or the caller's timing. A limit is
-// the version's own while it is compiled and tried; before, and when it is staged, it is
-// everybody's.
-bool SpeaksOfTheVersion(const absl::Status& status, bool trying) {
+// Whether the version caused the error, and not the daemon or the caller's timing.
+// Exceeding a limit is the version's error while it is compiled and validated. Before that,
+// and during staging, the limits are shared by all callers.
+bool IsVersionError(const absl::Status& status, bool trying) {
   return status.code() == absl::StatusCode::kInvalidArgument ||
          (trying && (status.code() == absl::StatusCode::kDeadlineExceeded ||
                      status.code() == absl::StatusCode::kResourceExhausted));
@@ -43,7 +43,7 @@ bool SpeaksOfTheVersion(const absl::Status& status, bool trying) {
 
 absl::Status InstallRun::Run() {
   const absl::Status status = RunSteps();
-  if (!status.ok() && SpeaksOfTheVersion(status, trying_)) ReportRejected(status);
+  if (!status.ok() && IsVersionError(status, trying_)) ReportRejected(status);
   return status;
 }
 
@@ -89,7 +89,7 @@ absl::Status InstallRun::Prepare() {
       }
       if (spec_.split.empty()) spec_.split = generated.split;
       if (spec_.summary.empty()) spec_.summary = generated.summary;
-      // How many registers a formula takes is not its author's concern.
+      // Register pressure is not a concern of an expression's author.
       spec_.allow_spills = build_.allow_spills = true;
       build_.kind = OperatorKind::kSource;
       build_.main_file = kExpressionFile;
@@ -129,8 +129,8 @@ absl::Status InstallRun::RunNative() {
   validation_ = std::make_unique<VersionValidation>(
       VersionValidation::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
                                manager_.sources_.ordinals, manager_.options_.engine_program},
-      VersionValidation::Subject{request_.name, spec_.content_hash, signature, split,
-                                 &request_.examples, spec_.task_time_limit, std::move(active)});
+      VersionValidation::Case{request_.name, spec_.content_hash, signature, split,
+                              &request_.examples, spec_.task_time_limit, std::move(active)});
   status = Compile();
   if (status.ok()) status = CheckWithdrawn();
   if (status.ok()) status = Validate();
@@ -235,7 +235,7 @@ void InstallRun::ReportRejected(const absl::Status& why) {
   event.actor = request_.actor;
   event.content_hash = spec_.content_hash;
   event.message = std::string(why.message());
-  manager_.Note(std::move(event));
+  manager_.RecordEvent(std::move(event));
   Report(
       {.state = VersionState::kRejected, .log = built_.log, .message = std::string(why.message())});
 }

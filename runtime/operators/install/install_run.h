@@ -4,7 +4,7 @@
 //      │          │                         │         │
 //      └──────────┴───────── rejected ◀─────┴─────────┘
 //
-// Bytecode has neither a unit nor a slot: it is checked, tried on the host, and staged
+// Bytecode has neither a unit nor a slot: it is checked, run on the host, and staged
 // without a generation.
 //
 // Thread safety: an object belongs to one thread.
@@ -31,7 +31,7 @@ class InstallRun {
              const std::function<bool()>& withdrawn)
       : manager_(manager), request_(request), progress_(progress), withdrawn_(withdrawn) {}
 
-  // Errors: as OperatorManager::Install.
+  // Errors: see OperatorManager::Install.
   absl::Status Run();
 
  private:
@@ -44,12 +44,12 @@ class InstallRun {
   absl::Status Compile();
   absl::Status Validate();
   absl::Status Stage();
-  // Keeps what the version was built from, so that a restarted daemon can build it.
+  // Stores what the version was built from, so that a restarted daemon can build it.
   absl::Status KeepContent(VersionContent* content) const;
   absl::Status Activate();
-  // Ends the run with what is wrong with the version, as against with the daemon.
+  // CANCELLED if the install was withdrawn.
   absl::Status CheckWithdrawn() const;
-  // Reports a state, and the time since the one before.
+  // Reports a state, with the time since the previous one.
   void Report(InstallProgress progress);
   void ReportRejected(const absl::Status& why);
 
@@ -61,7 +61,7 @@ class InstallRun {
   Clock::time_point step_began_ = Clock::now();
   BuildRequest build_;
   VersionSpec spec_;
-  bool trying_ = false;    // It is being compiled or run on its examples.
+  bool trying_ = false;    // It is being compiled or validated.
   uint64_t expected_ = 0;  // Revision that the operator must still have at the end.
   std::unique_ptr<VersionValidation> validation_;
   BuiltVersion built_;

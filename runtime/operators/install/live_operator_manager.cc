@@ -16,10 +16,10 @@
 namespace resident {
 namespace {
 
-// The actor of what the daemon does by itself.
+// The actor of changes that the daemon makes itself.
 constexpr char kDaemon[] = "residentd";
 
-std::vector<VersionBuilder::Member> MembersOf(const GenerationStager::Versions& versions) {
+std::vector<VersionBuilder::Member> MakeMembers(const GenerationStager::Versions& versions) {
   std::vector<VersionBuilder::Member> members;
   for (const auto& version : versions) {
     members.push_back(
@@ -47,11 +47,11 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
           [this](const Device& device, uint64_t number,
                  const GenerationStager::Versions& versions) {
             return VersionBuilder::MakeGeneration(VersionBuilder::TargetOf(device), number,
-                                                  MembersOf(versions));
+                                                  MakeMembers(versions));
           },
           [this](uint64_t number, const GenerationStager::Versions& staged,
                  const GenerationStager::Versions& members) {
-            NoteGeneration(number, staged.size(), members.size());
+            RecordGeneration(number, staged.size(), members.size());
           }) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
@@ -64,7 +64,7 @@ absl::Status LiveOperatorManager::Install(
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& request) {
   absl::StatusOr<GenerationStager::Kept> kept;
-  if (request.force) kept = BringBack(request);
+  if (request.force) kept = ReloadStandby(request);
   if (request.force && !kept.ok()) return kept.status();
   const auto began = std::chrono::steady_clock::now();
   const absl::StatusOr<RegistryChange> change =
@@ -74,20 +74,20 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
   return Finish(began, change);
 }
 
-absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::BringBack(
+absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::ReloadStandby(
     const SwitchRequest& request) {
   ASSIGN_OR_RETURN(const auto view, sources_.registry->Describe(request.name));
   if (request.expected_revision.value_or(view.revision) != view.revision) {
     return errors::StaleRevision(request.name, *request.expected_revision, view.revision);
   }
-  // What cannot be activated is refused by the registry.
+  // The registry refuses a version that cannot be activated.
   GenerationStager::Kept nothing;
   const VersionView* found =
       view.Find(request.version == 0 ? view.standby_version : request.version);
   if (found == nullptr || found->slot == kNoSlot) return nothing;
   const std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
   if (held == nullptr || held->state.load() == VersionState::kValidated) return nothing;
-  // Before it is looked for: from here on nothing takes it out.
+  // Kept before Contains is checked, so that no round removes it after the check.
   GenerationStager::Kept kept = stager_.Keep(held);
   if (!stager_.Contains(*held)) {
     RETURN_IF_ERROR(stager_.Stage(held));
@@ -99,7 +99,7 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& 
   const auto began = std::chrono::steady_clock::now();
   const absl::StatusOr<RegistryChange> change =
       sources_.registry->Rollback(request.name, request.expected_revision, CommitAs(request.actor));
-  // One that is refused has decided nothing of what is watched.
+  // A refused rollback does not end the bake.
   if (change.ok()) bakes_.Forget(request.name, change->revision);
   return Finish(began, change);
 }
@@ -142,26 +142,26 @@ Registry::Commit LiveOperatorManager::CommitAs(const std::string& actor,
   };
 }
 
-void LiveOperatorManager::Note(OperatorEvent event) {
-  // An event that cannot be written is lost, but not the change that it tells of.
+void LiveOperatorManager::RecordEvent(OperatorEvent event) {
+  // If an event cannot be written it is lost, but the change that it describes is not.
   sources_.state->AppendEvent(std::move(event)).IgnoreError();
 }
 
-void LiveOperatorManager::NoteGeneration(uint64_t number, uint64_t staged, uint64_t members) {
+void LiveOperatorManager::RecordGeneration(uint64_t number, uint64_t staged, uint64_t members) {
   OperatorEvent event;
   event.kind = EventKind::kGeneration;
   event.actor = kDaemon;
   event.generation = number;
-  // Without a version that came in it is the one that a start makes.
+  // No version was added: this is the generation that a start restores.
   const uint64_t count = staged == 0 ? members : staged;
   event.message = absl::StrCat(count, count == 1 ? " version" : " versions",
-                               staged == 0 ? " restored" : " came in");
-  Note(std::move(event));
+                               staged == 0 ? " restored" : " added");
+  RecordEvent(std::move(event));
 }
 
 // --- Bakes and trials ---------------------------------------------------------------
 
-BakeCounters LiveOperatorManager::CountersOf(const std::string& name, uint32_t version) const {
+BakeCounters LiveOperatorManager::ReadCounters(const std::string& name, uint32_t version) const {
   BakeCounters counters;
   const auto view = sources_.registry->Describe(name);
   const VersionView* found = view.ok() ? view->Find(version) : nullptr;
@@ -170,7 +170,7 @@ BakeCounters LiveOperatorManager::CountersOf(const std::string& name, uint32_t v
     counters.failed = found->failed_tasks();
     counters.p99_ns = P99Ns(*found);
   }
-  const ShadowTally::Counters shadow = shadows_.Of(name, version);
+  const ShadowTally::Counters shadow = shadows_.Get(name, version);
   counters.shadow_tasks = shadow.tasks;
   counters.shadow_mismatches = shadow.mismatches;
   return counters;
@@ -182,15 +182,15 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
     bakes_.Forget(change.name, change.revision);
     return;
   }
-  // Judged against what serves beside it, or served before it.
+  // A trial is compared with the active version, an activation with the previous one.
   const uint32_t against = trial ? change.active_version : change.previous_version;
   const auto view = sources_.registry->Describe(change.name);
   const VersionView* before = view.ok() ? view->Find(against) : nullptr;
-  const BakeCounters served = CountersOf(change.name, change.version);
+  const BakeCounters served = ReadCounters(change.name, change.version);
   bakes_.Watch(change.name, change.version, change.revision, WithDefaults(wanted, options_.bake),
                before == nullptr ? 0 : P99Ns(*before),
                [this, name = change.name, version = change.version, served] {
-                 BakeCounters counters = CountersOf(name, version);
+                 BakeCounters counters = ReadCounters(name, version);
                  counters.tasks -= std::min(served.tasks, counters.tasks);
                  counters.failed -= std::min(served.failed, counters.failed);
                  counters.shadow_tasks -= std::min(served.shadow_tasks, counters.shadow_tasks);
@@ -202,17 +202,17 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
 
 void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression) {
   if (regression.action == BakeAction::kRollBack) {
-    const std::string why = absl::StrCat("rolled back by itself: ", regression.reason);
+    const std::string why = absl::StrCat("rolled back automatically: ", regression.reason);
     const auto view = sources_.registry->Describe(regression.name);
     const bool serves = view.ok() && view->active_version == regression.version;
-    // Somebody who changed the operator meanwhile has decided otherwise.
+    // Not if the operator was changed meanwhile: that request has priority.
     const auto change =
         serves || (view.ok() && view->trial.version == regression.version)
             ? sources_.registry->Rollback(regression.name, regression.revision,
                                           CommitAs(kDaemon, why))
             : absl::StatusOr<RegistryChange>(absl::AbortedError("changed meanwhile"));
     if (change.ok()) {
-      sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
+      sources_.state->Sync().IgnoreError();  // The store logs the error and retries.
       return;
     }
   }
@@ -222,7 +222,7 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
   event.version = regression.version;
   event.actor = kDaemon;
   event.message = regression.reason;
-  Note(std::move(event));
+  RecordEvent(std::move(event));
 }
 
 void LiveOperatorManager::RecordShadow(const OperatorVersion& shadow, uint64_t tasks,
@@ -234,7 +234,7 @@ OperatorManager::TrialCounters LiveOperatorManager::trial_counters(const std::st
   TrialCounters counters;
   const auto view = sources_.registry->Describe(name);
   if (!view.ok() || view->trial.version == 0) return counters;
-  const BakeCounters standby = CountersOf(name, view->trial.version);
+  const BakeCounters standby = ReadCounters(name, view->trial.version);
   counters.shadow_tasks = standby.shadow_tasks;
   counters.shadow_mismatches = standby.shadow_mismatches;
   const auto mean = [&](uint32_t version) {
@@ -257,8 +257,8 @@ OperatorManager::TrialCounters LiveOperatorManager::trial_counters(const std::st
 
 std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& device,
                                                                const DeviceFault& fault) {
-  // A built-in operator is never to blame. Of several others the one that came last is:
-  // what has served for long has shown that it can.
+  // A built-in operator is never quarantined. Of several others, the version that was
+  // installed last is: older ones have served without a fault.
   std::shared_ptr<const OperatorVersion> guilty;
   std::vector<std::shared_ptr<const OperatorVersion>> overdue;
   for (const uint32_t slot : fault.suspects) {
@@ -272,7 +272,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
     }
   }
   if (guilty == nullptr) return nullptr;
-  // A task that ran past its limit is guilty by itself, whatever ran beside it.
+  // A task that ran past its limit is always at fault itself.
   if (overdue.empty()) overdue.push_back(guilty);
   for (const auto& version : overdue) {
     std::string reason = fault.cause;
@@ -281,33 +281,33 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
       absl::StrAppend(&reason, kArgumentsOfReason, ArgumentsText(task));
       break;
     }
-    // It fails if the version was removed, or quarantined by another device's fault.
+    // Fails if the version was removed, or was quarantined by another device's fault.
     const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,
                                                       CommitAs(kDaemon, reason));
     if (!change.ok()) continue;
     bakes_.Forget(version->op->name());
     if (!change->commit_status.ok()) {
       LogError("version ", version->version, " of ", version->op->name(),
-               " is quarantined, but the state folder does not say so yet: a restart before the "
-               "next change would bring it back: ",
+               " is quarantined, but the state folder does not record it yet: a restart before the "
+               "next change would restore it as it was: ",
                change->commit_status.ToString());
     }
   }
-  sources_.state->Sync().IgnoreError();  // The store says so, and tries again.
+  sources_.state->Sync().IgnoreError();  // The store logs the error and retries.
   return stager_.Replacement(device);
 }
 
 // --- Events -------------------------------------------------------------------------
 
-absl::StatusOr<std::vector<OperatorEvent>> LiveOperatorManager::EventsAfter(uint64_t after,
-                                                                            size_t most) const {
-  return sources_.state->EventsAfter(after, most);
+absl::StatusOr<std::vector<OperatorEvent>> LiveOperatorManager::EventsAfter(
+    uint64_t after, size_t max_events) const {
+  return sources_.state->EventsAfter(after, max_events);
 }
 
 std::vector<OperatorEvent> LiveOperatorManager::EventsBefore(uint64_t before,
                                                              const std::string& name,
-                                                             size_t most) const {
-  return sources_.state->EventsBefore(before, name, most);
+                                                             size_t max_events) const {
+  return sources_.state->EventsBefore(before, name, max_events);
 }
 
 uint64_t LiveOperatorManager::revision() const { return sources_.state->revision(); }

@@ -1,19 +1,18 @@
 // LiveOperatorManager: the OperatorManager of a daemon (operator_manager.h).
 //
-// What it is made of, each in a file of its own:
+// Its parts, each in a file of its own:
 //
 //   InstallRun         one install: the steps, in order
 //   VersionBuilder     compile and inspect, for every target of the devices
-//   VersionValidation      examples, on throw-away engines
-//   GenerationStager   the kernels of all devices
-//   BakeWatcher        versions that have just begun to serve
+//   VersionValidation  runs the examples on temporary engines
+//   GenerationStager   loads versions into the kernels of all devices
+//   BakeWatcher        evaluates versions that have just begun to serve
 //
-// Order of a change: it is given to the state store, then made in the registry, where the
-// next request sees it, then synced, without a lock, then answered. A daemon that is killed
-// in between comes back with the change, or, if the machine went down with it, perhaps
-// without.
+// Order of a change: it is appended to the state store, made in the registry, where the
+// next request sees it, synced without a lock, and then answered. If the daemon is killed
+// in between, it restarts with the change; if the machine fails, the change may be lost.
 //
-// Thread safety: as OperatorManager. OnFault is called from a device's supervisor.
+// Thread safety: see OperatorManager. OnFault is called from a device's supervisor.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_LIVE_OPERATOR_MANAGER_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_LIVE_OPERATOR_MANAGER_H_
 
@@ -42,9 +41,9 @@ class LiveOperatorManager final : public OperatorManager {
   struct Options {
     // --park_deadline: how long a new generation waits for running tasks.
     std::chrono::milliseconds park_deadline{2'000};
-    // --task_time_limit: the most that an install may ask for.
+    // --task_time_limit: the maximum that an install may request.
     std::chrono::milliseconds task_time_limit{10'000};
-    // --bake_*: what Activate and Promote do unless told otherwise.
+    // --bake_*: the defaults of Activate and Promote.
     BakeOptions bake{.action = BakeAction::kWarn,
                      .time = std::chrono::seconds(60),
                      .max_error_rate = 0.01,
@@ -53,23 +52,23 @@ class LiveOperatorManager final : public OperatorManager {
                      .min_tasks = 100};
     // --allow_objects: PTX and cubins may be installed.
     bool allow_objects = false;
-    // Program to run as `PROGRAM engine ...` for validations; default: this one.
+    // Program to run as `PROGRAM engine ...` for validations; empty: this program.
     std::string engine_program;
   };
   struct Sources {
     Registry* registry;
     StateStore* state;
     Compiler* compiler;
-    std::vector<DeviceControl*> devices;  // Those that started.
-    std::vector<int> ordinals;            // CUDA ordinals, by the devices' index().
+    std::vector<DeviceControl*> devices;  // Devices that started.
+    std::vector<int> ordinals;            // CUDA ordinals, by device index().
   };
 
   LiveOperatorManager(const Options& options, const Sources& sources);
   ~LiveOperatorManager() override;
 
-  // Brings back what the state folder has: registry, units (from the cache, or compiled again),
-  // generation. Before anything is served. What cannot be brought back is left out, and
-  // said in `warnings`.
+  // Restores the contents of the state folder: registry, units (from the cache, or compiled
+  // again), generation. Call it before anything is served. What cannot be restored is left
+  // out, with a message in `warnings`.
   absl::Status Restore(std::vector<std::string>* warnings);
 
   absl::Status Install(const InstallRequest& request,
@@ -81,9 +80,9 @@ class LiveOperatorManager final : public OperatorManager {
   absl::StatusOr<Removal> Remove(const std::string& name, std::optional<uint64_t> expected_revision,
                                  const std::string& actor) override;
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
-                                                         size_t most) const override;
+                                                         size_t max_events) const override;
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
-                                          size_t most) const override;
+                                          size_t max_events) const override;
   uint64_t revision() const override;
   uint64_t Subscribe(std::function<void()> wake) override;
   void Unsubscribe(uint64_t token) override;
@@ -91,34 +90,36 @@ class LiveOperatorManager final : public OperatorManager {
   TrialCounters trial_counters(const std::string& name) const override;
   void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) override;
 
-  // Installs that wait for a device are given up; called before the devices are shut down.
+  // Cancels installs that wait for a device. Call it before the devices are shut down.
   void Stop() { stager_.Stop(); }
 
-  // An engine was lost: quarantines the version that is to blame, if one is. Returns what
-  // the next engine starts with; null: what the last one had. For DeviceControl::OnFault.
+  // An engine was lost: quarantines the version that caused it, if there is one. Returns
+  // the generation that the next engine starts with; null: the current one. For
+  // DeviceControl::OnFault.
   std::shared_ptr<const Generation> OnFault(const Device& device, const DeviceFault& fault);
 
  private:
   friend class InstallRun;
 
-  // Gives the change to the state store, in the name of `actor`.
+  // Appends the change to the state store, with `actor` as its author.
   Registry::Commit CommitAs(const std::string& actor, const std::string& message = "");
   absl::StatusOr<SwitchResult> Finish(std::chrono::steady_clock::time_point began,
                                       const absl::StatusOr<RegistryChange>& change);
   void StartBake(const RegistryChange& change, const BakeOptions& options);
-  BakeCounters CountersOf(const std::string& name, uint32_t version) const;
+  BakeCounters ReadCounters(const std::string& name, uint32_t version) const;
   void OnRegression(const BakeWatcher::Regression& regression);
-  // Appends an event that changes nothing.
-  void Note(OperatorEvent event);
-  // A version as the state folder has it. Nothing: its unit cannot be had, and `why`.
+  // Appends an event that is not a change.
+  void RecordEvent(OperatorEvent event);
+  // Loads a version from the state folder. nullopt: its unit is not available, for the
+  // reason in `why`.
   std::optional<Registry::RestoredVersion> RestoreVersion(const std::string& name,
                                                           const StoredVersion& stored,
                                                           std::string* why);
-  // Has the standby's code in the kernels, from which a quarantine took it, for as long as
-  // what is returned lives. Waits for a round of the stager; ABORTED before that if the
-  // request is stale.
-  absl::StatusOr<GenerationStager::Kept> BringBack(const SwitchRequest& request);
-  void NoteGeneration(uint64_t number, uint64_t staged, uint64_t members);
+  // Loads the standby's code into the kernels again, if a quarantine removed it; it stays
+  // there for as long as the returned object exists. Waits for a round of the stager.
+  // ABORTED, without waiting, if the request is stale.
+  absl::StatusOr<GenerationStager::Kept> ReloadStandby(const SwitchRequest& request);
+  void RecordGeneration(uint64_t number, uint64_t staged, uint64_t members);
 
   const Options options_;
   const Sources sources_;

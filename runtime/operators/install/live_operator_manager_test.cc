@@ -1,4 +1,5 @@
-// The manager without engines: bytecode operators, and devices that take every generation.
+// The manager without engines: bytecode operators, and devices that accept every
+// generation.
 #include "runtime/operators/install/live_operator_manager.h"
 
 #include <functional>
@@ -39,18 +40,18 @@ class LiveOperatorManagerTest : public ::testing::Test {
         request, [](const InstallProgress&) {}, [] { return false; });
     ASSERT_TRUE(installed.ok()) << installed;
   }
-  // Version 1 serves, version 2 is staged.
+  // Installs version 1 (active) and version 2 (staged).
   void InstallTwo(const std::string& name) {
     Install(name, VersionState::kActive);
     Install(name, VersionState::kStaged);
   }
-  // Shadow comparisons of version 2.
+  // Records shadow comparisons of version 2.
   void Compare(const std::string& name, uint64_t tasks, uint64_t mismatches) {
     const auto version = registry_->ResolveProgram(name, 2);
     ASSERT_TRUE(version.ok()) << version.status();
     manager_.RecordShadow(*version->version, tasks, mismatches);
   }
-  static SwitchRequest To(const std::string& name, BakeAction action = BakeAction::kOff) {
+  static SwitchRequest MakeSwitch(const std::string& name, BakeAction action = BakeAction::kOff) {
     SwitchRequest request;
     request.name = name;
     request.bake.action = action;
@@ -62,7 +63,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
     const auto view = registry_->Describe(name);
     return view.ok() ? view->active_version : 0;
   }
-  // A native version of the operator that serves; its slot.
+  // Installs and activates a native version; returns its slot.
   uint32_t InstallNative(const std::string& name) {
     VersionSpec spec;
     spec.kind = OperatorKind::kSource;
@@ -89,17 +90,17 @@ class LiveOperatorManagerTest : public ::testing::Test {
       {}, LiveOperatorManager::Sources{registry_.get(), state_.get(), &compiler_, {&device_}, {0}}};
 };
 
-TEST_F(LiveOperatorManagerTest, ARollbackThatIsRefusedLeavesTheBakeAlone) {
+TEST_F(LiveOperatorManagerTest, ARefusedRollbackDoesNotEndTheBake) {
   InstallTwo("square");
-  ASSERT_TRUE(manager_.Activate(To("square", BakeAction::kRollBack)).ok());
-  SwitchRequest stale = To("square");
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("square", BakeAction::kRollBack)).ok());
+  SwitchRequest stale = MakeSwitch("square");
   stale.expected_revision = 1;
   EXPECT_EQ(manager_.Rollback(stale).status().code(), absl::StatusCode::kAborted);
   Compare("square", 100, 100);
   EXPECT_TRUE(Eventually([&] { return Active("square") == 1; }));
 }
 
-TEST_F(LiveOperatorManagerTest, WhatATrialFoundIsNotHeldAgainstAnActivationAfterIt) {
+TEST_F(LiveOperatorManagerTest, ATrialsMismatchesDoNotCountForALaterActivation) {
   InstallTwo("a");
   InstallTwo("b");
   PromoteRequest trial;
@@ -108,18 +109,18 @@ TEST_F(LiveOperatorManagerTest, WhatATrialFoundIsNotHeldAgainstAnActivationAfter
   trial.bake.action = BakeAction::kOff;
   ASSERT_TRUE(manager_.Promote(trial).ok());
   Compare("a", 100, 100);
-  ASSERT_TRUE(manager_.Activate(To("a", BakeAction::kRollBack)).ok());
-  // The look that finds b has been at a before.
-  ASSERT_TRUE(manager_.Activate(To("b", BakeAction::kRollBack)).ok());
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("a", BakeAction::kRollBack)).ok());
+  // When the evaluation has handled b, it has handled a before.
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("b", BakeAction::kRollBack)).ok());
   Compare("b", 100, 100);
   EXPECT_TRUE(Eventually([&] { return Active("b") == 1; }));
   EXPECT_EQ(Active("a"), 2u);
-  // What is found from now on counts.
+  // Later mismatches count.
   Compare("a", 100, 100);
   EXPECT_TRUE(Eventually([&] { return Active("a") == 1; }));
 }
 
-TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
+TEST_F(LiveOperatorManagerTest, AForcedActivationReloadsTheCodeBeforeItServes) {
   const uint32_t slot = InstallNative("times");
   DeviceFault fault;
   fault.kind = "fault";
@@ -130,7 +131,7 @@ TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
   EXPECT_EQ(Active("times"), 0u);
   device_.Restart(replacement);
 
-  SwitchRequest force = To("times");
+  SwitchRequest force = MakeSwitch("times");
   force.force = true;
   ASSERT_TRUE(manager_.Activate(force).ok());
   EXPECT_EQ(Active("times"), 1u);
@@ -142,14 +143,14 @@ TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForA
   fault.kind = "fault";
   fault.suspects = {InstallNative("times")};
   device_.Restart(manager_.OnFault(device_, fault));
-  SwitchRequest stale = To("times");
+  SwitchRequest stale = MakeSwitch("times");
   stale.force = true;
   stale.expected_revision = 1;
   EXPECT_EQ(manager_.Activate(stale).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(device_.loads(), 0u);
 }
 
-TEST_F(LiveOperatorManagerTest, ARemovalSaysWhatItLeavesToWaitFor) {
+TEST_F(LiveOperatorManagerTest, ARemovalReturnsNotificationsOfItsLastTasks) {
   Install("square", VersionState::kActive);
   auto task = registry_->ResolveProgram("square", 0);
   ASSERT_TRUE(task.ok());

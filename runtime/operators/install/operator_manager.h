@@ -1,21 +1,22 @@
-// OperatorManager: everything that changes an operator goes through here.
+// OperatorManager: the interface for all changes of operators.
 //
-//   Install   compile → inspect → validation → stage (a new generation) → perhaps activate
+//   Install   compile → inspect → validation → stage (a new generation) → activate, if requested
 //   Activate, Rollback, Promote   a change of the registry: no engine is involved
 //   Remove    a change of the registry; the last task ends later
-//   by itself: quarantine after a fault, rollback after a regression, shadow comparison
+//   automatic: quarantine after a fault, rollback after a regression, shadow comparison
 //
-// A change is given to the state store before anybody can see it, and is on disk before it is
-// answered. INTERNAL: it was made, but the disk failed. What the manager itself does
-// (quarantine, automatic rollback) has "residentd" as its actor.
+// A change is appended to the state store before it is visible, and is on disk before it is
+// answered. INTERNAL: the change was made, but the disk failed. Changes that the manager
+// makes itself (quarantine, automatic rollback) have "residentd" as their actor.
 //
-// Installs run in parallel up to the staging, where those that wait are taken into one
-// generation. Changes of one operator are serialised by its revision: an install or an
-// activation that began before another change of the same operator was made is ABORTED.
+// Installs run in parallel up to staging, where waiting ones are loaded in one generation.
+// Changes of one operator are serialised by its revision: an install or an activation is
+// ABORTED if another change of the operator was made after it began.
 //
-// Thread safety: all members may be called from any thread. Changes wait for the state folder's
-// disk; Install for compilers and engines, and a forced Activate for a generation, which
-// can take as long as an engine takes to be replaced. Call them on threads that may.
+// Thread safety: all members may be called from any thread. Changes wait for the disk of
+// the state folder; Install waits for compilers and engines, and a forced Activate for a
+// generation, which can take as long as replacing an engine. Call them on threads that may
+// block.
 //
 //   ASSIGN_OR_RETURN(auto manager, OperatorManager::Create(options, sources));
 //   absl::Status done = manager->Install(request, on_progress, client_has_gone);
@@ -46,7 +47,7 @@ namespace resident {
 struct InstallRequest {
   std::string name;
   std::string summary;
-  // Signature and split as text; an expression's may be empty, bytecode has none.
+  // Signature and split as text; may be empty for an expression; bytecode has none.
   std::string signature;
   std::string split;
   OperatorKind kind = OperatorKind::kSource;
@@ -65,11 +66,11 @@ struct InstallRequest {
   std::string actor;
 };
 
-// A state that an install has come to.
+// A state that an install has reached.
 struct InstallProgress {
   VersionState state = VersionState::kSubmitted;
   uint32_t version = 0;   // From kStaged on.
-  uint64_t revision = 0;  // Likewise.
+  uint64_t revision = 0;  // Also from kStaged on.
   std::chrono::nanoseconds duration{0};
   std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps = {};
   bool cached = false;
@@ -90,7 +91,7 @@ struct BakeOptions {
   uint64_t min_tasks = 0;
 };
 
-// A change of what serves.
+// A request to change the active version.
 struct SwitchRequest {
   std::string name;
   uint32_t version = 0;  // 0: the standby.
@@ -100,11 +101,11 @@ struct SwitchRequest {
   std::string actor;
 };
 struct SwitchResult {
-  uint32_t version = 0;           // Serves now.
-  uint32_t previous_version = 0;  // Served before; 0: none did.
+  uint32_t version = 0;           // The active version now.
+  uint32_t previous_version = 0;  // The active version before; 0: none.
   uint64_t revision = 0;
-  // From the call until whoever asked next got the other version; its record was written by
-  // then, and is on disk when the call returns.
+  // From the call until requests used the new version. Its record was written by then, and
+  // is on disk when the call returns.
   std::chrono::nanoseconds switch_time{0};
 };
 
@@ -125,9 +126,10 @@ class OperatorManager {
   virtual ~OperatorManager() = default;
 
   // `progress` is called on the calling thread, for each state from COMPILED to
-  // request.wait_for, or REJECTED. `withdrawn` is asked until it is staged, from any thread:
-  // once true, compilers and validations are ended, nothing is staged and the call ends
-  // CANCELLED. Errors: as Operators.Install documents.
+  // request.wait_for, or REJECTED. `withdrawn` is polled until the version is staged, from
+  // any thread: once it returns true, compilers and validations are ended, nothing is
+  // staged and the call returns CANCELLED. Errors: see the documentation of
+  // Operators.Install.
   virtual absl::Status Install(const InstallRequest& request,
                                const std::function<void(const InstallProgress&)>& progress,
                                const std::function<bool()>& withdrawn) = 0;
@@ -136,25 +138,25 @@ class OperatorManager {
   // version in a slot; quarantined and not forced).
   virtual absl::StatusOr<SwitchResult> Activate(const SwitchRequest& request) = 0;
   virtual absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) = 0;
-  // The revision after it.
+  // Returns the revision after the change.
   virtual absl::StatusOr<uint64_t> Promote(const PromoteRequest& request) = 0;
-  // What was admitted before still runs; it does not wait for that.
+  // Tasks that were admitted before still run; Remove does not wait for them.
   struct Removal {
     uint64_t revision = 0;
-    // Of each version: notified when its last task has ended.
+    // For each version: notified when its last task has ended.
     std::vector<std::shared_ptr<absl::Notification>> drained;
   };
   virtual absl::StatusOr<Removal> Remove(const std::string& name,
                                          std::optional<uint64_t> expected_revision,
                                          const std::string& actor) = 0;
 
-  // Events with a revision above `after`, oldest first, at most `most`. OUT_OF_RANGE:
-  // events that old are no longer kept.
+  // Events with a revision above `after`, oldest first. OUT_OF_RANGE: older events are
+  // no longer stored.
   virtual absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
-                                                                 size_t most) const = 0;
+                                                                 size_t max_events) const = 0;
   // Events below `before` (0: the newest), newest first; of `name` unless empty.
   virtual std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
-                                                  size_t most) const = 0;
+                                                  size_t max_events) const = 0;
   virtual uint64_t revision() const = 0;
   // Calls `wake` after each event, from any thread, without locks; returns a token for
   // Unsubscribe, after which `wake` is not called any more.

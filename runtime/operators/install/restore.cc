@@ -1,4 +1,4 @@
-// Bringing a daemon's operators back after a restart.
+// Restores the daemon's operators after a restart.
 #include <string>
 #include <utility>
 
@@ -23,7 +23,7 @@ absl::Status LiveOperatorManager::Restore(std::vector<std::string>* warnings) {
       auto restored = RestoreVersion(stored.name, version, &why);
       if (!restored) {
         warnings->push_back(absl::StrCat("version ", version.version, " of ", stored.name,
-                                         " does not come back: ", why));
+                                         " was not restored: ", why));
         continue;
       }
       if (restored->version == stored.trial_version) {
@@ -34,10 +34,10 @@ absl::Status LiveOperatorManager::Restore(std::vector<std::string>* warnings) {
     }
     const absl::Status status = sources_.registry->Restore(op);
     if (!status.ok()) {
-      warnings->push_back(absl::StrCat(stored.name, " does not come back: ", status.message()));
+      warnings->push_back(absl::StrCat(stored.name, " was not restored: ", status.message()));
     }
     if (!status.ok() || op.versions.empty()) {
-      // Its numbers are taken all the same: results and the audit log name them.
+      // Its version numbers stay used: results and the audit log contain them.
       sources_.registry->RestoreRemoved(stored.name, stored.last_version);
     }
   }
@@ -53,7 +53,7 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
   version.spec = stored.spec;
   version.in_slot = stored.in_slot;
   version.quarantine_reason = stored.quarantine_reason;
-  if (!stored.in_slot) return version;  // Only shown.
+  if (!stored.in_slot) return version;  // Only for listings.
 
   BuildRequest build{.operator_name = name,
                      .content_hash = stored.spec.content_hash,

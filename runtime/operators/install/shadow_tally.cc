@@ -13,7 +13,7 @@ void ShadowTally::Add(const OperatorVersion& version, uint64_t tasks, uint64_t m
   entry->second.counters.mismatches += mismatches;
 }
 
-ShadowTally::Counters ShadowTally::Of(const std::string& name, uint32_t version) const {
+ShadowTally::Counters ShadowTally::Get(const std::string& name, uint32_t version) const {
   absl::MutexLock lock(&mu_);
   const auto entry = entries_.find({name, version});
   return entry == entries_.end() ? Counters() : entry->second.counters;

@@ -1,5 +1,5 @@
-// ShadowTally: what shadow comparisons found of each version, for as long as the version
-// lives.
+// ShadowTally: the results of shadow comparisons of each version, until the version is
+// destroyed.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_SHADOW_TALLY_H_
@@ -27,12 +27,12 @@ class ShadowTally {
   };
 
   void Add(const OperatorVersion& version, uint64_t tasks, uint64_t mismatches);
-  Counters Of(const std::string& name, uint32_t version) const;
-  // Its next comparison counts from 0.
+  Counters Get(const std::string& name, uint32_t version) const;
+  // Resets the version's counters to 0.
   void Forget(const std::string& name, uint32_t version);
 
-  // Versions with an entry: those that live, and those that went since the last Add of a
-  // version that had none.
+  // Number of entries: one per existing version, and those of versions destroyed since the
+  // last new entry.
   size_t size() const;
 
  private:

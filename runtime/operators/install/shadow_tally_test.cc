@@ -20,15 +20,15 @@ TEST(ShadowTallyTest, CountsEachVersionUntilItIsForgotten) {
   tally.Add(*first, 3, 1);
   tally.Add(*first, 4, 2);
   tally.Add(*second, 5, 0);
-  EXPECT_EQ(tally.Of("times", 1).tasks, 7u);
-  EXPECT_EQ(tally.Of("times", 1).mismatches, 3u);
-  EXPECT_EQ(tally.Of("times", 2).tasks, 5u);
+  EXPECT_EQ(tally.Get("times", 1).tasks, 7u);
+  EXPECT_EQ(tally.Get("times", 1).mismatches, 3u);
+  EXPECT_EQ(tally.Get("times", 2).tasks, 5u);
   tally.Forget("times", 1);
-  EXPECT_EQ(tally.Of("times", 1).tasks, 0u);
-  EXPECT_EQ(tally.Of("times", 2).tasks, 5u);
+  EXPECT_EQ(tally.Get("times", 1).tasks, 0u);
+  EXPECT_EQ(tally.Get("times", 2).tasks, 5u);
 }
 
-TEST(ShadowTallyTest, DoesNotGrowWithVersionsThatAreGone) {
+TEST(ShadowTallyTest, DoesNotGrowWithDestroyedVersions) {
   ShadowTally tally;
   const auto stays = Version("stays", 1);
   tally.Add(*stays, 1, 0);
@@ -36,7 +36,7 @@ TEST(ShadowTallyTest, DoesNotGrowWithVersionsThatAreGone) {
     tally.Add(*Version("times", number), 1, 1);
     EXPECT_LE(tally.size(), 2u);
   }
-  EXPECT_EQ(tally.Of("stays", 1).tasks, 1u);
+  EXPECT_EQ(tally.Get("stays", 1).tasks, 1u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// UnitPayload: the compiled form of a version, kept with it for as long as it may run.
+// UnitPayload: the compiled form of a version, kept for as long as the version may run.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_UNIT_PAYLOAD_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_UNIT_PAYLOAD_H_
 
@@ -19,7 +19,7 @@ struct CompiledUnit {
 struct UnitPayload : VersionPayload {
   // The function that every object defines.
   std::string symbol;
-  // By the devices' own architectures.
+  // By architecture of the devices.
   std::map<CompileTarget, CompiledUnit> units;
 };
 

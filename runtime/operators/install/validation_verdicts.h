@@ -1,5 +1,6 @@
-// ValidationVerdicts: what has passed its validation in this daemon's life, by the content of all
-// that the verdict depends on. Bounded: the oldest are forgotten.
+// ValidationVerdicts: which versions have passed their validation since the daemon started.
+// The key is a hash of everything that the verdict depends on. Bounded: the oldest entries
+// are dropped.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VALIDATION_VERDICTS_H_
@@ -16,18 +17,18 @@ namespace resident {
 
 class ValidationVerdicts {
  public:
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMaxVerdicts = 4096;
 
   bool Passed(const std::string& key) const {
     absl::MutexLock lock(&mu_);
     return passed_.contains(key);
   }
 
-  void NotePassed(const std::string& key) {
+  void RecordPassed(const std::string& key) {
     absl::MutexLock lock(&mu_);
     if (!passed_.insert(key).second) return;
     order_.push_back(key);
-    if (order_.size() <= kMost) return;
+    if (order_.size() <= kMaxVerdicts) return;
     passed_.erase(order_.front());
     order_.pop_front();
   }

@@ -43,7 +43,7 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
   return compiler.Compile(job);
 }
 
-// The compilers of several targets say the same of the same mistake: each text once.
+// The compilers of several targets report the same error: each text is appended once.
 void AppendLog(const Compilation& compilation, std::string* log) {
   const std::string& text = compilation.result.log;
   if (text.empty() || log->find(text) != std::string::npos) return;
@@ -94,7 +94,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   built.cached = true;
   for (Compilation& compilation : compilations) {
     CompileResult& result = compilation.result;
-    // The checked build too: without it there is no validation.
+    // The checked build must pass too: the validation needs it.
     if (built.inspected.ok()) built.inspected = ForTarget(result.inspected, compilation);
     built.cached &= result.cached;
     for (auto& [step, duration] : result.steps) {

@@ -1,5 +1,5 @@
-// VersionBuilder: what an install brings, compiled and inspected for every target of the
-// daemon's devices, and put into their generations.
+// VersionBuilder: compiles and inspects a version for every target of the daemon's devices,
+// and assembles their generations.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_BUILDER_H_
@@ -25,7 +25,7 @@ namespace resident {
 
 class Compiler;  // runtime/compile/compiler.h
 
-// What is compiled: an install without its examples.
+// What is compiled: an install request without its examples.
 struct BuildRequest {
   std::string operator_name;
   // The version's content hash; names the unit.
@@ -36,18 +36,18 @@ struct BuildRequest {
   std::map<std::string, std::string> files;
   bool allow_spills = false;
   uint64_t scratch_bytes = 0;
-  // As CompileJob's, but asked from any thread.
+  // Like CompileJob's, but called from any thread.
   std::function<bool()> cancelled = nullptr;
 };
 
 struct BuiltVersion {
-  // INVALID_ARGUMENT: it compiles, but cannot be part of a generation, with the numbers;
-  // nothing but `log`, `cached` and `compile_steps` is there then.
+  // INVALID_ARGUMENT: it compiles, but cannot be part of a generation; the message has the
+  // numbers. Then only `log`, `cached` and `compile_steps` are set.
   absl::Status inspected;
   std::shared_ptr<const UnitPayload> payload;
-  // The same with the SDK's checks, for validations; null for objects.
+  // The same with the SDK's checks, for validation; null for objects.
   std::shared_ptr<const UnitPayload> checked;
-  // Of all compilers.
+  // The output of all compilers.
   std::string log;
   bool cached = false;
   std::vector<std::pair<std::string, std::chrono::nanoseconds>> compile_steps;
@@ -58,18 +58,18 @@ class VersionBuilder {
  public:
   VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices);
 
-  // What the devices need: each architecture once.
+  // The targets of the devices, each once.
   const std::vector<CompileTarget>& targets() const { return targets_; }
   static CompileTarget TargetOf(const Device& device);
 
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
-  // it). That an inspection refuses it is said in the result. DEADLINE_EXCEEDED,
-  // RESOURCE_EXHAUSTED: the compiler met its limits. UNAVAILABLE: there is no compiler.
-  // CANCELLED: the request said so.
+  // it). A refused inspection is reported in the result. DEADLINE_EXCEEDED,
+  // RESOURCE_EXHAUSTED: the compiler exceeded its limits. UNAVAILABLE: there is no
+  // compiler. CANCELLED: `request.cancelled` returned true.
   absl::StatusOr<BuiltVersion> Build(const BuildRequest& request, std::string* log) const;
 
-  // A generation of units in slots; the same may stand in several. INTERNAL: one was not compiled
-  // for the target.
+  // Assembles a generation of units in slots; one unit may be in several. INTERNAL: a unit
+  // was not compiled for the target.
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;

@@ -27,7 +27,7 @@ class VersionBuilderTest : public ::testing::Test {
   const VersionBuilder builder_{&compiler_, {&device_}};
 };
 
-TEST_F(VersionBuilderTest, AUnitMayStandInTwoSlots) {
+TEST_F(VersionBuilderTest, AUnitMayBeInTwoSlots) {
   const CompileTarget gpu{true, 90};
   const auto payload = Payload(gpu);
   const auto generation = VersionBuilder::MakeGeneration(gpu, 2, {{40, payload}, {42, payload}});
@@ -38,27 +38,27 @@ TEST_F(VersionBuilderTest, AUnitMayStandInTwoSlots) {
   EXPECT_EQ((*generation)->operators[0].object, (*generation)->operators[1].object);
 }
 
-TEST_F(VersionBuilderTest, AUnitThatWasNotCompiledForTheDeviceIsNamed) {
+TEST_F(VersionBuilderTest, AUnitThatWasNotCompiledForTheDeviceIsAnError) {
   const auto generation =
       VersionBuilder::MakeGeneration({true, 90}, 2, {{40, Payload({true, 80})}});
   EXPECT_EQ(generation.status().code(), absl::StatusCode::kInternal) << generation.status();
 }
 
-TEST_F(VersionBuilderTest, ABuildAsksWhetherItIsWithdrawn) {
+TEST_F(VersionBuilderTest, ABuildChecksForCancellation) {
   for (const OperatorKind kind : {OperatorKind::kSource, OperatorKind::kObject}) {
-    std::atomic<int> asked = 0;
+    std::atomic<int> checks = 0;
     BuildRequest request;
     request.operator_name = "times";
     request.kind = kind;
     request.main_file = "times.cc";
     request.files["times.cc"] = "";
     request.cancelled = [&] {
-      ++asked;
+      ++checks;
       return true;
     };
     std::string log;
     EXPECT_EQ(builder_.Build(request, &log).status().code(), absl::StatusCode::kCancelled);
-    EXPECT_GT(asked, 0);
+    EXPECT_GT(checks, 0);
   }
 }
 

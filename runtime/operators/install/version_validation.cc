@@ -15,22 +15,22 @@
 namespace resident {
 namespace {
 
-// Slots of the validation's own generation; the built-in operators are far below.
+// Slots of the validation's own generation; the built-in operators have low numbers.
 constexpr uint32_t kValidationSlot = kMaxOperatorSlots - 1;
 constexpr uint32_t kCheckedSlot = kMaxOperatorSlots - 2;
 constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
 // A validation's generation is the second of its engine.
 constexpr uint64_t kValidationGeneration = 2;
 
-// How often `withdrawn` is asked.
-constexpr absl::Duration kWithdrawnLook = absl::Milliseconds(20);
+// Interval at which `withdrawn` is polled.
+constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
 
-// Ends the engine, and with it its Run, once the install is withdrawn.
+// Terminates the engine, and so its Run, once the install is withdrawn.
 class WithdrawalWatch {
  public:
   WithdrawalWatch(ValidationEngine& engine, const std::function<bool()>& withdrawn)
       : thread_([this, &engine, &withdrawn] {
-          while (!done_.WaitForNotificationWithTimeout(kWithdrawnLook)) {
+          while (!done_.WaitForNotificationWithTimeout(kWithdrawnPollInterval)) {
             if (!withdrawn()) continue;
             engine.Cancel();
             return;
@@ -43,15 +43,15 @@ class WithdrawalWatch {
 
  private:
   absl::Notification done_;
-  std::thread thread_;  // Last: it uses the others.
+  std::thread thread_;  // Last: it uses the members above.
 };
 
-std::string VerdictKey(const VersionValidation::Subject& subject, const EngineInfo& engine) {
+std::string VerdictKey(const VersionValidation::Case& test_case, const EngineInfo& engine) {
   Sha256 hash;
-  hash.Field(subject.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
-  hash.Field(subject.active == nullptr ? "" : subject.active->spec.content_hash);
-  hash.Field(absl::StrCat(subject.task_time_limit.count()));
-  for (const Example& example : *subject.examples) {
+  hash.Field(test_case.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
+  hash.Field(test_case.active == nullptr ? "" : test_case.active->spec.content_hash);
+  hash.Field(absl::StrCat(test_case.task_time_limit.count()));
+  for (const Example& example : *test_case.examples) {
     hash.Field(absl::StrCat(example.relative_tolerance, " ", example.absolute_tolerance));
     for (const ExampleValue& value : example.values) {
       hash.Field(absl::StrCat(static_cast<int>(value.dtype), ShapeText(value.shape)));
@@ -63,13 +63,13 @@ std::string VerdictKey(const VersionValidation::Subject& subject, const EngineIn
 
 }  // namespace
 
-VersionValidation::VersionValidation(const Setup& setup, Subject subject)
-    : setup_(setup), subject_(std::move(subject)) {
+VersionValidation::VersionValidation(const Setup& setup, Case version)
+    : setup_(setup), version_(std::move(version)) {
   for (const CompileTarget& target : setup_.builder->targets()) {
     for (Device* device : setup_.devices) {
       if (VersionBuilder::TargetOf(*device) != target) continue;
       const EngineInfo engine = device->snapshot().info;
-      std::string key = VerdictKey(subject_, engine);
+      std::string key = VerdictKey(version_, engine);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
                            ValidationEngine::Start({.cuda = target.cuda,
@@ -78,7 +78,7 @@ VersionValidation::VersionValidation(const Setup& setup, Subject subject)
                                                     .spare = device->spare(),
                                                     .engine_program = setup_.engine_program})});
       }
-      break;  // One device of each kind.
+      break;  // One device of each architecture.
     }
   }
 }
@@ -90,7 +90,7 @@ absl::Status VersionValidation::Run(const BuiltVersion& built,
   for (Trial& trial : trials_) {
     if (withdrawn()) return errors::InstallWithdrawn();
     RETURN_IF_ERROR(RunOn(trial, built, withdrawn, steps));
-    setup_.verdicts->NotePassed(trial.key);
+    setup_.verdicts->RecordPassed(trial.key);
   }
   return absl::OkStatus();
 }
@@ -99,16 +99,16 @@ absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
                                       const std::function<bool()>& withdrawn, Steps* steps) const {
   std::vector<VersionBuilder::Member> members = {{kValidationSlot, built.payload}};
   ValidationJob job;
-  job.operator_name = subject_.operator_name;
+  job.operator_name = version_.operator_name;
   job.slot = kValidationSlot;
   if (built.checked != nullptr) {
     members.push_back({kCheckedSlot, built.checked});
     job.checked_slot = kCheckedSlot;
   }
-  if (subject_.active != nullptr) {
-    auto payload = std::dynamic_pointer_cast<const UnitPayload>(subject_.active->payload);
-    // A version with the same content is the same.
-    if (payload != nullptr && subject_.active->spec.content_hash != subject_.content_hash) {
+  if (version_.active != nullptr) {
+    auto payload = std::dynamic_pointer_cast<const UnitPayload>(version_.active->payload);
+    // A version with the same content does not need to be compared.
+    if (payload != nullptr && version_.active->spec.content_hash != version_.content_hash) {
       members.push_back({kActiveSlot, std::move(payload)});
       job.active_slot = kActiveSlot;
     }
@@ -117,13 +117,13 @@ absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
                    VersionBuilder::MakeGeneration(trial.target, kValidationGeneration, members));
   const std::string target = trial.target.name();
   job.generation = std::move(generation);
-  job.signature = subject_.signature;
-  job.split = subject_.split;
-  job.examples = *subject_.examples;
-  job.task_time_limit = subject_.task_time_limit;
+  job.signature = version_.signature;
+  job.split = version_.split;
+  job.examples = *version_.examples;
+  job.task_time_limit = version_.task_time_limit;
   WithdrawalWatch watch(*trial.engine, withdrawn);
   const ValidationReport report = trial.engine->Run(job);
-  steps->emplace_back(absl::StrCat("await validation engine ", target), report.start_wait);
+  steps->emplace_back(absl::StrCat("wait for validation engine ", target), report.start_wait);
   steps->emplace_back(absl::StrCat("load validation ", target), report.load);
   steps->emplace_back(absl::StrCat("run ", report.tasks, " validation tasks ", target), report.run);
   if (report.status.ok()) return report.status;

@@ -1,7 +1,7 @@
-// VersionValidation: tries a version on a throw-away engine for each target.
+// VersionValidation: validates a version on a temporary engine for each target.
 //
-// The engines are started when it is made, so that they come up while the compiler works.
-// What has passed once passes again without an engine (validation_verdicts.h).
+// The constructor starts the engines, so that they start while the compiler works. A
+// version that has passed before passes again without an engine (validation_verdicts.h).
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_
@@ -29,36 +29,38 @@ class VersionValidation {
   struct Setup {
     const VersionBuilder* builder;
     ValidationVerdicts* verdicts;
-    std::vector<DeviceControl*> devices;  // Those that started with the daemon.
-    std::vector<int> ordinals;            // CUDA ordinals, by the devices' index().
+    std::vector<DeviceControl*> devices;  // Devices that started with the daemon.
+    std::vector<int> ordinals;            // CUDA ordinals, by device index().
     std::string engine_program;
   };
-  struct Subject {
+  struct Case {
     std::string operator_name;
     std::string content_hash;
     Signature signature;
     SplitRule split;
     const std::vector<Example>* examples;
     std::chrono::milliseconds task_time_limit{0};
-    // Serves now; null: none does. Expected outputs that examples leave out are its.
+    // The active version; null: none. Its outputs replace expected outputs that examples
+    // omit.
     std::shared_ptr<const OperatorVersion> active;
   };
   using Steps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;
 
-  VersionValidation(const Setup& setup, Subject subject);
+  VersionValidation(const Setup& setup, Case version);
   ~VersionValidation();
 
-  // INVALID_ARGUMENT: what the version did, and on which target. UNAVAILABLE: an engine
-  // did not start. CANCELLED: `withdrawn` said so, which is asked from another thread too.
+  // INVALID_ARGUMENT: names the target and the violation of the version. UNAVAILABLE: an
+  // engine did not start. CANCELLED: `withdrawn` returned true; it is also called from
+  // another thread.
   absl::Status Run(const BuiltVersion& built, const std::function<bool()>& withdrawn, Steps* steps);
 
-  // Whether all targets' verdicts were there already.
+  // Whether all targets' verdicts were known before.
   bool cached() const { return trials_.empty(); }
 
  private:
   struct Trial {
     CompileTarget target;
-    std::string key;  // Of the verdict.
+    std::string key;  // Key of the verdict.
     std::unique_ptr<ValidationEngine> engine;
   };
 
@@ -66,7 +68,7 @@ class VersionValidation {
                      const std::function<bool()>& withdrawn, Steps* steps) const;
 
   const Setup setup_;
-  const Subject subject_;
+  const Case version_;
   std::vector<Trial> trials_;
 };
 

@@ -1,8 +1,9 @@
-// Operator and OperatorVersion: what a task needs to know of what it calls.
+// Operator and OperatorVersion: what a task needs of the operator that it calls.
 //
-// Both are immutable once others can see them, but for counters and `state`. A version
-// that somebody holds is pinned: its slot, its counters and its payload stay as they are,
-// also after the operator was removed. Batches pin their version (Batch::keep_alive).
+// Both are immutable once they are published, except for the counters and `state`. A
+// version with a reference to it is pinned: its slot, its counters and its payload do not
+// change, even after the operator was removed. Batches pin their version
+// (Batch::keep_alive).
 //
 // Thread safety: all members may be read from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VERSION_H_
@@ -23,17 +24,17 @@
 
 namespace resident {
 
-// In the reason of a quarantine: from here on it tells the arguments of the task that was
-// guilty, which only an admin may see.
+// Separates the public part of a quarantine reason from the arguments of the task that was
+// at fault. Only an admin may see the arguments.
 inline constexpr char kArgumentsOfReason[] = "; its arguments: ";
-// What everybody may be told of it.
+// The part of the reason that every caller may see.
 inline std::string PublicReason(const std::string& reason) {
   return reason.substr(0, reason.find(kArgumentsOfReason));
 }
 
 class SlotPool;
 
-// What all versions of an operator have in common.
+// What all versions of an operator share.
 class Operator {
  public:
   // Bytecode has no signature.
@@ -56,13 +57,13 @@ class Operator {
   const bool bytecode_;
 };
 
-// Counters of a version, by device index. They outlive the version, for who reads them.
+// Counters of a version, by device index. They can be read after the version was destroyed.
 using VersionStats = std::vector<std::shared_ptr<OperatorStats>>;
 
 class OperatorVersion {
  public:
   OperatorVersion() = default;
-  // Gives the slot back and notifies `drained`.
+  // Releases the slot and notifies `drained`.
   ~OperatorVersion();
   OperatorVersion(const OperatorVersion&) = delete;
   OperatorVersion& operator=(const OperatorVersion&) = delete;
@@ -72,28 +73,28 @@ class OperatorVersion {
   uint32_t version = 0;
   uint32_t slot = kNoSlot;
   bool builtin = false;
-  // Its stores are known to stay in its tensors, so that a fault can never be its own: a
-  // task of it may be completed ahead of its fence (kTaskDeviceOutputs). False for what
-  // others wrote: there, the completion waits until the stores have gone through.
+  // Its stores are known to stay within its tensors, so that it can never cause a fault:
+  // its task may be completed before its fence (kTaskDeviceOutputs). False for installed
+  // operators and test operators: there, the completion waits until the stores are visible.
   bool trusted = false;
   VersionSpec spec;
   SplitRule split;
   VersionStats stats;  // Empty until it is staged.
   std::shared_ptr<const VersionPayload> payload;
-  // For who looks; nothing is decided by it on the way of a task.
+  // For listings only; running a task does not read it.
   mutable std::atomic<VersionState> state{VersionState::kValidated};
-  // Notified once the version is in nobody's use.
+  // Notified when no reference to the version is left.
   std::shared_ptr<absl::Notification> drained = std::make_shared<absl::Notification>();
 
-  std::shared_ptr<SlotPool> slots;  // Where `slot` goes back to; null if it does not.
+  std::shared_ptr<SlotPool> slots;  // The pool that `slot` returns to; null if it does not return.
 };
 
-// A version, pinned.
+// A pinned version.
 struct ResolvedOperator {
   std::shared_ptr<const OperatorVersion> version;
-  // That of `version`.
+  // The operator of `version`.
   const Operator* op = nullptr;
-  // Run this version beside it on the same inputs, and compare; mostly null.
+  // Also run this version on the same inputs, and compare; usually null.
   std::shared_ptr<const OperatorVersion> shadow;
 
   // REQUIRES: device < Registry::Options::devices.

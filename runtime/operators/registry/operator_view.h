@@ -1,5 +1,4 @@
-// OperatorView: an operator and its versions as they are at one moment, for listings. It
-// pins nothing.
+// OperatorView: a snapshot of an operator and its versions, for listings. It pins nothing.
 #ifndef RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
 #define RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
 
@@ -22,7 +21,7 @@ struct VersionView {
   std::string quarantine_reason;
   VersionStats stats;
 
-  // On all devices: those that ended, and of these those that did not end OK.
+  // Over all devices: tasks that ended, and those of them that did not end OK.
   uint64_t tasks() const {
     uint64_t sum = 0;
     for (const auto& of_device : stats) sum += of_device->all_tasks();
@@ -35,16 +34,16 @@ struct VersionView {
   }
 };
 
-// A standby version on trial.
+// A standby version that receives a share of the traffic.
 struct TrialView {
-  uint32_t version = 0;  // 0: none is.
+  uint32_t version = 0;  // 0: no trial is running.
   double traffic_percent = 0;
   double shadow_percent = 0;
 };
 
 struct OperatorView {
   std::shared_ptr<const Operator> op;
-  // Of the active version, or the newest if none is active.
+  // Summary of the active version, or of the newest one if none is active.
   std::string summary;
   bool wide = false;
   bool builtin = false;
@@ -53,10 +52,10 @@ struct OperatorView {
   uint32_t active_version = 0;
   uint32_t standby_version = 0;
   TrialView trial;
-  // Ascending; the last few of those that are retired among them.
+  // Ascending; includes the last few retired versions.
   std::vector<VersionView> versions;
 
-  // Null: there is none.
+  // Null if there is no such version.
   const VersionView* Find(uint32_t version) const {
     for (const VersionView& candidate : versions) {
       if (candidate.version == version) return &candidate;

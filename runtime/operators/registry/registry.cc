@@ -27,15 +27,15 @@ constexpr OperatorText kBuiltins[] = {RESIDENT_BUILTIN_OPERATORS(RESIDENT_OPERAT
 constexpr OperatorText kTests[] = {RESIDENT_TEST_OPERATORS(RESIDENT_OPERATOR_TEXT)};
 #undef RESIDENT_OPERATOR_TEXT
 
-// The test operators' slots stay theirs where they are not registered: the kernel's first
-// generation has them.
+// The slots of the test operators are reserved even if these are not registered, since the
+// kernel's first generation contains them.
 constexpr uint32_t kBuiltinSlots = 2 * (std::size(kBuiltins) + std::size(kTests));
 static_assert(kBuiltinSlots + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
-              "two slots for each operator, and some for those that are on their way");
+              "two slots for each operator, and spare slots for installs in progress");
 
-// Whether the batch that is counted here is one of the share's: the low half of the
-// counter, to which each batch adds the share, wraps.
-bool Picked(std::atomic<uint64_t>& counter, uint64_t share) {
+// Whether this batch belongs to the share: each batch adds the share to the counter, and is
+// picked when the counter's low half wraps.
+bool IsPicked(std::atomic<uint64_t>& counter, uint64_t share) {
   if (share == 0) return false;
   const uint64_t before = counter.fetch_add(share, std::memory_order_relaxed);
   return ((before & UINT32_MAX) + share) >> 32 != 0;
@@ -44,7 +44,7 @@ bool Picked(std::atomic<uint64_t>& counter, uint64_t share) {
 }  // namespace
 
 OperatorVersion::~OperatorVersion() {
-  if (slots != nullptr && slot != kNoSlot) slots->Give(slot);
+  if (slots != nullptr && slot != kNoSlot) slots->Release(slot);
   drained->Notify();
 }
 
@@ -124,7 +124,7 @@ absl::Status Registry::NoSuchOperator(const std::string& name) const {
   std::vector<std::string_view> names;
   names.reserve(operators_.size());
   for (const auto& [candidate, entry] : operators_) names.push_back(candidate);
-  // Of names equally near the first by name, so that the message does not change.
+  // Sorted, so that of several names at the same distance always the same one is suggested.
   std::sort(names.begin(), names.end());
   return errors::UnknownOperator(name, Nearest(name, names));
 }
@@ -137,10 +137,10 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_
       const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
       return errors::NoActiveVersion(name, standby, PublicReason(serving.standby_reason));
     }
-    if (Picked(serving.traffic, serving.traffic_share)) {
+    if (IsPicked(serving.traffic, serving.traffic_share)) {
       return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
     }
-    const bool shadowed = Picked(serving.shadow, serving.shadow_share);
+    const bool shadowed = IsPicked(serving.shadow, serving.shadow_share);
     return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr};
   }
   if (serving.active != nullptr && serving.active->version == version) {
@@ -174,7 +174,7 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& nam
   return ResolveIn(*entry, version);
 }
 
-OperatorView Registry::ViewOf(const Entry& entry) const {
+OperatorView Registry::DescribeEntry(const Entry& entry) const {
   const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
   OperatorView view;
   view.op = entry.op;
@@ -217,14 +217,14 @@ absl::StatusOr<OperatorView> Registry::Describe(const std::string& name) const {
   absl::ReaderMutexLock lock(&mu_);
   const Entry* const entry = Find(name);
   if (entry == nullptr) return NoSuchOperator(name);
-  return ViewOf(*entry);
+  return DescribeEntry(*entry);
 }
 
 std::vector<OperatorView> Registry::List() const {
   std::vector<OperatorView> list;
   {
     absl::ReaderMutexLock lock(&mu_);
-    for (const auto& [name, entry] : operators_) list.push_back(ViewOf(*entry));
+    for (const auto& [name, entry] : operators_) list.push_back(DescribeEntry(*entry));
   }
   std::sort(list.begin(), list.end(), [](const OperatorView& a, const OperatorView& b) {
     return a.op->name() < b.op->name();

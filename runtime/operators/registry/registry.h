@@ -1,9 +1,9 @@
-// Registry: the operators of this daemon, their versions and slots, and which version
-// serves.
+// Registry: the operators of this daemon, their versions and slots, and which version is
+// active.
 //
-// Resolves a name and version to what a task needs, pinned: the jump-table slot, the
-// signature, how a wide task is split, and where it is counted. It knows no gRPC, no CUDA
-// and no disk.
+// Resolves a name and a version to what a task needs, pinned: the jump-table slot, the
+// signature, how a wide task is split, and its counters. It does not depend on gRPC, CUDA
+// or the disk.
 //
 // Built-in operator i has slot 2 * i, and test operators follow; they never change. An
 // installed operator has at most two versions in slots: one active, one standby (staged,
@@ -17,30 +17,30 @@
 //                     ▼             ▼          Quarantine: of active, previous, staged
 //                  retired: Stage of another version, Retire, Remove
 //
-// Who changes it (one OperatorManager) goes in two steps to a new version: Reserve gives
-// it a slot, which no task can name yet; once the engines have it there, Stage makes it
-// known. Every change is given to `commit` before anybody can see it; if that fails, the
-// change does not happen (but for Quarantine, which is committed again before the next
-// change). `commit` returns the change's revision. It runs under the lock of changes, so it
-// must not wait for a disk; who called syncs once the change has returned.
+// The caller of the changes (one OperatorManager) adds a version in two steps: Reserve
+// assigns a slot, which no task can name yet; once the engines have loaded it, Stage
+// publishes it. Every change is passed to `commit` before it becomes visible; if `commit`
+// fails, the change is not made (except for Quarantine, which is committed again before the
+// next change). `commit` returns the change's revision. It runs while the change lock is
+// held, so it must not wait for a disk; the caller syncs after the change has returned.
 //
 // The switch. What serves (active, standby, trial) is one immutable structure behind one
-// atomic pointer. A switch is one exchange of that pointer: it waits for no reader, and
-// no reader for it. The structure before is freed once the readers that may have loaded
-// it have gone (the writer's lock is taken for that afterwards).
+// atomic pointer. A switch is one exchange of that pointer: it does not wait for readers,
+// and readers do not wait for it. The old structure is freed after all readers that may
+// have loaded it have finished (the exchange is followed by taking the writer lock).
 //
 // Memory ordering: the exchange is sequentially consistent. A Resolve that begins after a
-// change returned, in any thread, sees the change. One that runs meanwhile sees all of it
-// or nothing.
+// change returned, in any thread, sees the change. A concurrent Resolve sees either all of
+// it or nothing.
 //
-// Slots: a version that was taken out keeps its slot until nobody pins it
-// (slot_pool.h); only then can Reserve give the slot away.
+// Slots: a version that was removed from service keeps its slot until no reference to it is
+// left (slot_pool.h); only then can Reserve assign the slot again.
 //
-// Version numbers rise and are not used again, also after the operator was removed: a
-// result's version always means one thing.
+// Version numbers increase and are never reused, even after the operator was removed: the
+// version in a result is unambiguous.
 //
-// Thread safety: all members may be called from any thread. Changes are serialised, each
-// including its `commit`, which must not call back into a change.
+// Thread safety: all members may be called from any thread. Changes are serialised,
+// including their `commit`, which must not start another change.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<Registry> registry, Registry::Create({.devices = 1}));
 //   ASSIGN_OR_RETURN(ResolvedOperator add, registry->Resolve("add", /*version=*/0));
@@ -90,32 +90,33 @@ bool IsBuiltinName(const std::string& name);
 class Registry {
  public:
   struct Options {
-    // Devices that tasks are counted for; their indices are 0 to devices - 1.
+    // Number of devices that tasks are counted for; indices are 0 to devices - 1.
     uint32_t devices = 1;
-    // Also register the operators that exist to go wrong.
+    // Also register the operators that tests use to provoke failures.
     bool test_operators = false;
   };
 
-  // Writes a change down (not: waits until it is on disk) and returns its revision, which is
-  // above all earlier ones.
+  // Records a change (without waiting until it is on disk) and returns its revision, which
+  // is higher than all earlier ones.
   using Commit = std::function<absl::StatusOr<uint64_t>(const RegistryChange& change)>;
 
-  // The built-in operators. INTERNAL: a built-in's signature or split is not valid.
+  // Registers the built-in operators. INTERNAL: a built-in's signature or split is not
+  // valid.
   static absl::StatusOr<std::unique_ptr<Registry>> Create(const Options& options);
   ~Registry();
 
-  // --- For every batch ----------------------------------------------------------
+  // --- Resolving ----------------------------------------------------------------
 
-  // A native operator. `version` 0: the active one, or the one that its trial picks.
-  // NOT_FOUND: names the nearest match, or the versions there are. INVALID_ARGUMENT: it is
-  // bytecode. UNAVAILABLE: no version is active, and why. FAILED_PRECONDITION: that version
-  // is quarantined.
+  // Finds a native operator. `version` 0: the active version, or the one that the trial
+  // picks. NOT_FOUND: names the nearest match, or the existing versions. INVALID_ARGUMENT:
+  // the operator is bytecode. UNAVAILABLE: no version is active; the message has the
+  // reason. FAILED_PRECONDITION: that version is quarantined.
   absl::StatusOr<ResolvedOperator> Resolve(const std::string& name, uint32_t version) const;
-  // A bytecode operator: version->spec.bytecode is the program. Errors: likewise;
-  // INVALID_ARGUMENT: it is native.
+  // Finds a bytecode operator: version->spec.bytecode is the program. Errors as for
+  // Resolve; INVALID_ARGUMENT: the operator is native.
   absl::StatusOr<ResolvedOperator> ResolveProgram(const std::string& name, uint32_t version) const;
 
-  // --- For who looks ------------------------------------------------------------
+  // --- Listings -----------------------------------------------------------------
 
   // NOT_FOUND names the nearest match.
   absl::StatusOr<OperatorView> Describe(const std::string& name) const;
@@ -124,12 +125,13 @@ class Registry {
   // Revision of the operator's last change; 0: built in, or unknown.
   uint64_t Revision(const std::string& name) const;
 
-  // The version that has this slot, also one that was taken out and is still pinned;
-  // null if none has.
+  // The version that holds this slot, even if it was removed from service and is still
+  // pinned; null if there is none.
   std::shared_ptr<const OperatorVersion> FindBySlot(uint32_t slot) const;
-  // All that have slots: built-in, reserved, staged, active, ..., taken out and still
-  // pinned (kRetired). A generation must have the code of every one of these that is not
-  // reserved by others or quarantined, since queued tasks may name it.
+  // All versions that hold slots: built-in, reserved, staged, active, ..., and removed from
+  // service but still pinned (kRetired). A generation must have the code of each of them,
+  // unless it is reserved by another install or quarantined, since queued tasks may name
+  // it.
   std::vector<std::shared_ptr<const OperatorVersion>> SlotHolders() const;
 
   // Calls `visit` for the counters of every operator version on every device.
@@ -139,66 +141,68 @@ class Registry {
 
   // --- Changes ------------------------------------------------------------------
   //
-  // Common errors: NOT_FOUND, FAILED_PRECONDITION (built in, and what each says), ABORTED
-  // (`expected` is not the operator's revision), those of `commit`.
+  // Common errors: NOT_FOUND, FAILED_PRECONDITION (the operator is built in, and the cases
+  // listed with each method), ABORTED (`expected` is not the operator's revision), errors
+  // of `commit`.
 
-  // Whether a version could be installed: its name, its signature against the other
-  // versions', the operator's revision (0: it must not exist). Errors beside the common
-  // ones: INVALID_ARGUMENT (name, signature, split), ALREADY_EXISTS (a built-in's name),
-  // FAILED_PRECONDITION (other kind, the standby version is on trial),
+  // Checks whether a version could be installed: its name, that its signature equals the
+  // other versions', the operator's revision (0: it must not exist). Other errors than the
+  // common ones: INVALID_ARGUMENT (name, signature, split), ALREADY_EXISTS (a built-in's
+  // name), FAILED_PRECONDITION (different kind, the standby version is on trial),
   // RESOURCE_EXHAUSTED (too many operators).
   absl::Status CheckInstall(const std::string& name, const VersionSpec& spec,
                             std::optional<uint64_t> expected) const;
-  // A version with a slot of its own (bytecode: without), as CheckInstall allows it; to be
-  // given to Stage, or dropped. DEADLINE_EXCEEDED: no slot became free.
+  // Returns a version with its own slot (bytecode: without one), after CheckInstall. The
+  // caller passes it to Stage or drops it. DEADLINE_EXCEEDED: no slot became free.
   absl::StatusOr<std::shared_ptr<OperatorVersion>> Reserve(const std::string& name,
                                                            const VersionSpec& spec,
                                                            std::optional<uint64_t> expected,
                                                            absl::Time deadline);
-  // Makes the reserved version the operator's standby. A standby that was there is retired.
+  // Makes the reserved version the operator's standby. The previous standby is retired.
   absl::StatusOr<RegistryChange> Stage(std::shared_ptr<OperatorVersion> reserved,
                                        std::optional<uint64_t> expected, const Commit& commit);
 
-  // Makes the version (0: the standby) the active one, and the active one the previous.
-  // Ends a trial. FAILED_PRECONDITION: there is no standby; it is active already; it is
-  // quarantined and `force` is not set.
+  // Makes the version (0: the standby) active; the active version becomes the previous one.
+  // Ends a trial. FAILED_PRECONDITION: there is no standby; the version is active already;
+  // it is quarantined and `force` is not set.
   absl::StatusOr<RegistryChange> Activate(const std::string& name, uint32_t version,
                                           std::optional<uint64_t> expected, bool force,
                                           const Commit& commit);
-  // Makes the previous version the active one, and the active one staged: another Rollback
-  // does not bring it back. During a trial of a staged version: ends the trial, no more.
-  // FAILED_PRECONDITION: no version served before; it is quarantined.
+  // Makes the previous version active, and the active one staged: a second Rollback does
+  // not reverse this. During a trial of a staged version it only ends the trial.
+  // FAILED_PRECONDITION: there is no previous version; it is quarantined.
   absl::StatusOr<RegistryChange> Rollback(const std::string& name, std::optional<uint64_t> expected,
                                           const Commit& commit);
-  // Gives the standby (0, or its version) shares of the batches that name no version:
-  // `traffic` are served by it, of the others `shadow` are to be run by it beside. Evenly
-  // spread. Both 0: ends the trial. FAILED_PRECONDITION: there is no active version, or no
-  // such standby, or it is quarantined. INVALID_ARGUMENT: not 0 to 100.
+  // Starts a trial: of the batches that name no version, the standby (0, or its version)
+  // runs `traffic_percent` instead of the active version, and `shadow_percent` of the
+  // others are run by both. Picked batches are evenly spread. Both 0: ends the trial.
+  // FAILED_PRECONDITION: there is no active version, no such standby, or it is quarantined.
+  // INVALID_ARGUMENT: not 0 to 100.
   absl::StatusOr<RegistryChange> SetTrial(const std::string& name, uint32_t version,
                                           double traffic_percent, double shadow_percent,
                                           std::optional<uint64_t> expected, const Commit& commit);
-  // Takes a version out of service. If it was active, the previous version is active, or
-  // none. It keeps its slot as the standby. Happens even when `commit` fails (then the
-  // operator's revision stays): a guilty version must not serve on because a disk is full.
-  // That `commit` is called again before the next change's, of whichever operator, which
-  // is refused while it fails.
+  // Takes a version out of service. If it was active, the previous version becomes active,
+  // or none. It keeps its slot as the standby. It is taken out even if `commit` fails (the
+  // operator's revision then does not change): a faulty version must not keep running
+  // because a disk is full. That `commit` is called again before the next change of any
+  // operator, which is refused while it fails.
   absl::StatusOr<RegistryChange> Quarantine(const std::string& name, uint32_t version,
                                             const std::string& reason, const Commit& commit);
-  // Takes the operator away. `drained`, unless null, gets what is notified when the last
-  // task of each of its versions has ended.
+  // Removes the operator. `drained`, unless null, receives a notification for each of its
+  // versions, notified when the version's last task has ended.
   absl::StatusOr<RegistryChange> Remove(const std::string& name, std::optional<uint64_t> expected,
                                         const Commit& commit,
                                         std::vector<std::shared_ptr<absl::Notification>>* drained);
 
-  // --- After a start ------------------------------------------------------------
+  // --- Restoring ----------------------------------------------------------------
 
-  // A version as it was; of those that are retired only what listings show.
+  // A version as it was stored; retired versions have only what listings show.
   struct RestoredVersion {
     uint32_t version = 0;
     VersionState state = VersionState::kStaged;
-    uint32_t slot = kNoSlot;  // Taken if it is free, else another.
+    uint32_t slot = kNoSlot;  // This slot if it is free, otherwise another.
     VersionSpec spec = {};
-    // kQuarantined: whether it is the standby still.
+    // kQuarantined: whether it still is the standby.
     bool in_slot = true;
     std::string quarantine_reason = {};
     std::shared_ptr<const VersionPayload> payload = nullptr;
@@ -206,18 +210,18 @@ class Registry {
   struct RestoredOperator {
     std::string name;
     uint64_t revision = 0;
-    uint32_t last_version = 0;  // Highest number that was ever given.
+    uint32_t last_version = 0;  // Highest number that was ever assigned.
     std::vector<RestoredVersion> versions;
     TrialView trial;
   };
-  // Brings an operator back. Errors: those of CheckInstall (a daemon that has a built-in
-  // operator of that name by now).
+  // Restores an operator. Errors: those of CheckInstall (for example, if this daemon has a
+  // built-in operator of that name).
   absl::Status Restore(const RestoredOperator& op);
-  // Numbers up to `version` of an operator of that name, that was removed, are taken.
+  // Marks the numbers up to `version` of a removed operator of that name as used.
   void RestoreRemoved(const std::string& name, uint32_t version);
 
  private:
-  // What serves. Immutable but for the counters.
+  // What serves. Immutable except for the counters.
   struct Serving {
     std::shared_ptr<const OperatorVersion> active;
     std::shared_ptr<const OperatorVersion> standby;
@@ -245,7 +249,7 @@ class Registry {
 
   Entry* Find(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status NoSuchOperator(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  OperatorView ViewOf(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  OperatorView DescribeEntry(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::StatusOr<ResolvedOperator> ResolveIn(const Entry& entry, uint32_t version) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
@@ -253,11 +257,11 @@ class Registry {
   absl::Status CheckInstallLocked(const std::string& name, const VersionSpec& spec,
                                   std::optional<uint64_t> expected) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
-  // The installed operator to change.
+  // Finds an installed operator for a change.
   absl::StatusOr<Entry*> FindForChange(const std::string& name,
                                        std::optional<uint64_t> expected) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
-  // Commits the quarantines that are overdue, then the change.
+  // Commits the quarantines whose commit failed, then the change.
   absl::StatusOr<uint64_t> CommitInOrder(const RegistryChange& change, const Commit& commit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   // Commits, then switches to `next`.
@@ -266,24 +270,24 @@ class Registry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   void Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChange& change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
-  void NoteRetired(Entry& entry, const OperatorVersion& version, VersionState state,
-                   const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteRemoved(const std::string& name, uint32_t version)
+  void RecordRetired(Entry& entry, const OperatorVersion& version, VersionState state,
+                     const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RecordRemoved(const std::string& name, uint32_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
   const Options options_;
   std::shared_ptr<SlotPool> slots_;
   // Serialises changes. Taken before mu_; held while a change is committed.
   mutable absl::Mutex change_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  // Held by readers for as long as they look at an entry; by a writer only to add and
-  // remove entries, and to wait for the readers before it.
+  // Readers hold it while they use an entry. A writer takes it only to add or remove
+  // entries, and to wait until earlier readers have finished.
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Entry>> operators_ ABSL_GUARDED_BY(mu_);
-  // Last version numbers of operators that were removed, oldest first. What is dropped
-  // from it raises the floor, the number above which every new operator begins.
+  // Last version numbers of removed operators, oldest first. An entry that is dropped
+  // raises the floor, the number above which every new operator starts.
   std::deque<std::pair<std::string, uint32_t>> removed_ ABSL_GUARDED_BY(change_mu_);
   uint32_t version_floor_ ABSL_GUARDED_BY(change_mu_) = 0;
-  // Quarantines that were made and whose commit failed, oldest first.
+  // Quarantines that took effect and whose commit failed, oldest first.
   struct Overdue {
     RegistryChange change;
     Commit commit;

@@ -1,4 +1,4 @@
-// The registry's changes; registry.cc is what reads it.
+// The registry's changes; registry.cc has the constructors and the readers.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace resident {
 namespace {
 
-bool GoodName(const std::string& name) {
+bool IsValidName(const std::string& name) {
   if (name.empty() || name.size() > kMaxOperatorNameBytes) return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   return letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
@@ -22,7 +22,7 @@ uint64_t ShareOf(double percent) {
   return static_cast<uint64_t>(std::llround(percent / 100 * 4294967296.0));
 }
 
-bool GoodPercent(double percent) { return percent >= 0 && percent <= 100; }  // False for NaN.
+bool IsValidPercent(double percent) { return percent >= 0 && percent <= 100; }  // False for NaN.
 
 uint32_t NumberOf(const std::shared_ptr<const OperatorVersion>& version) {
   return version == nullptr ? 0 : version->version;
@@ -50,7 +50,7 @@ absl::StatusOr<ParsedSpec> ParseSpec(const VersionSpec& spec) {
 
 absl::Status Registry::CheckInstallLocked(const std::string& name, const VersionSpec& spec,
                                           std::optional<uint64_t> expected) const {
-  if (!GoodName(name)) return errors::BadOperatorName(name);
+  if (!IsValidName(name)) return errors::BadOperatorName(name);
   if (IsBuiltinName(name)) return errors::BuiltinName(name);
   const bool bytecode = spec.kind == OperatorKind::kBytecode;
   ASSIGN_OR_RETURN(ParsedSpec parsed, ParseSpec(spec));
@@ -65,8 +65,8 @@ absl::Status Registry::CheckInstallLocked(const std::string& name, const Version
         std::count_if(operators_.begin(), operators_.end(), [&](const auto& other) {
           return !other.second->builtin && other.second->op->bytecode() == bytecode;
         });
-    const size_t most = bytecode ? kMaxBytecodeOperators : kMaxInstalledOperators;
-    return installed < most ? absl::OkStatus() : errors::TooManyOperators(most, bytecode);
+    const size_t limit = bytecode ? kMaxBytecodeOperators : kMaxInstalledOperators;
+    return installed < limit ? absl::OkStatus() : errors::TooManyOperators(limit, bytecode);
   }
   if (entry->op->bytecode() != bytecode) return errors::OtherKind(name, entry->op->bytecode());
   if (!bytecode && !entry->op->signature().SameAs(parsed.signature)) {
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::Reserve(const std::st
   version->op = std::make_shared<Operator>(name, spec.signature, std::move(parsed.signature),
                                            /*bytecode=*/spec.kind == OperatorKind::kBytecode);
   if (spec.kind == OperatorKind::kBytecode) return version;
-  const std::optional<uint32_t> slot = slots_->Take(deadline);
+  const std::optional<uint32_t> slot = slots_->Acquire(deadline);
   if (!slot.has_value()) return errors::NoFreeSlot(slots_->capacity());
   version->slots = slots_;
   version->slot = *slot;
@@ -172,8 +172,8 @@ absl::StatusOr<Registry::Entry*> Registry::FindForChange(const std::string& name
   return entry;
 }
 
-void Registry::NoteRetired(Entry& entry, const OperatorVersion& version, VersionState state,
-                           const std::string& reason) {
+void Registry::RecordRetired(Entry& entry, const OperatorVersion& version, VersionState state,
+                             const std::string& reason) {
   version.state.store(state, std::memory_order_relaxed);
   VersionView view;
   view.version = version.version;
@@ -193,13 +193,14 @@ void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChang
       entry.serving.exchange(next.release(), std::memory_order_seq_cst));
   change.switched_at = std::chrono::steady_clock::now();
 
-  // Nobody who loaded `before` is left once the writer's lock was had.
+  // Once the writer lock is acquired, no reader uses `before` any more.
   absl::WriterMutexLock lock(&mu_);
   for (const auto& version : {before->active, before->standby}) {
     if (version == nullptr || version == to->active || version == to->standby) continue;
     const bool quarantined = version == before->standby && !before->standby_reason.empty();
-    NoteRetired(entry, *version, quarantined ? VersionState::kQuarantined : VersionState::kRetired,
-                quarantined ? before->standby_reason : "");
+    RecordRetired(entry, *version,
+                  quarantined ? VersionState::kQuarantined : VersionState::kRetired,
+                  quarantined ? before->standby_reason : "");
   }
 }
 
@@ -208,8 +209,8 @@ absl::StatusOr<uint64_t> Registry::CommitInOrder(const RegistryChange& change,
   while (!overdue_.empty()) {
     const RegistryChange& first = overdue_.front().change;
     const absl::StatusOr<uint64_t> revision = overdue_.front().commit(first);
-    // DATA_LOSS: it does not fit what the state store has. It never will, and the next change
-    // says what is active and standby.
+    // DATA_LOSS: the change does not fit the contents of the state store, and never will.
+    // The next change records what is active and standby.
     if (!revision.ok() && !absl::IsDataLoss(revision.status())) return revision.status();
     if (revision.ok()) {
       absl::ReaderMutexLock lock(&mu_);
@@ -289,8 +290,8 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
   const bool trial = now.trial.version != 0;
   if (!previous && !trial) return errors::NoPrevious(name, standby->version);
   auto next = std::make_unique<Serving>();
-  // A trial's end leaves the active version where it is: no batch without a version was
-  // ever promised another.
+  // The end of a trial does not change the active version: batches that name no version
+  // were not promised the standby.
   next->active = trial ? active : standby;
   next->standby = trial ? standby : active;
   RegistryChange change;
@@ -307,8 +308,8 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
                                                   double traffic_percent, double shadow_percent,
                                                   std::optional<uint64_t> expected,
                                                   const Commit& commit) {
-  if (!GoodPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
-  if (!GoodPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
+  if (!IsValidPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
+  if (!IsValidPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
   absl::MutexLock change_lock(&change_mu_);
   ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
   const Serving& now = *entry->serving.load(std::memory_order_relaxed);
@@ -338,7 +339,7 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   return Apply(*entry, std::move(change), std::move(next), commit);
 }
 
-// --- Taking out ---------------------------------------------------------------------
+// --- Removing -----------------------------------------------------------------------
 
 absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uint32_t version,
                                                     const std::string& reason,
@@ -368,8 +369,8 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   } else if (previous) {
     next->active = standby;
   } else if (standby != nullptr) {
-    // Never served, or guilty itself: nothing is put into service that nobody asked for.
-    // There is one place for what does not serve, and the newest finding has it.
+    // The standby never served, or is quarantined itself, so it is not activated without a
+    // request. There is one standby, and it is the version that was quarantined last.
     change.retired.push_back(standby->version);
   }
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
@@ -378,7 +379,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   return done;
 }
 
-void Registry::NoteRemoved(const std::string& name, uint32_t version) {
+void Registry::RecordRemoved(const std::string& name, uint32_t version) {
   removed_.emplace_back(name, version);
   if (removed_.size() <= kMaxRemovedNames) return;
   version_floor_ = std::max(version_floor_, removed_.front().second);
@@ -403,7 +404,7 @@ absl::StatusOr<RegistryChange> Registry::Remove(
   }
   ASSIGN_OR_RETURN(const uint64_t revision, CommitInOrder(change, commit));
   change.revision = revision;
-  NoteRemoved(name, entry->last_version);
+  RecordRemoved(name, entry->last_version);
   for (const auto& version : {now.active, now.standby}) {
     if (version == nullptr) continue;
     version->state.store(VersionState::kRetired, std::memory_order_relaxed);
@@ -416,7 +417,7 @@ absl::StatusOr<RegistryChange> Registry::Remove(
   return change;
 }
 
-// --- After a start ------------------------------------------------------------------
+// --- Restoring ----------------------------------------------------------------------
 
 absl::Status Registry::Restore(const RestoredOperator& op) {
   if (op.versions.empty()) return absl::OkStatus();
@@ -452,7 +453,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     version->state = restored.state;
     if (!active && !standby) {
       absl::WriterMutexLock lock(&mu_);
-      NoteRetired(*entry, *version, restored.state, restored.quarantine_reason);
+      RecordRetired(*entry, *version, restored.state, restored.quarantine_reason);
       continue;
     }
     if ((active ? serving->active : serving->standby) != nullptr) {
@@ -460,9 +461,9 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     }
     if (!bytecode) {
       version->slots = slots_;
-      if (slots_->TakeExactly(restored.slot)) {
+      if (slots_->AcquireExactly(restored.slot)) {
         version->slot = restored.slot;
-      } else if (const auto slot = slots_->Take(absl::InfinitePast()); slot.has_value()) {
+      } else if (const auto slot = slots_->Acquire(absl::InfinitePast()); slot.has_value()) {
         version->slot = *slot;
       } else {
         return errors::NoFreeSlot(slots_->capacity());
@@ -482,7 +483,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
   const bool may_try =
       serving->active != nullptr && serving->standby != nullptr &&
       serving->standby_reason.empty() && serving->standby->version == op.trial.version &&
-      GoodPercent(op.trial.traffic_percent) && GoodPercent(op.trial.shadow_percent);
+      IsValidPercent(op.trial.traffic_percent) && IsValidPercent(op.trial.shadow_percent);
   if (may_try) {
     serving->trial = op.trial;
     serving->traffic_share = ShareOf(op.trial.traffic_percent);
@@ -497,7 +498,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
 
 void Registry::RestoreRemoved(const std::string& name, uint32_t version) {
   absl::MutexLock change_lock(&change_mu_);
-  NoteRemoved(name, version);
+  RecordRemoved(name, version);
 }
 
 }  // namespace resident

@@ -48,7 +48,7 @@ TEST(BuiltinOperatorsTest, EveryOperatorHasTwoSlotsOfItsOwn) {
   EXPECT_EQ(*slots.rbegin(), 2 * (slots.size() - 1));
 }
 
-TEST(BuiltinOperatorsTest, TestOperatorsAreThereOnlyWhenAskedForAndFollowTheBuiltins) {
+TEST(BuiltinOperatorsTest, TestOperatorsAreRegisteredOnRequestAndFollowTheBuiltins) {
   const auto without = Make(false);
   const auto with = Make(true);
   EXPECT_FALSE(without->Resolve("test.spin", 0).ok());
@@ -120,7 +120,7 @@ class RegistryTest : public testing::Test {
     };
   }
 
-  // Installs a version, staged.
+  // Installs a version and leaves it staged.
   absl::StatusOr<RegistryChange> TryStage(const std::string& name, const VersionSpec& spec,
                                           std::optional<uint64_t> expected = std::nullopt) {
     ASSIGN_OR_RETURN(auto reserved,
@@ -137,7 +137,7 @@ class RegistryTest : public testing::Test {
     EXPECT_TRUE(change.ok()) << change.status();
     return change.ok() ? *change : RegistryChange();
   }
-  // Versions 1 (previous) and 2 (active).
+  // Installs versions 1 (previous) and 2 (active).
   void InstallTwo(const std::string& name) {
     for (int i = 0; i < 2; ++i) {
       Stage(name);
@@ -164,7 +164,7 @@ class RegistryTest : public testing::Test {
   Registry::Commit commit_;
 };
 
-TEST_F(RegistryTest, AStagedVersionServesNobodyUntilItIsActivated) {
+TEST_F(RegistryTest, AStagedVersionDoesNotServeUntilItIsActivated) {
   const RegistryChange staged = Stage("swish");
   EXPECT_EQ(staged.version, 1u);
   EXPECT_EQ(staged.active_version, 0u);
@@ -182,7 +182,7 @@ TEST_F(RegistryTest, AStagedVersionServesNobodyUntilItIsActivated) {
   EXPECT_EQ(registry_->Revision("swish"), 102u);
 }
 
-TEST_F(RegistryTest, NothingIsSeenOfAChangeThatTheJournalRefused) {
+TEST_F(RegistryTest, AChangeThatTheJournalRefusedIsNotVisible) {
   Stage("swish");
   journal_ = absl::InternalError("disk full");
   EXPECT_EQ(ActivateCode("swish", 0), absl::StatusCode::kInternal);
@@ -194,7 +194,7 @@ TEST_F(RegistryTest, NothingIsSeenOfAChangeThatTheJournalRefused) {
   EXPECT_EQ(registry_->Revision("swish"), 101u);
 }
 
-TEST_F(RegistryTest, AGuiltyVersionIsTakenOutEvenIfTheJournalRefuses) {
+TEST_F(RegistryTest, AFaultyVersionIsQuarantinedEvenIfTheJournalRefuses) {
   InstallTwo("swish");
   journal_ = absl::InternalError("disk full");
   const auto change = registry_->Quarantine("swish", 2, "stored to null", commit_);
@@ -220,12 +220,12 @@ TEST_F(RegistryTest, AQuarantineThatTheJournalRefusedIsCommittedBeforeTheNextCha
                                             EventKind::kInstalled}));
   EXPECT_GT(registry_->Revision("swish"), before);
   EXPECT_LT(registry_->Revision("swish"), registry_->Revision("other"));
-  // Once.
+  // Each of them is committed only once.
   Stage("swish");
   EXPECT_EQ(kinds_.size(), 4u);
 }
 
-TEST_F(RegistryTest, RollbackGoesBackOnceAndNotForthAgain) {
+TEST_F(RegistryTest, ASecondRollbackDoesNotReverseTheFirst) {
   InstallTwo("swish");
   EXPECT_EQ(StateOf("swish", 1), VersionState::kPrevious);
   const auto change = registry_->Rollback("swish", std::nullopt, commit_);
@@ -233,7 +233,8 @@ TEST_F(RegistryTest, RollbackGoesBackOnceAndNotForthAgain) {
   EXPECT_EQ(change->version, 1u);
   EXPECT_EQ(change->previous_version, 2u);
   EXPECT_EQ(Serves("swish"), 1u);
-  // A second rollback, sent by somebody as nervous, must not bring version 2 back.
+  // A second rollback, sent by another operator of the service, must not reactivate version
+  // 2.
   EXPECT_EQ(registry_->Rollback("swish", std::nullopt, commit_).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Serves("swish"), 1u);
@@ -241,7 +242,7 @@ TEST_F(RegistryTest, RollbackGoesBackOnceAndNotForthAgain) {
   EXPECT_EQ(Serves("swish"), 2u);
 }
 
-TEST_F(RegistryTest, AStaleRevisionIsAbortedWithBoth) {
+TEST_F(RegistryTest, AStaleRevisionIsAbortedAndBothAreReported) {
   const RegistryChange first = Stage("swish");
   Activate("swish");
   const auto stale = registry_->Activate("swish", 0, first.revision, false, commit_);
@@ -256,7 +257,7 @@ TEST_F(RegistryTest, AStaleRevisionIsAbortedWithBoth) {
   EXPECT_TRUE(TryStage("new", Spec(), 0).ok());
 }
 
-TEST_F(RegistryTest, OfTwoInstallsThatBeganTogetherOneIsAborted) {
+TEST_F(RegistryTest, OneOfTwoConcurrentInstallsIsAborted) {
   const uint64_t revision = Stage("swish").revision;
   const absl::Time soon = absl::Now() + absl::Seconds(60);
   auto a = *registry_->Reserve("swish", Spec(), revision, soon);
@@ -264,7 +265,7 @@ TEST_F(RegistryTest, OfTwoInstallsThatBeganTogetherOneIsAborted) {
   EXPECT_NE(a->slot, b->slot);
   EXPECT_TRUE(registry_->Stage(a, revision, commit_).ok());
   EXPECT_EQ(registry_->Stage(b, revision, commit_).status().code(), absl::StatusCode::kAborted);
-  // The number was not used up.
+  // The aborted install did not consume a version number.
   EXPECT_EQ(StateOf("swish", 2), VersionState::kStaged);
   EXPECT_EQ(Stage("swish").version, 3u);
 }
@@ -276,7 +277,7 @@ TEST_F(RegistryTest, NamesAreChecked) {
   EXPECT_EQ(code("a/b"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(std::string(65, 'a')), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("add"), absl::StatusCode::kAlreadyExists);
-  // Also where they are not registered: the daemon may be started with them.
+  // Also reserved if they are not registered: the daemon may later be started with them.
   EXPECT_EQ(code("test.spin"), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(TryStage(std::string(64, 'a'), Spec()).ok());
   EXPECT_TRUE(TryStage("a-b.C_9", Spec()).ok());
@@ -284,7 +285,7 @@ TEST_F(RegistryTest, NamesAreChecked) {
 
 TEST_F(RegistryTest, VersionsOfAnOperatorHaveOneSignature) {
   Stage("swish");
-  // The same types under other names of dimensions.
+  // The same types with other dimension names.
   EXPECT_TRUE(TryStage("swish", Spec("x: in f32[*T], out: out f32[*T]")).ok());
   const absl::Status other =
       TryStage("swish", Spec("x: in f32[*S], y: in f32[*S], out: out f32[*S]")).status();
@@ -297,7 +298,7 @@ TEST_F(RegistryTest, VersionsOfAnOperatorHaveOneSignature) {
   EXPECT_EQ(TryStage("swish", Bytecode()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(RegistryTest, BuiltinOperatorsDoNotChange) {
+TEST_F(RegistryTest, BuiltinOperatorsCannotBeChanged) {
   EXPECT_EQ(ActivateCode("add", 0), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(registry_->Remove("add", std::nullopt, commit_, nullptr).status().code(),
             absl::StatusCode::kFailedPrecondition);
@@ -321,7 +322,7 @@ TEST_F(RegistryTest, BytecodeIsCalledWithProgramsAndNativeCodeWithTasks) {
   EXPECT_NE(rule->stats(0), nullptr);
 }
 
-TEST_F(RegistryTest, ASlotIsNotGivenAwayWhileABatchHoldsItsVersion) {
+TEST_F(RegistryTest, ASlotIsNotReusedWhileABatchPinsItsVersion) {
   Stage("swish");
   Activate("swish");
   ResolvedOperator batch = *registry_->Resolve("swish", 0);
@@ -331,7 +332,7 @@ TEST_F(RegistryTest, ASlotIsNotGivenAwayWhileABatchHoldsItsVersion) {
   EXPECT_EQ(Stage("swish").retired, std::vector<uint32_t>{1});
   EXPECT_EQ(StateOf("swish", 1), VersionState::kRetired);
   EXPECT_EQ(registry_->Resolve("swish", 1).status().code(), absl::StatusCode::kNotFound);
-  // Still that version's, for who asks whose slot a fault was in.
+  // The slot still belongs to that version, so that a fault in the slot can be attributed.
   EXPECT_EQ(registry_->FindBySlot(slot)->version, 1u);
   EXPECT_EQ(batch.version->state, VersionState::kRetired);
   const absl::Time soon = absl::Now() + absl::Seconds(60);
@@ -343,7 +344,7 @@ TEST_F(RegistryTest, ASlotIsNotGivenAwayWhileABatchHoldsItsVersion) {
   EXPECT_TRUE(drained->HasBeenNotified());
   EXPECT_EQ(registry_->FindBySlot(slot), nullptr);
   EXPECT_EQ((*registry_->Reserve("other", Spec(), 0, soon))->slot, slot);
-  // What it counted can still be read.
+  // Its counters can still be read.
   EXPECT_EQ(registry_->Describe("swish")->Find(1)->tasks(), 3u);
 }
 
@@ -365,7 +366,7 @@ TEST_F(RegistryTest, ReserveWaitsForASlotThatIsStillInUse) {
   EXPECT_EQ((*slot)->slot, last);
 }
 
-TEST_F(RegistryTest, RemoveTellsWhenTheLastTaskHasEnded) {
+TEST_F(RegistryTest, RemoveNotifiesWhenTheLastTaskHasEnded) {
   InstallTwo("swish");
   ResolvedOperator batch = *registry_->Resolve("swish", 0);
   std::vector<std::shared_ptr<absl::Notification>> drained;
@@ -376,7 +377,7 @@ TEST_F(RegistryTest, RemoveTellsWhenTheLastTaskHasEnded) {
   EXPECT_FALSE(drained[0]->HasBeenNotified());
   EXPECT_TRUE(drained[1]->HasBeenNotified());
   EXPECT_EQ(registry_->Resolve("swish", 0).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(batch.op->name(), "swish");  // The batch may still look at it.
+  EXPECT_EQ(batch.op->name(), "swish");  // The batch may still use it.
   batch = ResolvedOperator();
   EXPECT_TRUE(drained[0]->HasBeenNotified());
 }
@@ -385,7 +386,7 @@ TEST_F(RegistryTest, VersionNumbersAreNotUsedAgainAfterARemoval) {
   InstallTwo("swish");
   ASSERT_TRUE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
   EXPECT_EQ(Stage("swish", Spec("x: in i32[*S], out: out i32[*S]")).version, 3u);
-  // Not even once the name itself has been forgotten.
+  // Also after the name itself was dropped from the list of removed operators.
   ASSERT_TRUE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
   for (uint32_t i = 0; i < kMaxRemovedNames + 2; ++i) {
     registry_->RestoreRemoved("other", 1);
@@ -393,7 +394,7 @@ TEST_F(RegistryTest, VersionNumbersAreNotUsedAgainAfterARemoval) {
   EXPECT_GE(Stage("swish").version, 4u);
 }
 
-TEST_F(RegistryTest, QuarantineMakesThePreviousVersionTheActiveOne) {
+TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
   InstallTwo("swish");
   const auto change = registry_->Quarantine("swish", 2, "stored to null", commit_);
   ASSERT_TRUE(change.ok());
@@ -411,7 +412,7 @@ TEST_F(RegistryTest, QuarantineMakesThePreviousVersionTheActiveOne) {
   EXPECT_EQ(StateOf("swish", 1), VersionState::kPrevious);
 }
 
-TEST_F(RegistryTest, QuarantineDoesNotPutAVersionIntoServiceThatNeverServed) {
+TEST_F(RegistryTest, QuarantineDoesNotActivateAVersionThatNeverServed) {
   Stage("swish");
   Activate("swish");
   Stage("swish");  // Version 2, staged.
@@ -422,7 +423,7 @@ TEST_F(RegistryTest, QuarantineDoesNotPutAVersionIntoServiceThatNeverServed) {
   const absl::Status none = registry_->Resolve("swish", 0).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(none.message().find("looped for ever"), std::string::npos);
-  // Whoever calls the operator is not told what others called it with.
+  // A caller of the operator must not see the arguments of other callers.
   EXPECT_EQ(none.message().find("42"), std::string::npos);
   for (const absl::Status& status :
        {registry_->Resolve("swish", 1).status(),
@@ -442,7 +443,7 @@ TEST_F(RegistryTest, AStagedVersionSurvivesTheQuarantineOfThePreviousOne) {
             absl::StatusCode::kNotFound);
 }
 
-TEST_F(RegistryTest, TrafficOfATrialIsExactlyItsShareAndEvenlySpread) {
+TEST_F(RegistryTest, ATrialGetsExactlyItsShareEvenlySpread) {
   InstallTwo("swish");  // 2 serves, 1 is standby.
   ASSERT_TRUE(registry_->SetTrial("swish", 1, 10, 5, std::nullopt, commit_).ok());
   int standby = 0, shadowed = 0, longest = 0, since = 0;
@@ -457,15 +458,15 @@ TEST_F(RegistryTest, TrafficOfATrialIsExactlyItsShareAndEvenlySpread) {
     if (op.shadow != nullptr) ++shadowed;
     longest = std::max(longest, since);
   }
-  // 10 % as a share of 2^32 is rounded: one batch more or less.
+  // 10 % as a share of 2^32 is rounded: one batch more or less is possible.
   EXPECT_NEAR(standby, 1000, 1);
   EXPECT_LE(longest, 11);
   EXPECT_NEAR(shadowed, 450, 1);  // 5 % of the others.
-  // A version that is named is the one that is meant.
+  // A request that names a version gets that version.
   EXPECT_EQ(registry_->Resolve("swish", 2)->version->version, 2u);
 }
 
-TEST_F(RegistryTest, AllOfTheTrafficAndNoneOfIt) {
+TEST_F(RegistryTest, ATrialCanTakeAllTrafficOrNone) {
   InstallTwo("swish");
   ASSERT_TRUE(registry_->SetTrial("swish", 0, 100, 0, std::nullopt, commit_).ok());
   for (int i = 0; i < 100; ++i) EXPECT_EQ(Serves("swish"), 1u);
@@ -474,7 +475,7 @@ TEST_F(RegistryTest, AllOfTheTrafficAndNoneOfIt) {
   EXPECT_EQ(registry_->Describe("swish")->trial.version, 0u);
 }
 
-TEST_F(RegistryTest, ATrialHoldsOffInstallsAndEndsWithASwitch) {
+TEST_F(RegistryTest, ATrialBlocksInstallsAndEndsWithASwitch) {
   InstallTwo("swish");
   Stage("swish");  // Version 3.
   ASSERT_TRUE(registry_->SetTrial("swish", 3, 50, 0, std::nullopt, commit_).ok());
@@ -491,7 +492,7 @@ TEST_F(RegistryTest, ATrialHoldsOffInstallsAndEndsWithASwitch) {
   EXPECT_EQ(registry_->Describe("swish")->trial.version, 0u);
 }
 
-TEST_F(RegistryTest, TrialsThatMakeNoSenseAreRefused) {
+TEST_F(RegistryTest, InvalidTrialsAreRefused) {
   const auto code = [&](uint32_t version, double traffic, double shadow) {
     return registry_->SetTrial("swish", version, traffic, shadow, std::nullopt, commit_)
         .status()
@@ -510,7 +511,7 @@ TEST_F(RegistryTest, TrialsThatMakeNoSenseAreRefused) {
   EXPECT_EQ(code(2, 10, 0), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(RegistryTest, ListingsKeepTheLastVersionsOnly) {
+TEST_F(RegistryTest, ListingsKeepOnlyTheLastVersions) {
   for (uint32_t i = 0; i < kMaxRetiredVersions + 6; ++i) Stage("swish");
   const OperatorView op = *registry_->Describe("swish");
   EXPECT_EQ(op.versions.size(), kMaxRetiredVersions + 1);
@@ -540,7 +541,7 @@ TEST_F(RegistryTest, RestoredOperatorsAreAsTheyWere) {
   EXPECT_NE(Serves("swish"), Serves("swish"));
   Activate("swish", 4);
   EXPECT_EQ(Stage("swish").version, 6u);
-  EXPECT_EQ(registry_->Restore(op).code(), absl::StatusCode::kAborted);  // Twice.
+  EXPECT_EQ(registry_->Restore(op).code(), absl::StatusCode::kAborted);  // Restored twice.
   op.name = "add";
   EXPECT_EQ(registry_->Restore(op).code(), absl::StatusCode::kAlreadyExists);
 }
@@ -563,9 +564,9 @@ TEST_F(RegistryTest, ARestoredQuarantinedVersionStaysQuarantined) {
   EXPECT_EQ(Serves("swish"), 1u);
 }
 
-// Readers resolve and use what they got while versions come, serve, go back and leave;
-// nothing they hold may be touched, and nobody is ever without an active version.
-TEST_F(RegistryTest, ResolvingWhileVersionsChangeNeverSeesHalfAChange) {
+// Readers resolve and use a version while versions are installed, activated, rolled back
+// and retired. A pinned version must not change, and there is always an active version.
+TEST_F(RegistryTest, ConcurrentResolveNeverSeesAPartialChange) {
   InstallTwo("swish");
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> resolved{0};
@@ -577,11 +578,11 @@ TEST_F(RegistryTest, ResolvingWhileVersionsChangeNeverSeesHalfAChange) {
         const auto op = registry_->Resolve("swish", 0);
         ASSERT_TRUE(op.ok()) << op.status();
         ASSERT_EQ(op->op, op->version->op.get());
-        // The slot is this version's for as long as it is held.
+        // The slot belongs to this version for as long as the version is pinned.
         const auto holder = registry_->FindBySlot(op->version->slot);
         ASSERT_EQ(holder, op->version);
         op->stats(0)->CountTasks(0, 1);
-        // Versions rise but for a rollback, which goes back one.
+        // Versions increase, except for a rollback, which decreases the version by one.
         ASSERT_GE(op->version->version + 2, newest);
         newest = std::max(newest, op->version->version);
         resolved.fetch_add(1);
@@ -605,12 +606,12 @@ TEST_F(RegistryTest, ResolvingWhileVersionsChangeNeverSeesHalfAChange) {
   stop = true;
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(registry_->Describe("swish")->active_version, 302u);
-  // Two slots are in use, and the built-ins'.
+  // Besides the built-ins' slots, two slots are in use.
   EXPECT_EQ(registry_->SlotHolders().size() - Make(false)->SlotHolders().size(),
             registry_->Describe("swish")->standby_version == 0 ? 1u : 2u);
 }
 
-TEST_F(RegistryTest, AChangeIsSeenByWhoResolvesAfterItReturned) {
+TEST_F(RegistryTest, AResolveAfterAChangeReturnedSeesTheChange) {
   InstallTwo("swish");
   std::atomic<uint32_t> activated{2};
   std::atomic<bool> stop{false};

@@ -6,7 +6,7 @@ namespace resident {
 
 SlotPool::SlotPool(uint32_t first, uint32_t end) : first_(first), end_(end), slots_(end) {}
 
-std::optional<uint32_t> SlotPool::Take(absl::Time deadline) {
+std::optional<uint32_t> SlotPool::Acquire(absl::Time deadline) {
   const auto any_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return taken_ < capacity(); };
   absl::MutexLock lock(&mu_);
   if (!mu_.AwaitWithDeadline(absl::Condition(&any_free), deadline)) return std::nullopt;
@@ -19,7 +19,7 @@ std::optional<uint32_t> SlotPool::Take(absl::Time deadline) {
   return std::nullopt;
 }
 
-bool SlotPool::TakeExactly(uint32_t slot) {
+bool SlotPool::AcquireExactly(uint32_t slot) {
   absl::MutexLock lock(&mu_);
   if (slot < first_ || slot >= end_ || slots_[slot].taken) return false;
   slots_[slot].taken = true;
@@ -32,7 +32,7 @@ void SlotPool::SetHolder(uint32_t slot, const std::shared_ptr<const OperatorVers
   slots_[slot].holder = holder;
 }
 
-void SlotPool::Give(uint32_t slot) {
+void SlotPool::Release(uint32_t slot) {
   absl::MutexLock lock(&mu_);
   if (slot < first_ || !slots_[slot].taken) return;
   slots_[slot] = Slot();

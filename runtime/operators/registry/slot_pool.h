@@ -1,15 +1,15 @@
 // SlotPool: which slots of the jump table are taken, and by which version.
 //
-// A version gives its slot back when it is destroyed, which is when the last batch that
-// may still name the slot is gone. So a slot that can be taken is in nobody's use, and
-// nobody has to poll for that moment.
+// A version releases its slot when it is destroyed, that is, when the last batch that may
+// name the slot has ended. So a free slot is not in use, and no polling is needed.
 //
-// Thread safety: all members may be called from any thread. The table of holders is weak:
-// what Holder returns keeps a version (and so its slot) alive, what the pool has does not.
+// Thread safety: all members may be called from any thread. The table of holders has weak
+// pointers: the pointer that Holder returns keeps a version (and so its slot) alive, the
+// pool does not.
 //
 //   SlotPool pool(/*first=*/24, /*end=*/kMaxOperatorSlots);
-//   std::optional<uint32_t> slot = pool.Take(deadline);
-//   pool.Give(*slot);
+//   std::optional<uint32_t> slot = pool.Acquire(deadline);
+//   pool.Release(*slot);
 #ifndef RESIDENT_RUNTIME_OPERATORS_REGISTRY_SLOT_POOL_H_
 #define RESIDENT_RUNTIME_OPERATORS_REGISTRY_SLOT_POOL_H_
 
@@ -28,20 +28,20 @@ class OperatorVersion;
 
 class SlotPool {
  public:
-  // Slots below `first` are the built-in operators'.
+  // Slots below `first` belong to the built-in operators.
   SlotPool(uint32_t first, uint32_t end);
 
-  // The lowest free slot; waits for one until `deadline`. None: all are taken.
-  std::optional<uint32_t> Take(absl::Time deadline);
-  // A certain slot, if it is free and not a built-in operator's.
-  bool TakeExactly(uint32_t slot);
-  // Says whose the slot is. REQUIRES: it is taken, or a built-in operator's.
+  // The lowest free slot; waits for one until `deadline`. nullopt: all are in use.
+  std::optional<uint32_t> Acquire(absl::Time deadline);
+  // Acquires this slot, if it is free and not a built-in operator's.
+  bool AcquireExactly(uint32_t slot);
+  // Sets the holder of the slot. REQUIRES: it is acquired, or a built-in operator's.
   void SetHolder(uint32_t slot, const std::shared_ptr<const OperatorVersion>& holder);
-  void Give(uint32_t slot);
+  void Release(uint32_t slot);
 
-  // The version that has the slot; null: none, or one that is just being destroyed.
+  // The version that holds the slot; null if there is none, or it is being destroyed.
   std::shared_ptr<const OperatorVersion> Holder(uint32_t slot) const;
-  // All of them, by slot.
+  // All holders, by slot.
   std::vector<std::shared_ptr<const OperatorVersion>> Holders() const;
 
   uint32_t taken() const;

@@ -16,8 +16,8 @@ bool IsOutput(const Parameter& parameter) {
   return parameter.kind == ParameterKind::kOutput || parameter.kind == ParameterKind::kInOut;
 }
 
-// Whether the value says what is expected of the parameter. Its data has one of the
-// sizes that CheckData takes.
+// Whether the value has expected data for the parameter. REQUIRES: CheckData accepted its
+// size.
 bool HasExpectation(const Parameter& parameter, const ExampleValue& value, uint64_t bytes) {
   if (parameter.kind == ParameterKind::kInOut) return value.data.size() > bytes;
   return !value.data.empty();
@@ -34,12 +34,12 @@ absl::Status CheckData(const errors::ArgumentPlace& place, const Parameter& para
     case ParameterKind::kOutput:
       if (got == 0 || got == bytes) return absl::OkStatus();
       return errors::ExampleData(place, got,
-                                 absl::StrCat("0 or ", bytes, " bytes (what is expected)"));
+                                 absl::StrCat("0 or ", bytes, " bytes (the expected data)"));
     case ParameterKind::kInOut:
       if (got == bytes || got == 2 * bytes) return absl::OkStatus();
       return errors::ExampleData(place, got,
-                                 absl::StrCat(bytes, " bytes (what it holds at first) or ",
-                                              2 * bytes, " (and what is expected behind it)"));
+                                 absl::StrCat(bytes, " bytes (the initial data) or ", 2 * bytes,
+                                              " (followed by the expected data)"));
   }
   return absl::OkStatus();
 }
@@ -75,7 +75,7 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
     if (bytes > kMaxExampleBytes) return errors::ExampleTooLarge(bytes, kMaxExampleBytes);
     RETURN_IF_ERROR(CheckData(place, parameter, value, bytes));
     total += bytes;
-    // Of an empty output nothing can be expected.
+    // An empty output has no expected data.
     if (!IsOutput(parameter) || bytes == 0) continue;
     (HasExpectation(parameter, value, bytes) ? with : without) = &parameter.name;
   }

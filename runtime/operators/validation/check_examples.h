@@ -1,5 +1,5 @@
-// CheckExamples: whether the examples of an install fit its signature and the validation's
-// staging memory, before anything is compiled.
+// CheckExamples: checks before the compilation whether the examples of an install fit its
+// signature and the validation's staging memory.
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_CHECK_EXAMPLES_H_
@@ -14,7 +14,7 @@
 
 namespace resident {
 
-// INVALID_ARGUMENT names the example (counted from 1) and the parameter.
+// INVALID_ARGUMENT: the message names the example (counted from 1) and the parameter.
 absl::Status CheckExamples(const std::string& operator_name, const Signature& signature,
                            const std::vector<Example>& examples);
 

@@ -22,7 +22,7 @@ ExampleValue Value(DType dtype, const Shape& shape, size_t bytes) {
   return {dtype, shape, std::string(bytes, '\0')};
 }
 
-// Two elements, everything expected.
+// Two elements; all outputs have expected data.
 Example Good() {
   Example example;
   example.values = {Value(DType::kF32, {2}, 8), Value(DType::kF32, {2}, 16),
@@ -42,7 +42,7 @@ void ExpectRefused(const Example& example, const std::string& message) {
               AllOf(HasSubstr("example 2: "), HasSubstr(message), HasSubstr(". Fix: ")));
 }
 
-TEST(CheckExamplesTest, TakesWhatFits) {
+TEST(CheckExamplesTest, AcceptsValidExamples) {
   Example inputs_alone = Good();
   inputs_alone.values[1].data.resize(8);
   inputs_alone.values[2].data.clear();
@@ -55,7 +55,7 @@ TEST(CheckExamplesTest, TakesWhatFits) {
   EXPECT_EQ(Check({}), absl::OkStatus());
 }
 
-TEST(CheckExamplesTest, RefusesWhatTheSignatureDoesNotTake) {
+TEST(CheckExamplesTest, RefusesExamplesThatDoNotMatchTheSignature) {
   Example example = Good();
   example.values.resize(3);
   ExpectRefused(example, "op");
@@ -75,16 +75,16 @@ TEST(CheckExamplesTest, RefusesDataOfAnotherSize) {
                 "takes 8 bytes");
   example = Good();
   example.values[1].data.resize(12);
-  ExpectRefused(example, "takes 8 bytes (what it holds at first) or 16 (and");
+  ExpectRefused(example, "takes 8 bytes (the initial data) or 16 (followed");
   example = Good();
   example.values[2].data.resize(4);
-  ExpectRefused(example, "takes 0 or 8 bytes (what is expected)");
+  ExpectRefused(example, "takes 0 or 8 bytes (the expected data)");
   example = Good();
   example.values[4].data.clear();
   ExpectRefused(example, "'a'");
 }
 
-TEST(CheckExamplesTest, RefusesExpectationsOfSomeOutputs) {
+TEST(CheckExamplesTest, RefusesExpectedDataForOnlySomeOutputs) {
   Example example = Good();
   example.values[2].data.clear();
   ExpectRefused(example, "output 'sum' has expected data and output 'out' has none");
@@ -99,7 +99,7 @@ TEST(CheckExamplesTest, RefusesAScalarWithAShape) {
   ExpectRefused(example, "a scalar has no shape, but [1] was sent");
 }
 
-TEST(CheckExamplesTest, RefusesTolerancesThatAreNone) {
+TEST(CheckExamplesTest, RefusesInvalidTolerances) {
   for (const double bad :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     Example example = Good();
@@ -111,7 +111,7 @@ TEST(CheckExamplesTest, RefusesTolerancesThatAreNone) {
   }
 }
 
-TEST(CheckExamplesTest, RefusesTooMuch) {
+TEST(CheckExamplesTest, RefusesTooMuchData) {
   Example example = Good();
   const auto n = static_cast<int64_t>(kMaxExampleBytes / 8);
   for (int i : {0, 1, 2}) example.values[i] = Value(DType::kF32, {n}, 4 * n);

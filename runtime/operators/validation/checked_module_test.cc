@@ -1,5 +1,5 @@
-// Both builds of operators link into modules for a GPU, without a GPU: what a validation loads
-// there.
+// Checks without a GPU that both builds of operators link into modules for one, as a
+// validation loads them.
 #include <gtest/gtest.h>
 
 #include "kernels/resident/kernel_parameters.h"

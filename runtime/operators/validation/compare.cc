@@ -65,10 +65,10 @@ Element Read(DType dtype, const void* from) {
   return {false, 0, Load<uint8_t>(from)};
 }
 
-// |a - b|; infinity where one of them is not finite and the other is something else.
+// |a - b|; infinity if one of them is not finite and they are not equal.
 double Distance(const Element& a, const Element& b) {
   if (!a.floating) {
-    // Modulo 2^64, where the difference always fits.
+    // Modulo 2^64, so that the difference always fits.
     const auto ua = static_cast<uint64_t>(a.integer), ub = static_cast<uint64_t>(b.integer);
     return static_cast<double>(a.integer > b.integer ? ua - ub : ub - ua);
   }
@@ -114,12 +114,12 @@ Comparison Compare(DType dtype, const void* got, const void* expected, uint64_t 
   const auto* e = static_cast<const uint8_t*>(expected);
   for (uint64_t i = 0; i < count; ++i, g += bytes, e += bytes) {
     if (std::memcmp(g, e, bytes) == 0) continue;
-    const Element wanted = Read(dtype, e);
-    const double error = Distance(Read(dtype, g), wanted);
+    const Element expected_element = Read(dtype, e);
+    const double error = Distance(Read(dtype, g), expected_element);
     if (error == 0) continue;
     comparison.max_error = std::max(comparison.max_error, error);
-    const double allowed = tolerance.absolute + tolerance.relative * Magnitude(wanted);
-    // What is expected to be infinite or NaN leaves no room.
+    const double allowed = tolerance.absolute + tolerance.relative * Magnitude(expected_element);
+    // An expected infinity or NaN allows no difference.
     if (std::isfinite(allowed) && error <= allowed) continue;
     if (comparison.differing++ == 0) {
       comparison.first = i;

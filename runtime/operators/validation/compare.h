@@ -1,9 +1,9 @@
-// Compares elements with what is expected of them, by type and within a tolerance.
+// Compares elements with expected elements, by type and within a tolerance.
 //
 //   |got - expected| <= absolute + relative * |expected|
 //
-// NaN agrees with NaN, an infinity with itself, zeros of both signs. Integers are
-// compared without loss, and exactly unless a tolerance is given.
+// NaN equals NaN, an infinity equals itself, and zeros of both signs are equal. Integers
+// are compared without loss, and exactly unless a tolerance is given.
 //
 // Thread safety: pure functions.
 //
@@ -24,20 +24,20 @@ struct Tolerance {
   double absolute = 0;
 };
 
-// f32 1e-5, f16 2e-3, bf16 1e-2, f64 1e-12, relative and absolute; integers exactly.
+// Relative and absolute: f32 1e-5, f16 2e-3, bf16 1e-2, f64 1e-12; integers exactly.
 Tolerance DefaultTolerance(DType dtype);
 
 struct Comparison {
   uint64_t differing = 0;
-  // Of the first element that differs.
+  // Describes the first element that differs.
   uint64_t first = 0;
   std::string got;
   std::string expected;
-  // The largest |got - expected|; infinity where one of them is not finite.
+  // The largest |got - expected|; infinity if one of them is not finite.
   double max_error = 0;
 };
 
-// Reads `count` dense elements of each; neither need be aligned.
+// Reads `count` dense elements of each; alignment is not required.
 Comparison Compare(DType dtype, const void* got, const void* expected, uint64_t count,
                    const Tolerance& tolerance);
 

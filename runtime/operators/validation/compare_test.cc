@@ -34,7 +34,7 @@ TEST(CompareTest, ReportsFirstCountAndLargestError) {
   EXPECT_EQ(c.max_error, 4.0);
 }
 
-TEST(CompareTest, NanAndInfinityAgreeWithThemselvesOnly) {
+TEST(CompareTest, NanAndInfinityEqualOnlyThemselves) {
   EXPECT_EQ(CompareAll<float>(DType::kF32, {kNan, kInf, -kInf}, {-kNan, kInf, -kInf}, {}).differing,
             0u);
   const Comparison c = CompareAll<float>(DType::kF32, {kNan, kInf, 1, kInf, 1},
@@ -43,7 +43,7 @@ TEST(CompareTest, NanAndInfinityAgreeWithThemselvesOnly) {
   EXPECT_EQ(c.max_error, kInf);
 }
 
-TEST(CompareTest, ZerosOfBothSignsAgree) {
+TEST(CompareTest, ZerosOfBothSignsAreEqual) {
   EXPECT_EQ(CompareAll<float>(DType::kF32, {0.0f}, {-0.0f}, {}).differing, 0u);
 }
 
@@ -74,14 +74,14 @@ TEST(CompareTest, LongIntegersAreComparedWithoutLoss) {
 }
 
 TEST(CompareTest, UnsignedElementsAreUnsigned) {
-  const uint32_t most = UINT32_MAX;
-  EXPECT_EQ(ElementText(DType::kU32, &most), "4294967295");
+  const uint32_t max = UINT32_MAX;
+  EXPECT_EQ(ElementText(DType::kU32, &max), "4294967295");
   const uint8_t byte = 255;
   EXPECT_EQ(ElementText(DType::kU8, &byte), "255");
   EXPECT_EQ(ElementText(DType::kI8, &byte), "-1");
 }
 
-TEST(CompareTest, NeedsNoAlignment) {
+TEST(CompareTest, AcceptsUnalignedElements) {
   std::vector<uint8_t> bytes(1 + 2 * sizeof(double));
   const double values[] = {1.5, 2.5};
   std::copy_n(reinterpret_cast<const uint8_t*>(values), sizeof(values), bytes.begin() + 1);

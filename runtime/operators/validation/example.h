@@ -1,4 +1,4 @@
-// Example: inputs of an operator, with the outputs that they must give or without any.
+// Example: inputs of an operator, with or without expected outputs.
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_EXAMPLE_H_
 #define RESIDENT_RUNTIME_OPERATORS_VALIDATION_EXAMPLE_H_
 
@@ -13,15 +13,15 @@ namespace resident {
 struct ExampleValue {
   DType dtype = DType::kF32;
   Shape shape;
-  // Dense elements, little-endian, row-major. A scalar's value is one element. Of an
-  // output: what is expected, or empty. Of an inout: what it holds at first, followed by
-  // what is expected, if that is said of the outputs.
+  // Dense elements, little-endian, row-major. A scalar's value is one element. For an
+  // output: the expected data, or empty. For an inout: the initial data, followed by the
+  // expected data if the outputs have any.
   std::string data;
 };
 
 struct Example {
-  // One for each parameter of the signature, in its order; scalars at the end that have
-  // a default may be left out.
+  // One for each parameter of the signature, in its order; trailing scalars with a default
+  // may be omitted.
   std::vector<ExampleValue> values;
   // |out - expected| <= absolute + relative * |expected|. Both 0: the dtype's default.
   double relative_tolerance = 0;

@@ -17,21 +17,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// NaN in every floating-point type, so that an operator that reads its outputs shows it;
-// and a number.
+// The first value is NaN in every floating-point type, so that an operator that reads its
+// outputs produces NaN; the second is an ordinary number.
 constexpr uint8_t kPoison = 0xff;
 constexpr uint8_t kOtherPoison = 0xa5;
-// A validation's machine may be busy: a task gets this much beyond its limit.
+// A task may exceed its limit by this much, since the machine may be busy.
 constexpr milliseconds kGrace{1'000};
-// Sums in another order differ, and by how much nobody has said of an example that
-// expects nothing: what is looked for is wrong, not inexact.
-constexpr double kOwnSlack = 10;
-// Splits unevenly what the split rule splits evenly.
+// An example without expected data has no tolerance for a different order of summation, so
+// the default is widened: the aim is to find wrong results, not rounding differences.
+constexpr double kSelfToleranceScale = 10;
+// A number of chunks that splits unevenly what the split rule splits evenly.
 constexpr uint64_t kOddChunks = 3;
 
-milliseconds TaskTimeLimit(milliseconds of_job) {
-  const milliseconds most{kValidationTaskLimitMs};
-  return of_job == milliseconds(0) ? most : std::min(of_job, most);
+milliseconds TaskTimeLimit(milliseconds requested) {
+  const milliseconds max{kValidationTaskLimitMs};
+  return requested == milliseconds(0) ? max : std::min(requested, max);
 }
 
 std::string StatusText(CompletionStatus status) {
@@ -59,7 +59,7 @@ const char* StrayText(const GuardedTensors::StrayWrite& stray) {
     case GuardedTensors::StrayWrite::kBetween:
       return "from the start of, but between the elements of,";
   }
-  return "beside";
+  return "outside";
 }
 
 std::string ChunksText(uint64_t chunks) {
@@ -82,97 +82,100 @@ ExampleRunner::ExampleRunner(const ValidationJob& job, TaskRunner* tasks,
   }
 }
 
-uint64_t ExampleRunner::NaturalChunks(const Example& example) const {
+uint64_t ExampleRunner::CountChunks(const Example& example) const {
   if (job_.split.parameter < 0) return 1;
   return job_.split.Chunks(example.values[static_cast<size_t>(job_.split.parameter)].shape);
 }
 
 absl::Status ExampleRunner::Run(size_t index, const Example& example, bool generated) {
-  const Subject subject{index, example, generated};
-  const uint64_t chunks = NaturalChunks(example);
+  const Case test_case{index, example, generated};
+  const uint64_t chunks = CountChunks(example);
   if (job_.checked_slot) {
-    const uint64_t most = GuardedTensors::kMaxCheckedChunks;
-    ASSIGN_OR_RETURN(const Result checked, RunOnce(subject, {.name = "checked build",
-                                                             .slot = *job_.checked_slot,
-                                                             .chunks = std::min(chunks, most),
-                                                             .checked = true,
-                                                             .poison = kPoison}));
+    const uint64_t max_chunks = GuardedTensors::kMaxCheckedChunks;
+    ASSIGN_OR_RETURN(const Result checked,
+                     RunOnce(test_case, {.name = "checked build",
+                                         .slot = *job_.checked_slot,
+                                         .chunks = std::min(chunks, max_chunks),
+                                         .checked = true,
+                                         .poison = kPoison}));
   }
-  Way way{.name = ChunksText(chunks),
-          .slot = job_.slot,
-          .chunks = chunks,
-          .may_be_compact = true,
-          .poison = kPoison};
-  ASSIGN_OR_RETURN(const Result first, RunOnce(subject, way));
-  Way shifted = way;
-  shifted.name = absl::StrCat(way.name, ", tensors one element off alignment");
+  Variant variant{.name = ChunksText(chunks),
+                  .slot = job_.slot,
+                  .chunks = chunks,
+                  .may_be_compact = true,
+                  .poison = kPoison};
+  ASSIGN_OR_RETURN(const Result first, RunOnce(test_case, variant));
+  Variant shifted = variant;
+  shifted.name = absl::StrCat(variant.name, ", tensors one element off alignment");
   shifted.shifted = true;
   shifted.poison = kOtherPoison;
-  ASSIGN_OR_RETURN(const Result second, RunOnce(subject, shifted));
+  ASSIGN_OR_RETURN(const Result second, RunOnce(test_case, shifted));
   if (first.refused || second.refused) return absl::OkStatus();
 
-  absl::Status status = CheckWritten(subject, way, first, second);
+  absl::Status status = CheckWritten(test_case, variant, first, second);
   if (!status.ok()) return status;
-  ASSIGN_OR_RETURN(const Reference reference, FindReference(subject, way, first));
-  status = CheckEqual(subject, way, first, reference);
+  ASSIGN_OR_RETURN(const Reference reference, FindReference(test_case, variant, first));
+  status = CheckEqual(test_case, variant, first, reference);
   if (!status.ok()) return status;
-  status = CheckEqual(subject, shifted, second, reference);
+  status = CheckEqual(test_case, shifted, second, reference);
   if (!status.ok() || job_.split.parameter < 0) return status;
   for (const uint64_t other : {uint64_t{1}, kOddChunks}) {
     if (other == chunks) continue;
-    way.name = ChunksText(other);
-    way.chunks = other;
-    way.may_be_compact = false;
-    ASSIGN_OR_RETURN(const Result result, RunOnce(subject, way));
+    variant.name = ChunksText(other);
+    variant.chunks = other;
+    variant.may_be_compact = false;
+    ASSIGN_OR_RETURN(const Result result, RunOnce(test_case, variant));
     if (result.refused) continue;
-    status = CheckEqual(subject, way, result, reference);
+    status = CheckEqual(test_case, variant, result, reference);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-TaskDescriptor ExampleRunner::MakeTask(const Way& way, const GuardedTensors& tensors) const {
+TaskDescriptor ExampleRunner::MakeTask(const Variant& variant,
+                                       const GuardedTensors& tensors) const {
   TaskDescriptor task{};
-  task.operator_slot = static_cast<u16>(way.slot);
+  task.operator_slot = static_cast<u16>(variant.slot);
   const std::optional<uint64_t> elements = tensors.compact_elements();
-  if (way.may_be_compact && way.chunks == 1 && job_.signature.compact() && elements) {
+  if (variant.may_be_compact && variant.chunks == 1 && job_.signature.compact() && elements) {
     task.flags = kTaskCompact;
     task.set_elements(*elements);
-    // An address and a scalar's bits stand in the same place.
+    // A compact argument holds either an address or a scalar's bits.
     for (size_t i = 0; i < tensors.arguments().size(); ++i) {
       task.set_compact_argument(i, tensors.arguments()[i].scalar_bits);
     }
     return task;
   }
   task.set_argument_count(tensors.arguments().size());
-  task.set_chunks(way.chunks);
-  task.set_check_context(way.checked ? tensors.context_address() : 0);
+  task.set_chunks(variant.chunks);
+  task.set_check_context(variant.checked ? tensors.context_address() : 0);
   return task;
 }
 
-absl::StatusOr<ExampleRunner::Result> ExampleRunner::RunOnce(const Subject& subject,
-                                                             const Way& way) {
-  ASSIGN_OR_RETURN(auto tensors,
-                   GuardedTensors::Place(job_.signature, subject.example, staging_, way.shifted));
-  tensors.Fill(way.poison);
-  // Threads that miss a barrier are found before the task as a whole is given up.
-  if (way.checked) tensors.PrepareContext(std::chrono::nanoseconds(time_limit_).count() / 2);
+absl::StatusOr<ExampleRunner::Result> ExampleRunner::RunOnce(const Case& test_case,
+                                                             const Variant& variant) {
+  ASSIGN_OR_RETURN(auto tensors, GuardedTensors::Place(job_.signature, test_case.example, staging_,
+                                                       variant.shifted));
+  tensors.Fill(variant.poison);
+  // A missed barrier is reported before the whole task times out.
+  if (variant.checked) tensors.PrepareContext(std::chrono::nanoseconds(time_limit_).count() / 2);
   ++tasks_run_;
   const TaskEnd end =
-      tasks_->Run(MakeTask(way, tensors), tensors.arguments(), time_limit_ + kGrace);
-  return Judge(subject, way, tensors, end);
+      tasks_->Run(MakeTask(variant, tensors), tensors.arguments(), time_limit_ + kGrace);
+  return Evaluate(test_case, variant, tensors, end);
 }
 
-absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subject, const Way& way,
-                                                           const GuardedTensors& tensors,
-                                                           const TaskEnd& end) const {
-  const errors::ValidationPlace place{job_.operator_name, subject.index, subject.generated,
-                                      way.name, tensors.shapes()};
-  // What was refused comes first: it may have led to the rest.
-  if (way.checked) {
+absl::StatusOr<ExampleRunner::Result> ExampleRunner::Evaluate(const Case& test_case,
+                                                              const Variant& variant,
+                                                              const GuardedTensors& tensors,
+                                                              const TaskEnd& end) const {
+  const errors::ValidationPlace place{job_.operator_name, test_case.index, test_case.generated,
+                                      variant.name, tensors.shapes()};
+  // Violations are checked first: they may have caused the other errors.
+  if (variant.checked) {
     if (const std::optional<Violation> violation = tensors.FindViolation()) {
       return errors::ValidationOutOfBounds(
-          place, ViolationText(*violation, job_.signature, subject.example));
+          place, ViolationText(*violation, job_.signature, test_case.example));
     }
   }
   if (end.how == TaskEnd::kEngineEnded) return errors::ValidationFault(place, end.cause);
@@ -189,7 +192,7 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subjec
   }
   Result result;
   const CompletionStatus status = end.completion.status;
-  result.refused = subject.generated && status == CompletionStatus::kInvalidArgument;
+  result.refused = test_case.generated && status == CompletionStatus::kInvalidArgument;
   if (status != CompletionStatus::kOk && !result.refused) {
     return errors::ValidationTaskFailed(place, StatusText(status), end.completion.detail);
   }
@@ -199,7 +202,7 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Judge(const Subject& subjec
   return result;
 }
 
-absl::Status ExampleRunner::CheckWritten(const Subject& subject, const Way& way,
+absl::Status ExampleRunner::CheckWritten(const Case& test_case, const Variant& variant,
                                          const Result& first, const Result& second) const {
   for (size_t o = 0; o < outputs_.size(); ++o) {
     const size_t p = outputs_[o];
@@ -207,71 +210,73 @@ absl::Status ExampleRunner::CheckWritten(const Subject& subject, const Way& way,
     const std::string& a = first.outputs[o];
     const std::string& b = second.outputs[o];
     if (parameter.kind == ParameterKind::kInOut) continue;
-    const uint32_t bytes = SizeOf(subject.example.values[p].dtype);
-    uint64_t unwritten = 0, at = 0;
+    const uint32_t bytes = SizeOf(test_case.example.values[p].dtype);
+    uint64_t unwritten = 0, first_unwritten = 0;
     for (uint64_t i = 0; i < a.size(); i += bytes) {
       if (!IsAll(&a[i], bytes, kPoison) || !IsAll(&b[i], bytes, kOtherPoison)) continue;
-      if (unwritten++ == 0) at = i / bytes;
+      if (unwritten++ == 0) first_unwritten = i / bytes;
     }
     if (unwritten == 0) continue;
     return errors::ValidationUnwritten(
-        {job_.operator_name, subject.index, subject.generated, way.name,
-         absl::StrCat(parameter.name, " ", ShapeText(subject.example.values[p].shape))},
-        parameter.name, at, unwritten, a.size() / bytes);
+        {job_.operator_name, test_case.index, test_case.generated, variant.name,
+         absl::StrCat(parameter.name, " ", ShapeText(test_case.example.values[p].shape))},
+        parameter.name, first_unwritten, unwritten, a.size() / bytes);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Subject& subject,
-                                                                      const Way& way,
+absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Case& test_case,
+                                                                      const Variant& variant,
                                                                       const Result& first) {
   Outputs expected;
   bool complete = true;
   for (size_t o = 0; o < outputs_.size(); ++o) {
     const size_t p = outputs_[o];
     const Parameter& parameter = job_.signature.parameters()[p];
-    const std::string& data = subject.example.values[p].data;
+    const std::string& data = test_case.example.values[p].data;
     const size_t bytes = first.outputs[o].size();
     const size_t before = parameter.kind == ParameterKind::kInOut ? bytes : 0;
     complete &= data.size() == before + bytes;
     if (complete) expected.push_back(data.substr(before));
   }
   if (complete) return Reference{std::move(expected), "what the example expects"};
-  // The active version has its own way with what an install without examples makes up.
-  if (!job_.active_slot || subject.generated) {
-    return Reference{first.outputs, absl::StrCat("its own result ", way.name), kOwnSlack};
+  // For a generated example the results of the active version are no reference: they may
+  // differ legitimately.
+  if (!job_.active_slot || test_case.generated) {
+    return Reference{first.outputs, absl::StrCat("its own result ", variant.name),
+                     kSelfToleranceScale};
   }
-  Way active = way;
+  Variant active = variant;
   active.name = "active version";
   active.slot = *job_.active_slot;
-  const absl::StatusOr<Result> result = RunOnce(subject, active);
+  const absl::StatusOr<Result> result = RunOnce(test_case, active);
   if (!result.ok()) {
-    return errors::ValidationNoReference({job_.operator_name, subject.index, false, way.name, ""},
-                                         result.status());
+    return errors::ValidationNoReference(
+        {job_.operator_name, test_case.index, false, variant.name, ""}, result.status());
   }
   return Reference{result->outputs, "the active version's result"};
 }
 
-absl::Status ExampleRunner::CheckEqual(const Subject& subject, const Way& way, const Result& result,
-                                       const Reference& reference) const {
+absl::Status ExampleRunner::CheckEqual(const Case& test_case, const Variant& variant,
+                                       const Result& result, const Reference& reference) const {
   for (size_t o = 0; o < outputs_.size(); ++o) {
     const size_t p = outputs_[o];
     const Parameter& parameter = job_.signature.parameters()[p];
-    const ExampleValue& value = subject.example.values[p];
-    const Example& example = subject.example;
+    const ExampleValue& value = test_case.example.values[p];
+    const Example& example = test_case.example;
     const bool own = example.relative_tolerance != 0 || example.absolute_tolerance != 0;
     Tolerance tolerance = own ? Tolerance{example.relative_tolerance, example.absolute_tolerance}
                               : DefaultTolerance(value.dtype);
-    tolerance.relative *= reference.slack;
-    tolerance.absolute *= reference.slack;
+    tolerance.relative *= reference.tolerance_scale;
+    tolerance.absolute *= reference.tolerance_scale;
     const std::string& got = result.outputs[o];
-    const std::string& wanted = reference.outputs[o];
+    const std::string& expected = reference.outputs[o];
     const uint64_t elements = got.size() / SizeOf(value.dtype);
     const Comparison comparison =
-        Compare(value.dtype, got.data(), wanted.data(), elements, tolerance);
+        Compare(value.dtype, got.data(), expected.data(), elements, tolerance);
     if (comparison.differing == 0) continue;
     return errors::ValidationDiffers(
-        {job_.operator_name, subject.index, subject.generated, way.name,
+        {job_.operator_name, test_case.index, test_case.generated, variant.name,
          absl::StrCat(parameter.name, " ", ShapeText(value.shape))},
         {parameter.name, reference.name, comparison.first, comparison.got, comparison.expected,
          comparison.differing, elements, comparison.max_error});

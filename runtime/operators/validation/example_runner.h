@@ -1,5 +1,5 @@
-// ExampleRunner: runs one version of an operator on one example in every way that it
-// could be run, and looks at what it did (validation.h says what is looked for).
+// ExampleRunner: runs one version of an operator on one example in every variant in which
+// it could be run, and checks the effects (see validation.h for the list of checks).
 //
 // Thread safety: one thread.
 //
@@ -24,18 +24,18 @@ namespace resident {
 
 class ExampleRunner {
  public:
-  // All must outlive the object.
+  // All arguments must outlive the object.
   ExampleRunner(const ValidationJob& job, TaskRunner* tasks, const ValidationStaging& staging);
 
-  // INVALID_ARGUMENT: what the version did wrong. After that the engine may be gone.
+  // INVALID_ARGUMENT: describes the violation of the version; the engine may have ended.
   absl::Status Run(size_t index, const Example& example, bool generated);
 
   uint32_t tasks_run() const { return tasks_run_; }
 
  private:
-  // One way of running an example.
-  struct Way {
-    std::string name;  // For people: "checked build", "in 3 chunks".
+  // One variant of running an example.
+  struct Variant {
+    std::string name;  // For messages: "checked build", "in 3 chunks".
     uint32_t slot = 0;
     uint64_t chunks = 1;
     bool checked = false;
@@ -46,39 +46,39 @@ class ExampleRunner {
   // The elements of each output, in the order of outputs_.
   using Outputs = std::vector<std::string>;
   struct Result {
-    bool refused = false;  // A generated example that the operator does not take.
+    bool refused = false;  // The operator refused a generated example.
     Outputs outputs;
   };
-  struct Subject {
+  struct Case {
     size_t index;
     const Example& example;
     bool generated;
   };
 
-  absl::StatusOr<Result> RunOnce(const Subject& subject, const Way& way);
-  absl::StatusOr<Result> Judge(const Subject& subject, const Way& way,
-                               const GuardedTensors& tensors, const TaskEnd& end) const;
-  TaskDescriptor MakeTask(const Way& way, const GuardedTensors& tensors) const;
-  absl::Status CheckWritten(const Subject& subject, const Way& way, const Result& first,
+  absl::StatusOr<Result> RunOnce(const Case& test_case, const Variant& variant);
+  absl::StatusOr<Result> Evaluate(const Case& test_case, const Variant& variant,
+                                  const GuardedTensors& tensors, const TaskEnd& end) const;
+  TaskDescriptor MakeTask(const Variant& variant, const GuardedTensors& tensors) const;
+  absl::Status CheckWritten(const Case& test_case, const Variant& variant, const Result& first,
                             const Result& second) const;
-  // What the outputs are held against, and what that is called.
+  // The expected outputs, and their name for messages.
   struct Reference {
     Outputs outputs;
     std::string name;
-    // The example's tolerance is widened by this.
-    double slack = 1;
+    // The example's tolerance is multiplied by this.
+    double tolerance_scale = 1;
   };
-  absl::Status CheckEqual(const Subject& subject, const Way& way, const Result& result,
+  absl::Status CheckEqual(const Case& test_case, const Variant& variant, const Result& result,
                           const Reference& reference) const;
-  absl::StatusOr<Reference> FindReference(const Subject& subject, const Way& way,
+  absl::StatusOr<Reference> FindReference(const Case& test_case, const Variant& variant,
                                           const Result& first);
-  uint64_t NaturalChunks(const Example& example) const;
+  uint64_t CountChunks(const Example& example) const;
 
   const ValidationJob& job_;
   TaskRunner* const tasks_;
   const ValidationStaging staging_;
   const std::chrono::milliseconds time_limit_;
-  std::vector<size_t> outputs_;  // Parameters that are written.
+  std::vector<size_t> outputs_;  // Parameters that the operator writes.
   uint32_t tasks_run_ = 0;
 };
 

@@ -12,11 +12,11 @@
 namespace resident {
 namespace {
 
-// Elements of a tensor at most: what the operator does to memory shows in few.
-constexpr int64_t kMostElements = 1 << 20;
+// Maximum number of elements of a tensor: errors in memory accesses show with few.
+constexpr int64_t kMaxElements = 1 << 20;
 constexpr int64_t kPrimes[] = {7, 5, 3, 11, 2, 13};
 
-// Values that are the same every time.
+// Generates the same values every time.
 class Random {
  public:
   uint32_t Next() {
@@ -33,7 +33,7 @@ void Append(std::string& data, T value) {
   data.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Floats from -4 to 4; small whole numbers, which may be indices of something.
+// Floats are from -4 to 4; integers are small, since they may be used as indices.
 void AppendElement(DType dtype, Random& random, std::string& data) {
   const uint32_t r = random.Next();
   const double real = static_cast<double>(r % 8001) / 1000 - 4;
@@ -60,11 +60,12 @@ void AppendElement(DType dtype, Random& random, std::string& data) {
   Append(data, static_cast<uint8_t>(r % 3));
 }
 
-// What each variable of the signature is bound to.
+// The shape that each variable of the signature is bound to.
 using Sizes = std::vector<Shape>;
 
-// `broadcast`: where a parameter takes what broadcasts to a shape, that and not the shape.
-Shape ShapeOf(const Parameter& parameter, const Sizes& sizes, bool broadcast) {
+// `broadcast`: use a shape that broadcasts to the variable's shape, where the parameter
+// allows it.
+Shape MakeShape(const Parameter& parameter, const Sizes& sizes, bool broadcast) {
   Shape shape;
   for (const DimPattern& dim : parameter.dims) {
     if (dim.kind == DimPattern::Kind::kFixed) {
@@ -87,7 +88,7 @@ uint64_t DefaultScalar(const Parameter& parameter) {
                                       : ScalarBits(parameter.dtypes[0], int64_t{1});
 }
 
-// nullopt when these sizes are too large, or no tensor can have them.
+// nullopt if these sizes are too large, or no tensor can have them.
 std::optional<Example> MakeExample(const Signature& signature, const Sizes& sizes, size_t variant) {
   Example example;
   Random random;
@@ -102,10 +103,10 @@ std::optional<Example> MakeExample(const Signature& signature, const Sizes& size
       example.values.push_back(std::move(value));
       continue;
     }
-    value.shape = ShapeOf(parameter, sizes, /*broadcast=*/(p + variant) % 2 == 1);
+    value.shape = MakeShape(parameter, sizes, /*broadcast=*/(p + variant) % 2 == 1);
     if (value.shape.size() > parameter.max_rank) return std::nullopt;
     const std::optional<int64_t> elements = ElementCount(value.shape);
-    if (!elements || *elements > kMostElements) return std::nullopt;
+    if (!elements || *elements > kMaxElements) return std::nullopt;
     total += static_cast<uint64_t>(*elements) * SizeOf(value.dtype);
     if (total > kMaxExampleBytes) return std::nullopt;
     if (parameter.kind != ParameterKind::kOutput) {
@@ -117,9 +118,9 @@ std::optional<Example> MakeExample(const Signature& signature, const Sizes& size
 }
 
 // The first size at which a task has at least three chunks, in the first variable of the
-// parameter that decides; nullopt if none can change it.
-std::optional<Sizes> SizesOfThreeChunks(const Signature& signature, const SplitRule& split,
-                                        const Sizes& one) {
+// parameter that determines the split; nullopt if no variable does.
+std::optional<Sizes> FindSizesWithThreeChunks(const Signature& signature, const SplitRule& split,
+                                              const Sizes& one) {
   if (split.parameter < 0) return std::nullopt;
   const Parameter& decides = signature.parameters()[static_cast<size_t>(split.parameter)];
   const auto dim = std::find_if(decides.dims.begin(), decides.dims.end(), [](const DimPattern& d) {
@@ -127,9 +128,9 @@ std::optional<Sizes> SizesOfThreeChunks(const Signature& signature, const SplitR
   });
   if (dim == decides.dims.end()) return std::nullopt;
   Sizes sizes = one;
-  for (int64_t n = 1; n <= kMostElements; n *= 2) {
+  for (int64_t n = 1; n <= kMaxElements; n *= 2) {
     sizes[dim->variable].assign(1, n + 1);
-    if (split.Chunks(ShapeOf(decides, sizes, /*broadcast=*/false)) >= 3) return sizes;
+    if (split.Chunks(MakeShape(decides, sizes, /*broadcast=*/false)) >= 3) return sizes;
   }
   return std::nullopt;
 }
@@ -143,7 +144,7 @@ std::vector<Example> GenerateExamples(const Signature& signature, const SplitRul
   Sizes primes = one;
   for (size_t v = 0; v < variables; ++v) {
     primes[v] = Shape{kPrimes[v % std::size(kPrimes)]};
-    // Of a spread, more than one dimension, where the ranks allow it.
+    // A variable for several dimensions gets more than one, if the ranks allow it.
     if (signature.variables()[v][0] == '*') primes[v].push_back(5);
   }
   all.push_back(primes);
@@ -155,7 +156,8 @@ std::vector<Example> GenerateExamples(const Signature& signature, const SplitRul
     all.push_back(many);
     all.push_back(none);
     if (variables > 1) all.push_back(inner_none);
-    if (auto chunks = SizesOfThreeChunks(signature, split, one)) all.push_back(*std::move(chunks));
+    if (auto chunks = FindSizesWithThreeChunks(signature, split, one))
+      all.push_back(*std::move(chunks));
   }
   std::vector<Example> examples;
   for (size_t i = 0; i < all.size(); ++i) {

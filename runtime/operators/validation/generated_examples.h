@@ -1,9 +1,9 @@
-// Examples made from a signature, for an operator that came without any: small tensors
-// of every size that has a hazard (0, 1, one that fills no block, one of several chunks),
-// with inputs that are the same every time.
+// Generates examples from a signature, for an operator that was installed without any:
+// small tensors of every size that is a hazard (0, 1, one that does not fill a block, one
+// of several chunks), with the same inputs every time.
 //
-// Nothing is expected of their outputs. They find what an operator does to memory, not
-// whether its results are right.
+// Their outputs have no expected data. They find errors in memory accesses, not wrong
+// results.
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_OPERATORS_VALIDATION_GENERATED_EXAMPLES_H_

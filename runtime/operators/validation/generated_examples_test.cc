@@ -25,7 +25,7 @@ std::set<std::string> Shapes(const std::vector<Example>& examples, size_t parame
   return shapes;
 }
 
-TEST(GeneratedExamplesTest, SizesHaveEveryHazard) {
+TEST(GeneratedExamplesTest, SizesCoverEveryHazard) {
   EXPECT_EQ(Shapes(Generate("x: in f32[N], out: out f32[N]"), 0),
             (std::set<std::string>{"[0]", "[1]", "[7]", "[1000]"}));
   EXPECT_EQ(Shapes(Generate("x: in f32[R, C], out: out f32[R]"), 0),
@@ -34,7 +34,7 @@ TEST(GeneratedExamplesTest, SizesHaveEveryHazard) {
             (std::set<std::string>{"[1]", "[7, 5]", "[1000]", "[0]"}));
 }
 
-TEST(GeneratedExamplesTest, FixedDimensionsStay) {
+TEST(GeneratedExamplesTest, FixedDimensionsAreKept) {
   EXPECT_EQ(Shapes(Generate("x: in f32[4, 3], out: out f32[4]"), 0),
             (std::set<std::string>{"[4, 3]"}));
 }
@@ -58,7 +58,7 @@ TEST(GeneratedExamplesTest, OneHasSeveralChunks) {
   EXPECT_TRUE(several);
 }
 
-TEST(GeneratedExamplesTest, EveryTypeCanBeMade) {
+TEST(GeneratedExamplesTest, EveryTypeCanBeGenerated) {
   const auto examples = Generate(
       "a: in f32|f16[N], b: in bf16[N], c: in f64[N], d: in i32[N], e: in i64[N], f: in u8[N], "
       "g: in i8[N], h: in u32[N], i: out f32[N], j: scalar f64, k: scalar i64 = 5");
@@ -73,7 +73,7 @@ TEST(GeneratedExamplesTest, AreTheSameEveryTime) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].values[0].data, b[i].values[0].data);
 }
 
-TEST(GeneratedExamplesTest, TensorsThatWouldBeHugeAreLeftOut) {
+TEST(GeneratedExamplesTest, HugeTensorsAreOmitted) {
   EXPECT_THAT(Generate("x: in f32[A, B, C, 2000000], out: out f32[A]"),
               ::testing::SizeIs(::testing::Le(2)));
 }

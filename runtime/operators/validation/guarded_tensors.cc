@@ -15,8 +15,8 @@ constexpr uint64_t kContextBytes =
 
 uint64_t RoundUp(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
 
-// What a red zone holds at an offset. It differs from byte to byte, so that whoever
-// writes the same everywhere is seen.
+// The value of a red zone at an offset. It differs from byte to byte, so that writing one
+// value everywhere is detected.
 uint8_t RedZoneByte(uint64_t offset) {
   return static_cast<uint8_t>(0x5b ^ (offset * 0x9e3779b97f4a7c15 >> 56));
 }
@@ -81,7 +81,7 @@ absl::StatusOr<GuardedTensors> GuardedTensors::Place(const Signature& signature,
 void GuardedTensors::Fill(uint8_t poison) {
   for (uint64_t at = guarded_begin_; at < guarded_end_; ++at) staging_.host[at] = RedZoneByte(at);
   for (const Tensor& tensor : tensors_) {
-    // Of an inout, what is expected follows what it holds at first.
+    // An inout's expected data follows its initial data.
     const char* from = example_->values[tensor.parameter].data.data();
     uint8_t* to = staging_.host + tensor.offset;
     const uint64_t elements_at_once = tensor.step == 1 ? tensor.elements : 1;
@@ -163,7 +163,7 @@ std::optional<GuardedTensors::StrayWrite> GuardedTensors::FindStrayWrite() const
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const Tensor& tensor = tensors_[t];
     if (const auto changed = FindChanged(at, tensor.offset)) {
-      // The tensor that is nearer is the one that was missed.
+      // The write is attributed to the nearer tensor.
       const uint64_t past = *changed - at + 1;
       if (t > 0 && past <= tensor.offset - *changed) {
         return StrayWrite{tensors_[t - 1].parameter, StrayWrite::kPast, past};

@@ -46,7 +46,7 @@ class GuardedTensorsTest : public ::testing::Test {
   std::vector<uint8_t> memory_;
 };
 
-TEST_F(GuardedTensorsTest, ArgumentsAreWhatTheExampleSays) {
+TEST_F(GuardedTensorsTest, ArgumentsMatchTheExample) {
   const GuardedTensors tensors = Place();
   ASSERT_EQ(tensors.arguments().size(), 4u);
   EXPECT_EQ(tensors.arguments()[2].scalar_bits, 42u);
@@ -69,7 +69,7 @@ TEST_F(GuardedTensorsTest, ShiftedTensorsBeginOneElementLater) {
   EXPECT_EQ(Place(/*shifted=*/true).arguments()[0].tensor.address % 256, 4u);
 }
 
-TEST_F(GuardedTensorsTest, ByteBehindATensorIsFound) {
+TEST_F(GuardedTensorsTest, WriteBehindATensorIsFound) {
   const GuardedTensors tensors = Place();
   ++Data(tensors, 1)[12];
   const auto stray = tensors.FindStrayWrite();
@@ -79,17 +79,17 @@ TEST_F(GuardedTensorsTest, ByteBehindATensorIsFound) {
   EXPECT_EQ(stray->distance, 1u);
 }
 
-TEST_F(GuardedTensorsTest, ByteBeforeATensorIsFound) {
+TEST_F(GuardedTensorsTest, WriteBeforeATensorIsFound) {
   const GuardedTensors tensors = Place(/*shifted=*/true);
   --Data(tensors, 2)[-4];
   const auto stray = tensors.FindStrayWrite();
   ASSERT_TRUE(stray);
-  EXPECT_EQ(stray->parameter, 3u);  // 'out': the scalar before it is no tensor.
+  EXPECT_EQ(stray->parameter, 3u);  // 'out': the scalar before it is not a tensor.
   EXPECT_EQ(stray->where, GuardedTensors::StrayWrite::kBefore);
   EXPECT_EQ(stray->distance, 4u);
 }
 
-TEST_F(GuardedTensorsTest, ByteBehindTheLastTensorIsFound) {
+TEST_F(GuardedTensorsTest, WriteBehindTheLastTensorIsFound) {
   const GuardedTensors tensors = Place();
   ++Data(tensors, 2)[12 + GuardedTensors::kRedZoneBytes - 1];
   const auto stray = tensors.FindStrayWrite();
@@ -98,8 +98,8 @@ TEST_F(GuardedTensorsTest, ByteBehindTheLastTensorIsFound) {
   EXPECT_EQ(stray->parameter, 3u);
 }
 
-// x and out are strided: shifted, they have room between their elements.
-TEST(StridedGuardedTensorsTest, ByteBetweenElementsIsFound) {
+// x and out are strided: if shifted, they have gaps between their elements.
+TEST(StridedGuardedTensorsTest, WriteBetweenElementsIsFound) {
   const Signature signature = *Signature::Parse("x: in strided f32[*S], out: out strided f32[*S]");
   const float x[] = {1, 2, 3, 4};
   Example example;
@@ -128,7 +128,7 @@ TEST(StridedGuardedTensorsTest, ByteBetweenElementsIsFound) {
   EXPECT_EQ(tensors->FindInputWrite()->element, 2u);
 }
 
-TEST_F(GuardedTensorsTest, WriteToAnInputIsFoundAndToAnInOutIsNone) {
+TEST_F(GuardedTensorsTest, WriteToAnInputIsFoundAndToAnInOutIsAllowed) {
   const GuardedTensors tensors = Place();
   ++Data(tensors, 1)[0];
   EXPECT_FALSE(tensors.FindInputWrite());
@@ -139,7 +139,7 @@ TEST_F(GuardedTensorsTest, WriteToAnInputIsFoundAndToAnInOutIsNone) {
   EXPECT_EQ(write->element, 2u);
 }
 
-TEST_F(GuardedTensorsTest, ContextSaysWhatTheArgumentsAre) {
+TEST_F(GuardedTensorsTest, ContextDescribesTheArguments) {
   GuardedTensors tensors = Place();
   tensors.PrepareContext(1000);
   EXPECT_FALSE(tensors.FindStrayWrite());

@@ -11,17 +11,17 @@
 namespace resident {
 namespace {
 
-// Most tasks take microseconds: a completion is looked for without a pause this long,
-// then with one, which also looks whether the engine still lives.
+// Completions are polled without a pause for this long, since a typical task takes
+// microseconds; then with a pause, and with a check whether the engine still runs.
 constexpr std::chrono::microseconds kSpin{50};
-constexpr std::chrono::microseconds kNap{100};
+constexpr std::chrono::microseconds kPollInterval{100};
 
 }  // namespace
 
 TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>& arguments,
-                        std::chrono::nanoseconds most) {
+                        std::chrono::nanoseconds timeout) {
   const std::optional<uint64_t> sequence = ring_.Reserve();
-  if (!sequence) return {.how = TaskEnd::kTimedOut};  // A ring of tasks that never ended.
+  if (!sequence) return {.how = TaskEnd::kTimedOut};  // The ring is full of tasks that did not end.
   std::copy(arguments.begin(), arguments.end(), ring_.arguments(*sequence)->arguments);
   ring_.Publish(*sequence, task);
   RingDoorbell();
@@ -36,11 +36,11 @@ TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>&
     const auto waited = std::chrono::steady_clock::now() - start;
     if (waited < kSpin) continue;
     if (const auto exit = process_->child().Wait(std::chrono::nanoseconds(0))) {
-      if (consume()) return end;  // It ended after the task did.
-      return {.how = TaskEnd::kEngineEnded, .cause = CauseOfEnd(*exit)};
+      if (consume()) return end;  // The engine ended after the task did.
+      return {.how = TaskEnd::kEngineEnded, .cause = DescribeEnd(*exit)};
     }
-    if (waited >= most) return {.how = TaskEnd::kTimedOut};
-    std::this_thread::sleep_for(kNap);
+    if (waited >= timeout) return {.how = TaskEnd::kTimedOut};
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
@@ -50,7 +50,7 @@ void TaskRunner::Park() {
 
 void TaskRunner::RingDoorbell() { Doorbell::ForWorkers(process_->region()->control()).Ring(); }
 
-std::string TaskRunner::CauseOfEnd(const ChildExit& exit) const {
+std::string TaskRunner::DescribeEnd(const ChildExit& exit) const {
   const std::string words = process_->last_words();
   return words.empty() ? absl::StrCat("the engine ", exit.ToString()) : words;
 }

@@ -1,10 +1,10 @@
-// TaskRunner: runs tasks on an engine process one at a time and says how each ended,
-// also when the engine ends with it or it does not end at all.
+// TaskRunner: runs tasks on an engine process one at a time and reports how each ended,
+// including tasks that end the engine and tasks that time out.
 //
-// Not for serving: that is DeviceQueue (runtime/queue). After anything but kCompleted
-// the engine is of no more use.
+// Do not use it for serving; use DeviceQueue (runtime/queue). After any result other than
+// kCompleted the engine cannot be used again.
 //
-// Thread safety: one thread. Memory ordering: as HostRing.
+// Thread safety: one thread. Memory ordering: see HostRing.
 //
 //   TaskRunner runner(process.get(), info.workers);
 //   TaskEnd end = runner.Run(task, arguments, std::chrono::seconds(1));
@@ -27,7 +27,7 @@ struct TaskEnd {
   enum How { kCompleted, kTimedOut, kEngineEnded };
   How how = kCompleted;
   TaskCompletion completion = {};
-  std::string cause = {};  // kEngineEnded: for people.
+  std::string cause = {};  // kEngineEnded: for messages.
 };
 
 class TaskRunner {
@@ -36,17 +36,17 @@ class TaskRunner {
   TaskRunner(EngineProcess* process, uint32_t workers)
       : process_(process), ring_(process->region(), workers) {}
 
-  // `arguments`: none for a task in compact form.
+  // `arguments`: empty for a task in compact form.
   TaskEnd Run(const TaskDescriptor& task, const std::vector<Argument>& arguments,
-              std::chrono::nanoseconds most);
+              std::chrono::nanoseconds timeout);
 
-  // Has the kernel leave, without waiting for it. A GPU's context whose kernel has left is taken
-  // down ten times as fast when the process is killed.
+  // Requests the kernel to exit, without waiting for it. A GPU context without a running
+  // kernel is destroyed ten times as fast when the process is killed.
   void Park();
 
  private:
   void RingDoorbell();
-  std::string CauseOfEnd(const ChildExit& exit) const;
+  std::string DescribeEnd(const ChildExit& exit) const;
 
   EngineProcess* const process_;
   HostRing ring_;

@@ -29,17 +29,17 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Few blocks, so that the live engine keeps the GPU's; more than one, so that the chunks
-// of a wide task run beside one another.
+// Few blocks, so that the live engine keeps most of the GPU; more than one, so that the
+// chunks of a wide task run in parallel.
 constexpr uint32_t kMaxBlocks = 4;
 constexpr uint32_t kRingSlots = 64;
-// Tensors are in staging memory; a GPU engine wants some memory for buffers all the same.
+// Tensors are in staging memory, but a GPU engine requires some memory for buffers.
 constexpr uint64_t kDeviceMemoryMib = 2;
 constexpr milliseconds kLoadLimit{30'000};
-// A spare that does not start within this time has stopped.
+// A spare that does not start within this time is considered stopped.
 constexpr milliseconds kSpareStartLimit{5'000};
 constexpr uint64_t kStagingBytes = GuardedTensors::kStagingBytes;
-// How long an engine whose control plane broke off may take to be seen to end.
+// How long to wait for the exit of an engine whose control connection broke.
 constexpr milliseconds kEndLimit{1'000};
 
 DeviceOptions EngineProcessOptions(const ValidationOptions& options) {
@@ -70,8 +70,8 @@ class ProcessValidation : public ValidationEngine {
       absl::MutexLock lock(&mu_);
       process = std::move(process_);
     }
-    // Beside what follows: the system takes a GPU's context back in 60 ms and more. The next spare
-    // is prepared after that, since both need the driver.
+    // Reaped in the background, since destroying a GPU's context takes 60 ms or more. The
+    // next spare is prepared after that, since both need the driver.
     const auto refill = [spare = options_.spare] {
       if (spare != nullptr) spare->Refill();
     };
@@ -84,8 +84,8 @@ class ProcessValidation : public ValidationEngine {
 
   ValidationReport Run(const ValidationJob& job) override {
     ValidationReport report;
-    report.status = Try(job, report);
-    // Whatever a version did before it failed, or after: nothing is left of it.
+    report.status = Validate(job, report);
+    // Kill the engine in any case, so that nothing of the version's effects remains.
     KillEngine();
     if (cancelled_) report.status = errors::InstallWithdrawn();
     return report;
@@ -114,7 +114,7 @@ class ProcessValidation : public ValidationEngine {
       if (spare != nullptr) {
         EngineOptions engine = options.engine;
         engine.memory_bytes = kDeviceMemoryMib << 20;
-        info_ = Hold(std::move(spare)).Start(engine, kSpareStartLimit);
+        info_ = Adopt(std::move(spare)).Start(engine, kSpareStartLimit);
         if (info_.ok() || cancelled_) return;
       }
     }
@@ -123,19 +123,19 @@ class ProcessValidation : public ValidationEngine {
       info_ = process.status();
       return;
     }
-    info_ = Hold(*std::move(process)).Start(options_.start_limit);
+    info_ = Adopt(*std::move(process)).Start(options_.start_limit);
   }
 
-  EngineProcess& Hold(std::unique_ptr<EngineProcess> process) {
-    EngineProcess& held = *process;
+  EngineProcess& Adopt(std::unique_ptr<EngineProcess> process) {
+    EngineProcess& adopted = *process;
     {
       absl::MutexLock lock(&mu_);
       process_.swap(process);
     }
     if (process != nullptr) EngineReaper::Reap(std::move(process));
-    // Who cancelled before there was a process to kill has left that to this thread.
-    if (cancelled_) held.child().Kill(SIGKILL);
-    return held;
+    // A Cancel before there was a process to kill relies on this thread to kill it.
+    if (cancelled_) adopted.child().Kill(SIGKILL);
+    return adopted;
   }
 
   absl::Status Load(const ValidationJob& job) {
@@ -157,7 +157,7 @@ class ProcessValidation : public ValidationEngine {
     return errors::ValidationLoad(job.operator_name, std::string(status.message()));
   }
 
-  absl::Status Try(const ValidationJob& job, ValidationReport& report) {
+  absl::Status Validate(const ValidationJob& job, ValidationReport& report) {
     const auto began = Clock::now();
     if (starter_.joinable()) starter_.join();
     const auto started = Clock::now();
@@ -190,11 +190,11 @@ class ProcessValidation : public ValidationEngine {
   const ValidationOptions options_;
   std::atomic<bool> cancelled_{false};
   absl::Mutex mu_;
-  // Set by the starting thread.
+  // Set by the thread that starts the engine.
   std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);
-  // The starting thread's; others look once it was joined.
+  // Written by the thread that starts the engine; read after it was joined.
   absl::StatusOr<EngineInfo> info_ = absl::UnavailableError("it was not started");
-  std::thread starter_;  // Last: it uses the others.
+  std::thread starter_;  // Last: it uses the members above.
 };
 
 }  // namespace

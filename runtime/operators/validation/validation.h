@@ -1,32 +1,33 @@
-// ValidationEngine: a throw-away engine process in which a new version of an operator is
-// tried, so that what it does wrong is done there and not where it would hurt.
+// ValidationEngine: a temporary engine process in which a new version of an operator is
+// run, so that its faults do not affect the live engine.
 //
-// The version is run on each example, in turn
+// The version is run on each example in these variants:
 //
-//   checked      its checked build (kernels/sdk/checks.h), where there is one;
-//   as it would  the unit that is to serve, in the form and split in which it would serve,
-//   serve        twice, with its outputs poisoned by two patterns;
-//   split        if it can be wide: as one block, and in an odd number of chunks.
+//   checked      its checked build (kernels/sdk/checks.h), if it has one;
+//   as served    the unit, form and split that will serve,
+//                twice, with its outputs filled with two poison patterns;
+//   split        if it can be wide: on one block, and in an odd number of chunks.
 //
-// Every tensor stands between red zones in the engine's staging memory, which is shared memory,
-// so that nothing is copied. After each task: its status is OK, red zones and inputs are
-// what they were, every element of every output was written, and outputs agree with what
-// the example expects, or else with the active version's, or else among themselves.
+// Every tensor is between red zones in the engine's staging memory, which is shared memory,
+// so that nothing is copied. Checks after each task: its status is OK, red zones and inputs
+// are unchanged, every element of every output was written, and the outputs agree with the
+// example's expected data; if it has none, with the active version's outputs; if there are
+// none, with the outputs of the other variants.
 //
-// Examples that an install does not give are made from its signature
-// (generated_examples.h); outputs are then held against nothing but themselves, and a
-// task that refuses its arguments (INVALID_ARGUMENT) has done nothing wrong.
+// If an install has no examples, they are generated from its signature
+// (generated_examples.h). Their outputs are only compared among the variants, and a task
+// that refuses its arguments (INVALID_ARGUMENT) passes.
 //
-// What it does not see: a stray access through a raw pointer that lands in the engine's
-// own memory, off the red zones; an input that no example has.
+// Not detected: a stray access through a raw pointer to the engine's own memory outside of
+// the red zones; errors for inputs that no example has.
 //
-//   Start ──▶ starting ──▶ Run ──▶ ended          The engine comes up in the background
+//   Start ──▶ starting ──▶ Run ──▶ ended          The engine starts in the background
 //                └────────────────────▲           (a few milliseconds for the device's spare;
-//                     ~ValidationEngine               200 for a new GPU context): start it before
-//                                                 the compiler. It is good for one Run.
+//                     ~ValidationEngine               200 for a new GPU context): call Start before
+//                                                 the compilation. It serves one Run.
 //
-// Thread safety: Start from any thread; the other members from one at a time, but
-// Cancel(), which may be called at any time.
+// Thread safety: call Start from any thread, and the other members from one thread at a
+// time, except Cancel(), which may be called at any time.
 //
 //   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.cuda = true});
 //   ... compile, link ...
@@ -53,23 +54,23 @@ class SpareEngine;  // runtime/device/spare_engine.h
 struct Generation;  // runtime/engine/generation.h
 
 struct ValidationOptions {
-  // The device that the version is for.
+  // The device for which the version is validated.
   bool cuda = false;
   int ordinal = 0;
   // Threads of a GPU's block, as the device has them (EngineOptions).
   uint32_t threads_per_block = 0;
-  // The device's spare engine, which is taken if there is one (spare_engine.h); may be null.
+  // The device's spare engine, which is used if there is one (spare_engine.h); may be null.
   std::shared_ptr<SpareEngine> spare;
-  // The engine may take this long to come up.
+  // Time limit for the start of the engine.
   std::chrono::milliseconds start_limit{30'000};
-  // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
+  // Program to run as `PROGRAM engine ...`; empty: this program (/proc/self/exe).
   std::string engine_program;
 };
 
 struct ValidationJob {
   std::string operator_name;
-  // What the engine loads: the version's unit in `slot`, and in slots of their own its
-  // checked build and the version that is active, if there are such.
+  // What the engine loads: the version's unit in `slot`, and, if they exist, its checked
+  // build and the active version in slots of their own.
   std::shared_ptr<const Generation> generation;
   uint32_t slot = 0;
   std::optional<uint32_t> checked_slot;
@@ -77,20 +78,20 @@ struct ValidationJob {
 
   Signature signature;
   SplitRule split;
-  // Checked by CheckExamples. None: they are made from the signature.
+  // Checked by CheckExamples. Empty: they are generated from the signature.
   std::vector<Example> examples;
-  // A task that runs longer never returns. 0: no limit but
-  // kValidationTaskLimitMs (runtime/base/limits.h).
+  // A task that runs longer is considered to never return. 0: only kValidationTaskLimitMs
+  // applies (runtime/base/limits.h).
   std::chrono::milliseconds task_time_limit{0};
 };
 
 struct ValidationReport {
-  // INVALID_ARGUMENT: what the version did. UNAVAILABLE: the engine did not start, which
-  // says nothing of the version. CANCELLED. Otherwise OK.
+  // INVALID_ARGUMENT: describes the version's violation. UNAVAILABLE: the engine did not
+  // start, which is not the version's fault. CANCELLED. Otherwise OK.
   absl::Status status;
-  uint32_t examples = 0;  // Begun.
+  uint32_t examples = 0;  // Number of examples that were begun.
   uint32_t tasks = 0;
-  // Waited for the engine to be up; loading the generation; running tasks.
+  // Time to wait for the engine's start, to load the generation, and to run the tasks.
   std::chrono::nanoseconds start_wait{0};
   std::chrono::nanoseconds load{0};
   std::chrono::nanoseconds run{0};
@@ -98,14 +99,14 @@ struct ValidationReport {
 
 class ValidationEngine {
  public:
-  // Returns at once; what goes wrong is reported by Run.
+  // Returns immediately; errors are reported by Run.
   static std::unique_ptr<ValidationEngine> Start(const ValidationOptions& options);
 
-  // Kills the engine, if it still runs. It is reaped in the background, which takes a GPU's
-  // 100 ms.
+  // Kills the engine, if it still runs. It is reaped in the background, which takes 100 ms
+  // for a GPU's engine.
   virtual ~ValidationEngine() = default;
 
-  // Once. Kills the engine before it returns.
+  // Call it once. Kills the engine before it returns.
   virtual ValidationReport Run(const ValidationJob& job) = 0;
 
   // Ends the engine; Run returns CANCELLED.

@@ -1,5 +1,5 @@
-// Operators that do one thing wrong each, and what a validation says of them; on the real
-// engine process, the CPU's or with RESIDENT_TEST_ENGINE=cuda the GPU's.
+// Operators with one error each, and how a validation reports it; on the real engine
+// process, the CPU's or with RESIDENT_TEST_ENGINE=cuda the GPU's.
 #include "runtime/operators/validation/validation.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ constexpr char kTwiceSignature[] = "x: in f32[*S], out: out f32[*S]";
 constexpr char kAxpySignature[] = "x: in f32[*S], y: inout f32[*S], a: scalar f32 = 3";
 constexpr char kRowsSignature[] = "x: in f32[R, C], out: out f32[R]";
 
-// What units are linked for; 0 for the CPU.
+// The architecture that units are linked for; 0 for the CPU.
 uint32_t Architecture() {
   static const uint32_t architecture = [] {
     if (!TestOnCuda()) return 0u;
@@ -55,7 +55,7 @@ ExampleValue Value(const std::vector<float>& values) {
   return {DType::kF32, Shape{static_cast<int64_t>(values.size())}, Bytes(values)};
 }
 
-// x of n elements, and twice as much expected, or nothing.
+// x has n elements; out expects twice x, or has no expected data.
 Example TwiceExample(int64_t n, bool expected, float first = 1) {
   std::vector<float> x(static_cast<size_t>(n)), out(x.size());
   for (size_t i = 0; i < x.size(); ++i) out[i] = 2 * (x[i] = first + static_cast<float>(i));
@@ -79,7 +79,7 @@ ValidationOptions Options() {
   return options;
 }
 
-// A trial of operator `name`, in both builds.
+// Validates operator `name`, in both builds.
 ValidationJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
   ValidationJob job;
   job.operator_name = name;
@@ -97,7 +97,7 @@ ValidationJob TwiceJob(const std::string& name) {
   return job;
 }
 
-ValidationReport Try(const ValidationJob& job) {
+ValidationReport Validate(const ValidationJob& job) {
   EXPECT_EQ(CheckExamples(job.operator_name, job.signature, job.examples), absl::OkStatus());
   return ValidationEngine::Start(Options())->Run(job);
 }
@@ -111,14 +111,14 @@ TEST(ValidationTest, GoodOperatorPasses) {
   ValidationJob job = TwiceJob("twice");
   job.examples.push_back(TwiceExample(1, /*expected=*/true));
   job.examples.push_back(TwiceExample(0, /*expected=*/true));
-  const ValidationReport report = Try(job);
+  const ValidationReport report = Validate(job);
   EXPECT_EQ(report.status, absl::OkStatus());
   EXPECT_EQ(report.examples, 3u);
-  EXPECT_EQ(report.tasks, 9u);  // Checked; as it would serve, twice.
+  EXPECT_EQ(report.tasks, 9u);  // Per example: checked, and twice as served.
   EXPECT_GT(report.run.count(), 0);
 }
 
-// A spare of the device, which leaves the place to another one.
+// A spare of the device, which is refilled after it was taken.
 std::shared_ptr<SpareEngine> MakeSpare(uint64_t staging_mib) {
   DeviceOptions device = DeviceHarness::Options();
   device.limits.staging_mib = staging_mib;
@@ -128,7 +128,7 @@ std::shared_ptr<SpareEngine> MakeSpare(uint64_t staging_mib) {
   return spare;
 }
 
-TEST(ValidationTest, SpareEngineIsTakenAndAnotherOneIsPrepared) {
+TEST(ValidationTest, SpareEngineIsUsedAndAnotherOneIsPrepared) {
   ValidationOptions options = Options();
   options.spare = MakeSpare(GuardedTensors::kStagingBytes >> 20);
   const int64_t pid = options.spare->pid();
@@ -143,12 +143,12 @@ TEST(ValidationTest, SpareEngineIsTakenAndAnotherOneIsPrepared) {
   }
 }
 
-TEST(ValidationTest, SpareEngineThatDoesNotFitOrHasEndedIsDoneWithout) {
+TEST(ValidationTest, UnsuitableOrEndedSpareEngineIsNotNeeded) {
   ValidationOptions options = Options();
   options.spare = MakeSpare(8);
   const int64_t pid = options.spare->pid();
   EXPECT_EQ(ValidationEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
-  EXPECT_EQ(options.spare->pid(), pid);  // It is left to who can use it.
+  EXPECT_EQ(options.spare->pid(), pid);  // The unsuitable spare is kept for other uses.
   kill(static_cast<pid_t>(options.spare->pid()), SIGKILL);
   EXPECT_EQ(ValidationEngine::Start(options)->Run(TwiceJob("twice")).status, absl::OkStatus());
 }
@@ -156,19 +156,19 @@ TEST(ValidationTest, SpareEngineThatDoesNotFitOrHasEndedIsDoneWithout) {
 TEST(ValidationTest, GoodWideOperatorPassesInEverySplit) {
   ValidationJob job = TwiceJob("twice");
   job.split = SplitBy(16);
-  const ValidationReport report = Try(job);
+  const ValidationReport report = Validate(job);
   EXPECT_EQ(report.status, absl::OkStatus());
-  EXPECT_EQ(report.tasks, 5u);  // And on one block, and in three chunks.
+  EXPECT_EQ(report.tasks, 5u);  // Also on one block, and in three chunks.
 }
 
-TEST(ValidationTest, InOutParameterIsFilledAnewForEachRun) {
+TEST(ValidationTest, InOutParameterIsInitialisedForEachRun) {
   ValidationJob job = Job("axpy", kAxpySignature);
   Example example;
   example.values = {Value({1, 2}), Value({10, 20})};
   example.values[1].data += Bytes({13, 26});  // The scalar's default is 3.
   job.examples = {example};
   job.split = SplitBy(1, 0);
-  EXPECT_EQ(Try(job).status, absl::OkStatus());
+  EXPECT_EQ(Validate(job).status, absl::OkStatus());
 }
 
 TEST(ValidationTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
@@ -177,32 +177,32 @@ TEST(ValidationTest, BarriersAndBlockMemoryWorkInTheCheckedBuild) {
   example.values = {{DType::kF32, Shape{2, 3}, Bytes({1, 2, 3, 4, 5, 6})}, Value({6, 15})};
   job.examples = {example};
   job.split = SplitBy(1);
-  EXPECT_EQ(Try(job).status, absl::OkStatus());
+  EXPECT_EQ(Validate(job).status, absl::OkStatus());
 }
 
-TEST(ValidationTest, WithoutExamplesTheyAreMadeFromTheSignature) {
+TEST(ValidationTest, ExamplesAreGeneratedFromTheSignatureIfThereAreNone) {
   for (const auto& [name, signature] : {std::pair{"twice", kTwiceSignature},
                                         {"axpy", kAxpySignature},
                                         {"row_sums", kRowsSignature}}) {
     ValidationJob job = Job(name, signature);
     job.split = SplitBy(16, 0);
-    const ValidationReport report = Try(job);
+    const ValidationReport report = Validate(job);
     EXPECT_EQ(report.status, absl::OkStatus());
     EXPECT_GE(report.examples, 5u);
   }
 }
 
 TEST(ValidationTest, GeneratedExampleMayBeRefused) {
-  EXPECT_EQ(Try(Job("particular")).status, absl::OkStatus());
+  EXPECT_EQ(Validate(Job("particular")).status, absl::OkStatus());
 }
 
-TEST(ValidationTest, GivenExampleMayNotBeRefused) {
-  ExpectRefused(Try(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
+TEST(ValidationTest, ExampleOfTheInstallMayNotBeRefused) {
+  ExpectRefused(Validate(TwiceJob("particular")), HasSubstr("it ended with INVALID_ARGUMENT"));
 }
 
 TEST(ValidationTest, ElementPastTheEndIsNamed) {
   ExpectRefused(
-      Try(TwiceJob("element_past_the_end")),
+      Validate(TwiceJob("element_past_the_end")),
       AllOf(HasSubstr("element_past_the_end, example 1 (checked build; x [100], out "
                       "[100]): it touched element 100 of 'out', which has 100 elements")));
 }
@@ -210,160 +210,163 @@ TEST(ValidationTest, ElementPastTheEndIsNamed) {
 TEST(ValidationTest, ElementPastTheEndInOneChunkOfManyIsNamed) {
   ValidationJob job = TwiceJob("element_past_the_end");
   job.split = SplitBy(10);
-  ExpectRefused(Try(job), HasSubstr("it touched element 100 of 'out', which has 100 elements"));
+  ExpectRefused(Validate(job),
+                HasSubstr("it touched element 100 of 'out', which has 100 elements"));
 }
 
-TEST(ValidationTest, WithoutACheckedBuildTheRedZoneShowsIt) {
+TEST(ValidationTest, WithoutACheckedBuildTheRedZoneDetectsIt) {
   ValidationJob job = TwiceJob("element_past_the_end");
   job.checked_slot.reset();
-  ExpectRefused(Try(job), AllOf(HasSubstr("it wrote outside of its tensors"),
-                                HasSubstr("past the end of 'out'")));
+  ExpectRefused(Validate(job), AllOf(HasSubstr("it wrote outside of its tensors"),
+                                     HasSubstr("past the end of 'out'")));
 }
 
-TEST(ValidationTest, RawWritePastTheEndIsSeen) {
-  ExpectRefused(Try(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
+TEST(ValidationTest, RawWritePastTheEndIsDetected) {
+  ExpectRefused(Validate(TwiceJob("raw_write_past_the_end")), HasSubstr("past the end of 'out'"));
 }
 
-TEST(ValidationTest, RawWriteBeforeTheStartIsSeen) {
-  ExpectRefused(Try(TwiceJob("raw_write_before_the_start")),
+TEST(ValidationTest, RawWriteBeforeTheStartIsDetected) {
+  ExpectRefused(Validate(TwiceJob("raw_write_before_the_start")),
                 HasSubstr("bytes before the start of 'out'"));
 }
 
 TEST(ValidationTest, StoreToNullEndsTheValidationAndNothingElse) {
   ExpectRefused(
-      Try(TwiceJob("store_to_null")),
+      Validate(TwiceJob("store_to_null")),
       AllOf(HasSubstr("it ended the engine: "),
             AnyOf(HasSubstr(TestOnCuda() ? "illegal" : "SIGSEGV"),
-                  HasSubstr("killed by signal 11"))));  // A sanitizer's engine catches none.
+                  HasSubstr(
+                      "killed by signal 11"))));  // A sanitizer's engine does not catch signals.
 }
 
-TEST(ValidationTest, LoadFromNowhereEndsTheValidation) {
-  ExpectRefused(Try(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
+TEST(ValidationTest, LoadFromAnInvalidAddressEndsTheValidation) {
+  ExpectRefused(Validate(TwiceJob("load_from_nowhere")), HasSubstr("it ended the engine: "));
 }
 
 TEST(ValidationTest, TrapEndsTheValidation) {
-  ExpectRefused(Try(TwiceJob("trap")), HasSubstr("it ended the engine: "));
+  ExpectRefused(Validate(TwiceJob("trap")), HasSubstr("it ended the engine: "));
 }
 
-TEST(ValidationTest, OperatorThatLeavesIsSeen) {
+TEST(ValidationTest, OperatorThatExitsIsDetected) {
   ValidationJob job = TwiceJob("leaves");
   job.task_time_limit = std::chrono::milliseconds(300);
-  // A GPU's threads are gone, and their block with them; a CPU's process is.
-  ExpectRefused(Try(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
-                                                 : "exited with status 0"));
+  // On a GPU the block's threads have exited; on the CPU the process has.
+  ExpectRefused(Validate(job), HasSubstr(TestOnCuda() ? "it has not returned within its time limit"
+                                                      : "exited with status 0"));
 }
 
 TEST(ValidationTest, WriteToAnInputIsNamed) {
-  ExpectRefused(Try(TwiceJob("write_to_input")),
+  ExpectRefused(Validate(TwiceJob("write_to_input")),
                 HasSubstr("it wrote to element 2 of its input 'x'"));
 }
 
 TEST(ValidationTest, UnwrittenElementIsNamed) {
   ExpectRefused(
-      Try(TwiceJob("element_unwritten")),
+      Validate(TwiceJob("element_unwritten")),
       HasSubstr("it left 1 of the 100 elements of 'out' unwritten, the first is element 2"));
 }
 
 TEST(ValidationTest, UnwrittenElementIsFoundWithoutExamples) {
-  ExpectRefused(Try(Job("element_unwritten")),
+  ExpectRefused(Validate(Job("element_unwritten")),
                 AllOf(HasSubstr("generated example "), HasSubstr("the first is element 2")));
 }
 
-TEST(ValidationTest, NothingWrittenIsSeen) {
-  ExpectRefused(Try(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
+TEST(ValidationTest, NothingWrittenIsDetected) {
+  ExpectRefused(Validate(TwiceJob("nothing_written")), HasSubstr("left 100 of the 100 elements"));
 }
 
-TEST(ValidationTest, WrittenElementThatLooksLikePoisonIsWritten) {
+TEST(ValidationTest, WrittenElementThatEqualsThePoisonCountsAsWritten) {
   ValidationJob job = Job("poison_written");
   Example example = TwiceExample(3, /*expected=*/true);
   example.values[1].data = Bytes({std::nanf(""), std::nanf(""), std::nanf("")});
   job.examples = {example};
-  EXPECT_EQ(Try(job).status, absl::OkStatus());
+  EXPECT_EQ(Validate(job).status, absl::OkStatus());
 }
 
 TEST(ValidationTest, WrongResultIsNamedWithBothValues) {
-  ExpectRefused(Try(TwiceJob("wrong_result")),
+  ExpectRefused(Validate(TwiceJob("wrong_result")),
                 HasSubstr("'out' differs from what the example expects: element 1 is 77, not 4; 1 "
                           "of 100 elements differ, by at most 73"));
 }
 
-TEST(ValidationTest, ToleranceOfTheExampleCounts) {
+TEST(ValidationTest, ToleranceOfTheExampleApplies) {
   ValidationJob job = TwiceJob("wrong_result");
   job.examples[0].absolute_tolerance = 80;
-  EXPECT_EQ(Try(job).status, absl::OkStatus());
+  EXPECT_EQ(Validate(job).status, absl::OkStatus());
 }
 
-TEST(ValidationTest, ActiveVersionIsTheReferenceWhereNothingIsExpected) {
+TEST(ValidationTest, ActiveVersionIsTheReferenceWithoutExpectedData) {
   ValidationJob job = Job("wrong_result");
   job.active_slot = testing::TrialSlot("twice");
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Try(job),
+  ExpectRefused(Validate(job),
                 HasSubstr("differs from the active version's result: element 1 is 77, not 4"));
 }
 
-TEST(ValidationTest, ActiveVersionThatFailsIsNoReference) {
+TEST(ValidationTest, ActiveVersionThatFailsIsNotAReference) {
   ValidationJob job = Job("twice");
   job.active_slot = testing::TrialSlot("fails");
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Try(job), HasSubstr("the active version's outputs are the expected values"));
+  ExpectRefused(Validate(job),
+                HasSubstr("the active version's outputs are the expected values"));
 }
 
-TEST(ValidationTest, OperatorThatNeverReturnsIsGivenUp) {
+TEST(ValidationTest, OperatorThatNeverReturnsTimesOut) {
   ValidationJob job = TwiceJob("never_returns");
   job.task_time_limit = std::chrono::milliseconds(200);
-  ExpectRefused(Try(job), HasSubstr("it has not returned within its time limit of 200 ms"));
+  ExpectRefused(Validate(job), HasSubstr("it has not returned within its time limit of 200 ms"));
 }
 
-TEST(ValidationTest, OperatorThatNeverReturnsForOneInputIsGivenUpThere) {
+TEST(ValidationTest, OperatorThatNeverReturnsForOneInputTimesOutThere) {
   ValidationJob job = TwiceJob("never_returns_for_13");
   job.examples.push_back(TwiceExample(4, /*expected=*/true, /*first=*/13));
   job.task_time_limit = std::chrono::milliseconds(500);
-  const ValidationReport report = Try(job);
+  const ValidationReport report = Validate(job);
   ExpectRefused(report, AllOf(HasSubstr("example 2 "), HasSubstr("not returned")));
   EXPECT_EQ(report.examples, 2u);
 }
 
 TEST(ValidationTest, ReportedFailureIsAFailure) {
-  ExpectRefused(Try(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
+  ExpectRefused(Validate(TwiceJob("fails")), HasSubstr("it ended with INTERNAL, detail 7"));
 }
 
-TEST(ValidationTest, OperatorThatIsRightInOneSplitOnlyIsRefused) {
+TEST(ValidationTest, OperatorThatIsCorrectInOnlyOneSplitIsRefused) {
   ValidationJob job = TwiceJob("fixed_split");
   job.split = SplitBy(64);
-  ExpectRefused(Try(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
+  ExpectRefused(Validate(job), AllOf(HasSubstr("on one block"), HasSubstr("differs")));
 }
 
 TEST(ValidationTest, OperatorThatNeedsAlignmentIsRefused) {
-  ExpectRefused(Try(TwiceJob("aligned_only")),
+  ExpectRefused(Validate(TwiceJob("aligned_only")),
                 AllOf(HasSubstr("one element off alignment"), HasSubstr("it ended the engine")));
 }
 
-TEST(ValidationTest, CodeThatDisagreesWithItsSignatureIsRefused) {
-  ExpectRefused(Try(TwiceJob("wrong_element_type")),
-                HasSubstr("it took 'x' as elements of 8 bytes, and it is f32, of 4"));
-  ExpectRefused(Try(TwiceJob("missing_argument")),
-                HasSubstr("it asked for argument 2, and its signature has 2 (x, out)"));
+TEST(ValidationTest, CodeThatDoesNotMatchItsSignatureIsRefused) {
+  ExpectRefused(Validate(TwiceJob("wrong_element_type")),
+                HasSubstr("it read 'x' as elements of 8 bytes, but its type is f32 (4 bytes)"));
+  ExpectRefused(Validate(TwiceJob("missing_argument")),
+                HasSubstr("it requested argument 2, but its signature has 2 (x, out)"));
 }
 
 TEST(ValidationTest, ScratchPastTheEndIsRefused) {
-  ExpectRefused(Try(TwiceJob("scratch_past_the_end")),
-                HasSubstr("it asked for scratch() up to byte 524292, and there are 524288"));
+  ExpectRefused(Validate(TwiceJob("scratch_past_the_end")),
+                HasSubstr("it requested scratch() up to byte 524292, but there are 524288"));
 }
 
 TEST(ValidationTest, ResultsThatDifferWithinToleranceAreEqual) {
   ValidationJob job = TwiceJob("order_matters");
   job.split = SplitBy(16);
-  EXPECT_EQ(Try(job).status, absl::OkStatus());
+  EXPECT_EQ(Validate(job).status, absl::OkStatus());
 }
 
 TEST(ValidationTest, DivergentBarrierIsCountedOnAGpu) {
   ValidationJob job = TwiceJob("divergent_barrier");
   job.task_time_limit = std::chrono::milliseconds(1000);
-  const ValidationReport report = Try(job);
+  const ValidationReport report = Validate(job);
   if (TestOnCuda()) {
-    ExpectRefused(report, HasSubstr("it came to a barrier with 128 of 256 threads"));
+    ExpectRefused(report, HasSubstr("it reached a barrier with 128 of 256 threads"));
   } else {
-    EXPECT_EQ(report.status, absl::OkStatus());  // One thread comes to all of them.
+    EXPECT_EQ(report.status, absl::OkStatus());  // There is only one thread.
   }
 }
 
@@ -373,7 +376,7 @@ TEST(ValidationTest, CodeThatCannotBeLoadedIsRefused) {
   const auto garbage = std::make_shared<const std::string>("no object at all");
   for (auto& op : generation->operators) op.object = garbage;
   job.generation = generation;
-  ExpectRefused(Try(job), HasSubstr("a validation cannot load it"));
+  ExpectRefused(Validate(job), HasSubstr("a validation cannot load it"));
 }
 
 TEST(ValidationTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
@@ -384,7 +387,7 @@ TEST(ValidationTest, EngineThatDoesNotStartIsNotTheOperatorsFault) {
   EXPECT_THAT(std::string(report.status.message()), HasSubstr("/no/such/program"));
 }
 
-TEST(ValidationTest, CancelledRunEndsAtOnce) {
+TEST(ValidationTest, CancelledRunEndsImmediately) {
   ValidationJob job = TwiceJob("never_returns");
   const auto validation = ValidationEngine::Start(Options());
   std::thread canceller([&] { validation->Cancel(); });
@@ -392,7 +395,7 @@ TEST(ValidationTest, CancelledRunEndsAtOnce) {
   canceller.join();
 }
 
-// Children of this process, zombies included.
+// Number of child processes of this process, including zombies.
 size_t Children() {
   size_t count = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -402,10 +405,10 @@ size_t Children() {
   return count;
 }
 
-TEST(ValidationTest, NoProcessIsLeft) {
-  for (int i = 0; i < 3; ++i) ValidationEngine::Start(Options());  // And no Run.
-  Try(TwiceJob("store_to_null"));
-  Try(TwiceJob("twice"));
+TEST(ValidationTest, NoProcessRemains) {
+  for (int i = 0; i < 3; ++i) ValidationEngine::Start(Options());  // Without Run.
+  Validate(TwiceJob("store_to_null"));
+  Validate(TwiceJob("twice"));
   EXPECT_TRUE(Eventually([] { return Children() == 0; })) << Children();
 }
 

@@ -15,8 +15,8 @@ std::string ParameterList(const Signature& signature) {
 }
 
 std::string MemoryText(const char* call, const Violation& violation) {
-  return StrCat("asked for ", call, " up to byte ", violation.index, ", and there are ",
-                violation.limit, ". Fix: use less, or in parts");
+  return StrCat("requested ", call, " up to byte ", violation.index, ", but there are ",
+                violation.limit, ". Fix: request less, or process the data in parts");
 }
 
 }  // namespace
@@ -40,23 +40,25 @@ std::string ViolationText(const Violation& violation, const Signature& signature
                     " of ", name, ", whose shape is ", shape,
                     ". Fix: keep each index below its shape(d)");
     case ViolationKind::kRank:
-      return StrCat("gave ", violation.index, " indices to at() of ", name, ", whose shape is ",
-                    shape, ". Fix: give one for each of its ", violation.limit, " dimensions");
+      return StrCat("passed ", violation.index, " indices to at() of ", name, ", whose shape is ",
+                    shape, ". Fix: pass one for each of its ", violation.limit, " dimensions");
     case ViolationKind::kElementSize:
-      return StrCat("took ", name, " as elements of ", violation.index, " bytes, and it is ", dtype,
-                    ", of ", violation.limit, ". Fix: let tensor<T> and the signature agree");
+      return StrCat("read ", name, " as elements of ", violation.index, " bytes, but its type is ",
+                    dtype, " (", violation.limit,
+                    " bytes). Fix: use the signature's type in tensor<T>");
     case ViolationKind::kArgument:
-      return StrCat("asked for argument ", violation.index, ", and its signature has ",
+      return StrCat("requested argument ", violation.index, ", but its signature has ",
                     violation.limit, " (", ParameterList(signature),
-                    "), counted from 0. Fix: let the code and the signature agree");
+                    "), counted from 0. Fix: correct the code or the signature");
     case ViolationKind::kArgumentKind:
       return StrCat(
-          "took argument ", i, " ", name, " as a ",
+          "read argument ", i, " ", name, " as a ",
           violation.index != 0 ? "scalar, and it is a tensor" : "tensor, and it is a scalar",
-          ". Fix: let the code and the signature agree");
+          ". Fix: correct the code or the signature");
     case ViolationKind::kScalarSize:
-      return StrCat("took scalar ", name, " as ", violation.index, " bytes, and it is ", dtype,
-                    ", of ", violation.limit, ". Fix: let scalar<T> and the signature agree");
+      return StrCat("read scalar ", name, " as ", violation.index, " bytes, but its type is ",
+                    dtype, " (", violation.limit,
+                    " bytes). Fix: use the signature's type in scalar<T>");
     case ViolationKind::kBlockMemory:
       return MemoryText("memory()", violation);
     case ViolationKind::kScratch:
@@ -64,13 +66,13 @@ std::string ViolationText(const Violation& violation, const Signature& signature
     case ViolationKind::kResult:
       return MemoryText("set_result()", violation);
     case ViolationKind::kBarrier:
-      return StrCat("came to a barrier with ", violation.index, " of ", violation.limit,
-                    " threads; the others returned or went another way. Fix: let all threads "
+      return StrCat("reached a barrier with ", violation.index, " of ", violation.limit,
+                    " threads; the others returned or took another branch. Fix: make all threads "
                     "reach every collective call");
     case ViolationKind::kNone:
       break;
   }
-  return "touched what is not its own. Fix: check its indices";
+  return "accessed memory outside of its tensors. Fix: check its indices";
 }
 
 }  // namespace resident

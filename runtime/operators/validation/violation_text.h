@@ -1,4 +1,4 @@
-// What the checked build of an operator refused, in words.
+// Describes the violation that the checked build of an operator reported.
 //
 //   "touched element 1024 of 'out', which has 1024 elements. Fix: ..."
 //

@@ -1,7 +1,7 @@
 // libFuzzer target: the assembler and the vector reader on any text, and the
 // disassembler on any bytes.
 //
-// `make fuzz` builds and runs it. By hand, with the binary that it leaves:
+// `make fuzz` builds and runs it. To run the binary that it leaves:
 //
 //   ./fuzz_text -max_total_time=60
 #include <cstddef>
