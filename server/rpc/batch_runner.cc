@@ -39,11 +39,11 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
       held->ticket.Release();
     };
     if (held->shadow != nullptr) {
-      shadow_->Run(held, std::move(finish));
+      shadow_.Run(held, std::move(finish));
     } else if (inline_batch == &finished) {
       finish();
     } else {
-      answers_->Post(std::move(finish));
+      answers_.Post(std::move(finish));
     }
   };
   return batch;
