@@ -178,7 +178,7 @@ TEST_F(StreamsTest, WatchReadsAnEventOnceTheOneBeforeIsWritten) {
 }
 
 TEST_F(StreamsTest, InstallThatIsCancelledWaitsForTheManager) {
-  manager_.set_script({.until_withdrawn = true});
+  manager_.set_script({{}, absl::OkStatus(), /*until_withdrawn=*/true});
   FakeCall<InstallStream> call(core_);
   call->Open(context_);
   v1::InstallRequest message;
