@@ -64,10 +64,9 @@ absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::s
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the local address ", path,
-                     " is too long for a socket's path. Fix: give a "
-                     "shorter one, for instance a symbolic link"));
+    return absl::InvalidArgumentError(absl::StrCat("the local address ", path,
+                                                   " is too long for a socket's path. Fix: give a "
+                                                   "shorter one, for instance a symbolic link"));
   }
   memcpy(address.sun_path, path.data(), path.size());
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -16,9 +16,8 @@ namespace resident::client {
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(uint64_t size_bytes) {
   if (size_bytes == 0 || size_bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("invalid size of shared memory: ", size_bytes,
-                     " bytes. Fix: request at least 1"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid size of shared memory: ", size_bytes,
+                                                   " bytes. Fix: request at least 1"));
   }
   const int fd = memfd_create("residentd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   void* data = MAP_FAILED;
