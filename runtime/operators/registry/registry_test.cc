@@ -64,8 +64,8 @@ TEST(BuiltinOperatorsTest, UnknownNameSuggestsTheNearest) {
   EXPECT_EQ(registry->Resolve("ad", 0).status().message(),
             "no operator 'ad'. Fix: did you mean 'add'? Operators.List lists all operators");
   EXPECT_EQ(registry->Resolve("sum_row", 0).status().message(),
-            "no operator 'sum_row'. Fix: did you mean 'sum_rows'? Operators.List names all there "
-            "are");
+            "no operator 'sum_row'. Fix: did you mean 'sum_rows'? Operators.List lists all "
+            "operators");
   EXPECT_EQ(registry->Resolve("convolution", 0).status().message(),
             "no operator 'convolution'. Fix: see Operators.List for all operators");
 }
