@@ -4,7 +4,7 @@
 //   auto swish = resident::client::Installation::Expression("swish", "x * sigmoid(x)");
 //   swish.Add(resident::client::Example().Value(std::vector<float>{0}).Value(
 //       std::vector<float>{0}));
-//   auto installed = operators.Install(swish);   // compiled, validated, staged
+//   auto installed = operators.Install(swish);   // compiled, validated, loaded
 //   auto active = operators.Activate("swish");   // serves from now on
 //   auto back = operators.Rollback("swish");     // the previous version serves again
 //
@@ -106,7 +106,7 @@ class Installation {
   Installation& TaskTimeLimit(absl::Duration limit);
   // The revision that the operator must have; 0: it must not exist yet.
   Installation& ExpectRevision(uint64_t revision);
-  // VERSION_STATE_VALIDATED, _STAGED (the default) or _ACTIVE.
+  // VERSION_STATE_VALIDATED, _LOADED (the default) or _ACTIVE.
   Installation& WaitFor(v1::VersionState state);
 
   v1::InstallHeader& header() { return header_; }
@@ -164,7 +164,7 @@ class Operators {
 
   // Returns at the state that the installation waits for. If a version is refused, it returns
   // the reason as an error; `progress` gets the compilers' log with the state REJECTED. If it
-  // is interrupted before the version is staged, nothing is installed.
+  // is interrupted before the version is loaded, nothing is installed.
   absl::StatusOr<v1::InstallResponse> Install(const Installation& installation,
                                               const Progress& progress = {});
 

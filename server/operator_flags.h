@@ -1,5 +1,5 @@
 // The flags of `residentd serve` about operators that are installed: how they are
-// compiled, staged and watched. operator_flags.cc has their names, texts and ranges.
+// compiled, loaded and watched. operator_flags.cc has their names, texts and ranges.
 //
 // Thread safety: a value; a function without state.
 #ifndef RESIDENT_SERVER_OPERATOR_FLAGS_H_

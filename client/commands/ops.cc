@@ -216,7 +216,7 @@ void AddOps(Command& program) {
   Command& ops = program.Add(
       "ops", "list and change operators",
       "Without a command it lists the operators, or shows the named one.\n"
-      "install compiles a version, validates it on examples and stages it; the daemon continues "
+      "install compiles a version, validates it on examples and loads it; the daemon continues "
       "to\n"
       "serve. activate makes it serve, rollback makes the previous version serve again. FILE is\n"
       "source that uses the operator SDK, followed by the files that it includes; its comments "

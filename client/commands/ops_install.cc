@@ -29,7 +29,7 @@ struct InstallFlags {
   std::string split;
   std::string summary;
   std::string example;
-  std::string wait = "staged";
+  std::string wait = "loaded";
   absl::Duration task_time = absl::ZeroDuration();
   uint64_t scratch = 0;
   bool allow_spills = false;
@@ -108,7 +108,7 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   if (!flags.split.empty()) installation.Split(flags.split);
   if (!flags.summary.empty()) installation.Summary(flags.summary);
   installation.WaitFor(flags.wait == "validated" ? v1::VERSION_STATE_VALIDATED
-                       : flags.wait == "staged"  ? v1::VERSION_STATE_STAGED
+                       : flags.wait == "loaded"  ? v1::VERSION_STATE_LOADED
                                                  : v1::VERSION_STATE_ACTIVE);
   installation.TaskTimeLimit(flags.task_time);
   installation.header().mutable_limits()->set_scratch_bytes(flags.scratch);
@@ -138,7 +138,7 @@ std::string ConclusionText(const std::string& name, const v1::InstallResponse& l
       return absl::StrCat(name, " version ", last.version(), " serves, revision ", last.revision(),
                           "\nto undo: residentctl ops rollback ", name, "\n");
     default:
-      return absl::StrCat(name, " version ", last.version(), " is staged, revision ",
+      return absl::StrCat(name, " version ", last.version(), " is loaded, revision ",
                           last.revision(), "\nnext: residentctl ops activate ", name, "\n");
   }
 }
@@ -175,7 +175,7 @@ int Install(const Words& words, const InstallFlags& flags) {
 }  // namespace
 
 void AddOpsInstall(Command& ops) {
-  Command& install = ops.Add("install", "compile a version, validate it on examples and stage it");
+  Command& install = ops.Add("install", "compile a version, validate it on examples and load it");
   auto flags = std::make_shared<InstallFlags>();
   install.Flag("expr", &flags->expr, "an elementwise expression, for example 'x * sigmoid(x)'");
   install.Flag("flux", &flags->flux, "a file with a FLUX program, assembly or hex");
@@ -188,8 +188,8 @@ void AddOpsInstall(Command& ops) {
                "a one-line description; default: the text after '// summary:'");
   install.Flag("example", &flags->example, "files with examples (JSON), separated by commas");
   install.Flag("wait", &flags->wait,
-               "state to wait for: validated (nothing is kept), staged, or active (it serves)",
-               {.one_of = {"validated", "staged", "active"}});
+               "state to wait for: validated (nothing is kept), loaded, or active (it serves)",
+               {.one_of = {"validated", "loaded", "active"}});
   install.Flag(
       "task_time", &flags->task_time, "time limit of a task; 0s: the daemon's --task_time_limit",
       {.low = absl::ZeroDuration(), .high = absl::Hours(24), .fix = "give 0s to 24h, e.g. 100ms"});

@@ -44,11 +44,11 @@ bool Bytecode(const v1::Operator& op) {
   return op.versions_size() > 0 && op.versions(0).kind() == "bytecode";
 }
 
-// The version that a Rollback or an Activate would select, e.g. "2 staged"; "-" if there is none.
+// The version that a Rollback or an Activate would select, e.g. "2 loaded"; "-" if there is none.
 std::string Standby(const v1::Operator& op) {
   std::string standby;
   for (const v1::OperatorVersion& version : op.versions()) {
-    const bool waits = version.state_code() == v1::VERSION_STATE_STAGED ||
+    const bool waits = version.state_code() == v1::VERSION_STATE_LOADED ||
                        version.state_code() == v1::VERSION_STATE_PREVIOUS ||
                        version.state_code() == v1::VERSION_STATE_QUARANTINED;
     if (waits) standby = absl::StrCat(version.version(), " ", version.state());

@@ -30,7 +30,7 @@ class CommandLineTest : public ::testing::Test {
     Command& ops = program_.Add("ops", "operators");
     ops.Run("[NAME]", [](const auto&) { return 0; });
     Command& install = ops.Add("install", "a new version");
-    install.Flag("wait", &wait_, "until when", {.one_of = {"staged", "active"}});
+    install.Flag("wait", &wait_, "until when", {.one_of = {"loaded", "active"}});
     install.Run("NAME [FILE]...", [](const auto&) { return 0; });
     program_.Add("flux", "programs").Add("run", "runs one").Run("FILE", [](const auto&) {
       return 0;
@@ -56,7 +56,7 @@ class CommandLineTest : public ::testing::Test {
   std::chrono::milliseconds timeout_{1000};
   double ratio_ = 2;
   std::optional<uint32_t> device_;
-  std::string wait_ = "staged";
+  std::string wait_ = "loaded";
   Command program_{"ctl", "a program"};
 };
 
@@ -193,14 +193,14 @@ INSTANTIATE_TEST_SUITE_P(
         {{"bench", "--device=x"}, "invalid value for --device: 'x'"},
         {{"bench", "--json=maybe"}, "invalid value for --json: 'maybe'"},
         {{"ops", "install", "x", "--wait=never"},
-         "invalid value for --wait: 'never'. Fix: give staged or active"},
+         "invalid value for --wait: 'never'. Fix: give loaded or active"},
     }));
 
 TEST_F(CommandLineTest, HelpNamesEveryFlagWithItsDefault) {
   const std::string text = (*program_.Find({"ops"}))->HelpText();
   EXPECT_THAT(text, HasSubstr("Usage: ctl ops [COMMAND] [NAME] [--FLAG=VALUE]..."));
   EXPECT_THAT(text, HasSubstr("install NAME [FILE]...  a new version"));
-  EXPECT_THAT(text, HasSubstr("--wait  until when (default staged)"));
+  EXPECT_THAT(text, HasSubstr("--wait  until when (default loaded)"));
   EXPECT_THAT(text, HasSubstr(std::string("where; overrides $") + kVariable));
   EXPECT_FALSE(program_.Find({"ops", "list"}).ok());
 }

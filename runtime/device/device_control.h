@@ -99,7 +99,7 @@ class DeviceControl : public Device {
   // for a moment only if what runs has begun just now, and goes on if that does not
   // drain (docs/architecture.md). Errors, after which the former generation serves:
   // DEADLINE_EXCEEDED (tasks ran all through `park_deadline`), INVALID_ARGUMENT (it
-  // cannot be loaded: as Engine::Stage), UNAVAILABLE (there is no engine, or it ended
+  // cannot be loaded: as Engine::Preload), UNAVAILABLE (there is no engine, or it ended
   // meanwhile: its replacement starts with the former generation), FAILED_PRECONDITION
   // (its number is not above the present one). One call at a time is served, the others
   // wait.

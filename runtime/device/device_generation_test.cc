@@ -187,7 +187,7 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
 // A GPU's modules are loaded in the pause: what turns out there goes back to the former
 // generation.
 TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServing) {
-  if (!TestOnCuda()) GTEST_SKIP() << "the CPU engine loads while it stages";
+  if (!TestOnCuda()) GTEST_SKIP() << "the CPU engine loads while it preloads";
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());

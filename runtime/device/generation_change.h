@@ -1,5 +1,5 @@
 // GenerationChange: one change of generation of an engine whose kernel is on the device,
-// as the supervisor carries it out. The generation has been staged.
+// as the supervisor carries it out. The generation has been preloaded.
 //
 //                      ┌── did not drain: submission goes on ──┐
 //                      ▼                                       │
@@ -52,7 +52,7 @@ class GenerationChange {
   static constexpr int kHoldShare = 8;
 
   // `change` is above the numbers of all former changes of this engine, `generation` the
-  // number of what is staged. The queue outlives the object, and the engine its construction.
+  // number of what is preloaded. The queue outlives the object, and the engine its construction.
   GenerationChange(EngineProcess& engine, DeviceQueue& queue, uint64_t change, uint64_t generation,
                    std::chrono::milliseconds park_deadline);
   // Withdraws a change that is not done, without waiting for the engine: what is destroyed before

@@ -83,12 +83,12 @@ absl::StatusOr<EngineInfo> NextEngine::StartNew() {
 absl::Status NextEngine::LaunchKernel(EngineProcess& process, const Generation* generation,
                                       EngineInfo* info) {
   if (generation != options_.engine.generation.get() && generation != nullptr) {
-    ASSIGN_OR_RETURN(auto staged, process.client()->Stage(*generation));
+    ASSIGN_OR_RETURN(auto preloaded, process.client()->Preload(*generation));
     RETURN_IF_ERROR(process.client()
                         ->Switch(++changes_, /*launch=*/true, std::chrono::nanoseconds(0))
                         .status());
     info->generation = generation->number;
-    info->operators = std::move(staged);
+    info->operators = std::move(preloaded);
     return absl::OkStatus();
   }
   return process.client()->Resume(kLaunchLimit);

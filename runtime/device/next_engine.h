@@ -40,7 +40,7 @@ class NextEngine {
   NextEngine& operator=(const NextEngine&) = delete;
 
   // Waits until it is up, and launches the kernel with `generation`; null: the built-in operators
-  // alone. Once. Errors: as EngineProcess::Launch, Prepare and Start, and as Engine::Stage and
+  // alone. Once. Errors: as EngineProcess::Launch, Prepare and Start, and as Engine::Preload and
   // Switch.
   absl::StatusOr<std::unique_ptr<EngineProcess>> Take(
       const std::shared_ptr<const Generation>& generation, EngineInfo* info);

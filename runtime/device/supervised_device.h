@@ -82,7 +82,7 @@ class SupervisedDevice final : public DeviceControl {
     std::shared_ptr<const Generation> generation;
     std::vector<OperatorResources> operators;  // As the engine says.
     std::chrono::milliseconds park_deadline{0};
-    int64_t engine_pid = 0;  // Where it is staged.
+    int64_t engine_pid = 0;  // Where it is preloaded.
     std::optional<absl::Status> result;
   };
   // What other threads want.

@@ -66,19 +66,19 @@ absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> 
     loading.engine_pid = status_.engine_pid;
   }
   // On this thread, beside the running kernel: it may take a while.
-  absl::StatusOr<std::vector<OperatorResources>> staged = client->Stage(*loading.generation);
+  absl::StatusOr<std::vector<OperatorResources>> preloaded = client->Preload(*loading.generation);
   absl::MutexLock lock(&mu_);
-  if (!staged.ok()) {
+  if (!preloaded.ok()) {
     ++status_.failed_generation_changes;
-    return staged.status();
+    return preloaded.status();
   }
-  loading.operators = *std::move(staged);
+  loading.operators = *std::move(preloaded);
   if (stop_) return StoppedError();
   if (status_.engine_pid != loading.engine_pid) {
     ++status_.failed_generation_changes;
     return absl::UnavailableError(absl::StrCat("the ", Name(), " was replaced while generation ",
                                                loading.generation->number,
-                                               " was staged. Fix: load it again"));
+                                               " was preloaded. Fix: load it again"));
   }
   loading_ = &loading;  // The supervisor's until it has set the result.
   wake_->Signal();

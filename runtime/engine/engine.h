@@ -7,7 +7,7 @@
 //   created ──Prepare──▶ prepared ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
 //                                               │  ▲                  ▲  │
 //                                               └──┘                  └──┘
-//                                         Stage, then Switch    Stage, then Switch
+//                                         Preload, then Switch    Preload, then Switch
 //                                                                 (launch: ─▶ resident)
 //
 // Prepare does what is the same for every use of the device and takes long. A prepared engine does
@@ -16,12 +16,12 @@
 // The front end parks a kernel through the ring (kTaskPark), behind all the work
 // before it; AwaitPark waits for the kernel to have left, and so does Switch.
 //
-// A change of generation has two steps. Stage does everything that can be done beside
+// A change of generation has two steps. Preload does everything that can be done beside
 // the running kernel; Switch is the pause. Front end and engine tell each other about
 // its progress in shared memory (switch_signals.h): no call's way is part of the pause.
 //
 // Thread safety: calls are made one at a time, but for those that say otherwise:
-// Stage beside any call but Switch, MapShared beside any call (neither beside itself);
+// Preload beside any call but Switch, MapShared beside any call (neither beside itself);
 // UnmapShared, Health() and health_interval() from any thread, any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
@@ -131,21 +131,21 @@ class Engine {
   virtual absl::Status Resume() = 0;
 
   // Takes a generation in beside the running kernel, for the next Switch; replaces one
-  // that was staged and not switched to. Returns what its operators need. Beside any
+  // that was preloaded and not switched to. Returns what its operators need. Beside any
   // call but Switch. Errors: INVALID_ARGUMENT (an object that cannot be loaded:
   // which, and why).
-  virtual absl::StatusOr<std::vector<OperatorResources>> Stage(
+  virtual absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) = 0;
 
-  // Makes the staged generation the present one. With the kernel on the device, tells
+  // Makes the preloaded generation the present one. With the kernel on the device, tells
   // the front end that it stands ready, waits at most `most` for the kernel to leave,
   // loads, and launches. While parked it loads, and launches if `launch`. `change` is
   // the number of this change in the region's signals.
   //
   // If loading fails, the former generation goes on (is launched again, if it was
   // resident), and the error says what failed. Errors besides: FAILED_PRECONDITION
-  // (nothing is staged), CANCELLED (withdrawn by the front end), DEADLINE_EXCEEDED (the
-  // kernel has not left within `most`: it runs on, and the staged generation stays).
+  // (nothing is preloaded), CANCELLED (withdrawn by the front end), DEADLINE_EXCEEDED (the
+  // kernel has not left within `most`: it runs on, and the preloaded generation stays).
   virtual absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                              std::chrono::nanoseconds most) = 0;
 

@@ -18,7 +18,7 @@ namespace resident {
 struct RegistryChange {
   EventKind kind = EventKind::kInstalled;
   std::string name;
-  // The version that changes: staged, activated, taken out of service, or on trial.
+  // The version that changes: loaded, activated, taken out of service, or on trial.
   uint32_t version = 0;
   // The active version after the change, and before it; 0: none.
   uint32_t active_version = 0;

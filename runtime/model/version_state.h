@@ -1,9 +1,9 @@
 // VersionState: the state of a version of an operator.
 //
-//   submitted → compiled → inspected → validated → staged ─▶ active ◀─▶ previous
+//   submitted → compiled → inspected → validated → loaded ─▶ active ◀─▶ previous
 //        ↘ rejected                                 │          │           │
 //                                                   └─ retired ◀───────────┘
-//                                    quarantined ◀── staged, active, previous
+//                                    quarantined ◀── loaded, active, previous
 //
 // The values are those of resident.v1.VersionState.
 #ifndef RESIDENT_RUNTIME_MODEL_VERSION_STATE_H_
@@ -19,7 +19,7 @@ enum class VersionState : uint8_t {
   kInspected = 3,
   kValidated = 4,
   // In the standby slot; it has not been active yet.
-  kStaged = 5,
+  kLoaded = 5,
   kActive = 6,
   // Was active before the current active version; a rollback activates it again.
   kPrevious = 7,
@@ -29,7 +29,7 @@ enum class VersionState : uint8_t {
   kRejected = 10,
 };
 
-// "staged".
+// "loaded".
 constexpr const char* VersionStateName(VersionState state) {
   switch (state) {
     case VersionState::kSubmitted:
@@ -40,8 +40,8 @@ constexpr const char* VersionStateName(VersionState state) {
       return "inspected";
     case VersionState::kValidated:
       return "validated";
-    case VersionState::kStaged:
-      return "staged";
+    case VersionState::kLoaded:
+      return "loaded";
     case VersionState::kActive:
       return "active";
     case VersionState::kPrevious:

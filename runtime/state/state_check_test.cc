@@ -55,7 +55,7 @@ TEST_F(StateCheckTest, AGoodFolderIsListed) {
   EXPECT_TRUE(report.problems.empty()) << Text(report.problems);
   const std::string contents = Text(report.contents);
   EXPECT_TRUE(absl::StrContains(contents, "operator swish: revision")) << contents;
-  EXPECT_TRUE(absl::StrContains(contents, "1 retired, 2 active, 3 staged")) << contents;
+  EXPECT_TRUE(absl::StrContains(contents, "1 retired, 2 active, 3 loaded")) << contents;
   EXPECT_TRUE(absl::StrContains(contents, "durable buffer 7 'weights': 1000 bytes")) << contents;
   EXPECT_TRUE(Repair().repairs.empty());
 }

@@ -118,7 +118,7 @@ void StateModel::Apply(const RegistryChange& change, const VersionContent& conte
   StoredVersion* const standby = FindVersion(op, change.standby_version);
   if (standby != nullptr && standby->state == VersionState::kActive) {
     standby->state =
-        change.kind == EventKind::kRolledBack ? VersionState::kStaged : VersionState::kPrevious;
+        change.kind == EventKind::kRolledBack ? VersionState::kLoaded : VersionState::kPrevious;
   }
   const bool trial = change.kind == EventKind::kPromoted &&
                      (change.traffic_percent != 0 || change.shadow_percent != 0);

@@ -36,7 +36,7 @@
 //   ASSIGN_OR_RETURN(auto store, StateStore::Open({.directory = "/var/lib/residentd"}));
 //   for (const StoredOperator& op : store->operators()) ...;
 //   ASSIGN_OR_RETURN(std::string hash, store->PutBlob(source));
-//   registry->Stage(version, revision, [&](const RegistryChange& change) {
+//   registry->Load(version, revision, [&](const RegistryChange& change) {
 //     return store->Append(change, {.actor = "alice", .content = {"swish.cc", blobs}});
 //   });
 //   RETURN_IF_ERROR(store->Sync());

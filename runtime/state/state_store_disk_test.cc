@@ -147,7 +147,7 @@ TEST_F(StateStoreDiskTest, ASwitchTakesEffectAndOthersFollowWhileItsSyncWaits) {
   for (int i = 0; i < 2; ++i) {
     auto reserved = registry->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
     ASSERT_TRUE(reserved.ok()) << reserved.status();
-    ASSERT_TRUE(registry->Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry->Load(*std::move(reserved), std::nullopt, commit).ok());
     ASSERT_TRUE(registry->Activate("swish", 0, std::nullopt, false, commit).ok());
   }
   ASSERT_TRUE(store->Sync().ok());

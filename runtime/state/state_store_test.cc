@@ -36,14 +36,14 @@ TEST_F(StateStoreTest, ARestartRestoresEverything) {
 
 TEST_F(StateStoreTest, TheStateMatchesTheChangesOfTheRegistry) {
   auto store = Open();
-  RunScript(*store, 9);  // Three installs; 2 serves, 3 is staged, 1 is retired.
+  RunScript(*store, 9);  // Three installs; 2 serves, 3 is loaded, 1 is retired.
   ASSERT_EQ(store->operators().size(), 1u);
   const StoredOperator op = store->operators()[0];
   ASSERT_EQ(op.versions.size(), 3u);
   EXPECT_EQ(op.versions[0].state, VersionState::kRetired);
   EXPECT_FALSE(op.versions[0].in_slot);
   EXPECT_EQ(op.versions[1].state, VersionState::kActive);
-  EXPECT_EQ(op.versions[2].state, VersionState::kStaged);
+  EXPECT_EQ(op.versions[2].state, VersionState::kLoaded);
   EXPECT_EQ(op.versions[2].slot, 103u);
   EXPECT_EQ(op.versions[2].spec.task_time_limit.count(), 250);
   EXPECT_EQ(op.revision, store->revision());

@@ -23,7 +23,7 @@ struct VersionContent {
 
 struct StoredVersion {
   uint32_t version = 0;
-  VersionState state = VersionState::kStaged;
+  VersionState state = VersionState::kLoaded;
   // Whether it still has its slot. Of other versions only the data for listings is kept.
   bool in_slot = false;
   uint32_t slot = kNoSlot;

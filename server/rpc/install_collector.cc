@@ -92,8 +92,8 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
   if (header.has_expected_revision()) request_.expected_revision = header.expected_revision();
   switch (header.wait_for()) {
     case v1::VERSION_STATE_UNSPECIFIED:
-    case v1::VERSION_STATE_STAGED:
-      request_.wait_for = VersionState::kStaged;
+    case v1::VERSION_STATE_LOADED:
+      request_.wait_for = VersionState::kLoaded;
       break;
     case v1::VERSION_STATE_VALIDATED:
       request_.wait_for = VersionState::kValidated;
@@ -104,7 +104,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     default:
       return errors::UnknownEnum(
           "InstallHeader.wait_for", header.wait_for(),
-          "VERSION_STATE_VALIDATED, VERSION_STATE_STAGED, VERSION_STATE_ACTIVE");
+          "VERSION_STATE_VALIDATED, VERSION_STATE_LOADED, VERSION_STATE_ACTIVE");
   }
   has_header_ = true;
   return absl::OkStatus();

@@ -5,7 +5,7 @@
 //
 // The manager installs on a thread of Core::installs; each state that it reports becomes
 // an answer. A client that is gone, or a daemon that stops, withdraws the install: the
-// manager sees that before it stages anything.
+// manager sees that before it loads anything.
 //
 // An install holds one of Limits::max_installs slots from its beginning on, since what it
 // sends is kept in memory (server/rpc/shared_slots.h). So that nobody holds slots with installs

@@ -49,7 +49,7 @@ static_assert(Same(VersionState::kSubmitted, v1::VERSION_STATE_SUBMITTED));
 static_assert(Same(VersionState::kCompiled, v1::VERSION_STATE_COMPILED));
 static_assert(Same(VersionState::kInspected, v1::VERSION_STATE_INSPECTED));
 static_assert(Same(VersionState::kValidated, v1::VERSION_STATE_VALIDATED));
-static_assert(Same(VersionState::kStaged, v1::VERSION_STATE_STAGED));
+static_assert(Same(VersionState::kLoaded, v1::VERSION_STATE_LOADED));
 static_assert(Same(VersionState::kActive, v1::VERSION_STATE_ACTIVE));
 static_assert(Same(VersionState::kPrevious, v1::VERSION_STATE_PREVIOUS));
 static_assert(Same(VersionState::kRetired, v1::VERSION_STATE_RETIRED));

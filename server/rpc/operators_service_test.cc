@@ -133,7 +133,7 @@ class OperatorsServiceTest : public ::testing::Test {
     auto reserved =
         registry_->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
     ASSERT_TRUE(reserved.ok()) << reserved.status();
-    ASSERT_TRUE(registry_->Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry_->Load(*std::move(reserved), std::nullopt, commit).ok());
     ASSERT_TRUE(registry_->Quarantine("swish", 1, "hung on x = 42", commit).ok());
   }
   // What List and Describe show of it to a caller with these roles.
@@ -198,7 +198,7 @@ class CredentialsTest : public OperatorsServiceTest {
 };
 
 TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
-  manager_.set_script({{At(VersionState::kCompiled), At(VersionState::kStaged)}, {}});
+  manager_.set_script({{At(VersionState::kCompiled), At(VersionState::kLoaded)}, {}});
   auto installation = client::Installation::Source(
       "swish", "swish.cc", {{"swish.cc", kSource}, {"util/math.h", std::string(3 << 18, 'x')}});
   installation.Signature("x: in f32[*S], out: out f32[*S]")
@@ -218,7 +218,7 @@ TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
   });
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_THAT(states, ElementsAre(v1::VERSION_STATE_SUBMITTED, v1::VERSION_STATE_COMPILED,
-                                  v1::VERSION_STATE_STAGED));
+                                  v1::VERSION_STATE_LOADED));
   EXPECT_EQ(done->duration_us(), 3000u);
   ASSERT_EQ(manager_.installs().size(), 1u);
   const InstallRequest request = manager_.installs()[0];
@@ -260,7 +260,7 @@ TEST_F(OperatorsServiceTest, OtherKindsHaveNoFiles) {
   EXPECT_EQ(installs[0].kind, OperatorKind::kExpression);
   EXPECT_EQ(installs[0].body, "2 * x");
   EXPECT_FALSE(installs[0].expected_revision.has_value());
-  EXPECT_EQ(installs[0].wait_for, VersionState::kStaged);
+  EXPECT_EQ(installs[0].wait_for, VersionState::kLoaded);
   EXPECT_EQ(installs[1].kind, OperatorKind::kBytecode);
   EXPECT_EQ(installs[1].body, std::string("\0", 1));
   EXPECT_EQ(installs[2].kind, OperatorKind::kObject);

@@ -106,7 +106,7 @@ void InstallOnTrial(Registry& registry, const std::string& name) {
   for (int version = 1; version <= 2; ++version) {
     auto reserved = registry.Reserve(name, spec, std::nullopt, absl::Now() + absl::Seconds(60));
     ASSERT_TRUE(reserved.ok()) << reserved.status();
-    ASSERT_TRUE(registry.Stage(*std::move(reserved), std::nullopt, commit).ok());
+    ASSERT_TRUE(registry.Load(*std::move(reserved), std::nullopt, commit).ok());
     ASSERT_TRUE(registry.Activate(name, 0, std::nullopt, /*force=*/false, commit).ok());
   }
   ASSERT_TRUE(registry.SetTrial(name, 1, 0, 100, std::nullopt, commit).ok());

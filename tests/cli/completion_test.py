@@ -67,10 +67,10 @@ class BashTest(unittest.TestCase):
 
     def test_values(self):
         install = ("ops", "install", "swish", "--wait")
-        self.assertEqual(complete(*install, ""), {"validated", "staged", "active"})
+        self.assertEqual(complete(*install, ""), {"validated", "loaded", "active"})
         # bash treats the equals sign as a separate word.
-        self.assertEqual(complete(*install, "="), {"validated", "staged", "active"})
-        self.assertEqual(complete(*install, "=", "st"), {"staged"})
+        self.assertEqual(complete(*install, "="), {"validated", "loaded", "active"})
+        self.assertEqual(complete(*install, "=", "st"), {"loaded"})
 
     def test_every_command_and_flag_is_completed(self):
         def check(at, command, inherited):

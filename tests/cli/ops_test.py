@@ -55,7 +55,7 @@ class OpsTest(daemons.DaemonTest):
 
     def test_install_break_and_roll_back(self):
         out = self.ctl("ops", "install", "scaled", self.source("scaled", 2), "--wait=active").out
-        for state in ("submitted", "compiled", "inspected", "validated", "staged", "active"):
+        for state in ("submitted", "compiled", "inspected", "validated", "loaded", "active"):
             self.assertRegex(out, r"(?m)^{} +[\d.]+ [nµm]?s".format(state))
         self.assertIn("scaled version 1 serves", out)
         self.assertIn("2 4 6", self.run_once("scaled"))
@@ -67,7 +67,7 @@ class OpsTest(daemons.DaemonTest):
         self.assertIn("2 4 6", self.run_once("scaled"))
 
         out = self.ctl("ops", "install", "scaled", self.source("scaled", 3)).out
-        self.assertIn("scaled version 2 is staged", out)
+        self.assertIn("scaled version 2 is loaded", out)
         self.assertIn("2 4 6", self.run_once("scaled"))
         self.assertIn("version 2 serves in place of version 1",
                       self.ctl("ops", "activate", "scaled").out)
@@ -111,7 +111,7 @@ class OpsTest(daemons.DaemonTest):
         result = self.ctl("ops", "install", "lines", self.source("lines", 2), "--json")
         states = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual([state["state"] for state in states],
-                         ["submitted", "compiled", "inspected", "validated", "staged"])
+                         ["submitted", "compiled", "inspected", "validated", "loaded"])
         self.assertEqual(states[-1]["version"], 1)
         done = self.ctl("ops", "activate", "lines", "1", "--json").json
         self.assertEqual((done["version"], done["previous_version"]), (1, 0))

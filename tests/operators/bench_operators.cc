@@ -2,7 +2,7 @@
 //
 //   bench_operators --out=FILE.json [--changes=200] [--operators=64]    (tests/gpu/run runs it)
 //
-//   installs      time to STAGED, compiled for the first time and from the cache, by step
+//   installs      time to LOADED, compiled for the first time and from the cache, by step
 //   pauses        the longest gap between the answers of a stream around each change of
 //                 generation, with many operators installed, compared with the longest gap
 //                 of intervals of the same length without a change
@@ -124,21 +124,21 @@ class Bench {
   }
 
   void Installs() {
-    Install(Times("warm_up", 1, -1), v1::VERSION_STATE_STAGED);
+    Install(Times("warm_up", 1, -1), v1::VERSION_STATE_LOADED);
     std::map<std::string, std::vector<double>> steps;
     std::vector<double> fresh_us, cached_us;
     for (int i = 0; i < kInstalls; ++i) {
       WaitForSpareEngine();
       fresh_us.push_back(
-          Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_STAGED, &steps));
+          Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_LOADED, &steps));
     }
     for (int i = 0; i < kInstalls; ++i) {
-      cached_us.push_back(Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_STAGED));
+      cached_us.push_back(Install(Times("installed", 3, 1000 + i), v1::VERSION_STATE_LOADED));
     }
-    report_.Add("install to STAGED, not cached, p50", Percentile(fresh_us, 0.5) / 1000, "ms");
-    report_.Add("install to STAGED, not cached, slowest", Percentile(fresh_us, 1) / 1000, "ms");
-    report_.Add("install to STAGED, cached, p50", Percentile(cached_us, 0.5) / 1000, "ms");
-    report_.Add("install to STAGED, cached, slowest", Percentile(cached_us, 1) / 1000, "ms");
+    report_.Add("install to LOADED, not cached, p50", Percentile(fresh_us, 0.5) / 1000, "ms");
+    report_.Add("install to LOADED, not cached, slowest", Percentile(fresh_us, 1) / 1000, "ms");
+    report_.Add("install to LOADED, cached, p50", Percentile(cached_us, 0.5) / 1000, "ms");
+    report_.Add("install to LOADED, cached, slowest", Percentile(cached_us, 1) / 1000, "ms");
     for (const auto& [step, us] : steps) {
       report_.Add(absl::StrCat("install, not cached: ", step, ", p50"), Percentile(us, 0.5) / 1000,
                   "ms");
@@ -200,7 +200,7 @@ class Bench {
 
   void InstallDuring(Answers& answers, const Installation& installation, Gaps* gaps) {
     const auto start = Clock::now();
-    Install(installation, v1::VERSION_STATE_STAGED);
+    Install(installation, v1::VERSION_STATE_LOADED);
     const auto end = Clock::now();
     // Wait for the same duration without a change.
     std::this_thread::sleep_for(end - start + std::chrono::milliseconds(1));
@@ -215,8 +215,8 @@ class Bench {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       // Alternate between two contents, both cached: each install is a change of
       // generation.
-      Install(Times("paused", 2, 1), v1::VERSION_STATE_STAGED);
-      Install(Times("paused", 2, 2), v1::VERSION_STATE_STAGED);
+      Install(Times("paused", 2, 1), v1::VERSION_STATE_LOADED);
+      Install(Times("paused", 2, 2), v1::VERSION_STATE_LOADED);
       for (int i = 0; i < absl::GetFlag(FLAGS_changes); ++i) {
         InstallDuring(answers, Times("paused", 2, i % 2 + 1), &cached);
       }
@@ -278,7 +278,7 @@ class Bench {
       std::atomic<bool> stop{false};
       std::thread changer([&] {
         for (int i = 0; !stop; ++i) {
-          Install(Times("paused", 2, i % 2 + 1), v1::VERSION_STATE_STAGED);
+          Install(Times("paused", 2, i % 2 + 1), v1::VERSION_STATE_LOADED);
           ++changes;
           for (int wait = 0; wait < 100 && !stop; ++wait) {
             std::this_thread::sleep_for(std::chrono::milliseconds(10));

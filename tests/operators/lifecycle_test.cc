@@ -1,4 +1,4 @@
-// Tests the life cycle of an installed operator in a real daemon: staged, active, on trial,
+// Tests the life cycle of an installed operator in a real daemon: loaded, active, on trial,
 // rolled back, quarantined and removed. Every answer must contain the version that computed
 // it.
 #include <signal.h>
@@ -124,9 +124,9 @@ class LifecycleTest : public ::testing::Test {
   std::unique_ptr<client::Operators> operators_;
 };
 
-TEST_F(LifecycleTest, AStagedVersionServesOnlyAfterItIsActivated) {
-  const auto staged = MustInstall(Times("times", 2), v1::VERSION_STATE_STAGED);
-  EXPECT_EQ(staged.version(), 1u);
+TEST_F(LifecycleTest, ALoadedVersionServesOnlyAfterItIsActivated) {
+  const auto loaded = MustInstall(Times("times", 2), v1::VERSION_STATE_LOADED);
+  EXPECT_EQ(loaded.version(), 1u);
   const RunOutcome early = client_.Run(Call("times", 3));
   EXPECT_EQ(early.call.error_code(), grpc::StatusCode::UNAVAILABLE) << early.message();
 
@@ -275,7 +275,7 @@ TEST_F(LifecycleTest, BytecodeCanBeInstalled) {
 
 TEST_F(LifecycleTest, TheStandbyReceivesExactlyItsShareOfTraffic) {
   MustInstall(Times("times", 2));
-  MustInstall(Times("times", 3), v1::VERSION_STATE_STAGED);
+  MustInstall(Times("times", 3), v1::VERSION_STATE_LOADED);
   const auto promoted = operators_->Promote("times", /*shadow=*/0, /*traffic=*/25);
   ASSERT_TRUE(promoted.ok()) << promoted.status();
   int standby = 0;
@@ -293,7 +293,7 @@ TEST_F(LifecycleTest, TheStandbyReceivesExactlyItsShareOfTraffic) {
 TEST_F(LifecycleTest, AShadowResultIsComparedAndNeverReturned) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 2, "if (x[i] > 100.0f) { out[i] = 0; return; }"),
-              v1::VERSION_STATE_STAGED);
+              v1::VERSION_STATE_LOADED);
   ChangeOptions never;
   never.bake.set_action(v1::BakeOptions::ACTION_OFF);
   ASSERT_TRUE(operators_->Promote("times", /*shadow=*/100, /*traffic=*/0, never).ok());
@@ -322,7 +322,7 @@ TEST_F(LifecycleTest, AShadowResultIsComparedAndNeverReturned) {
 
 TEST_F(LifecycleTest, AVersionThatFailsTasksIsRolledBackAutomatically) {
   MustInstall(Times("times", 2));
-  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
+  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_LOADED);
   ChangeOptions bake;
   bake.bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
   bake.bake.set_min_tasks(20);
@@ -340,7 +340,7 @@ TEST_F(LifecycleTest, AVersionThatFailsTasksIsRolledBackAutomatically) {
 
 TEST_F(LifecycleTest, ARegressionOnlyWarnsIfSoConfigured) {
   MustInstall(Times("times", 2));
-  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_STAGED);
+  MustInstall(Times("times", 3, kFailsSometimes), v1::VERSION_STATE_LOADED);
   ChangeOptions bake;
   bake.bake.set_action(v1::BakeOptions::ACTION_WARN);
   bake.bake.set_min_tasks(20);

@@ -110,14 +110,14 @@ Changes::Response Changes::Install(uint32_t key, Fault fault, v1::VersionState w
   version.WaitFor(wait_for);
   Response response = absl::UnknownError("");
   for (int i = 0; i < kTries; ++i) {
-    uint64_t staged_revision = 0;
+    uint64_t loaded_revision = 0;
     response = operators_.Install(version, [&](const v1::InstallResponse& progress) {
-      if (progress.state() == v1::VERSION_STATE_STAGED) staged_revision = progress.revision();
+      if (progress.state() == v1::VERSION_STATE_LOADED) loaded_revision = progress.revision();
       if (progress.version() != 0) world_.keys->Set(op_, progress.version(), key);
       return true;
     });
-    if (staged_revision != 0) {
-      world_.events->Add(staged_revision, v1::OperatorEvent::KIND_INSTALLED, op_, 0);
+    if (loaded_revision != 0) {
+      world_.events->Add(loaded_revision, v1::OperatorEvent::KIND_INSTALLED, op_, 0);
     }
     // The engine was lost during the install, or is not running.
     if (response.status().code() != absl::StatusCode::kUnavailable) break;
@@ -128,8 +128,8 @@ Changes::Response Changes::Install(uint32_t key, Fault fault, v1::VersionState w
   return response;
 }
 
-uint32_t Changes::Stage(Fault fault) {
-  const Response response = Install(NextKey(), fault, v1::VERSION_STATE_STAGED);
+uint32_t Changes::Load(Fault fault) {
+  const Response response = Install(NextKey(), fault, v1::VERSION_STATE_LOADED);
   if (!response.ok()) {
     Failed("an install", response.status());
     return 0;
@@ -164,10 +164,10 @@ void Changes::Activate(uint32_t version) {
 
 void Changes::Begin() {
   world_.timeline->MayServe(op_, Timeline::kMissing);
-  Activate(Stage(Fault::kNone));
+  Activate(Load(Fault::kNone));
 }
 
-void Changes::ReplaceVersion() { Activate(Stage(Fault::kNone)); }
+void Changes::ReplaceVersion() { Activate(Load(Fault::kNone)); }
 
 void Changes::InstallActive() {
   // The number of the version is only known after it serves.
@@ -222,7 +222,7 @@ void Changes::StaleRevision() {
 }
 
 void Changes::Trial() {
-  const uint32_t version = Stage(Fault::kNone);
+  const uint32_t version = Load(Fault::kNone);
   if (version == 0) return;
   world_.timeline->MayServe(op_, version);
   for (const double share : {20.0, 0.0}) {
@@ -252,7 +252,7 @@ void Changes::BadInstalls() {
 }
 
 void Changes::WithdrawInstall() {
-  // Uses a new key: a version that is already validated would be staged before the install
+  // Uses a new key: a version that is already validated would be loaded before the install
   // can be withdrawn.
   ++last_key_;
   const auto done = operators_.Install(
@@ -284,7 +284,7 @@ void Changes::FaultInProduction() {
   const std::unique_lock<std::shared_mutex> exclusive(*world_.fault_mutex);
   const Fault fault = random_() % 2 == 0 ? Fault::kFaultsInProduction : Fault::kHangsInProduction;
   const uint32_t before = active_;
-  const uint32_t version = Stage(fault);
+  const uint32_t version = Load(fault);
   if (version == 0 || before == 0) return;
   Activate(version);
   if (active_ != version) return;
@@ -327,7 +327,7 @@ void Changes::Round(bool faults) {
   if (random_() % 2 == 0) {
     steps.push_back([this] {
       Remove();
-      Activate(Stage(Fault::kNone));
+      Activate(Load(Fault::kNone));
     });
   }
   std::shuffle(steps.begin(), steps.end(), random_);

@@ -87,7 +87,7 @@ class Changes {
   // Installs a version. Repeats the install if an engine was lost during it.
   Response Install(uint32_t key, Fault fault, v1::VersionState wait_for);
   // Puts a new version in the standby place. Returns 0 if this failed.
-  uint32_t Stage(Fault fault);
+  uint32_t Load(Fault fault);
   void Activate(uint32_t version);
 
   void ReplaceVersion();

@@ -112,7 +112,7 @@ absl::Status TaskTimeAboveLimit(std::chrono::milliseconds asked, std::chrono::mi
 
 absl::Status InstallWithdrawn() {
   return absl::CancelledError(
-      "the install was withdrawn before it was staged. Fix: none needed if that was intended");
+      "the install was withdrawn before it was loaded. Fix: none needed if that was intended");
 }
 
 absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries) {

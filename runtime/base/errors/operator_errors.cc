@@ -73,7 +73,7 @@ absl::Status NoActiveVersion(const std::string& name, uint32_t standby,
                                          "activate it"));
   }
   return absl::UnavailableError(StrCat("operator '", name, "' has no active version: version ",
-                                       standby, " is staged. Fix: activate it"));
+                                       standby, " is loaded. Fix: activate it"));
 }
 
 absl::Status VersionQuarantined(const std::string& name, uint32_t version,

@@ -22,7 +22,7 @@
 namespace resident {
 namespace {
 
-constexpr std::chrono::milliseconds kStageLimit{30'000};
+constexpr std::chrono::milliseconds kPreloadLimit{30'000};
 // Loading a generation takes far less than a millisecond for each operator.
 constexpr std::chrono::milliseconds kLoadLimit{10'000};
 // For the answer, beside the time that the engine itself was given.
@@ -214,12 +214,12 @@ absl::Status EngineClient::Resume(std::chrono::milliseconds timeout) {
   return Call(std::move(request), timeout).status();
 }
 
-absl::StatusOr<std::vector<OperatorResources>> EngineClient::Stage(const Generation& generation) {
+absl::StatusOr<std::vector<OperatorResources>> EngineClient::Preload(const Generation& generation) {
   internal::EngineRequest request;
   ASSIGN_OR_RETURN(const UniqueFd objects,
-                   PackGeneration(generation, request.mutable_stage()->mutable_generation()));
-  ASSIGN_OR_RETURN(const auto response, Call(std::move(request), kStageLimit, objects.get()));
-  return FromMessage(response.stage().operators());
+                   PackGeneration(generation, request.mutable_preload()->mutable_generation()));
+  ASSIGN_OR_RETURN(const auto response, Call(std::move(request), kPreloadLimit, objects.get()));
+  return FromMessage(response.preload().operators());
 }
 
 absl::StatusOr<SwitchTimes> EngineClient::Switch(uint64_t change, bool launch,

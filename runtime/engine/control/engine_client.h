@@ -96,7 +96,7 @@ class EngineClient {
                                                    std::chrono::milliseconds timeout);
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds timeout);
   absl::Status Resume(std::chrono::milliseconds timeout);
-  absl::StatusOr<std::vector<OperatorResources>> Stage(const Generation& generation);
+  absl::StatusOr<std::vector<OperatorResources>> Preload(const Generation& generation);
   // Blocks for the whole change. Its progress is published in shared memory (SwitchSignals).
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds park_timeout);

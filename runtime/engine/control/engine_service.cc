@@ -37,8 +37,8 @@ std::optional<EngineService::Lane> EngineService::FindLane(const internal::Engin
   switch (request.call_case()) {
     case internal::EngineRequest::kShutdown:
       return std::nullopt;
-    case internal::EngineRequest::kStage:
-      return Lane::kStaging;
+    case internal::EngineRequest::kPreload:
+      return Lane::kPreload;
     case internal::EngineRequest::kMapShared:
     case internal::EngineRequest::kUnmapShared:
       return Lane::kMappings;
@@ -71,8 +71,8 @@ absl::Status EngineService::ServeCall(const internal::EngineRequest& request, in
       ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
       return engine->Resume();
     }
-    case internal::EngineRequest::kStage:
-      return Stage(request.stage(), fd, response->mutable_stage());
+    case internal::EngineRequest::kPreload:
+      return Preload(request.preload(), fd, response->mutable_preload());
     case internal::EngineRequest::kSwitchGeneration:
       return Switch(request.switch_generation(), response->mutable_switch_generation());
     case internal::EngineRequest::kMapShared:
@@ -185,12 +185,12 @@ absl::Status EngineService::Start(const internal::StartRequest& request, int fd,
   return absl::OkStatus();
 }
 
-absl::Status EngineService::Stage(const internal::StageRequest& request, int fd,
-                                  internal::StageResponse* response) {
+absl::Status EngineService::Preload(const internal::PreloadRequest& request, int fd,
+                                    internal::PreloadResponse* response) {
   ASSIGN_OR_RETURN(auto generation, UnpackGeneration(request.generation(), fd));
   ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
-  absl::MutexLock lock(&stage_mu_);
-  ASSIGN_OR_RETURN(const auto operators, engine->Stage(std::move(generation)));
+  absl::MutexLock lock(&preload_mu_);
+  ASSIGN_OR_RETURN(const auto operators, engine->Preload(std::move(generation)));
   *response->mutable_operators() = ToMessage(operators);
   return absl::OkStatus();
 }
@@ -198,7 +198,7 @@ absl::Status EngineService::Stage(const internal::StageRequest& request, int fd,
 absl::Status EngineService::Switch(const internal::SwitchRequest& request,
                                    internal::SwitchResponse* response) {
   ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
-  absl::MutexLock lock(&stage_mu_);
+  absl::MutexLock lock(&preload_mu_);
   ASSIGN_OR_RETURN(const auto times,
                    engine->Switch(request.change(), request.launch(),
                                   std::chrono::nanoseconds(request.park_timeout_ns())));

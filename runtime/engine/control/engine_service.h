@@ -33,7 +33,7 @@ class EngineService {
   // Requests of one lane are served in order, and beside those of the other lanes: staging a
   // generation and pinning a client's memory take long, and a park that is due must not wait for
   // them.
-  enum class Lane : uint8_t { kKernel, kStaging, kMappings };
+  enum class Lane : uint8_t { kKernel, kPreload, kMappings };
   static constexpr size_t kLanes = 3;
 
   // Owns the descriptor of the shared region from now on. `confine` is called once, when the engine
@@ -67,8 +67,8 @@ class EngineService {
                        internal::PrepareResponse* response);
   absl::Status Start(const internal::StartRequest& request, int fd,
                      internal::StartResponse* response);
-  absl::Status Stage(const internal::StageRequest& request, int fd,
-                     internal::StageResponse* response);
+  absl::Status Preload(const internal::PreloadRequest& request, int fd,
+                       internal::PreloadResponse* response);
   absl::Status Switch(const internal::SwitchRequest& request, internal::SwitchResponse* response);
   // `id`: of the request.
   absl::Status MapShared(const internal::MapSharedRequest& request, uint64_t id, int fd,
@@ -88,8 +88,8 @@ class EngineService {
   // Addresses of mappings, by the id of the request. Used by kMappings alone.
   std::map<uint64_t, uint64_t> mapped_;
 
-  // Held by Stage and by Switch.
-  absl::Mutex stage_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  // Held by Preload and by Switch.
+  absl::Mutex preload_mu_ ABSL_ACQUIRED_BEFORE(mu_);
 
   absl::Mutex mu_;
   // Set by Prepare, then never changed.

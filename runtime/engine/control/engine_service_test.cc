@@ -32,9 +32,10 @@ class SlowEngine : public Engine {
   absl::StatusOr<EngineInfo> Start(const EngineOptions&) override { return EngineInfo(); }
   absl::Status AwaitPark(std::chrono::nanoseconds) override { return absl::OkStatus(); }
   absl::Status Resume() override { return absl::OkStatus(); }
-  absl::StatusOr<std::vector<OperatorResources>> Stage(std::shared_ptr<const Generation>) override {
-    staging.Notify();
-    stage_may_end.WaitForNotification();
+  absl::StatusOr<std::vector<OperatorResources>> Preload(
+      std::shared_ptr<const Generation>) override {
+    preloading.Notify();
+    preload_may_end.WaitForNotification();
     return std::vector<OperatorResources>();
   }
   absl::StatusOr<SwitchTimes> Switch(uint64_t, bool, std::chrono::nanoseconds) override {
@@ -53,7 +54,7 @@ class SlowEngine : public Engine {
   absl::Status Health() override { return absl::OkStatus(); }
   milliseconds health_interval() const override { return milliseconds(7); }
 
-  absl::Notification mapping, map_may_end, staging, stage_may_end;
+  absl::Notification mapping, map_may_end, preloading, preload_may_end;
   std::atomic<int> unmapped{0};
 };
 
@@ -107,16 +108,16 @@ TEST(EngineServiceTest, StartsAfterPrepareAndOnce) {
   EXPECT_EQ(plane.service->BeatEvery(), milliseconds(7));
 }
 
-// A park that is due must not wait until a client's memory is pinned or a generation is staged:
+// A park that is due must not wait until a client's memory is pinned or a generation is preloaded:
 // the engine would be taken for one that hangs.
-TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
+TEST(EngineServiceTest, ParksBesideMappingAndPreloading) {
   ControlPlane plane;
   plane.Start();
   const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
   std::thread mapping([&] { EXPECT_TRUE(plane.client->MapShared(object.get(), 4096).ok()); });
   plane.engine->mapping.WaitForNotification();
-  std::thread staging([&] { EXPECT_TRUE(plane.client->Stage(Generation()).ok()); });
-  plane.engine->staging.WaitForNotification();
+  std::thread preloading([&] { EXPECT_TRUE(plane.client->Preload(Generation()).ok()); });
+  plane.engine->preloading.WaitForNotification();
 
   const auto park = plane.client->StartAwaitPark(plane.kTimeout, nullptr);
   EXPECT_TRUE(testing::Eventually([&] { return park->answered(); }));
@@ -124,9 +125,9 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   EXPECT_TRUE(plane.client->Resume(plane.kTimeout).ok());
   EXPECT_TRUE(plane.service->Beat().ok());
 
-  plane.engine->stage_may_end.Notify();
+  plane.engine->preload_may_end.Notify();
   plane.engine->map_may_end.Notify();
-  staging.join();
+  preloading.join();
   mapping.join();
 }
 
@@ -167,9 +168,9 @@ TEST(EngineServiceTest, StartedCallReportsItsAnswer) {
 TEST(EngineServiceTest, CallsThatAreNotAnsweredInTimeExceedTheirDeadline) {
   ControlPlane plane;
   plane.Start();
-  std::thread staging([&] { EXPECT_TRUE(plane.client->Stage(Generation()).ok()); });
-  plane.engine->staging.WaitForNotification();
-  // The switch waits for the generation to be staged, and the others wait for the switch.
+  std::thread preloading([&] { EXPECT_TRUE(plane.client->Preload(Generation()).ok()); });
+  plane.engine->preloading.WaitForNotification();
+  // The switch waits for the generation to be preloaded, and the others wait for the switch.
   const auto change = plane.client->StartSwitch(1, true, plane.kTimeout, nullptr);
   std::atomic<int> answers{0};
   const auto resume = plane.client->StartResume(milliseconds(50), [&answers] { ++answers; });
@@ -177,8 +178,8 @@ TEST(EngineServiceTest, CallsThatAreNotAnsweredInTimeExceedTheirDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(resume->answer().status())) << resume->answer().status();
   EXPECT_EQ(answers, 0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(plane.client->Resume(milliseconds(50))));
-  plane.engine->stage_may_end.Notify();
-  staging.join();
+  plane.engine->preload_may_end.Notify();
+  preloading.join();
   // The late answer is for nobody, and the next call gets its own.
   EXPECT_TRUE(plane.client->Resume(plane.kTimeout).ok());
 }
@@ -186,16 +187,16 @@ TEST(EngineServiceTest, CallsThatAreNotAnsweredInTimeExceedTheirDeadline) {
 TEST(EngineServiceTest, CallsEndWithTheEngine) {
   ControlPlane plane;
   plane.Start();
-  std::thread staging(
-      [&] { EXPECT_TRUE(absl::IsUnavailable(plane.client->Stage(Generation()).status())); });
-  plane.engine->staging.WaitForNotification();
+  std::thread preloading(
+      [&] { EXPECT_TRUE(absl::IsUnavailable(plane.client->Preload(Generation()).status())); });
+  plane.engine->preloading.WaitForNotification();
   std::atomic<int> answers{0};
   const auto change =
       plane.client->StartSwitch(1, true, milliseconds(0), [&answers] { ++answers; });
   // The socket is closed while both calls are served.
   std::thread end([&] { plane.EndEngine(); });
   EXPECT_TRUE(testing::Eventually([&] { return answers == 1; }));
-  staging.join();
+  preloading.join();
   ASSERT_TRUE(change->answered());
   EXPECT_TRUE(absl::IsUnavailable(change->answer().status())) << change->answer().status();
   // Later calls, too.
@@ -203,22 +204,22 @@ TEST(EngineServiceTest, CallsEndWithTheEngine) {
   const auto later = plane.client->StartResume(plane.kTimeout, [&answers] { ++answers; });
   EXPECT_TRUE(later->answered());
   EXPECT_EQ(answers, 2);
-  plane.engine->stage_may_end.Notify();
+  plane.engine->preload_may_end.Notify();
   end.join();
 }
 
 // Requests are sent without waiting, so the largest one must fit into the socket.
-TEST(EngineServiceTest, LargestGenerationIsStaged) {
+TEST(EngineServiceTest, LargestGenerationIsPreloaded) {
   ControlPlane plane;
   plane.Start();
-  plane.engine->stage_may_end.Notify();
+  plane.engine->preload_may_end.Notify();
   Generation generation;
   for (uint32_t slot = 0; slot < kMaxOperatorSlots; ++slot) {
     generation.operators.push_back(
         {slot, std::string(100, 's'), std::make_shared<const std::string>(1000, 'o')});
   }
-  const auto staged = plane.client->Stage(generation);
-  EXPECT_TRUE(staged.ok()) << staged.status();
+  const auto preloaded = plane.client->Preload(generation);
+  EXPECT_TRUE(preloaded.ok()) << preloaded.status();
 }
 
 }  // namespace

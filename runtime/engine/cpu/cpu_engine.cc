@@ -154,13 +154,13 @@ absl::Status CpuEngine::Resume() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Stage(
+absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Preload(
     std::shared_ptr<const Generation> generation) {
   std::shared_ptr<const CpuGeneration> replaced;  // Closed without the lock.
   ASSIGN_OR_RETURN(auto loaded,
                    CpuGeneration::Load(*generation, options_.test_operators, generation_.get()));
-  absl::MutexLock lock(&staged_mu_);
-  replaced = std::exchange(staged_, std::move(loaded));
+  absl::MutexLock lock(&preloaded_mu_);
+  replaced = std::exchange(preloaded_, std::move(loaded));
   return std::vector<OperatorResources>();
 }
 
@@ -169,10 +169,10 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   using Clock = std::chrono::steady_clock;
   std::shared_ptr<const CpuGeneration> next;
   {
-    absl::MutexLock lock(&staged_mu_);
-    next = staged_;
+    absl::MutexLock lock(&preloaded_mu_);
+    next = preloaded_;
   }
-  if (next == nullptr) return absl::FailedPreconditionError("no generation is staged");
+  if (next == nullptr) return absl::FailedPreconditionError("no generation is preloaded");
   SwitchSignals signals(region_->control());
   const auto called = Clock::now();
   auto held = called;
@@ -194,8 +194,8 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   const auto parked = Clock::now();
   times.park = parked - held;
   {
-    absl::MutexLock lock(&staged_mu_);
-    if (staged_ == next) staged_ = nullptr;
+    absl::MutexLock lock(&preloaded_mu_);
+    if (preloaded_ == next) preloaded_ = nullptr;
   }
   const std::shared_ptr<const CpuGeneration> former = std::exchange(generation_, next);
   const auto loaded = Clock::now();

@@ -39,7 +39,7 @@ class CpuEngine : public Engine {
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
-  absl::StatusOr<std::vector<OperatorResources>> Stage(
+  absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) override;
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds most) override;
@@ -98,8 +98,8 @@ class CpuEngine : public Engine {
 
   // The present generation; changed while no worker runs, so that workers read it freely.
   std::shared_ptr<const CpuGeneration> generation_;
-  absl::Mutex staged_mu_;
-  std::shared_ptr<const CpuGeneration> staged_ ABSL_GUARDED_BY(staged_mu_);
+  absl::Mutex preloaded_mu_;
+  std::shared_ptr<const CpuGeneration> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
 
   absl::Mutex mapped_mu_;
   std::vector<std::pair<uint64_t, uint64_t>> mapped_

@@ -157,10 +157,10 @@ absl::Status CudaEngine::LoadKernel() {
 
 absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generation) const {
   RETURN_IF_ERROR(CheckGeneration(generation));
-  Staged staged{generation, builtin_};
+  Staged preloaded{generation, builtin_};
   // Operators of one object: it is read once.
   std::map<const std::string*, std::map<std::string, FunctionResources>> read;
-  for (GenerationOperator& added : staged.generation.operators) {
+  for (GenerationOperator& added : preloaded.generation.operators) {
     const auto bad = [&](absl::string_view why, absl::string_view fix) {
       return absl::InvalidArgumentError(absl::StrCat("generation ", generation.number, ": ",
                                                      added.symbol, " of slot ", added.slot, " ",
@@ -184,12 +184,12 @@ absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generat
                               "; the kernel has ", registers_),
                  "compile it for at most as many");
     }
-    staged.resources.push_back(ResourcesOf(added.slot, function->second));
+    preloaded.resources.push_back(ResourcesOf(added.slot, function->second));
     for (const auto& [object, module] : modules_) {
       if (*object == *added.object) added.object = module.object;
     }
   }
-  return staged;
+  return preloaded;
 }
 
 absl::StatusOr<uint64_t> CudaEngine::ReadEntry(Module* module, const std::string& symbol) {
@@ -240,8 +240,8 @@ absl::Status CudaEngine::Unload(const Modules& modules) {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::Load(Staged staged) {
-  const Generation& next = staged.generation;
+absl::Status CudaEngine::Load(Staged preloaded) {
+  const Generation& next = preloaded.generation;
   Modules added;
   absl::Status status = LoadModules(next, &added);
   if (status.ok()) status = WriteTable(next, &added);
@@ -471,13 +471,13 @@ absl::Status CudaEngine::Resume() {
   return Launch();
 }
 
-absl::StatusOr<std::vector<OperatorResources>> CudaEngine::Stage(
+absl::StatusOr<std::vector<OperatorResources>> CudaEngine::Preload(
     std::shared_ptr<const Generation> generation) {
-  auto staged = Inspect(*generation);
-  RETURN_IF_ERROR(staged.status());
-  std::vector<OperatorResources> resources = staged->resources;
-  absl::MutexLock lock(&staged_mu_);
-  staged_ = *std::move(staged);
+  auto preloaded = Inspect(*generation);
+  RETURN_IF_ERROR(preloaded.status());
+  std::vector<OperatorResources> resources = preloaded->resources;
+  absl::MutexLock lock(&preloaded_mu_);
+  preloaded_ = *std::move(preloaded);
   return resources;
 }
 
@@ -491,8 +491,8 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
     resident = resident_;
   }
   {
-    absl::MutexLock lock(&staged_mu_);
-    if (!staged_) return absl::FailedPreconditionError("no generation is staged");
+    absl::MutexLock lock(&preloaded_mu_);
+    if (!preloaded_) return absl::FailedPreconditionError("no generation is preloaded");
   }
   SwitchSignals signals(region_->control());
   SwitchTimes times;
@@ -513,8 +513,8 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
   times.park = parked - held;
   std::optional<Staged> next;
   {
-    absl::MutexLock lock(&staged_mu_);
-    next = std::exchange(staged_, std::nullopt);
+    absl::MutexLock lock(&preloaded_mu_);
+    next = std::exchange(preloaded_, std::nullopt);
   }
   // Memory that a client has let go stays for the next park: it may be large, and this is
   // the pause.

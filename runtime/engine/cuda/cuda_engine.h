@@ -13,7 +13,7 @@
 // the kernel is parked.
 //
 // Thread safety: as Engine. What a call beside the others shares with them is guarded by
-// staged_mu_ and by mappings_mu_; the latter is held while the kernel is launched, so that
+// preloaded_mu_ and by mappings_mu_; the latter is held while the kernel is launched, so that
 // nothing is unregistered behind a kernel's back.
 #ifndef RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_ENGINE_H_
@@ -46,7 +46,7 @@ class CudaEngine : public Engine {
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
   absl::Status AwaitPark(std::chrono::nanoseconds most) override;
   absl::Status Resume() override;
-  absl::StatusOr<std::vector<OperatorResources>> Stage(
+  absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) override;
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds most) override;
@@ -79,7 +79,7 @@ class CudaEngine : public Engine {
   absl::StatusOr<Staged> Inspect(const Generation& generation) const;
   // Loads what is new, and has the table name the generation's operators. If it fails, the
   // former generation is as it was. REQUIRES: no kernel on the device.
-  absl::Status Load(Staged staged);
+  absl::Status Load(Staged preloaded);
   absl::Status LoadModules(const Generation& generation, Modules* added);
   absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
   absl::Status WriteTable(const Generation& generation, Modules* added);
@@ -128,8 +128,8 @@ class CudaEngine : public Engine {
   uint32_t blocks_ = 0;
   uint32_t compute_threads_ = 0;  // Of a block, beside its control warp.
   KernelParameters parameters_{};
-  absl::Mutex staged_mu_;
-  std::optional<Staged> staged_ ABSL_GUARDED_BY(staged_mu_);
+  absl::Mutex preloaded_mu_;
+  std::optional<Staged> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
   absl::Mutex mappings_mu_;
   bool resident_ ABSL_GUARDED_BY(mappings_mu_) = false;
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.

@@ -55,7 +55,7 @@ absl::Status InstallRun::RunSteps() {
   if (!status.ok()) return status;
   trying_ = false;
   if (request_.wait_for == VersionState::kValidated) return absl::OkStatus();
-  if (status = CheckWithdrawn(); status.ok()) status = Stage();
+  if (status = CheckWithdrawn(); status.ok()) status = Load();
   if (status.ok() && request_.wait_for == VersionState::kActive) status = Activate();
   return status;
 }
@@ -172,7 +172,7 @@ absl::Status InstallRun::Validate() {
   return absl::OkStatus();
 }
 
-absl::Status InstallRun::Stage() {
+absl::Status InstallRun::Load() {
   Registry& registry = *manager_.sources_.registry;
   ASSIGN_OR_RETURN(
       auto reserved,
@@ -180,19 +180,18 @@ absl::Status InstallRun::Stage() {
                        absl::Now() + absl::FromChrono(manager_.options_.park_deadline)));
   reserved->payload = built_.payload;
   if (request_.kind != OperatorKind::kBytecode) {
-    RETURN_IF_ERROR(manager_.stager_.Stage(reserved));
+    RETURN_IF_ERROR(manager_.loader_.Load(reserved));
   }
   StateStore::Origin origin{.actor = request_.actor};
   RETURN_IF_ERROR(KeepContent(&origin.content));
-  ASSIGN_OR_RETURN(
-      auto change,
-      registry.Stage(std::move(reserved), expected_, [&](const RegistryChange& staged) {
-        return manager_.sources_.state->Append(staged, origin);
-      }));
+  ASSIGN_OR_RETURN(auto change,
+                   registry.Load(std::move(reserved), expected_, [&](const RegistryChange& loaded) {
+                     return manager_.sources_.state->Append(loaded, origin);
+                   }));
   expected_ = change.revision;
   version_ = change.version;
   RETURN_IF_ERROR(manager_.sources_.state->Sync());
-  Report({.state = VersionState::kStaged, .version = version_, .revision = expected_});
+  Report({.state = VersionState::kLoaded, .version = version_, .revision = expected_});
   return absl::OkStatus();
 }
 

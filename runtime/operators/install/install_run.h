@@ -1,10 +1,10 @@
 // InstallRun: one install, from the request to the version in its slot.
 //
-//   Prepare ─▶ Compile ─▶ (inspected) ─▶ Validation ─▶ Stage ─▶ Activate
+//   Prepare ─▶ Compile ─▶ (inspected) ─▶ Validation ─▶ Load ─▶ Activate
 //      │          │                         │         │
 //      └──────────┴───────── rejected ◀─────┴─────────┘
 //
-// Bytecode has neither a unit nor a slot: it is checked, run on the host, and staged
+// Bytecode has neither a unit nor a slot: it is checked, run on the host, and loaded
 // without a generation.
 //
 // Thread safety: an object belongs to one thread.
@@ -43,7 +43,7 @@ class InstallRun {
   absl::Status RunBytecode();
   absl::Status Compile();
   absl::Status Validate();
-  absl::Status Stage();
+  absl::Status Load();
   // Stores what the version was built from, so that a restarted daemon can build it.
   absl::Status KeepContent(VersionContent* content) const;
   absl::Status Activate();

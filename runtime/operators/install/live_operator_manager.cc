@@ -19,7 +19,7 @@ namespace {
 // The actor of changes that the daemon makes itself.
 constexpr char kDaemon[] = "residentd";
 
-std::vector<VersionBuilder::Member> MakeMembers(const GenerationStager::Versions& versions) {
+std::vector<VersionBuilder::Member> MakeMembers(const GenerationLoader::Versions& versions) {
   std::vector<VersionBuilder::Member> members;
   for (const auto& version : versions) {
     members.push_back(
@@ -41,17 +41,17 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
       sources_(sources),
       builder_(sources.compiler, sources.devices),
       bakes_([this](const BakeWatcher::Regression& regression) { OnRegression(regression); }),
-      stager_(
+      loader_(
           {.park_deadline = options.park_deadline, .last_number = sources.state->generation()},
           sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
-                 const GenerationStager::Versions& versions) {
+                 const GenerationLoader::Versions& versions) {
             return VersionBuilder::MakeGeneration(VersionBuilder::TargetOf(device), number,
                                                   MakeMembers(versions));
           },
-          [this](uint64_t number, const GenerationStager::Versions& staged,
-                 const GenerationStager::Versions& members) {
-            RecordGeneration(number, staged.size(), members.size());
+          [this](uint64_t number, const GenerationLoader::Versions& loaded,
+                 const GenerationLoader::Versions& members) {
+            RecordGeneration(number, loaded.size(), members.size());
           }) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
@@ -63,7 +63,7 @@ absl::Status LiveOperatorManager::Install(
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& request) {
-  absl::StatusOr<GenerationStager::Kept> kept;
+  absl::StatusOr<GenerationLoader::Kept> kept;
   if (request.force) kept = ReloadStandby(request);
   if (request.force && !kept.ok()) return kept.status();
   const auto began = std::chrono::steady_clock::now();
@@ -74,23 +74,23 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
   return Finish(began, change);
 }
 
-absl::StatusOr<GenerationStager::Kept> LiveOperatorManager::ReloadStandby(
+absl::StatusOr<GenerationLoader::Kept> LiveOperatorManager::ReloadStandby(
     const SwitchRequest& request) {
   ASSIGN_OR_RETURN(const auto view, sources_.registry->Describe(request.name));
   if (request.expected_revision.value_or(view.revision) != view.revision) {
     return errors::StaleRevision(request.name, *request.expected_revision, view.revision);
   }
   // The registry refuses a version that cannot be activated.
-  GenerationStager::Kept nothing;
+  GenerationLoader::Kept nothing;
   const VersionView* found =
       view.Find(request.version == 0 ? view.standby_version : request.version);
   if (found == nullptr || found->slot == kNoSlot) return nothing;
   const std::shared_ptr<const OperatorVersion> held = sources_.registry->FindBySlot(found->slot);
   if (held == nullptr || held->state.load() == VersionState::kValidated) return nothing;
   // Kept before Contains is checked, so that no round removes it after the check.
-  GenerationStager::Kept kept = stager_.Keep(held);
-  if (!stager_.Contains(*held)) {
-    RETURN_IF_ERROR(stager_.Stage(held));
+  GenerationLoader::Kept kept = loader_.Keep(held);
+  if (!loader_.Contains(*held)) {
+    RETURN_IF_ERROR(loader_.Load(held));
   }
   return kept;
 }
@@ -147,15 +147,15 @@ void LiveOperatorManager::RecordEvent(OperatorEvent event) {
   sources_.state->AppendEvent(std::move(event)).IgnoreError();
 }
 
-void LiveOperatorManager::RecordGeneration(uint64_t number, uint64_t staged, uint64_t members) {
+void LiveOperatorManager::RecordGeneration(uint64_t number, uint64_t loaded, uint64_t members) {
   OperatorEvent event;
   event.kind = EventKind::kGeneration;
   event.actor = kDaemon;
   event.generation = number;
   // No version was added: this is the generation that a start restores.
-  const uint64_t count = staged == 0 ? members : staged;
+  const uint64_t count = loaded == 0 ? members : loaded;
   event.message = absl::StrCat(count, count == 1 ? " version" : " versions",
-                               staged == 0 ? " restored" : " added");
+                               loaded == 0 ? " restored" : " added");
   RecordEvent(std::move(event));
 }
 
@@ -294,7 +294,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
     }
   }
   sources_.state->Sync().IgnoreError();  // The store logs the error and retries.
-  return stager_.Replacement(device);
+  return loader_.Replacement(device);
 }
 
 // --- Events -------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 //   InstallRun         one install: the steps, in order
 //   VersionBuilder     compile and inspect, for every target of the devices
 //   VersionValidation  runs the examples on temporary engines
-//   GenerationStager   loads versions into the kernels of all devices
+//   GenerationLoader   loads versions into the kernels of all devices
 //   BakeWatcher        evaluates versions that have just begun to serve
 //
 // Order of a change: it is appended to the state store, made in the registry, where the
@@ -24,7 +24,7 @@
 
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
-#include "runtime/operators/install/generation_stager.h"
+#include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/shadow_tally.h"
 #include "runtime/operators/install/validation_verdicts.h"
@@ -91,7 +91,7 @@ class LiveOperatorManager final : public OperatorManager {
   void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) override;
 
   // Cancels installs that wait for a device. Call it before the devices are shut down.
-  void Stop() { stager_.Stop(); }
+  void Stop() { loader_.Stop(); }
 
   // An engine was lost: quarantines the version that caused it, if there is one. Returns
   // the generation that the next engine starts with; null: the current one. For
@@ -116,10 +116,10 @@ class LiveOperatorManager final : public OperatorManager {
                                                           const StoredVersion& stored,
                                                           std::string* why);
   // Loads the standby's code into the kernels again, if a quarantine removed it; it stays
-  // there for as long as the returned object exists. Waits for a round of the stager.
+  // there for as long as the returned object exists. Waits for a round of the loader.
   // ABORTED, without waiting, if the request is stale.
-  absl::StatusOr<GenerationStager::Kept> ReloadStandby(const SwitchRequest& request);
-  void RecordGeneration(uint64_t number, uint64_t staged, uint64_t members);
+  absl::StatusOr<GenerationLoader::Kept> ReloadStandby(const SwitchRequest& request);
+  void RecordGeneration(uint64_t number, uint64_t loaded, uint64_t members);
 
   const Options options_;
   const Sources sources_;
@@ -129,7 +129,7 @@ class LiveOperatorManager final : public OperatorManager {
 
   // Last: their threads call into this object.
   BakeWatcher bakes_;
-  GenerationStager stager_;
+  GenerationLoader loader_;
 };
 
 }  // namespace resident

@@ -40,10 +40,10 @@ class LiveOperatorManagerTest : public ::testing::Test {
         request, [](const InstallProgress&) {}, [] { return false; });
     ASSERT_TRUE(installed.ok()) << installed;
   }
-  // Installs version 1 (active) and version 2 (staged).
+  // Installs version 1 (active) and version 2 (loaded).
   void InstallTwo(const std::string& name) {
     Install(name, VersionState::kActive);
-    Install(name, VersionState::kStaged);
+    Install(name, VersionState::kLoaded);
   }
   // Records shadow comparisons of version 2.
   void Compare(const std::string& name, uint64_t tasks, uint64_t mismatches) {
@@ -77,7 +77,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
     const Registry::Commit commit = [this](const RegistryChange& change) {
       return state_->Append(change, {});
     };
-    EXPECT_TRUE(registry_->Stage(std::move(version), std::nullopt, commit).ok());
+    EXPECT_TRUE(registry_->Load(std::move(version), std::nullopt, commit).ok());
     EXPECT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit).ok());
     return slot;
   }

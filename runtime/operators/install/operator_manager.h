@@ -1,6 +1,6 @@
 // OperatorManager: the interface for all changes of operators.
 //
-//   Install   compile → inspect → validation → stage (a new generation) → activate, if requested
+//   Install   compile → inspect → validation → load (a new generation) → activate, if requested
 //   Activate, Rollback, Promote   a change of the registry: no engine is involved
 //   Remove    a change of the registry; the last task ends later
 //   automatic: quarantine after a fault, rollback after a regression, shadow comparison
@@ -61,16 +61,16 @@ struct InstallRequest {
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
   std::optional<uint64_t> expected_revision;
-  // kValidated, kStaged or kActive.
-  VersionState wait_for = VersionState::kStaged;
+  // kValidated, kLoaded or kActive.
+  VersionState wait_for = VersionState::kLoaded;
   std::string actor;
 };
 
 // A state that an install has reached.
 struct InstallProgress {
   VersionState state = VersionState::kSubmitted;
-  uint32_t version = 0;   // From kStaged on.
-  uint64_t revision = 0;  // Also from kStaged on.
+  uint32_t version = 0;   // From kLoaded on.
+  uint64_t revision = 0;  // Also from kLoaded on.
   std::chrono::nanoseconds duration{0};
   std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps = {};
   bool cached = false;
@@ -126,9 +126,9 @@ class OperatorManager {
   virtual ~OperatorManager() = default;
 
   // `progress` is called on the calling thread, for each state from COMPILED to
-  // request.wait_for, or REJECTED. `withdrawn` is polled until the version is staged, from
+  // request.wait_for, or REJECTED. `withdrawn` is polled until the version is loaded, from
   // any thread: once it returns true, compilers and validations are ended, nothing is
-  // staged and the call returns CANCELLED. Errors: see the documentation of
+  // loaded and the call returns CANCELLED. Errors: see the documentation of
   // Operators.Install.
   virtual absl::Status Install(const InstallRequest& request,
                                const std::function<void(const InstallProgress&)>& progress,

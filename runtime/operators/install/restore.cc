@@ -41,7 +41,7 @@ absl::Status LiveOperatorManager::Restore(std::vector<std::string>* warnings) {
       sources_.registry->RestoreRemoved(stored.name, stored.last_version);
     }
   }
-  return any ? stager_.Reload() : absl::OkStatus();
+  return any ? loader_.Reload() : absl::OkStatus();
 }
 
 std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(

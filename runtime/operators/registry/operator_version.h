@@ -69,7 +69,7 @@ class OperatorVersion {
   OperatorVersion& operator=(const OperatorVersion&) = delete;
 
   std::shared_ptr<const Operator> op;
-  // 0 until it is staged.
+  // 0 until it is loaded.
   uint32_t version = 0;
   uint32_t slot = kNoSlot;
   bool builtin = false;
@@ -79,7 +79,7 @@ class OperatorVersion {
   bool trusted = false;
   VersionSpec spec;
   SplitRule split;
-  VersionStats stats;  // Empty until it is staged.
+  VersionStats stats;  // Empty until it is loaded.
   std::shared_ptr<const VersionPayload> payload;
   // For listings only; running a task does not read it.
   mutable std::atomic<VersionState> state{VersionState::kValidated};

@@ -13,7 +13,7 @@ namespace resident {
 
 struct VersionView {
   uint32_t version = 0;
-  VersionState state = VersionState::kStaged;
+  VersionState state = VersionState::kLoaded;
   uint32_t slot = kNoSlot;  // kNoSlot: bytecode, or not in the kernel.
   bool builtin = false;
   VersionSpec spec;

@@ -6,19 +6,19 @@
 // or the disk.
 //
 // Built-in operator i has slot 2 * i, and test operators follow; they never change. An
-// installed operator has at most two versions in slots: one active, one standby (staged,
+// installed operator has at most two versions in slots: one active, one standby (loaded,
 // previous, or quarantined).
 //
-//            Stage            Activate              Rollback
-//   reserved ─────▶ staged ─────────────▶ active ─────────────▶ staged
+//            Load            Activate              Rollback
+//   reserved ─────▶ loaded ─────────────▶ active ─────────────▶ loaded
 //                     │  ▲ Activate of another │
 //                     │  └──── previous ◀──────┘
 //                     │             │
-//                     ▼             ▼          Quarantine: of active, previous, staged
-//                  retired: Stage of another version, Retire, Remove
+//                     ▼             ▼          Quarantine: of active, previous, loaded
+//                  retired: Load of another version, Retire, Remove
 //
 // The caller of the changes (one OperatorManager) adds a version in two steps: Reserve
-// assigns a slot, which no task can name yet; once the engines have loaded it, Stage
+// assigns a slot, which no task can name yet; once the engines have loaded it, Load
 // publishes it. Every change is passed to `commit` before it becomes visible; if `commit`
 // fails, the change is not made (except for Quarantine, which is committed again before the
 // next change). `commit` returns the change's revision. It runs while the change lock is
@@ -128,7 +128,7 @@ class Registry {
   // The version that holds this slot, even if it was removed from service and is still
   // pinned; null if there is none.
   std::shared_ptr<const OperatorVersion> FindBySlot(uint32_t slot) const;
-  // All versions that hold slots: built-in, reserved, staged, active, ..., and removed from
+  // All versions that hold slots: built-in, reserved, loaded, active, ..., and removed from
   // service but still pinned (kRetired). A generation must have the code of each of them,
   // unless it is reserved by another install or quarantined, since queued tasks may name
   // it.
@@ -153,14 +153,14 @@ class Registry {
   absl::Status CheckInstall(const std::string& name, const VersionSpec& spec,
                             std::optional<uint64_t> expected) const;
   // Returns a version with its own slot (bytecode: without one), after CheckInstall. The
-  // caller passes it to Stage or drops it. DEADLINE_EXCEEDED: no slot became free.
+  // caller passes it to Load or drops it. DEADLINE_EXCEEDED: no slot became free.
   absl::StatusOr<std::shared_ptr<OperatorVersion>> Reserve(const std::string& name,
                                                            const VersionSpec& spec,
                                                            std::optional<uint64_t> expected,
                                                            absl::Time deadline);
   // Makes the reserved version the operator's standby. The previous standby is retired.
-  absl::StatusOr<RegistryChange> Stage(std::shared_ptr<OperatorVersion> reserved,
-                                       std::optional<uint64_t> expected, const Commit& commit);
+  absl::StatusOr<RegistryChange> Load(std::shared_ptr<OperatorVersion> reserved,
+                                      std::optional<uint64_t> expected, const Commit& commit);
 
   // Makes the version (0: the standby) active; the active version becomes the previous one.
   // Ends a trial. FAILED_PRECONDITION: there is no standby; the version is active already;
@@ -168,8 +168,8 @@ class Registry {
   absl::StatusOr<RegistryChange> Activate(const std::string& name, uint32_t version,
                                           std::optional<uint64_t> expected, bool force,
                                           const Commit& commit);
-  // Makes the previous version active, and the active one staged: a second Rollback does
-  // not reverse this. During a trial of a staged version it only ends the trial.
+  // Makes the previous version active, and the active one loaded: a second Rollback does
+  // not reverse this. During a trial of a loaded version it only ends the trial.
   // FAILED_PRECONDITION: there is no previous version; it is quarantined.
   absl::StatusOr<RegistryChange> Rollback(const std::string& name, std::optional<uint64_t> expected,
                                           const Commit& commit);
@@ -199,7 +199,7 @@ class Registry {
   // A version as it was stored; retired versions have only what listings show.
   struct RestoredVersion {
     uint32_t version = 0;
-    VersionState state = VersionState::kStaged;
+    VersionState state = VersionState::kLoaded;
     uint32_t slot = kNoSlot;  // This slot if it is free, otherwise another.
     VersionSpec spec = {};
     // kQuarantined: whether it still is the standby.

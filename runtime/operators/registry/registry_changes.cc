@@ -102,9 +102,9 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::Reserve(const std::st
   return version;
 }
 
-absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> reserved,
-                                               std::optional<uint64_t> expected,
-                                               const Commit& commit) {
+absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> reserved,
+                                              std::optional<uint64_t> expected,
+                                              const Commit& commit) {
   const std::string name = reserved->op->name();
   absl::MutexLock change_lock(&change_mu_);
   RETURN_IF_ERROR(CheckInstallLocked(name, reserved->spec, expected));
@@ -145,7 +145,7 @@ absl::StatusOr<RegistryChange> Registry::Stage(std::shared_ptr<OperatorVersion> 
   change.spec = nullptr;
   entry->last_version = reserved->version;
   entry->revision.store(revision, std::memory_order_release);
-  reserved->state = VersionState::kStaged;
+  reserved->state = VersionState::kLoaded;
   auto next = std::make_unique<Serving>();
   next->active = now.active;
   next->standby = std::move(reserved);
@@ -300,7 +300,7 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   if (!done.ok() || trial) return done;
   standby->state.store(VersionState::kActive, std::memory_order_relaxed);
-  active->state.store(VersionState::kStaged, std::memory_order_relaxed);
+  active->state.store(VersionState::kLoaded, std::memory_order_relaxed);
   return done;
 }
 
@@ -440,7 +440,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     entry->last_version = std::max(entry->last_version, restored.version);
 
     const bool active = restored.state == VersionState::kActive;
-    const bool standby = restored.state == VersionState::kStaged ||
+    const bool standby = restored.state == VersionState::kLoaded ||
                          restored.state == VersionState::kPrevious ||
                          (restored.state == VersionState::kQuarantined && restored.in_slot);
     auto version = std::make_shared<OperatorVersion>();

@@ -120,15 +120,15 @@ class RegistryTest : public testing::Test {
     };
   }
 
-  // Installs a version and leaves it staged.
-  absl::StatusOr<RegistryChange> TryStage(const std::string& name, const VersionSpec& spec,
-                                          std::optional<uint64_t> expected = std::nullopt) {
+  // Installs a version and leaves it loaded.
+  absl::StatusOr<RegistryChange> TryLoad(const std::string& name, const VersionSpec& spec,
+                                         std::optional<uint64_t> expected = std::nullopt) {
     ASSIGN_OR_RETURN(auto reserved,
                      registry_->Reserve(name, spec, expected, absl::Now() + absl::Seconds(60)));
-    return registry_->Stage(std::move(reserved), expected, commit_);
+    return registry_->Load(std::move(reserved), expected, commit_);
   }
-  RegistryChange Stage(const std::string& name, const VersionSpec& spec = Spec()) {
-    auto change = TryStage(name, spec);
+  RegistryChange Load(const std::string& name, const VersionSpec& spec = Spec()) {
+    auto change = TryLoad(name, spec);
     EXPECT_TRUE(change.ok()) << change.status();
     return change.ok() ? *change : RegistryChange();
   }
@@ -140,7 +140,7 @@ class RegistryTest : public testing::Test {
   // Installs versions 1 (previous) and 2 (active).
   void InstallTwo(const std::string& name) {
     for (int i = 0; i < 2; ++i) {
-      Stage(name);
+      Load(name);
       Activate(name);
     }
   }
@@ -164,15 +164,15 @@ class RegistryTest : public testing::Test {
   Registry::Commit commit_;
 };
 
-TEST_F(RegistryTest, AStagedVersionDoesNotServeUntilItIsActivated) {
-  const RegistryChange staged = Stage("swish");
-  EXPECT_EQ(staged.version, 1u);
-  EXPECT_EQ(staged.active_version, 0u);
-  EXPECT_EQ(staged.revision, 101u);
+TEST_F(RegistryTest, ALoadedVersionDoesNotServeUntilItIsActivated) {
+  const RegistryChange loaded = Load("swish");
+  EXPECT_EQ(loaded.version, 1u);
+  EXPECT_EQ(loaded.active_version, 0u);
+  EXPECT_EQ(loaded.revision, 101u);
   const absl::Status none = registry_->Resolve("swish", 0).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(none.message(),
-            "operator 'swish' has no active version: version 1 is staged. Fix: activate it");
+            "operator 'swish' has no active version: version 1 is loaded. Fix: activate it");
   EXPECT_EQ(registry_->Resolve("swish", 1)->version->version, 1u);
   const RegistryChange active = Activate("swish");
   EXPECT_EQ(active.version, 1u);
@@ -183,11 +183,11 @@ TEST_F(RegistryTest, AStagedVersionDoesNotServeUntilItIsActivated) {
 }
 
 TEST_F(RegistryTest, AChangeThatTheJournalRefusedIsNotVisible) {
-  Stage("swish");
+  Load("swish");
   journal_ = absl::InternalError("disk full");
   EXPECT_EQ(ActivateCode("swish", 0), absl::StatusCode::kInternal);
   EXPECT_EQ(Serves("swish"), 0u);
-  EXPECT_EQ(TryStage("other", Spec()).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(TryLoad("other", Spec()).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(registry_->Describe("other").status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
   EXPECT_TRUE(registry_->Describe("swish").ok());
@@ -212,16 +212,16 @@ TEST_F(RegistryTest, AQuarantineThatTheJournalRefusedIsCommittedBeforeTheNextCha
   ASSERT_TRUE(registry_->Quarantine("other", 2, "stored to null", commit_).ok());
   const uint64_t before = registry_->Revision("swish");
   EXPECT_EQ(ActivateCode("swish", 2), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(TryStage("third", Spec()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(TryLoad("third", Spec()).status().code(), absl::StatusCode::kUnavailable);
   kinds_.clear();
   journal_ = absl::OkStatus();
-  Stage("third");
+  Load("third");
   EXPECT_EQ(kinds_, (std::vector<EventKind>{EventKind::kQuarantined, EventKind::kQuarantined,
                                             EventKind::kInstalled}));
   EXPECT_GT(registry_->Revision("swish"), before);
   EXPECT_LT(registry_->Revision("swish"), registry_->Revision("other"));
   // Each of them is committed only once.
-  Stage("swish");
+  Load("swish");
   EXPECT_EQ(kinds_.size(), 4u);
 }
 
@@ -243,7 +243,7 @@ TEST_F(RegistryTest, ASecondRollbackDoesNotReverseTheFirst) {
 }
 
 TEST_F(RegistryTest, AStaleRevisionIsAbortedAndBothAreReported) {
-  const RegistryChange first = Stage("swish");
+  const RegistryChange first = Load("swish");
   Activate("swish");
   const auto stale = registry_->Activate("swish", 0, first.revision, false, commit_);
   EXPECT_EQ(stale.status().code(), absl::StatusCode::kAborted);
@@ -251,27 +251,27 @@ TEST_F(RegistryTest, AStaleRevisionIsAbortedAndBothAreReported) {
       stale.status().message(),
       "operator 'swish' was expected at revision 101 and it is at revision 102: another "
       "caller has changed it. Fix: read its state again, then repeat the call with its revision");
-  EXPECT_EQ(TryStage("swish", Spec(), first.revision).status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(TryStage("swish", Spec(), 0).status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(TryStage("new", Spec(), 7).status().code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(TryStage("new", Spec(), 0).ok());
+  EXPECT_EQ(TryLoad("swish", Spec(), first.revision).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(TryLoad("swish", Spec(), 0).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(TryLoad("new", Spec(), 7).status().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(TryLoad("new", Spec(), 0).ok());
 }
 
 TEST_F(RegistryTest, OneOfTwoConcurrentInstallsIsAborted) {
-  const uint64_t revision = Stage("swish").revision;
+  const uint64_t revision = Load("swish").revision;
   const absl::Time soon = absl::Now() + absl::Seconds(60);
   auto a = *registry_->Reserve("swish", Spec(), revision, soon);
   auto b = *registry_->Reserve("swish", Spec(), revision, soon);
   EXPECT_NE(a->slot, b->slot);
-  EXPECT_TRUE(registry_->Stage(a, revision, commit_).ok());
-  EXPECT_EQ(registry_->Stage(b, revision, commit_).status().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(registry_->Load(a, revision, commit_).ok());
+  EXPECT_EQ(registry_->Load(b, revision, commit_).status().code(), absl::StatusCode::kAborted);
   // The aborted install did not consume a version number.
-  EXPECT_EQ(StateOf("swish", 2), VersionState::kStaged);
-  EXPECT_EQ(Stage("swish").version, 3u);
+  EXPECT_EQ(StateOf("swish", 2), VersionState::kLoaded);
+  EXPECT_EQ(Load("swish").version, 3u);
 }
 
 TEST_F(RegistryTest, NamesAreChecked) {
-  const auto code = [&](const std::string& name) { return TryStage(name, Spec()).status().code(); };
+  const auto code = [&](const std::string& name) { return TryLoad(name, Spec()).status().code(); };
   EXPECT_EQ(code(""), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("1st"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("a/b"), absl::StatusCode::kInvalidArgument);
@@ -279,23 +279,22 @@ TEST_F(RegistryTest, NamesAreChecked) {
   EXPECT_EQ(code("add"), absl::StatusCode::kAlreadyExists);
   // Also reserved if they are not registered: the daemon may later be started with them.
   EXPECT_EQ(code("test.spin"), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(TryStage(std::string(64, 'a'), Spec()).ok());
-  EXPECT_TRUE(TryStage("a-b.C_9", Spec()).ok());
+  EXPECT_TRUE(TryLoad(std::string(64, 'a'), Spec()).ok());
+  EXPECT_TRUE(TryLoad("a-b.C_9", Spec()).ok());
 }
 
 TEST_F(RegistryTest, VersionsOfAnOperatorHaveOneSignature) {
-  Stage("swish");
+  Load("swish");
   // The same types with other dimension names.
-  EXPECT_TRUE(TryStage("swish", Spec("x: in f32[*T], out: out f32[*T]")).ok());
+  EXPECT_TRUE(TryLoad("swish", Spec("x: in f32[*T], out: out f32[*T]")).ok());
   const absl::Status other =
-      TryStage("swish", Spec("x: in f32[*S], y: in f32[*S], out: out f32[*S]")).status();
+      TryLoad("swish", Spec("x: in f32[*S], y: in f32[*S], out: out f32[*S]")).status();
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(other.message().find(kSignature), std::string::npos);
-  EXPECT_EQ(TryStage("swish", Spec("x: in f16[*S], out: out f32[*S]")).status().code(),
+  EXPECT_EQ(TryLoad("swish", Spec("x: in f16[*S], out: out f32[*S]")).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(TryStage("swish", Spec("nonsense")).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(TryStage("swish", Bytecode()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(TryLoad("swish", Spec("nonsense")).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(TryLoad("swish", Bytecode()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(RegistryTest, BuiltinOperatorsCannotBeChanged) {
@@ -308,7 +307,7 @@ TEST_F(RegistryTest, BuiltinOperatorsCannotBeChanged) {
 }
 
 TEST_F(RegistryTest, BytecodeIsCalledWithProgramsAndNativeCodeWithTasks) {
-  EXPECT_EQ(Stage("rule", Bytecode()).slot, kNoSlot);
+  EXPECT_EQ(Load("rule", Bytecode()).slot, kNoSlot);
   Activate("rule");
   const absl::Status tasks = registry_->Resolve("rule", 0).status();
   EXPECT_EQ(tasks.code(), absl::StatusCode::kInvalidArgument);
@@ -323,13 +322,13 @@ TEST_F(RegistryTest, BytecodeIsCalledWithProgramsAndNativeCodeWithTasks) {
 }
 
 TEST_F(RegistryTest, ASlotIsNotReusedWhileABatchPinsItsVersion) {
-  Stage("swish");
+  Load("swish");
   Activate("swish");
   ResolvedOperator batch = *registry_->Resolve("swish", 0);
   const uint32_t slot = batch.version->slot;
-  Stage("swish");
+  Load("swish");
   Activate("swish");  // Version 1 is the previous one.
-  EXPECT_EQ(Stage("swish").retired, std::vector<uint32_t>{1});
+  EXPECT_EQ(Load("swish").retired, std::vector<uint32_t>{1});
   EXPECT_EQ(StateOf("swish", 1), VersionState::kRetired);
   EXPECT_EQ(registry_->Resolve("swish", 1).status().code(), absl::StatusCode::kNotFound);
   // The slot still belongs to that version, so that a fault in the slot can be attributed.
@@ -385,13 +384,13 @@ TEST_F(RegistryTest, RemoveNotifiesWhenTheLastTaskHasEnded) {
 TEST_F(RegistryTest, VersionNumbersAreNotUsedAgainAfterARemoval) {
   InstallTwo("swish");
   ASSERT_TRUE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
-  EXPECT_EQ(Stage("swish", Spec("x: in i32[*S], out: out i32[*S]")).version, 3u);
+  EXPECT_EQ(Load("swish", Spec("x: in i32[*S], out: out i32[*S]")).version, 3u);
   // Also after the name itself was dropped from the list of removed operators.
   ASSERT_TRUE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
   for (uint32_t i = 0; i < kMaxRemovedNames + 2; ++i) {
     registry_->RestoreRemoved("other", 1);
   }
-  EXPECT_GE(Stage("swish").version, 4u);
+  EXPECT_GE(Load("swish").version, 4u);
 }
 
 TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
@@ -413,9 +412,9 @@ TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
 }
 
 TEST_F(RegistryTest, QuarantineDoesNotActivateAVersionThatNeverServed) {
-  Stage("swish");
+  Load("swish");
   Activate("swish");
-  Stage("swish");  // Version 2, staged.
+  Load("swish");  // Version 2, loaded.
   const std::string reason = absl::StrCat("looped for ever", kArgumentsOfReason, "n=42");
   const auto change = registry_->Quarantine("swish", 1, reason, commit_);
   ASSERT_TRUE(change.ok());
@@ -435,7 +434,7 @@ TEST_F(RegistryTest, QuarantineDoesNotActivateAVersionThatNeverServed) {
   EXPECT_EQ(registry_->Describe("swish")->Find(1)->quarantine_reason, reason);
 }
 
-TEST_F(RegistryTest, AStagedVersionSurvivesTheQuarantineOfThePreviousOne) {
+TEST_F(RegistryTest, ALoadedVersionSurvivesTheQuarantineOfThePreviousOne) {
   InstallTwo("swish");
   ASSERT_TRUE(registry_->Quarantine("swish", 1, "?", commit_).ok());
   EXPECT_EQ(Serves("swish"), 2u);
@@ -477,14 +476,14 @@ TEST_F(RegistryTest, ATrialCanTakeAllTrafficOrNone) {
 
 TEST_F(RegistryTest, ATrialBlocksInstallsAndEndsWithASwitch) {
   InstallTwo("swish");
-  Stage("swish");  // Version 3.
+  Load("swish");  // Version 3.
   ASSERT_TRUE(registry_->SetTrial("swish", 3, 50, 0, std::nullopt, commit_).ok());
-  EXPECT_EQ(TryStage("swish", Spec()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(TryLoad("swish", Spec()).status().code(), absl::StatusCode::kFailedPrecondition);
   // A rollback ends the trial; the version that was active stays.
   const auto rolled_back = registry_->Rollback("swish", std::nullopt, commit_);
   ASSERT_TRUE(rolled_back.ok());
   EXPECT_EQ(rolled_back->version, 2u);
-  EXPECT_EQ(StateOf("swish", 3), VersionState::kStaged);
+  EXPECT_EQ(StateOf("swish", 3), VersionState::kLoaded);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Serves("swish"), 2u);
   ASSERT_TRUE(registry_->SetTrial("swish", 3, 50, 0, std::nullopt, commit_).ok());
   Activate("swish");
@@ -498,11 +497,11 @@ TEST_F(RegistryTest, InvalidTrialsAreRefused) {
         .status()
         .code();
   };
-  Stage("swish");
+  Load("swish");
   EXPECT_EQ(code(1, 10, 0), absl::StatusCode::kFailedPrecondition);  // Nothing is active.
   Activate("swish");
   EXPECT_EQ(code(1, 10, 0), absl::StatusCode::kFailedPrecondition);  // No standby.
-  Stage("swish");
+  Load("swish");
   EXPECT_EQ(code(1, 10, 0), absl::StatusCode::kFailedPrecondition);  // It is the active one.
   EXPECT_EQ(code(2, 101, 0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(2, 0, -1), absl::StatusCode::kInvalidArgument);
@@ -512,11 +511,11 @@ TEST_F(RegistryTest, InvalidTrialsAreRefused) {
 }
 
 TEST_F(RegistryTest, ListingsKeepOnlyTheLastVersions) {
-  for (uint32_t i = 0; i < kMaxRetiredVersions + 6; ++i) Stage("swish");
+  for (uint32_t i = 0; i < kMaxRetiredVersions + 6; ++i) Load("swish");
   const OperatorView op = *registry_->Describe("swish");
   EXPECT_EQ(op.versions.size(), kMaxRetiredVersions + 1);
   EXPECT_EQ(op.versions.back().version, kMaxRetiredVersions + 6);
-  EXPECT_EQ(op.versions.back().state, VersionState::kStaged);
+  EXPECT_EQ(op.versions.back().state, VersionState::kLoaded);
 }
 
 TEST_F(RegistryTest, RestoredOperatorsAreAsTheyWere) {
@@ -527,7 +526,7 @@ TEST_F(RegistryTest, RestoredOperatorsAreAsTheyWere) {
   op.versions = {
       {.version = 2, .state = VersionState::kRetired, .spec = Spec()},
       {.version = 3, .state = VersionState::kActive, .slot = 200, .spec = Spec()},
-      {.version = 4, .state = VersionState::kStaged, .slot = 201, .spec = Spec()},
+      {.version = 4, .state = VersionState::kLoaded, .slot = 201, .spec = Spec()},
   };
   op.trial = {4, 50, 0};
   ASSERT_TRUE(registry_->Restore(op).ok());
@@ -540,7 +539,7 @@ TEST_F(RegistryTest, RestoredOperatorsAreAsTheyWere) {
   EXPECT_EQ(view.trial.version, 4u);
   EXPECT_NE(Serves("swish"), Serves("swish"));
   Activate("swish", 4);
-  EXPECT_EQ(Stage("swish").version, 6u);
+  EXPECT_EQ(Load("swish").version, 6u);
   EXPECT_EQ(registry_->Restore(op).code(), absl::StatusCode::kAborted);  // Restored twice.
   op.name = "add";
   EXPECT_EQ(registry_->Restore(op).code(), absl::StatusCode::kAlreadyExists);
@@ -590,7 +589,7 @@ TEST_F(RegistryTest, ConcurrentResolveNeverSeesAPartialChange) {
     });
   }
   for (int round = 0; round < 300; ++round) {
-    Stage("swish");
+    Load("swish");
     ASSERT_TRUE(registry_->SetTrial("swish", 0, 30, 20, std::nullopt, commit_).ok());
     Activate("swish");
     ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit_).ok());
@@ -625,7 +624,7 @@ TEST_F(RegistryTest, AResolveAfterAChangeReturnedSeesTheChange) {
     });
   }
   for (int i = 0; i < 1000; ++i) {
-    Stage("swish");
+    Load("swish");
     activated.store(Activate("swish").version);
   }
   stop = true;

@@ -140,7 +140,7 @@ class ProcessValidation : public ValidationEngine {
 
   absl::Status Load(const ValidationJob& job) {
     EngineProcess& process = *this->process();
-    absl::Status status = process.client()->Stage(*job.generation).status();
+    absl::Status status = process.client()->Preload(*job.generation).status();
     if (status.ok()) status = process.client()->Switch(1, /*launch=*/true, kLoadLimit).status();
     if (status.ok()) return status;
     if (status.code() == absl::StatusCode::kUnavailable) {

@@ -1,4 +1,4 @@
-#include "runtime/operators/install/generation_stager.h"
+#include "runtime/operators/install/generation_loader.h"
 
 #include <sys/prctl.h>
 
@@ -37,14 +37,14 @@ size_t CountIndices(const std::vector<DeviceControl*>& devices) {
   return count;
 }
 
-bool IsAmong(const GenerationStager::Versions& versions, const OperatorVersion& version) {
+bool IsAmong(const GenerationLoader::Versions& versions, const OperatorVersion& version) {
   return std::any_of(versions.begin(), versions.end(),
                      [&](const auto& candidate) { return candidate.get() == &version; });
 }
 
 }  // namespace
 
-GenerationStager::GenerationStager(const Options& options, const Registry* registry,
+GenerationLoader::GenerationLoader(const Options& options, const Registry* registry,
                                    std::vector<DeviceControl*> devices, Build build, Loaded loaded)
     : options_(options),
       registry_(registry),
@@ -56,18 +56,18 @@ GenerationStager::GenerationStager(const Options& options, const Registry* regis
       on_(CountIndices(devices_)),
       worker_([this] { Work(); }) {}
 
-GenerationStager::~GenerationStager() {
+GenerationLoader::~GenerationLoader() {
   Stop();
   worker_.join();
 }
 
-void GenerationStager::Stop() {
+void GenerationLoader::Stop() {
   giving_up_ = true;
   absl::MutexLock lock(&mu_);
   stopping_ = true;
 }
 
-absl::Status GenerationStager::Stage(std::shared_ptr<const OperatorVersion> version) {
+absl::Status GenerationLoader::Load(std::shared_ptr<const OperatorVersion> version) {
   Waiting waiting{std::move(version), absl::OkStatus(), false};
   absl::MutexLock lock(&mu_);
   if (stopping_) return absl::CancelledError("the daemon is stopping");
@@ -76,8 +76,8 @@ absl::Status GenerationStager::Stage(std::shared_ptr<const OperatorVersion> vers
   return waiting.outcome;
 }
 
-void GenerationStager::Work() {
-  prctl(PR_SET_NAME, "resident-stager");
+void GenerationLoader::Work() {
+  prctl(PR_SET_NAME, "resident-loader");
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || !waiting_.empty();
   };
@@ -99,10 +99,10 @@ void GenerationStager::Work() {
   }
 }
 
-void GenerationStager::Run(const Round& round) {
-  Versions staged;
-  for (const Waiting* waiting : round) staged.push_back(waiting->version);
-  const absl::Status status = LoadEverywhere(staged);
+void GenerationLoader::Run(const Round& round) {
+  Versions loaded;
+  for (const Waiting* waiting : round) loaded.push_back(waiting->version);
+  const absl::Status status = LoadEverywhere(loaded);
   if (!status.ok() && round.size() > 1) {
     for (Waiting* waiting : round) Run({waiting});
     return;
@@ -114,14 +114,14 @@ void GenerationStager::Run(const Round& round) {
   }
 }
 
-bool GenerationStager::Has(const Members& members, const OperatorVersion& version) {
+bool GenerationLoader::Has(const Members& members, const OperatorVersion& version) {
   return std::any_of(members.begin(), members.end(),
                      [&](const auto& member) { return member.lock().get() == &version; });
 }
 
-GenerationStager::Versions GenerationStager::SelectMembers(const Device& device,
+GenerationLoader::Versions GenerationLoader::SelectMembers(const Device& device,
                                                            const Versions& holders,
-                                                           const Versions& staged,
+                                                           const Versions& loaded,
                                                            bool replacement) const {
   const Members& here = on_[device.index()].members;
   const auto belongs = [&](const OperatorVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -140,9 +140,9 @@ GenerationStager::Versions GenerationStager::SelectMembers(const Device& device,
         return true;
     }
   };
-  Versions members = staged;
+  Versions members = loaded;
   for (const auto& version : holders) {
-    if (version->builtin || IsAmong(staged, *version)) continue;
+    if (version->builtin || IsAmong(loaded, *version)) continue;
     if (belongs(*version)) members.push_back(version);
   }
   std::sort(members.begin(), members.end(),
@@ -150,12 +150,12 @@ GenerationStager::Versions GenerationStager::SelectMembers(const Device& device,
   return members;
 }
 
-uint64_t GenerationStager::CountReplacements(const Device& device) const {
+uint64_t GenerationLoader::CountReplacements(const Device& device) const {
   absl::MutexLock lock(&mu_);
   return on_[device.index()].replacements;
 }
 
-bool GenerationStager::RecordMembers(const Device& device, const Versions& members,
+bool GenerationLoader::RecordMembers(const Device& device, const Versions& members,
                                      uint64_t replacements) {
   absl::MutexLock lock(&mu_);
   OnDevice& on = on_[device.index()];
@@ -164,7 +164,7 @@ bool GenerationStager::RecordMembers(const Device& device, const Versions& membe
   return true;
 }
 
-absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
+absl::Status GenerationLoader::LoadEverywhere(const Versions& loaded) {
   absl::MutexLock round_lock(&round_mu_);
   const uint64_t number = NextNumber();
   const Versions holders = registry_->SlotHolders();
@@ -173,8 +173,8 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
     {
       absl::MutexLock lock(&mu_);
-      plan.members = SelectMembers(*device, holders, staged, /*replacement=*/false);
-      for (const auto& version : staged) {
+      plan.members = SelectMembers(*device, holders, loaded, /*replacement=*/false);
+      for (const auto& version : loaded) {
         if (!Has(on_[device->index()].members, *version)) plan.fresh.push_back(version);
       }
     }
@@ -203,11 +203,11 @@ absl::Status GenerationStager::LoadEverywhere(const Versions& staged) {
     return status;
   }
   // A device may have needed a higher number.
-  loaded_(number_.load(), staged, plans.front().members);
+  loaded_(number_.load(), loaded, plans.front().members);
   return absl::OkStatus();
 }
 
-void GenerationStager::RestoreDevices(const std::vector<Plan>& plans) {
+void GenerationLoader::RestoreDevices(const std::vector<Plan>& plans) {
   for (const Plan& plan : plans) {
     DeviceControl& device = *plan.device;
     const Versions holders = registry_->SlotHolders();
@@ -237,7 +237,7 @@ void GenerationStager::RestoreDevices(const std::vector<Plan>& plans) {
   }
 }
 
-absl::Status GenerationStager::LoadOn(const Plan& plan) {
+absl::Status GenerationLoader::LoadOn(const Plan& plan) {
   DeviceControl& device = *plan.device;
   std::shared_ptr<const Generation> generation = plan.generation;
   bool given_up = plan.given_up;
@@ -277,7 +277,7 @@ absl::Status GenerationStager::LoadOn(const Plan& plan) {
   }
 }
 
-std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& device) {
+std::shared_ptr<const Generation> GenerationLoader::Replacement(const Device& device) {
   const Versions holders = registry_->SlotHolders();
   Versions members;
   {
@@ -291,20 +291,20 @@ std::shared_ptr<const Generation> GenerationStager::Replacement(const Device& de
   return built.ok() ? *std::move(built) : nullptr;
 }
 
-GenerationStager::Kept GenerationStager::Keep(std::shared_ptr<const OperatorVersion> version) {
+GenerationLoader::Kept GenerationLoader::Keep(std::shared_ptr<const OperatorVersion> version) {
   absl::MutexLock lock(&mu_);
   return Kept(this, kept_.insert(kept_.end(), std::move(version)));
 }
 
-GenerationStager::Kept::~Kept() {
-  if (stager_ == nullptr) return;
+GenerationLoader::Kept::~Kept() {
+  if (loader_ == nullptr) return;
   std::shared_ptr<const OperatorVersion> last;  // Destroyed without the lock.
-  absl::MutexLock lock(&stager_->mu_);
+  absl::MutexLock lock(&loader_->mu_);
   last = std::move(*at_);
-  stager_->kept_.erase(at_);
+  loader_->kept_.erase(at_);
 }
 
-bool GenerationStager::Contains(const OperatorVersion& version) const {
+bool GenerationLoader::Contains(const OperatorVersion& version) const {
   absl::MutexLock lock(&mu_);
   const auto has = [&](const Device* device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return Has(on_[device->index()].members, version);

@@ -1,9 +1,9 @@
-// GenerationStager: adds versions to the kernels of all devices. Versions that wait at the
+// GenerationLoader: adds versions to the kernels of all devices. Versions that wait at the
 // same time go into one generation.
 //
-//   Stage(version) ─┐
-//   Stage(version) ─┼─▶ a round: build one generation for each device, load it everywhere
-//   Stage(version) ─┘      │ if one device fails, the others return to their previous generation
+//   Load(version) ─┐
+//   Load(version) ─┼─▶ a round: build one generation for each device, load it everywhere
+//   Load(version) ─┘      │ if one device fails, the others return to their previous generation
 //                          ▼
 //                   every caller gets its result; a round that fails with several versions
 //                   is retried with each alone, so that one cannot fail another
@@ -15,15 +15,15 @@
 //
 // Invariants:
 //   1. Generation numbers increase across all devices.
-//   2. When Stage has returned OK, every engine that serves from then on has the version,
+//   2. When Load has returned OK, every engine that serves from then on has the version,
 //      until it is quarantined or the version is no longer held (registry.h).
 //   3. A round does not remove code from a kernel while a task may still name it. A replacement
 //      leaves out quarantined versions, unless they are kept (Keep): the device's tasks ended
 //      with the previous engine.
 //
-// Thread safety: all members may be called from any thread. Stage blocks.
-#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_STAGER_H_
-#define RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_STAGER_H_
+// Thread safety: all members may be called from any thread. Load blocks.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_LOADER_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_LOADER_H_
 
 #include <atomic>
 #include <chrono>
@@ -45,7 +45,7 @@
 
 namespace resident {
 
-class GenerationStager {
+class GenerationLoader {
  public:
   using Versions = std::vector<std::shared_ptr<const OperatorVersion>>;
   struct Options {
@@ -61,11 +61,11 @@ class GenerationStager {
   // Called after a round was loaded: its number, the added versions, and all versions in
   // it.
   using Loaded =
-      std::function<void(uint64_t number, const Versions& staged, const Versions& members)>;
+      std::function<void(uint64_t number, const Versions& loaded, const Versions& members)>;
 
-  GenerationStager(const Options& options, const Registry* registry,
+  GenerationLoader(const Options& options, const Registry* registry,
                    std::vector<DeviceControl*> devices, Build build, Loaded loaded);
-  ~GenerationStager();
+  ~GenerationLoader();
 
   // Cancels waiting versions (CANCELLED), and ends the current round at devices that have
   // no engine.
@@ -74,28 +74,28 @@ class GenerationStager {
   // Errors: those of `build`; DEADLINE_EXCEEDED (tasks kept running until the park
   // deadline); INVALID_ARGUMENT (a device cannot load the generation); UNAVAILABLE (a
   // device did not load it: its engine ended each time, or was not replaced in time).
-  absl::Status Stage(std::shared_ptr<const OperatorVersion> version);
+  absl::Status Load(std::shared_ptr<const OperatorVersion> version);
 
   // While this object exists, the version stays in the kernels that have it, although it is
-  // quarantined. A caller that reactivates a version keeps it from before Stage until it
+  // quarantined. A caller that reactivates a version keeps it from before Load until it
   // serves.
   class [[nodiscard]] Kept {
    public:
     Kept() = default;
-    Kept(Kept&& other) noexcept : stager_(std::exchange(other.stager_, nullptr)), at_(other.at_) {}
+    Kept(Kept&& other) noexcept : loader_(std::exchange(other.loader_, nullptr)), at_(other.at_) {}
     Kept& operator=(Kept&& other) noexcept {
-      std::swap(stager_, other.stager_);
+      std::swap(loader_, other.loader_);
       std::swap(at_, other.at_);
       return *this;
     }
     ~Kept();
 
    private:
-    friend class GenerationStager;
+    friend class GenerationLoader;
     using Entry = std::list<std::shared_ptr<const OperatorVersion>>::iterator;
-    Kept(GenerationStager* stager, Entry at) : stager_(stager), at_(at) {}
+    Kept(GenerationLoader* loader, Entry at) : loader_(loader), at_(at) {}
 
-    GenerationStager* stager_ = nullptr;
+    GenerationLoader* loader_ = nullptr;
     Entry at_;
   };
   Kept Keep(std::shared_ptr<const OperatorVersion> version);
@@ -130,7 +130,7 @@ class GenerationStager {
   struct Plan {
     DeviceControl* device;
     Versions members;
-    Versions fresh;  // Staged versions that the device does not have.
+    Versions fresh;  // Loaded versions that the device does not have.
     bool given_up;   // Unhealthy before the round.
     std::shared_ptr<const Generation> generation;
     absl::Status loaded;  // Result of the load.
@@ -138,14 +138,14 @@ class GenerationStager {
 
   void Work();
   void Run(const Round& round);
-  absl::Status LoadEverywhere(const Versions& staged) ABSL_LOCKS_EXCLUDED(round_mu_);
+  absl::Status LoadEverywhere(const Versions& loaded) ABSL_LOCKS_EXCLUDED(round_mu_);
   absl::Status LoadOn(const Plan& plan);
   // After a failed round: its devices return to their previous generation, now or with
   // their next engine.
   void RestoreDevices(const std::vector<Plan>& plans);
   // The members of the device's next generation: all versions that hold a slot and may be
-  // named by a task, and `staged`.
-  Versions SelectMembers(const Device& device, const Versions& holders, const Versions& staged,
+  // named by a task, and `loaded`.
+  Versions SelectMembers(const Device& device, const Versions& holders, const Versions& loaded,
                          bool replacement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool Has(const Members& members, const OperatorVersion& version);
   uint64_t CountReplacements(const Device& device) const;
@@ -176,4 +176,4 @@ class GenerationStager {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_STAGER_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_GENERATION_LOADER_H_

@@ -1,4 +1,4 @@
-#include "runtime/operators/install/generation_stager.h"
+#include "runtime/operators/install/generation_loader.h"
 
 #include <memory>
 #include <string>
@@ -19,17 +19,17 @@ using ::testing::SizeIs;
 
 absl::Status EngineEnded(const Generation&) { return absl::UnavailableError("it ended"); }
 
-class GenerationStagerTest : public ::testing::Test {
+class GenerationLoaderTest : public ::testing::Test {
  protected:
-  explicit GenerationStagerTest(const std::vector<uint32_t>& indices = {0})
+  explicit GenerationLoaderTest(const std::vector<uint32_t>& indices = {0})
       : registry_(*Registry::Create({.devices = indices.back() + 1})) {
     std::vector<DeviceControl*> all;
     for (uint32_t index : indices) {
       all.push_back(devices_.emplace_back(std::make_unique<FakeDevice>(index)).get());
     }
-    stager_ = std::make_unique<GenerationStager>(
-        GenerationStager::Options(), registry_.get(), all,
-        [](const Device&, uint64_t number, const GenerationStager::Versions& versions) {
+    loader_ = std::make_unique<GenerationLoader>(
+        GenerationLoader::Options(), registry_.get(), all,
+        [](const Device&, uint64_t number, const GenerationLoader::Versions& versions) {
           auto generation = std::make_shared<Generation>();
           generation->number = number;
           for (const auto& version : versions) {
@@ -37,7 +37,7 @@ class GenerationStagerTest : public ::testing::Test {
           }
           return absl::StatusOr<std::shared_ptr<const Generation>>(std::move(generation));
         },
-        [](uint64_t, const GenerationStager::Versions&, const GenerationStager::Versions&) {});
+        [](uint64_t, const GenerationLoader::Versions&, const GenerationLoader::Versions&) {});
   }
 
   FakeDevice& device(size_t i = 0) { return *devices_[i]; }
@@ -54,15 +54,15 @@ class GenerationStagerTest : public ::testing::Test {
   uint32_t Install(const std::string& name) {
     auto version = Reserve(name);
     const uint32_t slot = version->slot;
-    EXPECT_TRUE(stager_->Stage(version).ok());
-    EXPECT_TRUE(registry_->Stage(std::move(version), std::nullopt, commit_).ok());
+    EXPECT_TRUE(loader_->Load(version).ok());
+    EXPECT_TRUE(registry_->Load(std::move(version), std::nullopt, commit_).ok());
     EXPECT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit_).ok());
     return slot;
   }
   // Simulates a fault of the device, caused by this operator's first version.
   std::shared_ptr<const Generation> Fault(const std::string& name, size_t at = 0) {
     EXPECT_TRUE(registry_->Quarantine(name, 1, "it stored to a bad address", commit_).ok());
-    auto replacement = stager_->Replacement(device(at));
+    auto replacement = loader_->Replacement(device(at));
     device(at).Restart(replacement);
     return replacement;
   }
@@ -71,21 +71,21 @@ class GenerationStagerTest : public ::testing::Test {
   const Registry::Commit commit_ = [this](const RegistryChange&) { return ++revision_; };
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<FakeDevice>> devices_;
-  std::unique_ptr<GenerationStager> stager_;
+  std::unique_ptr<GenerationLoader> loader_;
 };
 
-class TwoDevicesTest : public GenerationStagerTest {
+class TwoDevicesTest : public GenerationLoaderTest {
  protected:
-  TwoDevicesTest() : GenerationStagerTest({0, 1}) {}
+  TwoDevicesTest() : GenerationLoaderTest({0, 1}) {}
 };
 
 // Device 0 did not start.
-class SecondDeviceAloneTest : public GenerationStagerTest {
+class SecondDeviceAloneTest : public GenerationLoaderTest {
  protected:
-  SecondDeviceAloneTest() : GenerationStagerTest({1}) {}
+  SecondDeviceAloneTest() : GenerationLoaderTest({1}) {}
 };
 
-TEST_F(GenerationStagerTest, AReplacementLeavesOutQuarantinedVersions) {
+TEST_F(GenerationLoaderTest, AReplacementLeavesOutQuarantinedVersions) {
   const uint32_t good = Install("good"), bad = Install("bad");
   EXPECT_THAT(device().slots(), ElementsAre(good, bad));
   Fault("bad");
@@ -94,36 +94,36 @@ TEST_F(GenerationStagerTest, AReplacementLeavesOutQuarantinedVersions) {
   EXPECT_THAT(device().slots(), ElementsAre(good, later));
 }
 
-TEST_F(GenerationStagerTest, AKeptVersionStaysUntilItServes) {
+TEST_F(GenerationLoaderTest, AKeptVersionStaysUntilItServes) {
   const uint32_t slot = Install("bad");
   Fault("bad");
   const auto version = registry_->FindBySlot(slot);
-  EXPECT_FALSE(stager_->Contains(*version));
+  EXPECT_FALSE(loader_->Contains(*version));
   {
-    const GenerationStager::Kept kept = stager_->Keep(version);
-    ASSERT_TRUE(stager_->Stage(version).ok());
+    const GenerationLoader::Kept kept = loader_->Keep(version);
+    ASSERT_TRUE(loader_->Load(version).ok());
     // Before it is activated, there is another round and another fault.
     const uint32_t other = Install("other");
     EXPECT_THAT(device().slots(), ElementsAre(slot, other));
     Fault("other");
     EXPECT_THAT(device().slots(), ElementsAre(slot));
-    EXPECT_TRUE(stager_->Contains(*version));
+    EXPECT_TRUE(loader_->Contains(*version));
   }
-  EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), IsEmpty());
+  EXPECT_THAT(FakeDevice::SlotsOf(loader_->Replacement(device())), IsEmpty());
 }
 
-TEST_F(GenerationStagerTest, AnEngineThatEndsRightAfterTheLoadIsReplacedWithTheVersion) {
+TEST_F(GenerationLoaderTest, AnEngineThatEndsRightAfterTheLoadIsReplacedWithTheVersion) {
   auto version = Reserve("times");
   // The supervisor sees the engine's end before the round sees that the load has succeeded.
   device().SetNextLoad([&](const Generation&) {
-    auto replacement = stager_->Replacement(device());
+    auto replacement = loader_->Replacement(device());
     EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
     device().Restart(replacement);
     return absl::OkStatus();
   });
-  ASSERT_TRUE(stager_->Stage(version).ok());
+  ASSERT_TRUE(loader_->Load(version).ok());
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
-  EXPECT_THAT(FakeDevice::SlotsOf(stager_->Replacement(device())), ElementsAre(version->slot));
+  EXPECT_THAT(FakeDevice::SlotsOf(loader_->Replacement(device())), ElementsAre(version->slot));
 }
 
 TEST_F(TwoDevicesTest, AReplacementHasALoadedVersionBeforeTheRoundEnds) {
@@ -132,17 +132,17 @@ TEST_F(TwoDevicesTest, AReplacementHasALoadedVersionBeforeTheRoundEnds) {
     while (device(0).slots().empty()) absl::SleepFor(absl::Milliseconds(1));
     // The round may not have recorded it yet; once it has, the result does not change
     // again.
-    while (FakeDevice::SlotsOf(stager_->Replacement(device(0))).empty()) {
+    while (FakeDevice::SlotsOf(loader_->Replacement(device(0))).empty()) {
       absl::SleepFor(absl::Milliseconds(20));
     }
     return absl::OkStatus();
   });
-  ASSERT_TRUE(stager_->Stage(version).ok());
+  ASSERT_TRUE(loader_->Load(version).ok());
   EXPECT_THAT(device(0).slots(), ElementsAre(version->slot));
   EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
 }
 
-TEST_F(GenerationStagerTest, AnEngineThatEndsDuringTheLoadIsReplacedWithoutTheVersion) {
+TEST_F(GenerationLoaderTest, AnEngineThatEndsDuringTheLoadIsReplacedWithoutTheVersion) {
   auto version = Reserve("times");
   device().SetNextLoad(EngineEnded);
   device().SetNextLoad([&](const Generation&) {
@@ -150,26 +150,26 @@ TEST_F(GenerationStagerTest, AnEngineThatEndsDuringTheLoadIsReplacedWithoutTheVe
         << "an engine would start with a generation that no engine has loaded";
     return absl::OkStatus();
   });
-  ASSERT_TRUE(stager_->Stage(version).ok());
+  ASSERT_TRUE(loader_->Load(version).ok());
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
 }
 
-TEST_F(GenerationStagerTest, AVersionThatEndsEveryEngineIsGivenUpBeforeTheDevice) {
+TEST_F(GenerationLoaderTest, AVersionThatEndsEveryEngineIsGivenUpBeforeTheDevice) {
   const uint32_t good = Install("good");
   const size_t before = device().loads();
   for (int i = 0; i < 10; ++i) device().SetNextLoad(EngineEnded);
-  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(loader_->Load(Reserve("times")).code(), absl::StatusCode::kUnavailable);
   EXPECT_LT(device().loads() - before, 5u);
   EXPECT_THAT(device().slots(), ElementsAre(good));
 }
 
-TEST_F(GenerationStagerTest, ADeviceThatIsGivenUpDuringTheLoadFailsTheRound) {
+TEST_F(GenerationLoaderTest, ADeviceThatIsGivenUpDuringTheLoadFailsTheRound) {
   const uint32_t good = Install("good");
   device().SetNextLoad([&](const Generation&) {
     device().set_state(Device::State::kUnhealthy);
     return absl::UnavailableError("unhealthy");
   });
-  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(loader_->Load(Reserve("times")).code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(device().slots(), ElementsAre(good)) << "a Resume would start with it";
 }
 
@@ -181,7 +181,7 @@ TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
     device(0).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
     return absl::OkStatus();
   });
-  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(loader_->Load(Reserve("times")).code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(device(0).slots(), ElementsAre(good));
   EXPECT_THAT(device(1).slots(), ElementsAre(good));
 }
@@ -190,9 +190,9 @@ TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundStartsWithTheVersionWhenResum
   device(1).set_state(Device::State::kUnhealthy);
   device(1).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
   auto version = Reserve("times");
-  ASSERT_TRUE(stager_->Stage(version).ok());
+  ASSERT_TRUE(loader_->Load(version).ok());
   EXPECT_THAT(device(1).slots(), ElementsAre(version->slot));
-  EXPECT_TRUE(stager_->Contains(*version));
+  EXPECT_TRUE(loader_->Contains(*version));
 }
 
 TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundIsRestoredWithTheOthers) {
@@ -203,7 +203,7 @@ TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundIsRestoredWithTheOthers) {
   }
   device(0).SetNextLoad(
       [](const Generation&) { return absl::InvalidArgumentError("it is damaged"); });
-  EXPECT_EQ(stager_->Stage(Reserve("times")).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(loader_->Load(Reserve("times")).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(device(0).slots(), ElementsAre(good));
   EXPECT_THAT(device(1).slots(), ElementsAre(good));
 }
@@ -215,14 +215,14 @@ TEST_F(TwoDevicesTest, ADeviceKeepsTheCodeOfAVersionThatFaultedOnAnother) {
       Install("later");  // Tasks of the quarantined version may be queued on device 1.
   EXPECT_THAT(device(0).slots(), ElementsAre(later));
   EXPECT_THAT(device(1).slots(), ElementsAre(bad, later));
-  EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(bad)));
+  EXPECT_FALSE(loader_->Contains(*registry_->FindBySlot(bad)));
 }
 
 TEST_F(SecondDeviceAloneTest, ADeviceThatDidNotStartIsIgnored) {
   const uint32_t slot = Install("times");
-  EXPECT_TRUE(stager_->Contains(*registry_->FindBySlot(slot)));
+  EXPECT_TRUE(loader_->Contains(*registry_->FindBySlot(slot)));
   Fault("times");
-  EXPECT_FALSE(stager_->Contains(*registry_->FindBySlot(slot)));
+  EXPECT_FALSE(loader_->Contains(*registry_->FindBySlot(slot)));
 }
 
 TEST_F(TwoDevicesTest, CodeIsRemovedWhenItsVersionIsNoLongerPinned) {
