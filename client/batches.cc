@@ -7,7 +7,7 @@
 namespace resident::client {
 namespace {
 
-absl::StatusCode CodeOf(v1::TaskStatus status) {
+absl::StatusCode ToStatusCode(v1::TaskStatus status) {
   switch (status) {
     case v1::TASK_STATUS_OK:
       return absl::StatusCode::kOk;
@@ -28,7 +28,7 @@ absl::StatusCode CodeOf(v1::TaskStatus status) {
 
 }  // namespace
 
-uint64_t ElementsOf(const Shape& shape) {
+uint64_t CountElements(const Shape& shape) {
   uint64_t elements = 1;
   for (uint64_t dimension : shape) elements *= dimension;
   return elements;
@@ -155,7 +155,7 @@ absl::Status Result::status() const {
   if (ok()) return absl::OkStatus();
   if (message_.errors().empty()) return absl::InternalError("tasks failed without a reason");
   const v1::TaskError& error = message_.errors(0);
-  return absl::Status(CodeOf(error.status()),
+  return absl::Status(ToStatusCode(error.status()),
                       absl::StrCat("task ", error.index(), ": ", error.message()));
 }
 

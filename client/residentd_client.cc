@@ -77,7 +77,7 @@ absl::StatusOr<BufferHandle> Client::Import(v1::ImportSharedRequest request, v1:
   RETURN_IF_ERROR(connection_->Prepare(context));
   request.set_dtype(dtype);
   request.mutable_shape()->Add(shape.begin(), shape.end());
-  request.set_size_bytes(ElementsOf(shape) * SizeOf(dtype));
+  request.set_size_bytes(CountElements(shape) * SizeOf(dtype));
   if (options.device.has_value()) request.set_device(*options.device);
   v1::ImportSharedResponse response;
   absl::Status status = FromGrpc(connection_->buffers->ImportShared(&context, request, &response));

@@ -60,7 +60,7 @@ namespace resident::client {
 using Shape = std::vector<uint64_t>;
 
 // Product of the dimensions.
-uint64_t ElementsOf(const Shape& shape);
+uint64_t CountElements(const Shape& shape);
 
 // The element type of a C++ type. float16 and bfloat16 have no C++ type: use the byte calls.
 template <typename T>

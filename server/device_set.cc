@@ -18,7 +18,8 @@
 namespace resident {
 namespace {
 
-DeviceOptions OptionsOf(const DeviceChoice& choice, uint32_t index, const ServeOptions& options) {
+DeviceOptions MakeDeviceOptions(const DeviceChoice& choice, uint32_t index,
+                                const ServeOptions& options) {
   DeviceOptions device;
   device.index = index;
   device.cuda = choice.cuda;
@@ -95,7 +96,8 @@ absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
   const size_t count = choices.devices.size();
   std::vector<DeviceOptions> device_options;
   for (size_t i = 0; i < count; ++i) {
-    device_options.push_back(OptionsOf(choices.devices[i], static_cast<uint32_t>(i), options));
+    device_options.push_back(
+        MakeDeviceOptions(choices.devices[i], static_cast<uint32_t>(i), options));
     device_options[i].slot_name = slots.name;
     device_options[i].slot_time_limit = slots.time_limit;
   }

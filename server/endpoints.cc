@@ -70,7 +70,8 @@ absl::Status Endpoints::Admit(const std::string& method,
     const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
     const Presented presented = PresentedBy(context.client_metadata(), *auth);
     status = access_.Admit(method, presented);
-    known = status.ok() && (!RuleOf(method).open_to_all || access_.Identify(presented).ok());
+    known =
+        status.ok() && (!FindMethodRule(method).open_to_all || access_.Identify(presented).ok());
   }
   listener_->OnCall(context.peer(), known);
   return status;

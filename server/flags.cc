@@ -6,7 +6,7 @@
 namespace resident {
 namespace {
 
-constexpr uint64_t kMostMib = uint64_t{1} << 40;
+constexpr uint64_t kMaxMib = uint64_t{1} << 40;
 
 const FlagRule<std::chrono::milliseconds> kWait = {.low = std::chrono::milliseconds(0),
                                                    .high = std::chrono::hours(24 * 365),
@@ -101,13 +101,13 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              "copies of one session's durable buffers, likewise for writes to them that have not "
              "ended; 0: as "
              "much as there is",
-             {.low = 0, .high = kMostMib});
+             {.low = 0, .high = kMaxMib});
   serve.Flag(
       "max_host_mib", &limits.max_host_mib,
       "memory of the daemon for all clients' batches that are admitted, answers, unread "
       "downloads, and up to a quarter of it for requests that wait; likewise for copies of all "
       "durable buffers, likewise for writes to them that have not ended; 0: as much as there is",
-      {.low = 0, .high = kMostMib});
+      {.low = 0, .high = kMaxMib});
   serve.Flag("max_connections", &limits.max_connections,
              "connections of clients; one over that is closed as soon as it is made", {.low = 1});
   serve.Flag("max_address_connections", &limits.max_address_connections,

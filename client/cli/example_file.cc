@@ -220,9 +220,9 @@ class ExampleReader {
                      "write lists of equal length, for example [[1, 2], [3, 4]]");
     }
     if (has_shape && nested.size() == 1) {
-      if (client::ElementsOf(value.shape) != nested[0]) {
+      if (client::CountElements(value.shape) != nested[0]) {
         return Invalid(NameParameter(parameter),
-                       absl::StrCat("its shape has ", client::ElementsOf(value.shape),
+                       absl::StrCat("its shape has ", client::CountElements(value.shape),
                                     " elements, and data ", nested[0]),
                        "give the same number");
       }

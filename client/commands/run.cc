@@ -193,10 +193,11 @@ class TaskBuilder {
     }
     const std::vector<uint64_t> shape =
         argument.shape.value_or(std::vector<uint64_t>{bytes.size() / size});
-    if (client::ElementsOf(shape) * size != bytes.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          argument.name, " has ", bytes.size() / size, " elements, but its shape ",
-          FormatShape(shape), " has ", client::ElementsOf(shape), ". Fix: give the same number"));
+    if (client::CountElements(shape) * size != bytes.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(argument.name, " has ", bytes.size() / size, " elements, but its shape ",
+                       FormatShape(shape), " has ", client::CountElements(shape),
+                       ". Fix: give the same number"));
     }
     if (!first_shape_.has_value()) first_shape_ = shape;
     if (parameter.kind() == v1::Parameter::KIND_IN_OUT) {

@@ -43,7 +43,7 @@ inline constexpr u32 kChunksPerSlot = 4;
 inline constexpr u32 kChunkPayloadBytes = 12;
 inline constexpr u32 kMaxWorkers = 2048;
 inline constexpr u32 kMaxOperatorSlots = 1024;
-inline constexpr u32 kLastWordsBytes = 512;
+inline constexpr u32 kExitReasonBytes = 512;
 
 struct alignas(16) StampedChunk {
   u32 payload[3];
@@ -116,9 +116,9 @@ struct alignas(64) ControlBlock {
 
   // Why the engine exits: zero-terminated text that it writes directly before it exits
   // because of a fault. Empty if it was killed.
-  alignas(64) char last_words[kLastWordsBytes];
+  alignas(64) char exit_reason[kExitReasonBytes];
 };
-static_assert(sizeof(ControlBlock) == 7 * 64 + kLastWordsBytes, "");
+static_assert(sizeof(ControlBlock) == 7 * 64 + kExitReasonBytes, "");
 static_assert(__builtin_offsetof(ControlBlock, magic) == 0, "");
 static_assert(__builtin_offsetof(ControlBlock, layout_hash) == 8, "");
 static_assert(__builtin_offsetof(ControlBlock, slots) == 16, "");
@@ -135,7 +135,7 @@ static_assert(__builtin_offsetof(ControlBlock, switch_ended) == 328, "");
 static_assert(__builtin_offsetof(ControlBlock, generation) == 336, "");
 static_assert(__builtin_offsetof(ControlBlock, switch_held) == 384, "");
 static_assert(__builtin_offsetof(ControlBlock, switch_withdrawn) == 392, "");
-static_assert(__builtin_offsetof(ControlBlock, last_words) == 448, "");
+static_assert(__builtin_offsetof(ControlBlock, exit_reason) == 448, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 
@@ -213,7 +213,7 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       __builtin_offsetof(ControlBlock, generation),
       __builtin_offsetof(ControlBlock, switch_held),
       __builtin_offsetof(ControlBlock, switch_withdrawn),
-      __builtin_offsetof(ControlBlock, last_words),
+      __builtin_offsetof(ControlBlock, exit_reason),
   };
   u64 hash = 14695981039346656037ULL;  // FNV-1a.
   for (u64 field : kFields) {

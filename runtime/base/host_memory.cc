@@ -16,7 +16,7 @@ bool Add(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* be
 
 }  // namespace
 
-HostMemory::Charge HostMemory::MakeCharge(std::shared_ptr<HostUse> own, uint64_t bytes) {
+HostMemory::Charge HostMemory::MakeCharge(std::shared_ptr<HostUsage> own, uint64_t bytes) {
   Charge charge;
   charge.host_ = this;
   charge.own_ = std::move(own);
@@ -24,13 +24,14 @@ HostMemory::Charge HostMemory::MakeCharge(std::shared_ptr<HostUse> own, uint64_t
   return charge;
 }
 
-HostMemory::Charge HostMemory::Count(std::shared_ptr<HostUse> own, uint64_t bytes) {
+HostMemory::Charge HostMemory::Count(std::shared_ptr<HostUsage> own, uint64_t bytes) {
   own->bytes_.fetch_add(bytes);
   all_.fetch_add(bytes);
   return MakeCharge(std::move(own), bytes);
 }
 
-absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUse> own, uint64_t bytes) {
+absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUsage> own,
+                                                    uint64_t bytes) {
   if (uint64_t used; !Add(own->bytes_, bytes, client_limit_, &used)) {
     return errors::HostMemoryFull(bytes, used, client_limit_, /*client=*/true);
   }
@@ -41,7 +42,7 @@ absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUse> own
   return MakeCharge(std::move(own), bytes);
 }
 
-void HostMemory::Release(HostUse& own, uint64_t bytes) {
+void HostMemory::Release(HostUsage& own, uint64_t bytes) {
   own.bytes_.fetch_sub(bytes);
   all_.fetch_sub(bytes);
 }

@@ -8,7 +8,7 @@
 // Thread safety: all members may be called from any thread.
 //
 //   HostMemory host(client_limit, limit);
-//   auto own = std::make_shared<HostUse>();
+//   auto own = std::make_shared<HostUsage>();
 //   absl::StatusOr<HostMemory::Charge> charge = host.Hold(own, bytes);
 #ifndef RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
 #define RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
@@ -23,7 +23,7 @@
 namespace resident {
 
 // The bytes that one client uses.
-class HostUse {
+class HostUsage {
  public:
   uint64_t bytes() const { return bytes_.load(); }
 
@@ -60,19 +60,19 @@ class HostMemory {
    private:
     friend class HostMemory;
     HostMemory* host_ = nullptr;
-    std::shared_ptr<HostUse> own_;
+    std::shared_ptr<HostUsage> own_;
     uint64_t bytes_ = 0;
   };
 
-  Charge Count(std::shared_ptr<HostUse> own, uint64_t bytes);
+  Charge Count(std::shared_ptr<HostUsage> own, uint64_t bytes);
   // RESOURCE_EXHAUSTED: it would exceed the client's limit, or the limit for all clients.
-  absl::StatusOr<Charge> Hold(std::shared_ptr<HostUse> own, uint64_t bytes);
+  absl::StatusOr<Charge> Hold(std::shared_ptr<HostUsage> own, uint64_t bytes);
 
   uint64_t used_bytes() const { return all_.load(std::memory_order_relaxed); }
 
  private:
-  Charge MakeCharge(std::shared_ptr<HostUse> own, uint64_t bytes);
-  void Release(HostUse& own, uint64_t bytes);
+  Charge MakeCharge(std::shared_ptr<HostUsage> own, uint64_t bytes);
+  void Release(HostUsage& own, uint64_t bytes);
 
   const uint64_t client_limit_;
   const uint64_t limit_;

@@ -7,7 +7,7 @@
 namespace resident {
 namespace {
 
-std::shared_ptr<HostUse> Client() { return std::make_shared<HostUse>(); }
+std::shared_ptr<HostUsage> Client() { return std::make_shared<HostUsage>(); }
 
 TEST(HostMemoryTest, HoldOverEitherLimitIsRefusedAndCountsNothing) {
   HostMemory host(100, 150);

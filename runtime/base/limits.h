@@ -88,14 +88,14 @@ inline constexpr uint32_t kOwnDescriptors = 512;
 // For --local_address: concurrent connections, in total and of one user; the time in which a
 // client must send its packet; the size of the packet.
 inline constexpr uint32_t kMaxLocalConnections = 64;
-inline constexpr uint32_t kMaxLocalConnectionsOfUser = 16;
+inline constexpr uint32_t kMaxLocalConnectionsPerUser = 16;
 inline constexpr uint32_t kLocalPacketMs = 5'000;
 inline constexpr uint32_t kMaxLocalPacketBytes = 128;
 // Descriptors that were passed and not yet imported: in total, of one user and of one session. How
 // long each is kept.
 inline constexpr uint32_t kMaxPassedDescriptors = 256;
-inline constexpr uint32_t kMaxPassedDescriptorsOfUser = 64;
-inline constexpr uint32_t kMaxPassedDescriptorsOfSession = 16;
+inline constexpr uint32_t kMaxPassedDescriptorsPerUser = 64;
+inline constexpr uint32_t kMaxPassedDescriptorsPerSession = 16;
 inline constexpr uint32_t kPassedDescriptorMs = 30'000;
 // File descriptors for all of this: three for each connection (itself, and two from its packet,
 // because a second one is received before it is refused), the passed ones, and the socket.

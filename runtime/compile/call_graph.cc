@@ -11,7 +11,7 @@
 
 namespace resident {
 
-absl::StatusOr<uint64_t> CallGraph::StackOf(const std::string& name) const {
+absl::StatusOr<uint64_t> CallGraph::ComputeStack(const std::string& name) const {
   // Depth first, without recursion: a hostile unit may have chains of any length.
   struct Frame {
     std::string function;

@@ -3,7 +3,7 @@
 // Thread safety: an object belongs to one thread.
 //
 //   graph.AddFunction("f", 32); graph.AddCall("f", "g");
-//   absl::StatusOr<uint64_t> bytes = graph.StackOf("f");
+//   absl::StatusOr<uint64_t> bytes = graph.ComputeStack("f");
 #ifndef RESIDENT_RUNTIME_COMPILE_CALL_GRAPH_H_
 #define RESIDENT_RUNTIME_COMPILE_CALL_GRAPH_H_
 
@@ -26,7 +26,7 @@ class CallGraph {
 
   // Of `name` and its deepest chain of calls. INVALID_ARGUMENT: the depth is unknown,
   // since functions call themselves: which. Names in messages are demangled.
-  absl::StatusOr<uint64_t> StackOf(const std::string& name) const;
+  absl::StatusOr<uint64_t> ComputeStack(const std::string& name) const;
 
  private:
   std::map<std::string, uint64_t> frames_;

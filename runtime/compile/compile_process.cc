@@ -167,7 +167,7 @@ absl::Status CompileProcess::CheckFolder() {
   return errors::CompileFolderFull(most_mib, kMaxCompileFolderEntries);
 }
 
-absl::Status CompileProcess::EndOf(const absl::Status& status) {
+absl::Status CompileProcess::EndWith(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status)) {
     KillAndReap();
     return absl::DeadlineExceededError(
@@ -222,10 +222,10 @@ absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
     return Wait(fd, events, deadline, cancelled);
   };
   if (absl::Status status = WriteFrame(socket_, request.SerializeAsString(), wait); !status.ok()) {
-    return EndOf(status);
+    return EndWith(status);
   }
   const auto message = ReadFrame(socket_, kMaxMessageBytes, wait);
-  if (!message.ok()) return EndOf(message.status());
+  if (!message.ok()) return EndWith(message.status());
   internal::CompileResponse response;
   if (!response.ParseFromString(*message)) {
     KillAndReap();

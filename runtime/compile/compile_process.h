@@ -79,7 +79,7 @@ class CompileProcess {
   // nullopt: it had to be killed.
   std::optional<ChildExit> AwaitEnd(std::chrono::milliseconds most);
   // Why it broke its socket off.
-  absl::Status EndOf(const absl::Status& status);
+  absl::Status EndWith(const absl::Status& status);
 
   const CompileProcessOptions options_;
   const std::string folder_;

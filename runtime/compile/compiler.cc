@@ -42,7 +42,7 @@ CompileResult Failed(absl::Status status) {
   return result;
 }
 
-CompileSteps StepsOf(const internal::CompileResponse& response) {
+CompileSteps ReadSteps(const internal::CompileResponse& response) {
   CompileSteps steps;
   for (const internal::CompileStep& step : response.steps()) {
     steps.emplace_back(step.step(), std::chrono::nanoseconds(step.duration_ns()));
@@ -56,7 +56,7 @@ CompileResult ToResult(internal::CompileResponse response) {
   result.inspected = GetStatus(response.inspected());
   result.log = response.log();
   result.symbol = response.symbol();
-  result.steps = StepsOf(response);
+  result.steps = ReadSteps(response);
   result.resources = {response.registers(), response.stack_bytes(), response.shared_bytes(),
                       response.code_bytes()};
   result.object = std::make_shared<const std::string>(std::move(*response.mutable_object()));
@@ -84,7 +84,7 @@ class CompilerImpl : public Compiler {
       : options_(options),
         work_folder_(std::move(work_folder)),
         cache_(std::move(cache)),
-        cuda_(OptionsOf(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0) {
+        cuda_(MakeOptions(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0) {
     if (options.ahead_cpu) (void)Host();
     cuda_.Refill();
   }
@@ -92,7 +92,7 @@ class CompilerImpl : public Compiler {
   ~CompilerImpl() override = default;
 
   CompileResult Compile(const CompileJob& job) override;
-  CompileResult TakeObject(const ObjectJob& job) override;
+  CompileResult CompileObject(const ObjectJob& job) override;
   Counters counters() const override {
     return {hits_.load(), misses_.load(), killed_.load(), cache_ ? cache_->bytes() : 0};
   }
@@ -106,7 +106,7 @@ class CompilerImpl : public Compiler {
     ProcessPool pool;
   };
 
-  CompileProcessOptions OptionsOf(CompileKind kind) const {
+  CompileProcessOptions MakeOptions(CompileKind kind) const {
     CompileProcessOptions options;
     options.kind = kind;
     options.work_folder = work_folder_->path();
@@ -146,7 +146,7 @@ absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
   absl::MutexLock lock(&host_mu_);
   if (host_ != nullptr) return host_;
   ASSIGN_OR_RETURN(auto found, FindHostCompiler(options_.host_compiler));
-  CompileProcessOptions options = OptionsOf(CompileKind::kHost);
+  CompileProcessOptions options = MakeOptions(CompileKind::kHost);
   options.host = found;
   host_ = std::make_shared<HostTools>(std::move(found), options, options_.ahead_cpu ? kAhead : 0);
   host_->pool.Refill();
@@ -231,7 +231,7 @@ CompileResult CompilerImpl::Compile(const CompileJob& job) {
   return RunInPool(pool, key, ToRequest(job), job.cancelled);
 }
 
-CompileResult CompilerImpl::TakeObject(const ObjectJob& job) {
+CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   if (!job.target.cuda) {
     return Failed(absl::InvalidArgumentError(
         "an object cannot be installed for a CPU. Fix: send the source"));

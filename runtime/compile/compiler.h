@@ -58,7 +58,7 @@ class Compiler {
 
   virtual CompileResult Compile(const CompileJob& job) = 0;
   // Inspects an object as Compile does; PTX is compiled.
-  virtual CompileResult TakeObject(const ObjectJob& job) = 0;
+  virtual CompileResult CompileObject(const ObjectJob& job) = 0;
 
   struct Counters {
     uint64_t cache_hits = 0;

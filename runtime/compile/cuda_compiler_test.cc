@@ -281,7 +281,7 @@ class ObjectTest : public CudaCompilerTest {
     ObjectJob job;
     job.target = {true, architecture};
     job.bytes = bytes;
-    return compiler_->TakeObject(job);
+    return compiler_->CompileObject(job);
   }
 };
 

@@ -8,7 +8,7 @@
 namespace resident {
 namespace {
 
-constexpr size_t kMostQuoted = 300;
+constexpr size_t kMaxQuoted = 300;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ absl::Status DoesNotCompile(const std::string& log) {
         !absl::StrContains(line, ": Error: ")) {
       continue;
     }
-    first = absl::StripAsciiWhitespace(line).substr(0, kMostQuoted);
+    first = absl::StripAsciiWhitespace(line).substr(0, kMaxQuoted);
     break;
   }
   return absl::InvalidArgumentError(absl::StrCat("the source does not compile",

@@ -110,7 +110,7 @@ std::string CleanLog(const std::string& text) {
 }
 
 // Why the compiler failed: its processes say of a limit that they came to it.
-absl::Status FailureOf(const ProgramOutput& said) {
+absl::Status DescribeFailure(const ProgramOutput& said) {
   if (absl::StrContains(said.text, "CPU time limit exceeded") ||
       absl::StrContains(said.text, "Killed signal terminated program")) {
     return absl::DeadlineExceededError(
@@ -214,7 +214,7 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
   place.most_output = kMaxCompilerLogBytes;
   ASSIGN_OR_RETURN(const auto said, RunProgram(command, place));
   *log = CleanLog(said.text);
-  if (!said.success) return FailureOf(said);
+  if (!said.success) return DescribeFailure(said);
   HostUnit compiled;
   compiled.object = ReadFile(root / "unit.so");
   compiled.call_graph = ReadFile(root / "unit.ci");

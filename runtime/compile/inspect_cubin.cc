@@ -52,7 +52,7 @@ class CubinInspection {
   absl::Status CheckStack();
   absl::Status CheckMemory();
 
-  std::string NameOf(uint32_t symbol) const {
+  std::string ReadName(uint32_t symbol) const {
     return symbol < elf_.symbols().size() ? std::string(elf_.symbols()[symbol].name) : "";
   }
 
@@ -202,9 +202,9 @@ absl::Status CubinInspection::CheckStack() {
         continue;
       }
       if (pair[0] < 0 || pair[1] < 0) return DamagedObject("call graph has no such parts");
-      const std::string caller = NameOf(static_cast<uint32_t>(pair[0]));
+      const std::string caller = ReadName(static_cast<uint32_t>(pair[0]));
       if (part == kDirectCalls || part == kTakesAddress) {
-        graph.AddCall(caller, NameOf(static_cast<uint32_t>(pair[1])));
+        graph.AddCall(caller, ReadName(static_cast<uint32_t>(pair[1])));
       } else if (part == kAddressTaken) {
         taken[pair[1]].insert(caller);
       } else if (part == kIndirectCalls) {
@@ -221,7 +221,7 @@ absl::Status CubinInspection::CheckStack() {
     }
     for (const std::string& callee : taken[prototype]) graph.AddCall(caller, callee);
   }
-  ASSIGN_OR_RETURN(const auto stack, graph.StackOf(unit_.symbol));
+  ASSIGN_OR_RETURN(const auto stack, graph.FindStackBytes(unit_.symbol));
   unit_.resources.stack_bytes = static_cast<uint32_t>(std::min<uint64_t>(stack, UINT32_MAX));
   if (stack <= kOperatorStackBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -49,7 +49,7 @@ absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
   std::string symbol = request.symbol;
   if (symbol.empty()) {
     for (const std::string& name : functions) {
-      if (UnitIdOf(name).empty()) continue;
+      if (ParseUnitId(name).empty()) continue;
       if (!symbol.empty()) {
         return absl::InvalidArgumentError(absl::StrCat("the object exports two operators, ", symbol,
                                                        " and ", name,
@@ -59,7 +59,7 @@ absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
     }
   }
   if (symbol.empty() || functions.count(symbol) == 0) return NoEntry(request, functions);
-  const std::string id = UnitIdOf(symbol);
+  const std::string id = ParseUnitId(symbol);
   if (functions.count(absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id)) != 0) return symbol;
   for (const std::string& name : functions) {
     if (!absl::StartsWith(name, kMarkPrefix) || !absl::EndsWith(name, absl::StrCat("_", id))) {
@@ -96,7 +96,7 @@ absl::Status RefuseUndefined(const std::set<std::string>& names) {
 }
 
 bool IsUnitsOwn(const std::string& name, const std::string& symbol) {
-  const std::string id = UnitIdOf(symbol);
+  const std::string id = ParseUnitId(symbol);
   return name == symbol || absl::StrContains(name, UnitNamespace(id)) ||
          name == absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id) ||
          // A static variable of a function with C linkage.

@@ -153,7 +153,7 @@ std::string Quoted(absl::string_view line, absl::string_view key) {
 // Reads GCC's -fcallgraph-info=su: lines
 //   node: { title: "symbol" label: "name\nplace\n32 bytes (static)" }
 //   edge: { sourcename: "symbol" targetname: "symbol" label: "place" }
-absl::StatusOr<uint32_t> StackOf(const std::string& call_graph, const std::string& symbol) {
+absl::StatusOr<uint32_t> FindStackBytes(const std::string& call_graph, const std::string& symbol) {
   CallGraph graph;
   for (const absl::string_view line : absl::StrSplit(call_graph, '\n')) {
     if (absl::StartsWith(line, "node:")) {
@@ -184,7 +184,7 @@ absl::StatusOr<uint32_t> StackOf(const std::string& call_graph, const std::strin
       graph.AddCall(caller, callee);
     }
   }
-  ASSIGN_OR_RETURN(const auto stack, graph.StackOf(symbol));
+  ASSIGN_OR_RETURN(const auto stack, graph.FindStackBytes(symbol));
   if (stack > kMaxHostStackBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the unit needs ", stack, " bytes of stack; the limit is ", kMaxHostStackBytes,
@@ -210,7 +210,7 @@ absl::StatusOr<InspectedUnit> InspectSharedObject(const InspectRequest& request)
   if (status = CheckCodeBytes(code); !status.ok()) return status;
   unit.resources.code_bytes = static_cast<uint32_t>(code);
   if (!request.call_graph.empty()) {
-    ASSIGN_OR_RETURN(const auto stack, StackOf(request.call_graph, unit.symbol));
+    ASSIGN_OR_RETURN(const auto stack, FindStackBytes(request.call_graph, unit.symbol));
     unit.resources.stack_bytes = stack;
   }
   return unit;

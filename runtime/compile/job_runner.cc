@@ -50,7 +50,7 @@ class Steps {
   Clock::time_point begin_ = Clock::now();
 };
 
-CompileJob JobOf(const internal::CompileSource& source) {
+CompileJob ReadJob(const internal::CompileSource& source) {
   CompileJob job;
   job.target = {source.architecture() != 0, source.architecture()};
   for (const auto& [name, text] : source.files()) job.files[name] = text;
@@ -130,7 +130,7 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
 }
 
 // What the unit needs as it is; nothing if it is refused for whatever reason.
-ResourceUse UseOf(const InspectRequest& request, const std::string& object) {
+ResourceUse MeasureResources(const InspectRequest& request, const std::string& object) {
   InspectRequest inspect = request;
   inspect.object = object;
   const auto unit = InspectCubin(inspect);
@@ -147,12 +147,12 @@ absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& un
   if (!object.ok()) return object;
   InspectRequest unlimited = inspect;
   unlimited.max_registers = kMaxRegistersOfGpu;
-  const ResourceUse use = UseOf(unlimited, *object);
+  const ResourceUse use = MeasureResources(unlimited, *object);
   if (use.registers <= kMaxRegisters) return object;
   std::string again;
   auto capped = NvrtcCompile(CudaSource(job, unit, /*capped=*/true), &again);
   if (!capped.ok()) return object;
-  const ResourceUse capped_use = UseOf(inspect, *capped);
+  const ResourceUse capped_use = MeasureResources(inspect, *capped);
   const bool spills =
       capped_use.registers == 0 || capped_use.stack_bytes > use.stack_bytes + kMaxSilentSpillBytes;
   return spills ? object : capped;
@@ -164,7 +164,7 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
                                      const internal::CompileRequest& request) {
   internal::CompileResponse response;
   Steps steps(&response);
-  const CompileJob job = JobOf(request.source());
+  const CompileJob job = ReadJob(request.source());
   absl::Status status = CheckSources(job);
   HostUnit compiled;
   const Unit unit = status.ok() ? MakeUnit(job) : Unit();
@@ -199,7 +199,7 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
     inspect.architecture = request.object().architecture();
     SetStatus(absl::OkStatus(), response.mutable_compiled());
   } else {
-    const CompileJob job = JobOf(request.source());
+    const CompileJob job = ReadJob(request.source());
     if (absl::Status status = CheckSources(job); !status.ok()) {
       SetStatus(status, response.mutable_compiled());
       return response;

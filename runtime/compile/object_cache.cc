@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string
 }
 
 std::optional<std::string> ObjectCache::Get(const std::string& key) {
-  const std::string path = PathOf(key);
+  const std::string path = FindPath(key);
   std::optional<std::string> entry = ReadWhole(path);
   if (!entry) return std::nullopt;
   const std::string_view body =
@@ -81,7 +81,7 @@ std::optional<std::string> ObjectCache::Get(const std::string& key) {
 absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
   const std::string header = absl::StrCat(kFormat, Sha256Hex(bytes), "\n");
   // Not durable: Get finds out what a crash has spoiled, and it is compiled again.
-  const absl::Status written = WriteFileAtomically(PathOf(key), {header, bytes});
+  const absl::Status written = WriteFileAtomically(FindPath(key), {header, bytes});
   if (!written.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot write to the cache ", folder_, ": ",
                                                      written.message(),
@@ -106,7 +106,7 @@ void ObjectCache::Shrink() {
   const time_t now = time(nullptr);
   while (const dirent* const found = readdir(folder)) {
     const std::string name = found->d_name;
-    const std::string path = PathOf(name);
+    const std::string path = FindPath(name);
     struct stat status;
     if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (name.size() > kKeyBytes && name[kKeyBytes] == '.') {

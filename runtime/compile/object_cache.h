@@ -44,7 +44,7 @@ class ObjectCache {
   ObjectCache(std::string folder, uint64_t most_bytes)
       : folder_(std::move(folder)), most_bytes_(most_bytes) {}
 
-  std::string PathOf(const std::string& key) const { return folder_ + "/" + key; }
+  std::string FindPath(const std::string& key) const { return folder_ + "/" + key; }
   // Looks at the folder, and removes entries until it is within the limit, with room to
   // spare.
   void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -105,7 +105,7 @@ Unit MakeUnit(const CompileJob& job) {
   return unit;
 }
 
-std::string UnitIdOf(const std::string& symbol) {
+std::string ParseUnitId(const std::string& symbol) {
   for (const auto& [prefix, of_id] :
        {std::pair<std::string, std::string>{"resident_op_", ""}, {"resident_opc_", "c"}}) {
     if (!absl::StartsWith(symbol, prefix)) continue;

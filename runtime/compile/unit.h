@@ -41,7 +41,7 @@ Unit MakeUnit(const CompileJob& job);
 
 // The digits of a unit's symbol with their prefix ("c" of a checked build); empty if the
 // name is not of that form.
-std::string UnitIdOf(const std::string& symbol);
+std::string ParseUnitId(const std::string& symbol);
 // Prefix of the names that a unit's other functions have, mangled.
 std::string UnitNamespace(const std::string& unit_id);
 

@@ -83,10 +83,10 @@ TEST(MakeUnit, TheTwoBuildsHaveNamesOfTheirOwn) {
   const Unit checked = MakeUnit(job);
   EXPECT_EQ(checked.symbol, "resident_opc_0123456789abcdef");
   EXPECT_THAT(checked.main_text, HasSubstr("namespace resident_unit_c0123456789abcdef {"));
-  EXPECT_EQ(UnitIdOf(unit.symbol), "0123456789abcdef");
-  EXPECT_EQ(UnitIdOf(checked.symbol), "c0123456789abcdef");
-  EXPECT_EQ(UnitIdOf("resident_operator_add"), "");
-  EXPECT_EQ(UnitIdOf("resident_op_0123"), "");
+  EXPECT_EQ(ParseUnitId(unit.symbol), "0123456789abcdef");
+  EXPECT_EQ(ParseUnitId(checked.symbol), "c0123456789abcdef");
+  EXPECT_EQ(ParseUnitId("resident_operator_add"), "");
+  EXPECT_EQ(ParseUnitId("resident_op_0123"), "");
 }
 
 TEST(MakeUnit, HeadersThatAreNamedComeBeforeTheNamespace) {

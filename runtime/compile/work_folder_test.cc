@@ -21,13 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMostBytes = 1 << 20;
-constexpr uint64_t kMostEntries = 20;
+constexpr uint64_t kMaxBytes = 1 << 20;
+constexpr uint64_t kMaxEntries = 20;
 
 class WorkFolderTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(fs::create_directory(folder_)); }
-  bool IsOver() const { return IsFolderOver(folder_, kMostBytes, kMostEntries); }
+  bool IsOver() const { return IsFolderOver(folder_, kMaxBytes, kMaxEntries); }
   void WriteFile(const std::string& name, size_t bytes) const {
     std::ofstream(folder_ + "/" + name) << std::string(bytes, 'x');
   }
@@ -48,11 +48,11 @@ TEST_F(WorkFolderTest, FilesOfAllFoldersCount) {
   fs::create_directories(folder_ + "/a/b");
   WriteFile("a/b/small", 1000);
   EXPECT_FALSE(IsOver());
-  WriteFile("a/b/large", kMostBytes);
+  WriteFile("a/b/large", kMaxBytes);
   EXPECT_TRUE(IsOver());
   fs::remove(folder_ + "/a/b/large");
   EXPECT_FALSE(IsOver());
-  for (uint64_t i = 0; i < kMostEntries; ++i) WriteFile(std::to_string(i), 0);
+  for (uint64_t i = 0; i < kMaxEntries; ++i) WriteFile(std::to_string(i), 0);
   EXPECT_TRUE(IsOver());
   RemoveFolder(folder_);
   EXPECT_FALSE(fs::exists(folder_));
@@ -67,7 +67,7 @@ TEST_F(WorkFolderTest, AFolderThatCannotBeReadIsTooMuchAndIsRemoved) {
   }
   const auto check = [&] {
     fs::create_directories(folder_ + "/hidden/inner");
-    WriteFile("hidden/large", kMostBytes);
+    WriteFile("hidden/large", kMaxBytes);
     ASSERT_EQ(chmod((folder_ + "/hidden/inner").c_str(), 0), 0);
     ASSERT_EQ(chmod((folder_ + "/hidden").c_str(), 0300), 0);
     EXPECT_TRUE(IsOver());
@@ -90,7 +90,7 @@ TEST_F(WorkFolderTest, AFileWhosePathIsTooLongIsTooMuch) {
   const fs::path before = fs::current_path();
   fs::current_path(folder_);
   const std::string name(250, 'd');
-  for (uint64_t i = 0; i < kMostEntries - 1; ++i) {
+  for (uint64_t i = 0; i < kMaxEntries - 1; ++i) {
     ASSERT_TRUE(fs::create_directory(name));
     fs::current_path(name);
   }
@@ -101,7 +101,7 @@ TEST_F(WorkFolderTest, AFileWhosePathIsTooLongIsTooMuch) {
 }
 
 TEST_F(WorkFolderTest, FoldersThatComeAndGoDoNotHideAFile) {
-  WriteFile("large", 2 * kMostBytes);
+  WriteFile("large", 2 * kMaxBytes);
   std::atomic<bool> stop{false};
   std::thread busy([&] {
     while (!stop) {

@@ -164,7 +164,7 @@ absl::StatusOr<std::unique_ptr<DurableWrite>> BufferTable::StartWrite(DurableCop
   if (buffer.memory == nullptr) {
     return errors::LostBuffer(buffer.id, buffer.device, buffer.lost_cause);
   }
-  std::shared_ptr<HostUse> use;
+  std::shared_ptr<HostUsage> use;
   {
     absl::ReaderMutexLock lock(&mu_);
     const auto found = owners_.find(client);

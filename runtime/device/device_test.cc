@@ -246,7 +246,7 @@ TEST(DeviceTest, IdleParkedDeviceCanBeParkedAndResumed) {
   EXPECT_EQ(harness.Run(harness.CountTasks(counters))->failed, 0u);
 }
 
-TEST(DeviceTest, ParksUnderLoadLoseAndDoubleNothing) {
+TEST(DeviceTest, ParksUnderLoadNeitherLoseNorRepeatTasks) {
   DeviceHarness harness;
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> ran{0};

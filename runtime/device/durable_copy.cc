@@ -11,7 +11,7 @@
 namespace resident {
 
 absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Make(
-    std::shared_ptr<DurableMemory> memory, std::shared_ptr<HostUse> own, uint64_t bytes,
+    std::shared_ptr<DurableMemory> memory, std::shared_ptr<HostUsage> own, uint64_t bytes,
     uint64_t epoch) {
   ASSIGN_OR_RETURN(HostMemory::Charge charge, memory->copies.Hold(std::move(own), bytes));
   return MakeCharged(std::move(memory), std::move(charge), bytes, epoch);
@@ -19,7 +19,7 @@ absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Make(
 
 absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Restore(
     std::shared_ptr<DurableMemory> memory, uint64_t bytes, absl::Span<const uint8_t> contents) {
-  HostMemory::Charge charge = memory->copies.Count(std::make_shared<HostUse>(), bytes);
+  HostMemory::Charge charge = memory->copies.Count(std::make_shared<HostUsage>(), bytes);
   auto copy = MakeCharged(std::move(memory), std::move(charge), bytes, /*epoch=*/0);
   if (!copy.ok() || contents.empty()) return copy;
   absl::MutexLock lock(&(*copy)->mu_);
@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::MakeCharged(
 }
 
 absl::StatusOr<std::unique_ptr<DurableWrite>> DurableCopy::StartWrite(
-    Kind kind, uint64_t buffer_id, uint64_t epoch, std::shared_ptr<HostUse> own) {
+    Kind kind, uint64_t buffer_id, uint64_t epoch, std::shared_ptr<HostUsage> own) {
   absl::MutexLock lock(&mu_);
   if (epoch_ != epoch) return errors::EngineReplacedDuringWrite(buffer_id);
   if (kind == Kind::kUpload) {

@@ -48,8 +48,8 @@ struct DurableMemory {
   HostMemory writes;
 };
 struct DurableUse {
-  std::shared_ptr<HostUse> copies = std::make_shared<HostUse>();
-  std::shared_ptr<HostUse> writes = std::make_shared<HostUse>();
+  std::shared_ptr<HostUsage> copies = std::make_shared<HostUsage>();
+  std::shared_ptr<HostUsage> writes = std::make_shared<HostUsage>();
 };
 
 class DurableCopy : public std::enable_shared_from_this<DurableCopy> {
@@ -57,7 +57,7 @@ class DurableCopy : public std::enable_shared_from_this<DurableCopy> {
   // All zeros, mirroring the engine with this epoch. Its memory is taken as it is written.
   // RESOURCE_EXHAUSTED: over a limit of `memory`, or the system has no more.
   static absl::StatusOr<std::shared_ptr<DurableCopy>> Make(std::shared_ptr<DurableMemory> memory,
-                                                           std::shared_ptr<HostUse> own,
+                                                           std::shared_ptr<HostUsage> own,
                                                            uint64_t bytes, uint64_t epoch);
   // A copy with these contents (empty: all zeros) that was accepted before the daemon was
   // restarted: no limit refuses it. It mirrors no engine yet.
@@ -73,7 +73,7 @@ class DurableCopy : public std::enable_shared_from_this<DurableCopy> {
   // UNAVAILABLE: the copy mirrors another engine. ABORTED: a Persist during an upload.
   absl::StatusOr<std::unique_ptr<DurableWrite>> StartWrite(Kind kind, uint64_t buffer_id,
                                                            uint64_t epoch,
-                                                           std::shared_ptr<HostUse> own);
+                                                           std::shared_ptr<HostUsage> own);
 
   // From now on the copy mirrors this engine. False: it mirrors a newer one.
   bool Mirror(uint64_t epoch);
@@ -131,7 +131,7 @@ class DurableWrite {
     HostMemory::Charge charge;
   };
   DurableWrite(std::shared_ptr<DurableCopy> copy, DurableCopy::Kind kind, uint64_t buffer_id,
-               uint64_t epoch, uint64_t started_uploads, std::shared_ptr<HostUse> own)
+               uint64_t epoch, uint64_t started_uploads, std::shared_ptr<HostUsage> own)
       : copy_(std::move(copy)),
         kind_(kind),
         buffer_id_(buffer_id),
@@ -144,7 +144,7 @@ class DurableWrite {
   const uint64_t buffer_id_;
   const uint64_t epoch_;
   const uint64_t started_uploads_;  // Of the copy, when this began.
-  const std::shared_ptr<HostUse> own_;
+  const std::shared_ptr<HostUsage> own_;
   absl::Mutex mu_;  // Taken before the copy's.
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
 };

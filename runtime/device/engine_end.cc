@@ -15,7 +15,7 @@ bool IsFaultSignal(int signal) {
 }  // namespace
 
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit) {
-  const std::string words = engine.last_words();
+  const std::string words = engine.exit_reason();
   if (!words.empty()) return {"fault", absl::StrCat("the ", name, " ended: ", words), {}};
   // Nobody else ends a process with these signals, or makes it exit.
   const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;

@@ -104,12 +104,13 @@ EngineProcess::~EngineProcess() { close(lifeline_); }
 absl::Status EngineProcess::Explain(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kUnavailable) return status;
   // Either the engine's own answer, or the control plane broke because it ended.
-  const std::optional<ChildExit> exit = child_->Wait(
-      last_words().empty() ? std::chrono::milliseconds(100) : std::chrono::milliseconds(kEndLimit));
+  const std::optional<ChildExit> exit =
+      child_->Wait(exit_reason().empty() ? std::chrono::milliseconds(100)
+                                         : std::chrono::milliseconds(kEndLimit));
   if (!exit) return status;
   return absl::UnavailableError(
       absl::StrCat("the engine ", exit->ToString(), " while it started",
-                   last_words().empty() ? "" : absl::StrCat(": ", last_words())));
+                   exit_reason().empty() ? "" : absl::StrCat(": ", exit_reason())));
 }
 
 absl::Status EngineProcess::Prepare(std::chrono::milliseconds most) {
@@ -136,10 +137,10 @@ uint64_t EngineProcess::heartbeat() const {
   return std::atomic_ref<u64>(region_->control()->heartbeat).load(std::memory_order_relaxed);
 }
 
-std::string EngineProcess::last_words() const {
-  const char* words = region_->control()->last_words;
+std::string EngineProcess::exit_reason() const {
+  const char* words = region_->control()->exit_reason;
   // An operator can write there too.
-  return ToPrintableLine(absl::string_view(words, strnlen(words, kLastWordsBytes)));
+  return ToPrintableLine(absl::string_view(words, strnlen(words, kExitReasonBytes)));
 }
 
 }  // namespace resident

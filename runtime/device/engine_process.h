@@ -53,7 +53,7 @@ class EngineProcess {
   // The counter that rises while the process lives.
   uint64_t heartbeat() const;
   // What ended the engine, as it saw it itself; empty if it did not say.
-  std::string last_words() const;
+  std::string exit_reason() const;
 
  private:
   EngineProcess(const DeviceOptions& options, std::shared_ptr<SharedRegion> region,

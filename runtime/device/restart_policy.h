@@ -18,7 +18,7 @@ class RestartPolicy {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr int kMostFailures = 5;
+  static constexpr int kMaxFailures = 5;
   static constexpr std::chrono::seconds kWindow{60};
   static constexpr std::chrono::milliseconds kFirstWait{100};
   static constexpr std::chrono::milliseconds kLongestWait{5'000};

@@ -298,7 +298,7 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
   if (now - *watched.died < kExitGrace || queue_.counters().in_flight > 0) return std::nullopt;
   // A device that is given up says how its engine ended.
   if (!restart_policy_.GoesOn(now)) return std::nullopt;
-  const std::string words = watched.engine.last_words();
+  const std::string words = watched.engine.exit_reason();
   if (!words.empty()) {
     return EngineEnd{"fault", absl::StrCat("the ", Name(), " ended: ", words), {}, true};
   }
@@ -331,17 +331,17 @@ std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   }
   if (queue_.counters().in_flight == 0) return std::nullopt;
   const std::vector<OverdueTask> overdue =
-      queue_.FindOverdue([this](uint32_t slot) { return TimeLimitOf(slot); });
+      queue_.FindOverdue([this](uint32_t slot) { return FindTimeLimit(slot); });
   if (overdue.empty()) return std::nullopt;
   const uint32_t slot = overdue.front().operator_slot;
-  const int64_t limit = std::chrono::duration_cast<milliseconds>(TimeLimitOf(slot)).count();
+  const int64_t limit = std::chrono::duration_cast<milliseconds>(FindTimeLimit(slot)).count();
   EngineEnd end{"hang", "", {}};
   if (slot == kNoOperatorSlot) {
     end.cause =
         absl::StrCat("the kernel of device ", options_.index, " did not take up a task within ",
                      limit, " ms (--task_time_limit), and the ", Name(), " was ended");
   } else {
-    const bool own = TimeLimitOf(slot) != TimeLimitOf(kNoOperatorSlot);
+    const bool own = FindTimeLimit(slot) != FindTimeLimit(kNoOperatorSlot);
     end.cause = absl::StrCat("a task of ", SlotName(slot), " ran for more than ", limit, " ms (",
                              own ? "its operator's limit" : "--task_time_limit", "), and the ",
                              Name(), " was ended");
@@ -354,7 +354,7 @@ std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   return end;
 }
 
-nanoseconds SupervisedDevice::TimeLimitOf(uint32_t operator_slot) const {
+nanoseconds SupervisedDevice::FindTimeLimit(uint32_t operator_slot) const {
   milliseconds limit{0};
   if (options_.slot_time_limit && operator_slot != kNoOperatorSlot) {
     limit = options_.slot_time_limit(operator_slot);
@@ -501,7 +501,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
   }
 
   const std::string detail = absl::StrCat(
-      end.cause, "; that was failure ", RestartPolicy::kMostFailures, " within ",
+      end.cause, "; that was failure ", RestartPolicy::kMaxFailures, " within ",
       RestartPolicy::kWindow.count(),
       " s, so the engine is not started again. Fix: remove the "
       "cause, then resume the device (residentctl admin resume) or restart the daemon");

@@ -147,7 +147,7 @@ class SupervisedDevice final : public DeviceControl {
   void SettleWaiters() ABSL_LOCKS_EXCLUDED(mu_);
   // Asks the owner what to start the next engine with.
   void ReportFault(const EngineEnd& end, std::vector<RunningTask> running);
-  std::chrono::nanoseconds TimeLimitOf(uint32_t operator_slot) const;
+  std::chrono::nanoseconds FindTimeLimit(uint32_t operator_slot) const;
   Wants TakeWants();
 
   std::string Name() const;  // "engine of device 0"

@@ -266,7 +266,7 @@ std::string ParameterKindText(ParameterKind kind) {
   return "unknown";
 }
 
-std::string ColumnsTaken(ParameterKind kind) {
+std::string AcceptedColumns(ParameterKind kind) {
   switch (kind) {
     case ParameterKind::kInput:
       return "a buffer column or an inline column";
@@ -355,11 +355,11 @@ absl::Status Signature::Match(const std::string& operator_name,
   for (size_t a = 0; a < arguments.size(); ++a) {
     const Parameter& parameter = parameters_[a];
     const ArgumentType& argument = arguments[a];
-    const errors::ArgumentPlace place{operator_name, a, parameter.name};
+    const errors::ArgumentRef place{operator_name, a, parameter.name};
     if (argument.scalar != parameter.scalar()) {
       return errors::ArgumentKind(place, ParameterKindText(parameter.kind),
                                   argument.scalar ? "a scalar column" : "a tensor column",
-                                  ColumnsTaken(parameter.kind));
+                                  AcceptedColumns(parameter.kind));
     }
     if (std::find(parameter.dtypes.begin(), parameter.dtypes.end(), argument.dtype) ==
         parameter.dtypes.end()) {

@@ -58,7 +58,7 @@ enum class ParameterKind : uint8_t { kInput = 1, kOutput = 2, kInOut = 3, kScala
 // "an input", "a scalar".
 std::string ParameterKindText(ParameterKind kind);
 // The columns that a request may send for it: "a buffer column or an inline column".
-std::string ColumnsTaken(ParameterKind kind);
+std::string AcceptedColumns(ParameterKind kind);
 
 struct DimPattern {
   // kBroadcast: dimensions that broadcast to the shape to which the variable is bound.

@@ -137,7 +137,7 @@ uint64_t Access::denied(absl::StatusCode code) const {
 }
 
 absl::Status Access::Decide(std::string_view method, const Presented& presented) const {
-  const MethodRule rule = RuleOf(method);
+  const MethodRule rule = FindMethodRule(method);
   if (rule.open_to_all) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto identity, Identify(presented));
   if (rule.roles.empty()) return errors::UnlistedMethod(identity->name(), std::string(method));

@@ -71,8 +71,8 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
   }
   EXPECT_GE(methods.size(), 22u);
   for (const std::string& method : methods) {
-    EXPECT_FALSE(RuleOf(method).roles.empty()) << method << " has no role";
-    EXPECT_FALSE(RuleOf(method).open_to_all) << method;
+    EXPECT_FALSE(FindMethodRule(method).roles.empty()) << method << " has no role";
+    EXPECT_FALSE(FindMethodRule(method).open_to_all) << method;
   }
   for (const std::string_view listed : ListedMethods()) {
     if (!listed.starts_with("/resident.v1.")) continue;

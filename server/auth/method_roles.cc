@@ -60,7 +60,7 @@ static_assert(std::is_sorted(std::begin(kTable), std::end(kTable),
 
 }  // namespace
 
-MethodRule RuleOf(std::string_view method) {
+MethodRule FindMethodRule(std::string_view method) {
   const auto* const found =
       std::lower_bound(std::begin(kTable), std::end(kTable), method,
                        [](const Entry& entry, std::string_view m) { return entry.method < m; });

@@ -22,7 +22,7 @@ struct MethodRule {
 };
 
 // `method`: "/package.Service/Method".
-MethodRule RuleOf(std::string_view method);
+MethodRule FindMethodRule(std::string_view method);
 
 // Every method in the table, by name.
 std::vector<std::string_view> ListedMethods();

@@ -47,7 +47,7 @@ void SetOption(int fd, int level, int name, unsigned value) {
   setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-uint16_t* PortOf(sockaddr_storage& address) {
+uint16_t* FindPort(sockaddr_storage& address) {
   return address.ss_family == AF_INET6 ? &reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                        : &reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
@@ -65,7 +65,7 @@ Address Wildcard(sa_family_t family, uint16_t port) {
   Address any;
   any.to.ss_family = family;
   any.bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  *PortOf(any.to) = htons(port);
+  *FindPort(any.to) = htons(port);
   return any;
 }
 
@@ -110,7 +110,7 @@ uint16_t BoundPort(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(*PortOf(address));
+  return ntohs(*FindPort(address));
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ absl::Status Listener::BindAll() {
     return CannotListen(flag_, address_, gai_strerror(*error));
   }
   std::vector<Address> addresses = std::get<std::vector<Address>>(resolved);
-  const uint16_t port = ntohs(*PortOf(addresses.front().to));
+  const uint16_t port = ntohs(*FindPort(addresses.front().to));
   const std::vector<Address> wildcards = {Wildcard(AF_INET6, port), Wildcard(AF_INET, port)};
   // Either wildcard means all addresses of the machine; IPv4's if there is no IPv6.
   const bool everywhere =
@@ -148,7 +148,7 @@ absl::Status Listener::BindAll() {
   int error = 0;
   for (Address& address : addresses) {
     // A name's other addresses get the same port as the first one.
-    if (port_ != 0) *PortOf(address.to) = htons(port_);
+    if (port_ != 0) *FindPort(address.to) = htons(port_);
     const int fd = BoundSocket(address);
     if (fd >= 0) {
       sockets_.push_back(fd);

@@ -128,7 +128,7 @@ class ListenerTest : public ::testing::Test {
   }
 
   // The peer address that gRPC reports for a call over the connection.
-  static std::string PeerOf(int client) {
+  static std::string ReadPeer(int client) {
     sockaddr_storage own;
     socklen_t size = sizeof(own);
     EXPECT_EQ(getsockname(client, reinterpret_cast<sockaddr*>(&own), &size), 0);
@@ -259,10 +259,10 @@ TEST_F(ListenerTest, WithoutACallAConnectionIsClosedAfterATime) {
   Listen("127.0.0.1:0", limits);
   const int silent = Connect(), refused = Connect(), admitted = Connect();
   AwaitAccepted(3);
-  listener_->OnCall(PeerOf(admitted), true);
+  listener_->OnCall(ReadPeer(admitted), true);
   // Calls that were not admitted keep a connection open, but only while they continue.
   ASSERT_TRUE(Eventually([&] {
-    listener_->OnCall(PeerOf(refused), false);
+    listener_->OnCall(ReadPeer(refused), false);
     return Closed(silent);
   }));
   EXPECT_FALSE(Closed(refused));
@@ -283,13 +283,13 @@ TEST_F(ListenerTest, UnadmittedConnectionThatSendsTooMuchIsClosed) {
   const int flood = Connect(), refused = Connect(), honest = Connect(), admitted = Connect();
   AwaitAccepted(4);
   EXPECT_TRUE(Send(honest, 200 << 10));
-  listener_->OnCall(PeerOf(admitted), true);
+  listener_->OnCall(ReadPeer(admitted), true);
   EXPECT_TRUE(Send(admitted, 1 << 20));
   EXPECT_TRUE(Send(flood, 300 << 10));
   EXPECT_TRUE(Eventually([&] { return Closed(flood); }));
   // Calls that were not admitted do not raise the limit.
   for (int i = 0; i < 30; ++i) {
-    listener_->OnCall(PeerOf(refused), false);
+    listener_->OnCall(ReadPeer(refused), false);
     if (!Send(refused, 32 << 10)) break;
   }
   EXPECT_TRUE(Eventually([&] { return Closed(refused); }));
@@ -321,8 +321,8 @@ TEST_F(ListenerTest, TheOldestUnadmittedConnectionMakesRoom) {
   Listen("127.0.0.1:0", limits);
   const int admitted = Connect(), older = Connect(), younger = Connect();
   AwaitAccepted(3);
-  listener_->OnCall(PeerOf(admitted), true);
-  listener_->OnCall(PeerOf(older), false);
+  listener_->OnCall(ReadPeer(admitted), true);
+  listener_->OnCall(ReadPeer(older), false);
   // During the grace period no connection is closed: new ones have time to be admitted.
   const int early = Connect();
   EXPECT_TRUE(Eventually([&] { return Closed(early); }));
@@ -346,8 +346,8 @@ TEST_F(ListenerTest, AnAddressHasAShare) {
   Listen("127.0.0.1:0", limits);
   const int first = Connect("127.0.0.2"), second = Connect("127.0.0.2");
   AwaitAccepted(2);
-  listener_->OnCall(PeerOf(first), true);
-  listener_->OnCall(PeerOf(second), true);
+  listener_->OnCall(ReadPeer(first), true);
+  listener_->OnCall(ReadPeer(second), true);
   const int third = Connect("127.0.0.2");
   EXPECT_TRUE(Eventually([&] { return Closed(third); }));
   const int other = Connect("127.0.0.3");
@@ -382,7 +382,7 @@ TEST_F(ListenerTest, PeersOfBothFamiliesAreFound) {
     admitted.push_back(fd);
   }
   AwaitAccepted(admitted.size());
-  for (const int client : admitted) listener_->OnCall(PeerOf(client), true);
+  for (const int client : admitted) listener_->OnCall(ReadPeer(client), true);
   // Invalid peer addresses are ignored.
   for (const char* peer : {"", "ipv4:", "ipv6:%5B", "unix:/a", "ipv4:1.2.3.4", "ipv4:a:1",
                            "ipv6:%5Bfe80::1%25x%5D:1", "ipv4:1.2.3.4:99999"}) {

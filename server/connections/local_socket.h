@@ -51,7 +51,7 @@ class LocalSocket {
     bool sealed = true;
     std::chrono::milliseconds packet_timeout{kLocalPacketMs};
     uint32_t max_connections = kMaxLocalConnections;
-    uint32_t max_connections_of_user = kMaxLocalConnectionsOfUser;
+    uint32_t max_connections_of_user = kMaxLocalConnectionsPerUser;
   };
 
   // Creates the socket. A socket that a dead daemon left behind is replaced if it belongs

@@ -250,10 +250,11 @@ TEST_F(LocalSocketTest, DescriptorsOverTheLimitAreRefusedAndClosed) {
   Start();
   const int fd = NewMemory(4096, true);
   const size_t before = Descriptors();
-  for (uint32_t i = 0; i < kMaxPassedDescriptorsOfSession; ++i) ASSERT_EQ(Pass({fd}).code, 0);
+  for (uint32_t i = 0; i < kMaxPassedDescriptorsPerSession; ++i) ASSERT_EQ(Pass({fd}).code, 0);
   ExpectRefused(Pass({fd}), absl::StatusCode::kResourceExhausted, "of this session");
-  EXPECT_TRUE(Eventually([&] { return Descriptors() == before + kMaxPassedDescriptorsOfSession; }));
-  EXPECT_EQ(passed_->size(), kMaxPassedDescriptorsOfSession);
+  EXPECT_TRUE(
+      Eventually([&] { return Descriptors() == before + kMaxPassedDescriptorsPerSession; }));
+  EXPECT_EQ(passed_->size(), kMaxPassedDescriptorsPerSession);
   close(fd);
 }
 

@@ -32,8 +32,8 @@ class PassedDescriptors {
 
   struct Limits {
     size_t in_all = kMaxPassedDescriptors;
-    size_t of_user = kMaxPassedDescriptorsOfUser;
-    size_t of_session = kMaxPassedDescriptorsOfSession;
+    size_t of_user = kMaxPassedDescriptorsPerUser;
+    size_t of_session = kMaxPassedDescriptorsPerSession;
     std::chrono::milliseconds lifetime{kPassedDescriptorMs};
   };
 

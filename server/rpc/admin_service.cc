@@ -97,7 +97,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
                                                const v1::StatusRequest*,
                                                v1::StatusResponse* response) {
   auto* const reactor = context->DefaultReactor();
-  const auto caller = IdentityOf(*context, core_);
+  const auto caller = IdentifyCaller(*context, core_);
   if (!caller.ok()) {
     reactor->Finish(ToGrpc(caller.status()));
     return reactor;

@@ -5,7 +5,7 @@
 
 namespace resident {
 
-absl::StatusOr<std::shared_ptr<EngineSession>> EngineOf(const Core& core, const Buffer& buffer) {
+absl::StatusOr<std::shared_ptr<EngineSession>> FindEngine(const Core& core, const Buffer& buffer) {
   if (buffer.memory == nullptr) {
     return errors::LostBuffer(buffer.id, buffer.device, buffer.lost_cause);
   }

@@ -15,7 +15,7 @@ namespace resident {
 
 // The engine that the buffer's memory belongs to. Errors: FAILED_PRECONDITION (the
 // buffer was lost), UNAVAILABLE (no engine, or it is being replaced).
-absl::StatusOr<std::shared_ptr<EngineSession>> EngineOf(const Core& core, const Buffer& buffer);
+absl::StatusOr<std::shared_ptr<EngineSession>> FindEngine(const Core& core, const Buffer& buffer);
 
 // Why a copy, a batch of one task, did not end OK. `what`: "the upload".
 absl::Status CopyError(const std::string& what, const Batch& copy);

@@ -84,7 +84,7 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
 absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
                                         const v1::AllocateRequest& request,
                                         v1::AllocateResponse& response) {
-  ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
+  ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
   if (core_.gate.draining()) return errors::Draining();
   BufferSpec spec;
   RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
@@ -126,7 +126,7 @@ grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
 
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
                                                const v1::FreeRequest* request, v1::FreeResponse*) {
-  const auto client = SessionClientOf(*context, core_);
+  const auto client = FindSessionClient(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
   const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
   if (!buffer.ok()) return FinishNow(context, buffer.status());
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* BuffersService::FinishOnDisk(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* context,
                                                const v1::ListBuffersRequest*,
                                                v1::ListBuffersResponse* response) {
-  const auto client = ClientOf(*context, core_);
+  const auto client = FindClient(*context, core_);
   if (client.ok()) {
     for (const auto& buffer : core_.buffers.List((*client)->id())) {
       Describe(*buffer, response->add_buffers());
@@ -160,7 +160,7 @@ grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* context,
                                                   const v1::PersistRequest* request,
                                                   v1::PersistResponse*) {
-  const auto client = SessionClientOf(*context, core_);
+  const auto client = FindSessionClient(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
   const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
   if (!buffer.ok()) return FinishNow(context, buffer.status());
@@ -268,7 +268,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
 grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerContext* context,
                                                        const v1::ImportSharedRequest* request,
                                                        v1::ImportSharedResponse* response) {
-  const auto client = SessionClientOf(*context, core_);
+  const auto client = FindSessionClient(*context, core_);
   if (!client.ok()) return FinishNow(context, client.status());
   const absl::Status checked = CheckImport(*request);
   if (!checked.ok()) return FinishNow(context, checked);

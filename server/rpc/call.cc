@@ -8,24 +8,24 @@
 
 namespace resident {
 
-std::string SessionOf(const grpc::CallbackServerContext& context) {
+std::string ReadSessionId(const grpc::CallbackServerContext& context) {
   const auto& metadata = context.client_metadata();
   const auto found = metadata.find("resident-session");
   if (found == metadata.end()) return "";
   return std::string(found->second.data(), found->second.size());
 }
 
-absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
-                                                     const Core& core) {
+absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackServerContext& context,
+                                                         const Core& core) {
   if (!core.credentials) return core.access.anybody();
   const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
   return core.access.Identify(PresentedBy(context.client_metadata(), *auth));
 }
 
-LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
-                               RoleSet any_of, const std::string& method) {
+LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, const Core& core,
+                                 RoleSet any_of, const std::string& method) {
   if (!core.credentials) return nullptr;
-  const auto identity = IdentityOf(context, core);
+  const auto identity = IdentifyCaller(context, core);
   if (!identity.ok()) return [status = identity.status()] { return status; };
   return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
 }
@@ -34,27 +34,27 @@ bool SeesOthers(const Identity& caller) {
   return caller.Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
 }
 
-absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
-                                                 Core& core) {
-  ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core));
-  const std::string session = SessionOf(context);
+absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
+                                                   Core& core) {
+  ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
+  const std::string session = ReadSessionId(context);
   return core.clients.ForCall(session, session.empty() ? context.peer() : "", identity->account());
 }
 
-absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
-                                                        Core& core) {
-  if (SessionOf(context).empty()) return errors::NoSession();
-  return ClientOf(context, core);
+absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
+    const grpc::CallbackServerContext& context, Core& core) {
+  if (ReadSessionId(context).empty()) return errors::NoSession();
+  return FindClient(context, core);
 }
 
-absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
-                                      const std::string& operator_name) {
-  ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core));
+absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
+                                            const Core& core, const std::string& operator_name) {
+  ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
   RETURN_IF_ERROR(identity->account()->MayInstall(operator_name));
   return identity->name();
 }
 
-Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
+Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
   const auto left = deadline - std::chrono::system_clock::now();

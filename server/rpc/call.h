@@ -15,16 +15,16 @@
 namespace resident {
 
 // Value of the metadata "resident-session"; empty if there is none.
-std::string SessionOf(const grpc::CallbackServerContext& context);
+std::string ReadSessionId(const grpc::CallbackServerContext& context);
 
 // Who calls. UNAUTHENTICATED: the credential was withdrawn since the call was let in.
-absl::StatusOr<std::shared_ptr<Identity>> IdentityOf(const grpc::CallbackServerContext& context,
-                                                     const Core& core);
+absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackServerContext& context,
+                                                         const Core& core);
 
 // For LiveStreams::Add: whether the caller may still use `method`, which needs one of
 // these roles. `context` is not needed afterwards.
-LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const Core& core,
-                               RoleSet any_of, const std::string& method);
+LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, const Core& core,
+                                 RoleSet any_of, const std::string& method);
 
 // Whether the caller sees what others did: who installed a version, the hash of what, why it
 // is quarantined (the reason may hold the arguments of somebody's task), and other identities'
@@ -33,20 +33,20 @@ LiveStreams::Recheck RecheckOf(const grpc::CallbackServerContext& context, const
 bool SeesOthers(const Identity& caller);
 
 // The client in whose name the call's work is queued. Errors: as ClientTable::ForCall.
-absl::StatusOr<std::shared_ptr<Client>> ClientOf(const grpc::CallbackServerContext& context,
-                                                 Core& core);
+absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
+                                                   Core& core);
 
 // The same for calls that need a session. UNAUTHENTICATED: the call has none.
-absl::StatusOr<std::shared_ptr<Client>> SessionClientOf(const grpc::CallbackServerContext& context,
-                                                        Core& core);
+absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
+    const grpc::CallbackServerContext& context, Core& core);
 
 // Who changes the operator, for the audit log: "anonymous" where nobody has to say who
 // they are. PERMISSION_DENIED: the caller may not.
-absl::StatusOr<std::string> ChangerOf(const grpc::CallbackServerContext& context, const Core& core,
-                                      const std::string& operator_name);
+absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
+                                            const Core& core, const std::string& operator_name);
 
 // The call's deadline, on the runtime's clock.
-Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context);
+Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context);
 
 }  // namespace resident
 

@@ -67,7 +67,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::OpenSession(
     return errors::ClientNameTooLong(name.size(), kMaxClientNameBytes);
   }
   ASSIGN_OR_RETURN(auto slot,
-                   session_slots_.Take(HolderOf(*account, peer), account->session_quota()));
+                   session_slots_.Take(NameHolder(*account, peer), account->session_quota()));
   absl::MutexLock lock(&mu_);
   std::shared_ptr<Client> client = Make(NewSessionId(), name, peer, account);
   sessions_[client->session()] = {client, std::move(slot)};
@@ -107,7 +107,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
     if (found == sessions_.end()) return errors::UnknownSession(session);
     const std::shared_ptr<Client>& client = found->second.client;
     if (client->account().name() != account->name()) {
-      return errors::OthersSession(account->name());
+      return errors::SessionOfOtherIdentity(account->name());
     }
     return client;
   }
@@ -118,7 +118,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
     return found->second.client;
   }
   ForgetIdle(now, /*all=*/false);
-  const std::string holder = HolderOf(*account, peer);
+  const std::string holder = NameHolder(*account, peer);
   auto slot = peer_slots_.Take(holder);
   if (!slot.ok()) {
     ForgetIdle(now, /*all=*/true);

@@ -32,7 +32,7 @@
 namespace resident {
 
 struct CoreOptions {
-  Limits limits;
+  Limits limits = {};
   // Staging memory of each device.
   uint64_t staging_bytes = 0;
   // --task_time_limit; 0: none.
@@ -44,7 +44,7 @@ struct CoreOptions {
   // have no identities and are on this machine.
   bool named_shared_memory = false;
   // Where descriptors are passed; empty: nowhere.
-  std::string local_address;
+  std::string local_address = {};
 };
 
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.

@@ -31,7 +31,7 @@ void DeviceReader::Cancel() {
 }
 
 absl::StatusOr<Needs> DeviceReader::NextNeeds() const {
-  ASSIGN_OR_RETURN(auto engine, EngineOf(core_, *buffer_));
+  ASSIGN_OR_RETURN(auto engine, FindEngine(core_, *buffer_));
   Needs needs;
   needs.device = buffer_->device;
   needs.session = std::move(engine);

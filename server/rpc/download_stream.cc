@@ -24,7 +24,7 @@ DownloadStream::~DownloadStream() {
 
 void DownloadStream::Open(const grpc::CallbackServerContext& context,
                           const v1::DownloadRequest& request) {
-  Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
   const absl::Status started = StartReader(context, request);
   if (started.ok()) return;
   absl::MutexLock lock(&mu_);
@@ -33,7 +33,7 @@ void DownloadStream::Open(const grpc::CallbackServerContext& context,
 
 absl::Status DownloadStream::StartReader(const grpc::CallbackServerContext& context,
                                          const v1::DownloadRequest& request) {
-  ASSIGN_OR_RETURN(const auto client, SessionClientOf(context, core_));
+  ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
   if (!core_.gate.Enter(1)) return errors::Draining();
   entered_ = true;
   ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request.buffer_id()));

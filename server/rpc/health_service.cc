@@ -69,7 +69,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
     RETURN_IF_ERROR(CheckName(service_));
     // Callers are not identified here: slots are counted by the caller's address.
     ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
-                                    HolderOf(*health_.core_.access.anybody()->account(), peer_)));
+                                    NameHolder(*health_.core_.access.anybody()->account(), peer_)));
     slot_ = std::move(slot);
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);
@@ -108,10 +108,10 @@ void HealthService::Update() {
     serving_[absl::StrCat("resident.device/", device->index())] = usable && !draining;
   }
   for (const char* name : kServices) serving_[name] = any_usable && !draining;
-  for (WatchStream* watch : watches_) watch->Tell(StatusOf(watch->service()));
+  for (WatchStream* watch : watches_) watch->Tell(FindStatus(watch->service()));
 }
 
-HealthService::Status::ServingStatus HealthService::StatusOf(const std::string& service) const {
+HealthService::Status::ServingStatus HealthService::FindStatus(const std::string& service) const {
   const auto found = serving_.find(service);
   if (found == serving_.end()) return Status::SERVICE_UNKNOWN;
   return found->second ? Status::SERVING : Status::NOT_SERVING;
@@ -120,7 +120,7 @@ HealthService::Status::ServingStatus HealthService::StatusOf(const std::string& 
 void HealthService::Add(WatchStream* watch) {
   absl::MutexLock lock(&mu_);
   watches_.insert(watch);
-  watch->Tell(StatusOf(watch->service()));
+  watch->Tell(FindStatus(watch->service()));
 }
 
 void HealthService::Remove(WatchStream* watch) {
@@ -134,7 +134,7 @@ grpc::ServerUnaryReactor* HealthService::Check(CallbackServerContext* context,
   absl::Status status = CheckName(request->service());
   if (status.ok()) {
     absl::MutexLock lock(&mu_);
-    response->set_status(StatusOf(request->service()));
+    response->set_status(FindStatus(request->service()));
   }
   if (response->status() == HealthCheckResponse::SERVICE_UNKNOWN) {
     status = errors::UnknownHealthService(request->service());

@@ -52,7 +52,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using Status = grpc::health::v1::HealthCheckResponse;
   class WatchStream;
 
-  Status::ServingStatus StatusOf(const std::string& service) const
+  Status::ServingStatus FindStatus(const std::string& service) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // From here on Update tells `watch`.
   void Add(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);

@@ -21,7 +21,7 @@ bool TakesFiles(OperatorKind kind) {
   return kind == OperatorKind::kSource || kind == OperatorKind::kObject;
 }
 
-uint64_t MostFileBytes(OperatorKind kind) {
+uint64_t MaxFileBytes(OperatorKind kind) {
   return kind == OperatorKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
 }
 
@@ -113,7 +113,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
 absl::Status InstallCollector::AddFile(v1::InstallFile& file) {
   if (!TakesFiles(request_.kind)) return errors::InstallUnexpectedFile(file.name());
   RETURN_IF_ERROR(CheckFileName(file.name()));
-  const uint64_t limit = MostFileBytes(request_.kind);
+  const uint64_t limit = MaxFileBytes(request_.kind);
   if (file.data().size() > limit - file_bytes_) {
     return errors::InstallTooManyBytes(request_.kind == OperatorKind::kObject ? "object" : "source",
                                        file_bytes_ + file.data().size(), limit);

@@ -15,8 +15,8 @@
 namespace resident {
 
 void InstallStream::Open(const grpc::CallbackServerContext& context) {
-  Register(RecheckOf(context, core_, Role::kInstall, "resident.v1.Operators/Install"));
-  identity_ = IdentityOf(context, core_);
+  Register(MakeRecheck(context, core_, Role::kInstall, "resident.v1.Operators/Install"));
+  identity_ = IdentifyCaller(context, core_);
   absl::MutexLock lock(&mu_);
   const absl::Status refused =
       core_.gate.draining() ? errors::Draining() : TakeSlot(context.peer());
@@ -32,7 +32,7 @@ absl::Status InstallStream::TakeSlot(const std::string& peer) {
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
   ASSIGN_OR_RETURN(auto slot,
-                   core_.install_slots.Take(HolderOf(account, peer), account.install_quota()));
+                   core_.install_slots.Take(NameHolder(account, peer), account.install_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }

@@ -43,7 +43,7 @@ std::string Shortened(const std::string& log) {
                       log.size() - kMaxInstallLogBytes, " bytes more\n");
 }
 
-absl::StatusOr<BakeOptions> BakeOf(const v1::BakeOptions& message) {
+absl::StatusOr<BakeOptions> ParseBake(const v1::BakeOptions& message) {
   if (!v1::BakeOptions::Action_IsValid(message.action())) {
     return errors::UnknownEnum("BakeOptions.action", message.action(),
                                "ACTION_OFF, ACTION_WARN, ACTION_ROLL_BACK");
@@ -118,8 +118,8 @@ void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out) {
   out->set_generation(event.generation);
 }
 
-absl::StatusOr<SwitchRequest> SwitchOf(const v1::ActivateRequest& message) {
-  ASSIGN_OR_RETURN(const auto bake, BakeOf(message.bake()));
+absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message) {
+  ASSIGN_OR_RETURN(const auto bake, ParseBake(message.bake()));
   SwitchRequest request;
   request.name = message.name();
   request.version = message.version();
@@ -129,14 +129,14 @@ absl::StatusOr<SwitchRequest> SwitchOf(const v1::ActivateRequest& message) {
   return request;
 }
 
-SwitchRequest SwitchOf(const v1::RollbackRequest& message) {
+SwitchRequest ParseSwitch(const v1::RollbackRequest& message) {
   SwitchRequest request;
   request.name = message.name();
   if (message.has_expected_revision()) request.expected_revision = message.expected_revision();
   return request;
 }
 
-absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message) {
+absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message) {
   const auto percentage = [](double value) { return value >= 0 && value <= 100; };
   if (!percentage(message.shadow_percent())) {
     return errors::PromoteShare("shadow_percent", message.shadow_percent());
@@ -144,7 +144,7 @@ absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message) {
   if (!percentage(message.traffic_percent())) {
     return errors::PromoteShare("traffic_percent", message.traffic_percent());
   }
-  ASSIGN_OR_RETURN(const auto bake, BakeOf(message.bake()));
+  ASSIGN_OR_RETURN(const auto bake, ParseBake(message.bake()));
   PromoteRequest request;
   request.name = message.name();
   request.version = message.version();

@@ -23,9 +23,9 @@ void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
 void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 
 // INVALID_ARGUMENT: a value that could not be meant. The actor is left empty.
-absl::StatusOr<SwitchRequest> SwitchOf(const v1::ActivateRequest& message);
-SwitchRequest SwitchOf(const v1::RollbackRequest& message);
-absl::StatusOr<PromoteRequest> PromoteOf(const v1::PromoteRequest& message);
+absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
+SwitchRequest ParseSwitch(const v1::RollbackRequest& message);
+absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);
 
 }  // namespace resident
 

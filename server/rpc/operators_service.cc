@@ -19,7 +19,7 @@ namespace resident {
 namespace {
 
 // What the first GPU engine reports of each slot; the CPU engine has nothing to report.
-std::vector<OperatorResources> ResourcesOf(const Core& core) {
+std::vector<OperatorResources> CollectResources(const Core& core) {
   for (const Device* device : core.devices) {
     const EngineInfo info = device->snapshot().info;
     if (info.kind == "cuda" && !info.operators.empty()) return info.operators;
@@ -85,7 +85,7 @@ template <typename Request>
 void SetActor(const grpc::CallbackServerContext& context, const Core& core,
               absl::StatusOr<Request>& request) {
   if (!request.ok()) return;
-  auto actor = ChangerOf(context, core, request->name);
+  auto actor = AuthorizeChange(context, core, request->name);
   if (actor.ok()) {
     request->actor = *std::move(actor);
   } else {
@@ -104,10 +104,10 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
                                                  const v1::ListOperatorsRequest*,
                                                  v1::ListOperatorsResponse* response) {
-  const auto caller = IdentityOf(*context, core_);
+  const auto caller = IdentifyCaller(*context, core_);
   if (!caller.ok()) return Refuse(context, caller.status());
   const bool sees_others = SeesOthers(**caller);
-  const std::vector<OperatorResources> resources = ResourcesOf(core_);
+  const std::vector<OperatorResources> resources = CollectResources(core_);
   for (const OperatorView& op : core_.registry.List()) {
     resident::Describe(op, core_, resources, sees_others, response->add_operators());
   }
@@ -119,11 +119,11 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext* context,
                                                      const v1::DescribeOperatorRequest* request,
                                                      v1::DescribeOperatorResponse* response) {
-  const auto caller = IdentityOf(*context, core_);
+  const auto caller = IdentifyCaller(*context, core_);
   if (!caller.ok()) return Refuse(context, caller.status());
   const auto op = core_.registry.Describe(request->name());
   if (op.ok()) {
-    resident::Describe(*op, core_, ResourcesOf(core_), SeesOthers(**caller),
+    resident::Describe(*op, core_, CollectResources(core_), SeesOthers(**caller),
                        response->mutable_operator_());
   }
   auto* const reactor = context->DefaultReactor();
@@ -154,7 +154,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::I
 grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
                                                      const v1::ActivateRequest* message,
                                                      v1::ActivateResponse* response) {
-  auto request = SwitchOf(*message);
+  auto request = ParseSwitch(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
   WorkerPool& pool = request->force ? core_.pools.rounds : core_.pools.changes;
@@ -171,7 +171,7 @@ grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext* context,
                                                      const v1::RollbackRequest* message,
                                                      v1::RollbackResponse* response) {
-  absl::StatusOr<SwitchRequest> request = SwitchOf(*message);
+  absl::StatusOr<SwitchRequest> request = ParseSwitch(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
   return Change(context, core_.pools.changes, [this, response, request = std::move(request)] {
@@ -187,7 +187,7 @@ grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
                                                    const v1::RemoveRequest* request,
                                                    v1::RemoveResponse* response) {
-  const auto actor = ChangerOf(*context, core_, request->name());
+  const auto actor = AuthorizeChange(*context, core_, request->name());
   if (!actor.ok()) return Refuse(context, actor.status());
   auto* const reactor = context->DefaultReactor();
   if (!core_.gate.Enter(1)) {
@@ -204,7 +204,7 @@ grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* 
     auto removal = core_.operators.Remove(request->name(), expected, actor);
     if (!removal.ok()) return done(removal.status());
     response->set_revision(removal->revision);
-    removals_.Add({request->name(), std::move(removal->drained), DeadlineOf(*context),
+    removals_.Add({request->name(), std::move(removal->drained), ReadDeadline(*context),
                    [context] { return context->IsCancelled(); }, done});
   });
   return reactor;
@@ -213,7 +213,7 @@ grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,
                                                     const v1::PromoteRequest* message,
                                                     v1::PromoteResponse* response) {
-  auto request = PromoteOf(*message);
+  auto request = ParsePromote(*message);
   SetActor(*context, core_, request);
   if (!request.ok()) return Refuse(context, request.status());
   return Change(context, core_.pools.changes, [this, response, request = std::move(request)] {

@@ -107,7 +107,7 @@ class ReflectionStream final : public BidiStream<Request, Response> {
 
   // `services` must outlive the stream.
   void Open(const grpc::CallbackServerContext& context, const std::vector<std::string>& services) {
-    Register(RecheckOf(context, core_, Role::kAdmin, "grpc.reflection.v1alpha.ServerReflection"));
+    Register(MakeRecheck(context, core_, Role::kAdmin, "grpc.reflection.v1alpha.ServerReflection"));
     services_ = &services;
     absl::MutexLock lock(&mu_);
     Read();

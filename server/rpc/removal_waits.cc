@@ -19,7 +19,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(5);
 using Drained = std::vector<std::shared_ptr<absl::Notification>>;
 
 // What is waited for; null: nothing is left.
-std::shared_ptr<absl::Notification> NextOf(const Drained& drained) {
+std::shared_ptr<absl::Notification> FindNext(const Drained& drained) {
   const auto next = std::find_if(drained.begin(), drained.end(), [](const auto& last_task) {
     return !last_task->HasBeenNotified();
   });
@@ -27,8 +27,8 @@ std::shared_ptr<absl::Notification> NextOf(const Drained& drained) {
 }
 
 // How the wait ends, if it does now.
-std::optional<absl::Status> EndOf(const RemovalWaits::Waiting& waiting, bool stopping) {
-  if (NextOf(waiting.drained) == nullptr) return absl::OkStatus();
+std::optional<absl::Status> FindOutcome(const RemovalWaits::Waiting& waiting, bool stopping) {
+  if (FindNext(waiting.drained) == nullptr) return absl::OkStatus();
   if (waiting.cancelled()) return errors::Cancelled();
   if (Clock::now() >= waiting.deadline) return errors::RemovedButRunning(waiting.name);
   if (stopping) return errors::Draining();
@@ -64,11 +64,11 @@ void RemovalWaits::Work() {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&news));
       for (auto it = waiting_.begin(); it != waiting_.end();) {
-        auto end = EndOf(*it, stopping_);
+        auto end = FindOutcome(*it, stopping_);
         if (end.has_value()) ended.emplace_back(std::move(*it), *std::move(end));
         it = end.has_value() ? waiting_.erase(it) : std::next(it);
       }
-      if (!waiting_.empty()) oldest = NextOf(waiting_.front().drained);
+      if (!waiting_.empty()) oldest = FindNext(waiting_.front().drained);
       if (ended.empty() && waiting_.empty()) return;  // It stops.
     }
     for (const auto& [waiting, status] : ended) waiting.done(status);

@@ -60,10 +60,10 @@ grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext
 }
 
 absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, ClientOf(context, core_));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, FindClient(context, core_));
   v1::RunRequest request;
   RETURN_IF_ERROR(ParseMessage(bytes, &request));
-  deadline_ = DeadlineOf(context);
+  deadline_ = ReadDeadline(context);
   ASSIGN_OR_RETURN(auto work, core_.runner.Plan(request.batch(), *client));
   ASSIGN_OR_RETURN(auto ticket,
                    core_.admission.TryAcquire(client->accounts(), work->ResourcesNeeded()));

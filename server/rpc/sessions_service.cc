@@ -19,7 +19,7 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
   SessionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
 
   void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
-    Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
+    Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
     const absl::Status opened = OpenSession(context, request);
     absl::MutexLock lock(&mu_);
     if (!opened.ok()) return Conclude(opened);
@@ -37,9 +37,9 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
   absl::Status OpenSession(const grpc::CallbackServerContext& context,
                            const v1::OpenSessionRequest& request) {
     if (core_.gate.draining()) return errors::Draining();
-    ASSIGN_OR_RETURN(const auto identity, IdentityOf(context, core_));
+    ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core_));
     ASSIGN_OR_RETURN(client_, core_.clients.OpenSession(request.client_name(), context.peer(),
-                                                         identity->account()));
+                                                        identity->account()));
     return absl::OkStatus();
   }
 

@@ -23,7 +23,7 @@ void SetAddress(Batch& batch, size_t i, uint32_t c, uint64_t address) {
 }
 
 // Argument c of task i as a tensor.
-TensorArgument TensorOf(Batch& batch, size_t i, uint32_t c) {
+TensorArgument MakeTensor(Batch& batch, size_t i, uint32_t c) {
   if (batch.arguments_per_task != 0) {
     return batch.arguments[i * batch.arguments_per_task + c].tensor;
   }
@@ -37,7 +37,7 @@ TensorArgument TensorOf(Batch& batch, size_t i, uint32_t c) {
   return tensor;
 }
 
-uint64_t BytesOf(const TensorArgument& tensor) {
+uint64_t CountBytes(const TensorArgument& tensor) {
   uint64_t elements = 1;
   for (uint32_t d = 0; d < tensor.rank; ++d) elements *= static_cast<uint64_t>(tensor.shape[d]);
   const uint64_t bytes = elements * SizeOf(tensor.dtype);
@@ -88,7 +88,8 @@ bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
   if (session == nullptr || session->epoch() != batch.epoch) return false;
   uint64_t bytes = 0;
   for (size_t i = 0; i < batch.tasks.size(); ++i) {
-    for (const uint32_t output : batch.shadow_outputs) bytes += BytesOf(TensorOf(batch, i, output));
+    for (const uint32_t output : batch.shadow_outputs)
+      bytes += CountBytes(MakeTensor(batch, i, output));
   }
   if (bytes > kMaxShadowBytes) return false;
   const auto memory = session->AllocateMemory(std::max<uint64_t>(bytes, 1));
@@ -107,7 +108,7 @@ bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
     twin.tasks[i].operator_slot = static_cast<u16>(batch.shadow->slot);
     twin.tasks[i].flags &= static_cast<u8>(~kTaskDeviceOutputs);
     for (const uint32_t output : batch.shadow_outputs) {
-      const uint64_t size = BytesOf(TensorOf(twin, i, output));
+      const uint64_t size = CountBytes(MakeTensor(twin, i, output));
       SetAddress(twin, i, output, address);
       address += size;
     }
@@ -140,7 +141,7 @@ bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
       for (Batch* side : {static_cast<Batch*>(&batch), &twin}) {
         Argument argument;
         std::memset(&argument, 0, sizeof(argument));
-        argument.tensor = TensorOf(*side, i, output);
+        argument.tensor = MakeTensor(*side, i, output);
         comparison.arguments.push_back(argument);
       }
     }

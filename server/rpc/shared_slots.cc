@@ -75,7 +75,7 @@ uint32_t SharedSlots::taken() const {
   return state_->taken;
 }
 
-std::string HolderOf(const Account& account, const std::string& peer) {
+std::string NameHolder(const Account& account, const std::string& peer) {
   if (!account.everybody()) return absl::StrCat("identity ", errors::Quote(account.name()));
   // Only addresses have a port; a Unix socket's path counts as a whole.
   absl::string_view host = peer;

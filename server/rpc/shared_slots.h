@@ -2,7 +2,7 @@
 // no caller can take those of the others.
 //
 // A caller is named by its holder: "identity 'ranking'" where the policy or a certificate
-// tells callers apart, otherwise "address 10.0.0.1" (HolderOf). The rule:
+// tells callers apart, otherwise "address 10.0.0.1" (NameHolder). The rule:
 //
 //   1. A holder that has no slot gets any free one.
 //   2. A holder that has one already gets another only while more slots are free than the
@@ -16,7 +16,7 @@
 // SharedSlots.
 //
 //   SharedSlots slots({.what = "sessions", .flag = "--max_sessions"}, 1024);
-//   ASSIGN_OR_RETURN(SharedSlots::Ticket ticket, slots.Take(HolderOf(account, peer)));
+//   ASSIGN_OR_RETURN(SharedSlots::Ticket ticket, slots.Take(NameHolder(account, peer)));
 //   ... the slot is free again when `ticket` is destroyed or released ...
 #ifndef RESIDENT_SERVER_RPC_SHARED_SLOTS_H_
 #define RESIDENT_SERVER_RPC_SHARED_SLOTS_H_
@@ -97,7 +97,7 @@ class SharedSlots {
 // Who holds what `account` takes over the connection from `peer` (gRPC's form:
 // "ipv4:10.0.0.1:4242"): the identity, or the peer's address where callers have none. IPv6
 // addresses count by their first 64 bits, since one machine usually has all of the others.
-std::string HolderOf(const Account& account, const std::string& peer);
+std::string NameHolder(const Account& account, const std::string& peer);
 
 }  // namespace resident
 

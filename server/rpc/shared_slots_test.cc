@@ -102,7 +102,7 @@ TEST(SharedSlotsTest, ThreadsTakeAndGiveBackWithoutLoss) {
 
 TEST(HolderTest, IsTheIdentityOrTheAddress) {
   const Account everybody("anonymous", {}, /*everybody=*/true);
-  const auto address = [&](const std::string& peer) { return HolderOf(everybody, peer); };
+  const auto address = [&](const std::string& peer) { return NameHolder(everybody, peer); };
   EXPECT_EQ(address("ipv4:10.0.0.1:4242"), "address 10.0.0.1");
   EXPECT_EQ(address("ipv6:[::1]:4242"), "address ::1");
   EXPECT_EQ(address("ipv6:%5B::1%5D:4242"), "address ::1");
@@ -113,7 +113,7 @@ TEST(HolderTest, IsTheIdentityOrTheAddress) {
   EXPECT_EQ(address("unix:/run/residentd"), "address unix:/run/residentd");
   EXPECT_EQ(address(""), "address ");
   const Account ranking("ranking", {});
-  EXPECT_EQ(HolderOf(ranking, "ipv4:10.0.0.1:4242"), "identity 'ranking'");
+  EXPECT_EQ(NameHolder(ranking, "ipv4:10.0.0.1:4242"), "identity 'ranking'");
 }
 
 }  // namespace

@@ -20,12 +20,12 @@ constexpr uint64_t kKeptRequestBytes = 1u << 20;
 }  // namespace
 
 void SubmitStream::Open(const grpc::CallbackServerContext& context) {
-  Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Executor/Submit"));
-  const absl::StatusOr<std::shared_ptr<Client>> client = ClientOf(context, core_);
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Executor/Submit"));
+  const absl::StatusOr<std::shared_ptr<Client>> client = FindClient(context, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) return Conclude(client.status());
   client_ = *client;
-  deadline_ = DeadlineOf(context);
+  deadline_ = ReadDeadline(context);
   ReadOn();
 }
 
@@ -71,7 +71,7 @@ void SubmitStream::Admit(absl::StatusOr<Ticket> ticket) {
 absl::Status SubmitStream::Launch(Ticket ticket) {
   const auto batch =
       core_.runner.Fill(request_.batch(), client_, expires_, std::move(work_), std::move(ticket),
-                         [self = Ref(this)](RequestBatch& done) { self->Answer(done); });
+                        [self = Ref(this)](RequestBatch& done) { self->Answer(done); });
   bool lone = false;
   {
     absl::MutexLock lock(&mu_);
@@ -145,8 +145,8 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
   const uint64_t size = bytes.Length();
   core_.counters.Sent(size);
   ++unanswered_;
-  Write(std::move(bytes), core_.admission.host().Count(client_->accounts()->host(), size,
-                                                        Budget::Purpose::kAnswers));
+  Write(std::move(bytes),
+        core_.admission.host().Count(client_->accounts()->host(), size, Budget::Purpose::kAnswers));
 }
 
 void SubmitStream::OnEnd(const absl::Status& status) {

@@ -24,9 +24,9 @@ UploadStream::~UploadStream() {
 }
 
 void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response) {
-  Register(RecheckOf(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
   response_ = &response;
-  const absl::StatusOr<std::shared_ptr<Client>> client = SessionClientOf(context, core_);
+  const absl::StatusOr<std::shared_ptr<Client>> client = FindSessionClient(context, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) return Conclude(client.status());
   if (!core_.gate.Enter(1)) return Conclude(errors::Draining());
@@ -73,7 +73,7 @@ absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
 }
 
 absl::Status UploadStream::SendPiece() {
-  ASSIGN_OR_RETURN(auto engine, EngineOf(core_, *buffer_));
+  ASSIGN_OR_RETURN(auto engine, FindEngine(core_, *buffer_));
   needs_.device = buffer_->device;
   needs_.session = std::move(engine);
   needs_.staging_bytes =

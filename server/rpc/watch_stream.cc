@@ -16,9 +16,9 @@ constexpr size_t kEventsRead = 16;
 
 void WatchStream::Open(const grpc::CallbackServerContext& context,
                        const v1::WatchRequest& request) {
-  Register(RecheckOf(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
+  Register(MakeRecheck(context, core_, RoleSet::All(), "resident.v1.Operators/Watch"));
   name_ = request.name();
-  identity_ = IdentityOf(context, core_);
+  identity_ = IdentifyCaller(context, core_);
   const absl::Status refused = TakeSlot(context);
   {
     absl::MutexLock lock(&mu_);
@@ -41,8 +41,8 @@ absl::Status WatchStream::TakeSlot(const grpc::CallbackServerContext& context) {
   if (core_.gate.draining()) return errors::Draining();
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
-  ASSIGN_OR_RETURN(
-      auto slot, core_.watch_slots.Take(HolderOf(account, context.peer()), account.watch_quota()));
+  ASSIGN_OR_RETURN(auto slot, core_.watch_slots.Take(NameHolder(account, context.peer()),
+                                                     account.watch_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }

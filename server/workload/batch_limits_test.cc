@@ -158,24 +158,24 @@ TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
 
 TEST_F(BatchLimitsTest, ProgramsThatAreTooManyTasks) {
   constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
-  constexpr uint32_t kMost = kMaxBatchDescriptorBytes / kTaskBytes;
+  constexpr uint32_t kMax = kMaxBatchDescriptorBytes / kTaskBytes;
   // Each run may take as long as a task: it is one.
   constexpr milliseconds kTimeLimit(1'000);
   const EngineInfo engine = device_.session()->info();
-  const uint64_t cycles = SplitFlux({kMost, 1, 1}, engine, kTimeLimit).most_cycles;
-  ASSERT_LT(kMost, limits_.max_batch_tasks);
+  const uint64_t cycles = SplitFlux({kMax, 1, 1}, engine, kTimeLimit).most_cycles;
+  ASSERT_LT(kMax, limits_.max_batch_tasks);
 
-  const absl::Status refused = Translate(Programs(kMost + 1, cycles), kTimeLimit);
+  const absl::Status refused = Translate(Programs(kMax + 1, cycles), kTimeLimit);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr(std::to_string(kMost + 1) + " runs of up to " +
+              AllOf(HasSubstr(std::to_string(kMax + 1) + " runs of up to " +
                               std::to_string(cycles) + " cycles"),
-                    HasSubstr("over the limit of " + std::to_string(kMost)),
+                    HasSubstr("over the limit of " + std::to_string(kMax)),
                     HasSubstr("Fix: send fewer runs in a batch, or a lower max_cycles")));
   // Runs that end sooner share tasks.
-  EXPECT_TRUE(Translate(Programs(kMost + 1, 1'000), kTimeLimit).ok());
+  EXPECT_TRUE(Translate(Programs(kMax + 1, 1'000), kTimeLimit).ok());
   // As many tasks as there may be.
-  const v1::Batch most = Programs(kMost, cycles);
+  const v1::Batch most = Programs(kMax, cycles);
   FluxPrograms programs(most.programs(), nullptr);
   ASSERT_TRUE(programs.Check(limits_).ok());
   EXPECT_TRUE(programs.CheckSplit(programs.Split(engine, kTimeLimit)).ok());

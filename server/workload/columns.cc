@@ -69,10 +69,10 @@ absl::Status Columns::ReadTensorType(size_t column, int dtype,
   }
   plan.dtype = static_cast<DType>(dtype);
   if (shape.size() > static_cast<int>(kMaxRank)) {
-    return errors::ShapeRank(PlaceOf(column), shape.size());
+    return errors::ShapeRank(DescribePlace(column), shape.size());
   }
   for (const uint64_t dim : shape) {
-    if (dim > kMaxBytes) return errors::ShapeTooLarge(PlaceOf(column));
+    if (dim > kMaxBytes) return errors::ShapeTooLarge(DescribePlace(column));
     plan.shape.push_back(static_cast<int64_t>(dim));
   }
   return absl::OkStatus();
@@ -84,22 +84,23 @@ absl::Status Columns::ReadStrides(size_t column,
   if (strides.empty()) return absl::OkStatus();
   const size_t rank = plan.shape.size();
   if (static_cast<size_t>(strides.size()) != rank) {
-    return errors::StridesRank(PlaceOf(column), strides.size(), rank);
+    return errors::StridesRank(DescribePlace(column), strides.size(), rank);
   }
   const bool written = op_.op->signature().parameters()[column].kind != ParameterKind::kInput;
   for (size_t d = 0; d < rank; ++d) {
     const int64_t stride = strides[static_cast<int>(d)];
     if (stride > static_cast<int64_t>(kMaxBytes) || stride < -static_cast<int64_t>(kMaxBytes)) {
-      return errors::StrideTooLarge(PlaceOf(column), d, stride);
+      return errors::StrideTooLarge(DescribePlace(column), d, stride);
     }
-    if (written && stride < 0) return errors::NegativeStride(PlaceOf(column), d, stride);
+    if (written && stride < 0) return errors::NegativeStride(DescribePlace(column), d, stride);
   }
   const Shape given(strides.begin(), strides.end());
   const std::optional<int64_t> elements = ElementCount(plan.shape);
-  if (!elements.has_value()) return errors::ShapeTooLarge(PlaceOf(column));
+  if (!elements.has_value()) return errors::ShapeTooLarge(DescribePlace(column));
   if (*elements == 0 || IsDense(plan.shape, given)) return absl::OkStatus();
   if (written && !IsInjective(plan.shape, given)) {
-    return errors::OverlappingStrides(PlaceOf(column), ShapeText(plan.shape), ShapeText(given));
+    return errors::OverlappingStrides(DescribePlace(column), ShapeText(plan.shape),
+                                      ShapeText(given));
   }
   plan.strides = given;
   // At most 8 products of 2^60, 2^60 and 8: they fit 128 bits.
@@ -122,7 +123,7 @@ absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
   RETURN_IF_ERROR(ReadTensorType(column, from.dtype(), from.shape(), plan));
   const uint64_t ids = from.buffer_ids_size();
   if (ids != 1 && ids != tasks_.count()) {
-    return errors::ColumnLength(PlaceOf(column), "buffer_ids", ids, tasks_.count());
+    return errors::ColumnLength(DescribePlace(column), "buffer_ids", ids, tasks_.count());
   }
   RETURN_IF_ERROR(table.FindAll(client, View(from.buffer_ids()), plan.buffers, hold));
 
@@ -135,7 +136,7 @@ absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
     for (const Buffer* buffer : plan.buffers) {
       if (buffer != &first && ((own_dtype && buffer->dtype != first.dtype) ||
                                (own_shape && buffer->shape != first.shape))) {
-        return errors::MixedBuffers(PlaceOf(column), first.id, buffer->id);
+        return errors::MixedBuffers(DescribePlace(column), first.id, buffer->id);
       }
     }
   }
@@ -145,27 +146,29 @@ absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
 absl::Status Columns::ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan) {
   const Parameter& parameter = op_.op->signature().parameters()[column];
   if (!parameter.scalar()) {
-    return errors::ArgumentKind(PlaceOf(column), ParameterKindText(parameter.kind),
-                                "a scalar column", ColumnsTaken(parameter.kind));
+    return errors::ArgumentKind(DescribePlace(column), ParameterKindText(parameter.kind),
+                                "a scalar column", AcceptedColumns(parameter.kind));
   }
-  if ((from.f64_size() == 0) == (from.i64_size() == 0)) return errors::ScalarBoth(PlaceOf(column));
+  if ((from.f64_size() == 0) == (from.i64_size() == 0))
+    return errors::ScalarBoth(DescribePlace(column));
   plan.dtype = parameter.dtypes[0];
   const bool wants_float = IsFloat(plan.dtype);
   if (wants_float != (from.f64_size() != 0)) {
     const bool has_nan = std::any_of(from.f64().begin(), from.f64().end(),
                                      [](double value) { return std::isnan(value); });
-    return errors::ScalarKind(PlaceOf(column), DTypeName(plan.dtype), wants_float, has_nan);
+    return errors::ScalarKind(DescribePlace(column), DTypeName(plan.dtype), wants_float, has_nan);
   }
   const uint64_t count = wants_float ? from.f64_size() : from.i64_size();
   if (count != 1 && count != tasks_.count()) {
-    return errors::ColumnLength(PlaceOf(column), "the scalar column", count, tasks_.count());
+    return errors::ColumnLength(DescribePlace(column), "the scalar column", count, tasks_.count());
   }
   if (count > 1) plan.values.resize(count);
   const auto read = [&](const auto& values) -> absl::Status {
     for (uint64_t i = 0; i < count; ++i) {
       const auto value = values[static_cast<int>(i)];
       if (!ScalarFits(plan.dtype, value)) {
-        return errors::ScalarRange(PlaceOf(column), i, absl::StrCat(value), DTypeName(plan.dtype));
+        return errors::ScalarRange(DescribePlace(column), i, absl::StrCat(value),
+                                   DTypeName(plan.dtype));
       }
       (count > 1 ? plan.values[i] : plan.base) = ScalarBits(plan.dtype, value);
     }
@@ -189,7 +192,8 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
     const ParameterKind wanted = signature.parameters()[c].kind;
     Plan& plan = plans_[c];
     const auto refuse_kind = [&](const char* got) {
-      return errors::ArgumentKind(PlaceOf(c), ParameterKindText(wanted), got, ColumnsTaken(wanted));
+      return errors::ArgumentKind(DescribePlace(c), ParameterKindText(wanted), got,
+                                  AcceptedColumns(wanted));
     };
     absl::Status status;
     switch (column.kind_case()) {
@@ -213,10 +217,10 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
         status = ReadScalars(c, column.scalar(), plan);
         break;
       case v1::Column::KIND_NOT_SET:
-        return errors::EmptyColumn(PlaceOf(c));
+        return errors::EmptyColumn(DescribePlace(c));
     }
     if (!status.ok()) return status;
-    if (plan.dtype == DType::kInvalid) return errors::NoDType(PlaceOf(c));
+    if (plan.dtype == DType::kInvalid) return errors::NoDType(DescribePlace(c));
     types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape, plan.strides.empty()});
   }
   RETURN_IF_ERROR(signature.Match(op_.op->name(), types));
@@ -232,7 +236,7 @@ absl::Status Columns::FindDevice(std::optional<uint32_t>& wanted) const {
     for (const Buffer* buffer : plan.buffers) {
       if (!wanted.has_value()) wanted = buffer->device;
       if (buffer->device != *wanted) {
-        return errors::OtherDevicesBuffer(buffer->id, buffer->device, *wanted);
+        return errors::BufferOnOtherDevice(buffer->id, buffer->device, *wanted);
       }
     }
   }
@@ -252,7 +256,7 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
   const uint64_t count = tasks_.count();
   const uint64_t offsets = from.offsets_size();
   if (offsets != 0 && offsets != count) {
-    return errors::ColumnLength(PlaceOf(column), "offsets", offsets, count);
+    return errors::ColumnLength(DescribePlace(column), "offsets", offsets, count);
   }
   const uint32_t element = SizeOf(plan.dtype);
   const uint64_t stride = from.stride_bytes();
@@ -264,7 +268,7 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
     const Buffer& buffer = *plan.buffers[0];
     uint64_t last = 0;
     if (count > 1 && stride % element != 0) {
-      return errors::OffsetAlignment(PlaceOf(column), 1, stride, element);
+      return errors::OffsetAlignment(DescribePlace(column), 1, stride, element);
     }
     if (plan.bytes_before != 0) return Beyond(column, plan, 0, 0, buffer);
     if (!Multiply(stride, count - 1, &last) || bytes > buffer.size_bytes ||
@@ -293,7 +297,7 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
       return Beyond(column, plan, i, offset, buffer);
     }
     if (offset % element != 0) {
-      return errors::OffsetAlignment(PlaceOf(column), i, offset, element);
+      return errors::OffsetAlignment(DescribePlace(column), i, offset, element);
     }
     plan.values[i] = buffer.memory->address + offset;
   }
@@ -303,15 +307,15 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
 absl::Status Columns::Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
                              const Buffer& buffer) const {
   if (plan.strides.empty()) {
-    return errors::BeyondBuffer(PlaceOf(column), task, offset, plan.tensor_bytes, buffer.id,
+    return errors::BeyondBuffer(DescribePlace(column), task, offset, plan.tensor_bytes, buffer.id,
                                 buffer.size_bytes);
   }
-  return errors::StridedBeyondBuffer(PlaceOf(column), task, offset, plan.bytes_before,
+  return errors::StridedBeyondBuffer(DescribePlace(column), task, offset, plan.bytes_before,
                                      plan.bytes_from, buffer.id, buffer.size_bytes);
 }
 
 absl::Status Columns::PlaceInStaging(size_t column, Plan& plan, uint64_t bytes) {
-  if (bytes > kMaxBytes - staging_bytes_) return errors::ShapeTooLarge(PlaceOf(column));
+  if (bytes > kMaxBytes - staging_bytes_) return errors::ShapeTooLarge(DescribePlace(column));
   plan.staging_offset = staging_bytes_;
   staging_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
   return absl::OkStatus();
@@ -326,7 +330,7 @@ absl::Status Columns::Place(uint64_t epoch) {
     uint64_t all = 0;
     if (!elements.has_value() ||
         !Multiply(static_cast<uint64_t>(*elements), SizeOf(plan.dtype), &plan.tensor_bytes)) {
-      return errors::ShapeTooLarge(PlaceOf(c));
+      return errors::ShapeTooLarge(DescribePlace(c));
     }
     plan.elements = static_cast<uint64_t>(*elements);
 
@@ -335,11 +339,11 @@ absl::Status Columns::Place(uint64_t epoch) {
     if (plan.kind == Kind::kBuffer) {
       status = PlaceBuffers(c, column.buffer(), epoch, plan);
     } else if (!Multiply(plan.tensor_bytes, count, &all)) {
-      status = errors::ShapeTooLarge(PlaceOf(c));
+      status = errors::ShapeTooLarge(DescribePlace(c));
     } else if (plan.kind == Kind::kInline) {
       const uint64_t sent = column.inline_().data().size();
       if (sent != all && sent != plan.tensor_bytes) {
-        return errors::InlineSize(PlaceOf(c), sent, plan.tensor_bytes, all);
+        return errors::InlineSize(DescribePlace(c), sent, plan.tensor_bytes, all);
       }
       plan.stride = sent == all ? plan.tensor_bytes : 0;
       status = PlaceInStaging(c, plan, sent);

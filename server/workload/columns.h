@@ -84,7 +84,7 @@ class Columns {
     std::vector<const Buffer*> buffers;  // One, or one for each task.
   };
 
-  errors::ArgumentPlace PlaceOf(size_t column) const {
+  errors::ArgumentRef DescribePlace(size_t column) const {
     return {op_.op->name(), column, op_.op->signature().parameters()[column].name};
   }
   absl::Status ReadTensorType(size_t column, int dtype,

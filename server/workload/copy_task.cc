@@ -11,7 +11,7 @@
 namespace resident {
 namespace {
 
-constexpr absl::Duration kMostForAPiece = absl::Seconds(30);
+constexpr absl::Duration kMaxForAPiece = absl::Seconds(30);
 
 }  // namespace
 
@@ -65,7 +65,7 @@ absl::Status WriteAndWait(
     auto done = std::make_shared<absl::Notification>();
     batch->done = [done](Batch&) { done->Notify(); };
     RETURN_IF_ERROR(device.queue().Enqueue(client, batch));
-    if (!done->WaitForNotificationWithTimeout(kMostForAPiece)) {
+    if (!done->WaitForNotificationWithTimeout(kMaxForAPiece)) {
       batch->cancelled = true;
       device.queue().NoteCancelled();
       return errors::TransferFailed("the copy", "the device did not finish it in time");

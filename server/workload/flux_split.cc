@@ -29,7 +29,7 @@ constexpr uint64_t kWarp = 32;
 constexpr uint64_t kRunsOfBlock = 256;
 // Threads of a block when the figures above were measured.
 constexpr uint64_t kMeasuredThreads = 256;
-constexpr uint64_t kMostRunsOfChunk = 4096;
+constexpr uint64_t kMaxRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
 // The least chunk on the CPU, as a part of a task that might take long.
 constexpr uint64_t kCpuParts = 16;
@@ -78,7 +78,7 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   }
   const uint64_t runs = std::min(work.runs, split.runs_of_task);
   const uint64_t fair = Up(runs / (kChunksOfWorker * workers), least);
-  const uint64_t most = !differ ? kMostRunsOfChunk : gpu ? least : kRunsOfBlock;
+  const uint64_t most = !differ ? kMaxRunsOfChunk : gpu ? least : kRunsOfBlock;
   split.runs_of_chunk = std::clamp(fair, least, most);
   return split;
 }

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultLimit{10'000};
-constexpr uint64_t kMostCycles = 100'000'000;  // --flux_max_cycles by default.
+constexpr uint64_t kMaxCycles = 100'000'000;  // --flux_max_cycles by default.
 constexpr uint64_t kDefaultCycles = 1'000'000;
 
 EngineInfo Cpu(uint32_t workers) {
@@ -36,7 +36,7 @@ TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
     for (const uint64_t programs : {1u, 64u}) {
       for (const int64_t limit_ms : {500, 10'000, 60'000}) {
         for (const uint64_t cycles :
-             {uint64_t{0}, uint64_t{3000}, kDefaultCycles, uint64_t{5'000'000}, kMostCycles}) {
+             {uint64_t{0}, uint64_t{3000}, kDefaultCycles, uint64_t{5'000'000}, kMaxCycles}) {
           const FluxSplit split =
               SplitFlux({64, programs, cycles}, Cpu(workers), milliseconds(limit_ms));
           ASSERT_GE(split.runs_of_task, 1u);
@@ -49,11 +49,11 @@ TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
       }
     }
   }
-  EXPECT_EQ(SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task, 2u);
+  EXPECT_EQ(SplitFlux({64, 1, kMaxCycles}, Cpu(2), kDefaultLimit).runs_of_task, 2u);
 }
 
 TEST(FluxSplitTest, TaskOfFewLongRunsIsSharedByTheWorkers) {
-  const FluxSplit split = SplitFlux({64, 1, kMostCycles}, Cpu(4), kDefaultLimit);
+  const FluxSplit split = SplitFlux({64, 1, kMaxCycles}, Cpu(4), kDefaultLimit);
   EXPECT_EQ(split.chunks(split.runs_of_task), split.runs_of_task);
 }
 
@@ -75,18 +75,18 @@ TEST(FluxSplitTest, DefaultLimitKeepsAGpuBusy) {
 }
 
 TEST(FluxSplitTest, LongRunsOnAGpuAreWarps) {
-  const FluxSplit same = SplitFlux({64, 1, kMostCycles}, Gpu(264), kDefaultLimit);
+  const FluxSplit same = SplitFlux({64, 1, kMaxCycles}, Gpu(264), kDefaultLimit);
   EXPECT_EQ(same.runs_of_chunk, 32u);
   EXPECT_EQ(same.runs_of_task % 32, 0u);
-  const FluxSplit differ = SplitFlux({64, 64, kMostCycles}, Gpu(264), kDefaultLimit);
+  const FluxSplit differ = SplitFlux({64, 64, kMaxCycles}, Gpu(264), kDefaultLimit);
   EXPECT_EQ(differ.runs_of_chunk, 32u);
   EXPECT_LT(differ.runs_of_task, same.runs_of_task);
   EXPECT_EQ(SplitFlux({64, 64, UINT32_MAX}, Gpu(1), milliseconds(1)).runs_of_task, 32u);
 }
 
 TEST(FluxSplitTest, NoTimeLimitIsAsTheLongest) {
-  const FluxSplit none = SplitFlux({64, 1, kMostCycles}, Cpu(2), milliseconds(0));
-  EXPECT_EQ(none.runs_of_task, SplitFlux({64, 1, kMostCycles}, Cpu(2), kDefaultLimit).runs_of_task);
+  const FluxSplit none = SplitFlux({64, 1, kMaxCycles}, Cpu(2), milliseconds(0));
+  EXPECT_EQ(none.runs_of_task, SplitFlux({64, 1, kMaxCycles}, Cpu(2), kDefaultLimit).runs_of_task);
 }
 
 TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
@@ -99,7 +99,7 @@ TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
 
 TEST(FluxSplitTest, ATaskIsBoundByItsCyclesAndNotByWhatProgramsUsuallyTake) {
   // 50,000 instructions in a millisecond of a CPU's worker.
-  const FluxWork alone = {1, 1, kMostCycles};
+  const FluxWork alone = {1, 1, kMaxCycles};
   EXPECT_EQ(SplitFlux(alone, Cpu(2), kDefaultLimit).task_bound_ns(alone), 2'000'000'000u);
   const FluxWork many = {1 << 20, 1, kDefaultCycles};
   EXPECT_EQ(SplitFlux(many, Cpu(2), kDefaultLimit).task_bound_ns(many), 4'000'000'000u);

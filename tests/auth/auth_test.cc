@@ -173,7 +173,7 @@ TEST_F(PolicyTest, EveryMethodIsRefusedWithoutItsRole) {
                  {kNothingToken, {}}};
   for (const std::string_view listed : ListedMethods()) {
     const std::string method(listed);
-    const MethodRule rule = RuleOf(listed);
+    const MethodRule rule = FindMethodRule(listed);
     if (rule.open_to_all) continue;
     const grpc::Status anonymous = testing::Call(channel_, method);
     EXPECT_EQ(anonymous.error_code(), StatusCode::UNAUTHENTICATED) << method;

@@ -20,7 +20,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+std::string ReadMessage(const absl::Status& status) { return std::string(status.message()); }
 
 // Sums the numbers from n down to 1: ADD R1, R1, R0; LOOP R0, -4; MOV R0, R1; HALT.
 const std::vector<uint8_t> kTriangle = {0x20, 1, 1, 0, 0x46, 0, 4, 0, 0x3a, 0, 1, 0, 0x00};
@@ -64,7 +64,7 @@ TEST_F(ClientTest, AnAddressWithoutAServerIsUnreachable) {
   auto client = Client::Connect("127.0.0.1:1");
   ASSERT_FALSE(client.ok());
   EXPECT_TRUE(IsUnreachable(client.status())) << client.status();
-  EXPECT_THAT(MessageOf(client.status()), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(ReadMessage(client.status()), HasSubstr("127.0.0.1:1"));
 }
 
 TEST_F(ClientTest, ADownloadReturnsWhatWasUploaded) {
@@ -208,7 +208,7 @@ TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
   EXPECT_THAT(result->Output<float>(), ElementsAre(1, 2, 3, 4, 5, 6));
   TaskBatch transposed("relu");
   transposed.Use(*x, {.shape = {3, 2}, .strides = {1, 3}}).Return<float>({3, 2});
-  EXPECT_THAT(MessageOf(client_->Run(transposed).status()), HasSubstr("a strided view"));
+  EXPECT_THAT(ReadMessage(client_->Run(transposed).status()), HasSubstr("a strided view"));
 }
 
 TEST_F(ClientTest, ARefusalHasTheServersMessage) {
@@ -218,7 +218,7 @@ TEST_F(ClientTest, ARefusalHasTheServersMessage) {
   unequal.Input(std::vector<float>{1, 2}).Input(std::vector<float>{1}).Return<float>({2});
   const absl::Status status = client_->Run(unequal).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(MessageOf(status), HasSubstr("Fix:"));
+  EXPECT_THAT(ReadMessage(status), HasSubstr("Fix:"));
   EXPECT_FALSE(IsUnreachable(status));
 }
 

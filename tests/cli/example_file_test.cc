@@ -24,7 +24,7 @@ std::vector<T> As(const v1::ExampleValue& value) {
   return elements;
 }
 
-std::vector<uint64_t> ShapeOf(const v1::ExampleValue& value) {
+std::vector<uint64_t> ReadShape(const v1::ExampleValue& value) {
   return {value.shape().begin(), value.shape().end()};
 }
 
@@ -41,11 +41,11 @@ TEST(ExampleFileTest, ValuesAreInTheOrderOfTheSignature) {
   EXPECT_EQ(example.absolute_tolerance(), 1e-6);
   ASSERT_EQ(example.values_size(), 4);
   EXPECT_EQ(example.values(0).dtype(), v1::DTYPE_F32);
-  EXPECT_THAT(ShapeOf(example.values(0)), ElementsAre(2, 2));
+  EXPECT_THAT(ReadShape(example.values(0)), ElementsAre(2, 2));
   EXPECT_EQ(As<float>(example.values(0))[1], 2.5f);
   EXPECT_TRUE(std::isnan(As<float>(example.values(0))[3]));
   EXPECT_EQ(example.values(1).dtype(), v1::DTYPE_I32);
-  EXPECT_THAT(ShapeOf(example.values(1)), ElementsAre());
+  EXPECT_THAT(ReadShape(example.values(1)), ElementsAre());
   EXPECT_THAT(As<int32_t>(example.values(1)), ElementsAre(7));
   EXPECT_THAT(As<float>(example.values(2)), ElementsAre(INFINITY, -INFINITY, 0, 1e-3f));
   EXPECT_THAT(As<float>(example.values(3)), ElementsAre(2)) << "the default";
@@ -62,11 +62,11 @@ TEST(ExampleFileTest, FlatDataWithShapeAndType) {
   const v1::InstallExample& first = (*examples)[0].message();
   EXPECT_EQ(first.values(0).dtype(), v1::DTYPE_F16);
   EXPECT_EQ(first.values(0).data().size(), 12u);
-  EXPECT_THAT(ShapeOf(first.values(2)), ElementsAre(2, 3));
+  EXPECT_THAT(ReadShape(first.values(2)), ElementsAre(2, 3));
   EXPECT_EQ(first.values(2).data(), "");
   const v1::InstallExample& second = (*examples)[1].message();
-  EXPECT_THAT(ShapeOf(second.values(0)), ElementsAre(0));
-  EXPECT_THAT(ShapeOf(second.values(2)), ElementsAre(0)) << "the first input's shape";
+  EXPECT_THAT(ReadShape(second.values(0)), ElementsAre(0));
+  EXPECT_THAT(ReadShape(second.values(2)), ElementsAre(0)) << "the first input's shape";
   EXPECT_THAT(As<float>(second.values(3)), ElementsAre(-1));
 }
 
@@ -74,7 +74,7 @@ TEST(ExampleFileTest, AnOutputWithFewerDimensionsGetsTheFirstOnes) {
   const auto signature = Signature::Parse("x: in f32[R, C], out: out f32[R]");
   const auto examples = ParseExamples(R"({"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}})", *signature);
   ASSERT_TRUE(examples.ok()) << examples.status();
-  EXPECT_THAT(ShapeOf((*examples)[0].message().values(1)), ElementsAre(2));
+  EXPECT_THAT(ReadShape((*examples)[0].message().values(1)), ElementsAre(2));
 }
 
 TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
@@ -85,7 +85,7 @@ TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
   ASSERT_TRUE(both.ok()) << both.status();
   const v1::ExampleValue& value = (*both)[0].message().values(0);
   EXPECT_EQ(value.dtype(), v1::DTYPE_I32);
-  EXPECT_THAT(ShapeOf(value), ElementsAre(2));
+  EXPECT_THAT(ReadShape(value), ElementsAre(2));
   EXPECT_THAT(As<int32_t>(value), ElementsAre(1, 2, 2, 4));
 
   const auto initial_only = ParseExamples(R"({"inputs": {"x": [1, 2]}})", *signature);

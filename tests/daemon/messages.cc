@@ -7,7 +7,7 @@ namespace resident::testing {
 namespace {
 
 template <typename T>
-std::string BytesOf(const std::vector<T>& values) {
+std::string ToBytes(const std::vector<T>& values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
@@ -30,7 +30,7 @@ v1::InlineColumn* Inline(v1::Batch& batch, const std::vector<uint64_t>& shape,
   v1::InlineColumn* column = batch.mutable_tasks()->add_arguments()->mutable_inline_();
   column->set_dtype(v1::DTYPE_F32);
   SetShape(*column, shape);
-  column->set_data(BytesOf(values));
+  column->set_data(ToBytes(values));
   return column;
 }
 

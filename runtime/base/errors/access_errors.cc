@@ -84,7 +84,7 @@ absl::Status UnlistedMethod(const std::string& identity, const std::string& meth
              ": this method is not served. Fix: call a method of resident.v1"));
 }
 
-absl::Status OthersSession(const std::string& identity) {
+absl::Status SessionOfOtherIdentity(const std::string& identity) {
   return absl::PermissionDeniedError(StrCat("the session was not opened by ", Quote(identity),
                                             ". Fix: open a session (Sessions.Open) with the "
                                             "credential that uses it"));

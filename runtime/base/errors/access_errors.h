@@ -26,7 +26,7 @@ absl::Status LacksRole(const std::string& identity, const std::string& roles,
 absl::Status LacksOperator(const std::string& identity, const std::string& role,
                            const std::string& operator_name);
 absl::Status UnlistedMethod(const std::string& identity, const std::string& method);
-absl::Status OthersSession(const std::string& identity);
+absl::Status SessionOfOtherIdentity(const std::string& identity);
 absl::Status TaskQuota(const std::string& identity, uint64_t tasks, uint64_t in_flight,
                        uint64_t quota);
 absl::Status BufferQuota(const std::string& identity, uint64_t bytes, uint64_t used,

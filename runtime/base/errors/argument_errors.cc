@@ -7,7 +7,7 @@ namespace resident::errors {
 
 using absl::StrCat;
 
-std::string ArgumentText(const ArgumentPlace& place) {
+std::string ArgumentText(const ArgumentRef& place) {
   return StrCat("argument ", place.index + 1, " '", place.parameter, "' of ", place.operator_name);
 }
 
@@ -32,19 +32,19 @@ absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t 
                                            got, ". Fix: send one column for each of: ", names));
 }
 
-absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, const std::string& got,
+absl::Status ArgumentKind(const ArgumentRef& place, const std::string& is, const std::string& got,
                           const std::string& takes) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), " is ", is, " and got ", got, ". Fix: send ", takes));
 }
 
-absl::Status ArgumentDType(const ArgumentPlace& place, const std::string& got,
+absl::Status ArgumentDType(const ArgumentRef& place, const std::string& got,
                            const std::string& accepted) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": dtype ", got, " is not accepted. Fix: send ", accepted));
 }
 
-absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, uint32_t min_rank,
+absl::Status ArgumentRank(const ArgumentRef& place, const std::string& shape, uint32_t min_rank,
                           uint32_t max_rank) {
   const std::string wanted =
       min_rank == max_rank ? StrCat(min_rank) : StrCat(min_rank, " to ", max_rank);
@@ -53,14 +53,14 @@ absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, 
                                            wanted, " dimensions"));
 }
 
-absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& shape, size_t dim,
+absl::Status ArgumentFixedDim(const ArgumentRef& place, const std::string& shape, size_t dim,
                               int64_t wanted) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": dimension ", dim, " of shape ",
                                            shape, " must be ", wanted, ". Fix: send a tensor with ",
                                            wanted, " in this dimension"));
 }
 
-absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
+absl::Status ArgumentShape(const ArgumentRef& place, const std::string& shape,
                            const std::string& variable, const std::string& bound,
                            const std::string& binder) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": shape ", shape,
@@ -69,7 +69,7 @@ absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
                                            "' and '", binder, "' agree in ", variable));
 }
 
-absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& shape,
+absl::Status ArgumentBroadcast(const ArgumentRef& place, const std::string& shape,
                                const std::string& variable, const std::string& bound,
                                const std::string& binder) {
   return absl::InvalidArgumentError(
@@ -78,7 +78,7 @@ absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& sh
              "', counted from the last, 1 or equal to that of '", binder, "'"));
 }
 
-absl::Status ArgumentStrided(const ArgumentPlace& place) {
+absl::Status ArgumentStrided(const ArgumentRef& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place),
              " is a strided view, but the operator accepts only dense tensors for it. Fix: "
@@ -86,7 +86,7 @@ absl::Status ArgumentStrided(const ArgumentPlace& place) {
              "buffer first"));
 }
 
-absl::Status ShapeTooLarge(const ArgumentPlace& place) {
+absl::Status ShapeTooLarge(const ArgumentRef& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place),
              ": the tensors' sizes overflow 64 bits. Fix: send the shape of one task's "

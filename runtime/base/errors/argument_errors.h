@@ -17,13 +17,13 @@
 namespace resident::errors {
 
 // An argument of an operator. ArgumentText returns "argument 2 'y' of add".
-struct ArgumentPlace {
+struct ArgumentRef {
   const std::string& operator_name;
   size_t index;  // From 0; messages count from 1.
   const std::string& parameter;
 };
 
-std::string ArgumentText(const ArgumentPlace& place);
+std::string ArgumentText(const ArgumentRef& place);
 
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what);
 absl::Status BadSplit(const std::string& text, const std::string& what);
@@ -31,22 +31,22 @@ absl::Status BadSplit(const std::string& text, const std::string& what);
 absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t min_count,
                            size_t max_count, const std::string& names);
 // `is`: "an input"; `takes`: "a buffer column or an inline column".
-absl::Status ArgumentKind(const ArgumentPlace& place, const std::string& is, const std::string& got,
+absl::Status ArgumentKind(const ArgumentRef& place, const std::string& is, const std::string& got,
                           const std::string& takes);
-absl::Status ArgumentDType(const ArgumentPlace& place, const std::string& got,
+absl::Status ArgumentDType(const ArgumentRef& place, const std::string& got,
                            const std::string& taken);
-absl::Status ArgumentRank(const ArgumentPlace& place, const std::string& shape, uint32_t min_rank,
+absl::Status ArgumentRank(const ArgumentRef& place, const std::string& shape, uint32_t min_rank,
                           uint32_t max_rank);
-absl::Status ArgumentFixedDim(const ArgumentPlace& place, const std::string& shape, size_t dim,
+absl::Status ArgumentFixedDim(const ArgumentRef& place, const std::string& shape, size_t dim,
                               int64_t wanted);
-absl::Status ArgumentShape(const ArgumentPlace& place, const std::string& shape,
+absl::Status ArgumentShape(const ArgumentRef& place, const std::string& shape,
                            const std::string& variable, const std::string& bound,
                            const std::string& binder);
-absl::Status ArgumentBroadcast(const ArgumentPlace& place, const std::string& shape,
+absl::Status ArgumentBroadcast(const ArgumentRef& place, const std::string& shape,
                                const std::string& variable, const std::string& bound,
                                const std::string& binder);
-absl::Status ArgumentStrided(const ArgumentPlace& place);
-absl::Status ShapeTooLarge(const ArgumentPlace& place);
+absl::Status ArgumentStrided(const ArgumentRef& place);
+absl::Status ShapeTooLarge(const ArgumentRef& place);
 
 }  // namespace resident::errors
 

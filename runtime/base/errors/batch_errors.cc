@@ -35,60 +35,60 @@ absl::Status UnknownEnum(const std::string& field, int value, const std::string&
       StrCat(field, " has the unknown value ", value, ". Fix: send one of ", known));
 }
 
-absl::Status EmptyColumn(const ArgumentPlace& place) {
+absl::Status EmptyColumn(const ArgumentRef& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place),
              ": the column is empty. Fix: set one of buffer, inline, returned, scalar"));
 }
 
-absl::Status ShapeRank(const ArgumentPlace& place, size_t rank) {
+absl::Status ShapeRank(const ArgumentRef& place, size_t rank) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": ", rank,
                                            " dimensions are over the limit "
                                            "of ",
                                            kMaxRank, ". Fix: merge dimensions"));
 }
 
-absl::Status NoDType(const ArgumentPlace& place) {
+absl::Status NoDType(const ArgumentRef& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": dtype is not set. Fix: set it, e.g. DTYPE_F32"));
 }
 
-absl::Status ColumnLength(const ArgumentPlace& place, const std::string& column, uint64_t got,
+absl::Status ColumnLength(const ArgumentRef& place, const std::string& column, uint64_t got,
                           uint64_t count) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": ", column, " has ", got,
                                            " values for ", count, " tasks. Fix: send ",
                                            column == "offsets" ? "none" : "1", " or ", count));
 }
 
-absl::Status MixedBuffers(const ArgumentPlace& place, uint64_t first, uint64_t other) {
+absl::Status MixedBuffers(const ArgumentRef& place, uint64_t first, uint64_t other) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": buffers ", first, " and ", other,
              " differ in dtype or shape, and the "
              "column does not set them. Fix: set BufferColumn.dtype and .shape"));
 }
 
-absl::Status StridesRank(const ArgumentPlace& place, size_t strides, size_t rank) {
+absl::Status StridesRank(const ArgumentRef& place, size_t strides, size_t rank) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), " has ", strides, " strides and ",
                                            rank,
                                            " dimensions. Fix: send one stride for each "
                                            "dimension, or none for a dense tensor"));
 }
 
-absl::Status StrideTooLarge(const ArgumentPlace& place, size_t dim, int64_t stride) {
+absl::Status StrideTooLarge(const ArgumentRef& place, size_t dim, int64_t stride) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": stride ", stride,
                                            " of dimension ", dim,
                                            " is larger than any memory. Fix: send "
                                            "strides in elements that stay in the buffer"));
 }
 
-absl::Status NegativeStride(const ArgumentPlace& place, size_t dim, int64_t stride) {
+absl::Status NegativeStride(const ArgumentRef& place, size_t dim, int64_t stride) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": stride ", stride,
                                            " of dimension ", dim,
                                            " is negative, but an output needs positive strides. "
                                            "Fix: send positive strides, and reverse the inputs"));
 }
 
-absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& shape,
+absl::Status OverlappingStrides(const ArgumentRef& place, const std::string& shape,
                                 const std::string& strides) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": elements of shape ", shape, " with strides ", strides,
@@ -96,7 +96,7 @@ absl::Status OverlappingStrides(const ArgumentPlace& place, const std::string& s
              "all dimensions with smaller strides cover together"));
 }
 
-absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+absl::Status StridedBeyondBuffer(const ArgumentRef& place, uint64_t task, uint64_t offset,
                                  uint64_t bytes_before, uint64_t bytes_from, uint64_t buffer,
                                  uint64_t buffer_bytes) {
   return absl::InvalidArgumentError(StrCat(
@@ -106,7 +106,7 @@ absl::Status StridedBeyondBuffer(const ArgumentPlace& place, uint64_t task, uint
       "lies in the buffer"));
 }
 
-absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+absl::Status OffsetAlignment(const ArgumentRef& place, uint64_t task, uint64_t offset,
                              uint32_t element_bytes) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": byte offset ", offset,
                                            " of task ", task,
@@ -115,7 +115,7 @@ absl::Status OffsetAlignment(const ArgumentPlace& place, uint64_t task, uint64_t
                                            "element"));
 }
 
-absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t offset,
+absl::Status BeyondBuffer(const ArgumentRef& place, uint64_t task, uint64_t offset,
                           uint64_t tensor_bytes, uint64_t buffer, uint64_t buffer_bytes) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place), ": task ", task, "'s tensor of ", tensor_bytes,
@@ -123,13 +123,13 @@ absl::Status BeyondBuffer(const ArgumentPlace& place, uint64_t task, uint64_t of
              " bytes. Fix: check offsets, stride_bytes and shape, or allocate a larger buffer"));
 }
 
-absl::Status InlineSize(const ArgumentPlace& place, uint64_t got, uint64_t one, uint64_t all) {
+absl::Status InlineSize(const ArgumentRef& place, uint64_t got, uint64_t one, uint64_t all) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": inline data has ", got,
                                            " bytes. Fix: send ", all, " (all tasks) or ", one,
                                            " (one task's, shared by all)"));
 }
 
-absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bool wants_float,
+absl::Status ScalarKind(const ArgumentRef& place, const std::string& dtype, bool wants_float,
                         bool has_nan) {
   return absl::InvalidArgumentError(
       wants_float ? StrCat(ArgumentText(place), " is a ", dtype,
@@ -139,14 +139,14 @@ absl::Status ScalarKind(const ArgumentPlace& place, const std::string& dtype, bo
                            has_nan ? " (including NaN)" : "", ". Fix: send ScalarColumn.i64"));
 }
 
-absl::Status ScalarBoth(const ArgumentPlace& place) {
+absl::Status ScalarBoth(const ArgumentRef& place) {
   return absl::InvalidArgumentError(
       StrCat(ArgumentText(place),
              ": both f64 and i64 are set, or neither. Fix: set the one that the "
              "parameter takes"));
 }
 
-absl::Status ScalarRange(const ArgumentPlace& place, uint64_t task, const std::string& value,
+absl::Status ScalarRange(const ArgumentRef& place, uint64_t task, const std::string& value,
                          const std::string& dtype) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": task ", task, "'s value ", value,
                                            " does not fit ", dtype,

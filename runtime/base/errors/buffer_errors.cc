@@ -24,7 +24,7 @@ absl::Status LostBuffer(uint64_t id, uint32_t device, const std::string& cause) 
                                               "buffers are restored automatically"));
 }
 
-absl::Status OtherDevicesBuffer(uint64_t id, uint32_t device, uint32_t batch_device) {
+absl::Status BufferOnOtherDevice(uint64_t id, uint32_t device, uint32_t batch_device) {
   return absl::FailedPreconditionError(StrCat("buffer ", id, " is on device ", device,
                                               " and the batch runs on device ", batch_device,
                                               ". Fix: send the batch to the buffers' device, and "

@@ -12,7 +12,7 @@ namespace resident::errors {
 
 absl::Status UnknownBuffer(uint64_t id);
 absl::Status LostBuffer(uint64_t id, uint32_t device, const std::string& cause);
-absl::Status OtherDevicesBuffer(uint64_t id, uint32_t device, uint32_t batch_device);
+absl::Status BufferOnOtherDevice(uint64_t id, uint32_t device, uint32_t batch_device);
 absl::Status BadBufferType(const std::string& what);
 absl::Status BufferNameTooLong(size_t bytes, size_t limit);
 absl::Status TooManyBuffers(uint64_t limit, bool durable);

@@ -61,13 +61,13 @@ absl::Status InExample(size_t example, const absl::Status& why) {
   return absl::Status(why.code(), StrCat("example ", example + 1, ": ", why.message()));
 }
 
-absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes) {
+absl::Status ExampleData(const ArgumentRef& place, uint64_t got, const std::string& takes) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": the example has ", got,
                                            " bytes of data for it, but it takes ", takes,
                                            ". Fix: send dense elements of its dtype and shape"));
 }
 
-absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape) {
+absl::Status ExampleScalarShape(const ArgumentRef& place, const std::string& shape) {
   return absl::InvalidArgumentError(StrCat(ArgumentText(place), ": a scalar has no shape, but ",
                                            shape,
                                            " was sent. Fix: leave the shape of scalars empty"));

@@ -23,8 +23,8 @@ absl::Status TooManyExamples(uint64_t count, uint64_t limit);
 // Returns `why` with the example's number (from 0; messages count from 1) as a prefix.
 absl::Status InExample(size_t example, const absl::Status& why);
 // `takes`: "12 bytes", "0 or 12 bytes (the expected values)".
-absl::Status ExampleData(const ArgumentPlace& place, uint64_t got, const std::string& takes);
-absl::Status ExampleScalarShape(const ArgumentPlace& place, const std::string& shape);
+absl::Status ExampleData(const ArgumentRef& place, uint64_t got, const std::string& takes);
+absl::Status ExampleScalarShape(const ArgumentRef& place, const std::string& shape);
 absl::Status ExampleExpectations(const std::string& with, const std::string& without);
 absl::Status ExampleTolerance(double relative, double absolute);
 absl::Status ExampleTooLarge(uint64_t bytes, uint64_t limit);

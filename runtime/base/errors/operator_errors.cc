@@ -157,7 +157,7 @@ absl::Status NoPrevious(const std::string& name, uint32_t standby) {
       ". Fix: activate the version that you want by its number"));
 }
 
-absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby) {
+absl::Status NoActiveVersionToCompare(const std::string& name, uint32_t standby) {
   return absl::FailedPreconditionError(
       StrCat("operator '", name, "' has no active version to compare ",
              standby == 0 ? std::string("another version") : StrCat("version ", standby),
@@ -169,7 +169,7 @@ absl::Status BadPercent(const std::string& what, double percent) {
       StrCat("a share of ", percent, " % for ", what, " is not valid. Fix: send 0 to 100"));
 }
 
-absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version) {
+absl::Status DuplicateVersionRole(const std::string& name, uint32_t version) {
   return absl::DataLossError(StrCat("version ", version, " of operator '", name,
                                     "' and another version are both active, or both standby. Fix: "
                                     "run `residentctl state check` on the state folder"));

@@ -37,9 +37,9 @@ absl::Status AlreadyActive(const std::string& name, uint32_t version);
 absl::Status NoStandby(const std::string& name, uint32_t version, uint32_t active);
 absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t standby);
 absl::Status NoPrevious(const std::string& name, uint32_t standby);
-absl::Status NothingToTryAgainst(const std::string& name, uint32_t standby);
+absl::Status NoActiveVersionToCompare(const std::string& name, uint32_t standby);
 absl::Status BadPercent(const std::string& what, double percent);
-absl::Status TwoVersionsInOnePlace(const std::string& name, uint32_t version);
+absl::Status DuplicateVersionRole(const std::string& name, uint32_t version);
 
 absl::Status PromoteShare(const std::string& field, double percent);
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);

@@ -7,7 +7,7 @@ namespace {
 
 using absl::StrCat;
 
-std::string Text(const ValidationPlace& place) {
+std::string Text(const ValidationContext& place) {
   return StrCat(place.operator_name, ", ", place.generated ? "generated example " : "example ",
                 place.example + 1, " (", place.run, place.shapes.empty() ? "" : "; ", place.shapes,
                 "): ");
@@ -26,21 +26,21 @@ absl::Status ValidationLoad(const std::string& operator_name, const std::string&
                                            "the operator is loaded"));
 }
 
-absl::Status ValidationFault(const ValidationPlace& place, const std::string& cause) {
+absl::Status ValidationFault(const ValidationContext& place, const std::string& cause) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it ended the engine: ", cause,
              ". Fix: check its addresses and indices; a validation checks accesses through [] and "
              "at(), but not through data()"));
 }
 
-absl::Status ValidationNeverReturned(const ValidationPlace& place, int64_t limit_ms) {
+absl::Status ValidationNeverReturned(const ValidationContext& place, int64_t limit_ms) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "it has not returned within its time limit of ", limit_ms,
       " ms. Fix: make sure that every loop ends and that all threads reach every barrier; if "
       "it only needs more time, raise limits.task_time_ms"));
 }
 
-absl::Status ValidationTaskFailed(const ValidationPlace& place, const std::string& status,
+absl::Status ValidationTaskFailed(const ValidationContext& place, const std::string& status,
                                   uint32_t detail) {
   return absl::InvalidArgumentError(StrCat(Text(place), "it ended with ", status, ", detail ",
                                            detail,
@@ -48,25 +48,25 @@ absl::Status ValidationTaskFailed(const ValidationPlace& place, const std::strin
                                            "examples must succeed"));
 }
 
-absl::Status ValidationOutOfBounds(const ValidationPlace& place, const std::string& what) {
+absl::Status ValidationOutOfBounds(const ValidationContext& place, const std::string& what) {
   return absl::InvalidArgumentError(StrCat(Text(place), "it ", what));
 }
 
-absl::Status ValidationRedZone(const ValidationPlace& place, const std::string& parameter,
+absl::Status ValidationRedZone(const ValidationContext& place, const std::string& parameter,
                                const std::string& where, uint64_t distance) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "it wrote outside of its tensors, ", distance, " bytes ", where, " '", parameter,
       "'. Fix: check its indices; with [] or at() the message contains the element"));
 }
 
-absl::Status ValidationInputWritten(const ValidationPlace& place, const std::string& parameter,
+absl::Status ValidationInputWritten(const ValidationContext& place, const std::string& parameter,
                                     uint64_t element) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it wrote to element ", element, " of its input '", parameter,
              "'. Fix: take inputs as tensor<const T>, or declare the parameter inout"));
 }
 
-absl::Status ValidationUnwritten(const ValidationPlace& place, const std::string& parameter,
+absl::Status ValidationUnwritten(const ValidationContext& place, const std::string& parameter,
                                  uint64_t first, uint64_t unwritten, uint64_t elements) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "it left ", unwritten, " of the ", elements, " elements of '", parameter,
@@ -74,7 +74,7 @@ absl::Status ValidationUnwritten(const ValidationPlace& place, const std::string
              ". Fix: write every element of an output; block.share(n) gives each chunk its part"));
 }
 
-absl::Status ValidationDiffers(const ValidationPlace& place,
+absl::Status ValidationDiffers(const ValidationContext& place,
                                const ValidationDifference& difference) {
   return absl::InvalidArgumentError(StrCat(
       Text(place), "'", difference.parameter, "' differs from ", difference.against, ": element ",
@@ -83,7 +83,7 @@ absl::Status ValidationDiffers(const ValidationPlace& place,
       difference.max_error, ". Fix: correct the operator, or the example and its tolerance"));
 }
 
-absl::Status ValidationNoReference(const ValidationPlace& place, const absl::Status& why) {
+absl::Status ValidationNoReference(const ValidationContext& place, const absl::Status& why) {
   return absl::InvalidArgumentError(
       StrCat(Text(place), "the active version's outputs are the expected values, but ",
              why.message(), ". Fix: send expected outputs with the example"));

@@ -17,7 +17,7 @@ inline constexpr int kEngineControlFd = 4;
 inline constexpr int kEngineLifelineFd = 250;
 
 // Exit status of an engine that ended itself because its device's context is gone;
-// ControlBlock::last_words says why.
+// ControlBlock::exit_reason says why.
 inline constexpr int kEngineFaultStatus = 3;
 
 }  // namespace resident

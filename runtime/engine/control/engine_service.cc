@@ -21,10 +21,10 @@ constexpr std::chrono::milliseconds kBeatWhileStarting{50};
 constexpr std::chrono::milliseconds kBeatWhilePrepared{5'000};
 
 // Read by the front end once the process has ended, so no order is needed.
-void WriteLastWords(ControlBlock* control, const std::string& words) {
-  const size_t length = std::min<size_t>(words.size(), kLastWordsBytes - 1);
-  memcpy(control->last_words, words.data(), length);
-  control->last_words[length] = '\0';
+void WriteExitReason(ControlBlock* control, const std::string& words) {
+  const size_t length = std::min<size_t>(words.size(), kExitReasonBytes - 1);
+  memcpy(control->exit_reason, words.data(), length);
+  control->exit_reason[length] = '\0';
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ absl::Status EngineService::Beat() {
   std::atomic_ref<u64>(region_->control()->heartbeat).fetch_add(1, std::memory_order_relaxed);
   if (progress_ != Progress::kRunning) return absl::OkStatus();
   absl::Status health = engine_->Health();
-  if (!health.ok()) WriteLastWords(region_->control(), std::string(health.message()));
+  if (!health.ok()) WriteExitReason(region_->control(), std::string(health.message()));
   return health;
 }
 

@@ -25,7 +25,7 @@
 namespace resident {
 namespace {
 
-constexpr uint32_t kMostWorkers = 16;
+constexpr uint32_t kMaxCpuWorkers = 16;
 constexpr uint64_t kDefaultMemoryBytes = uint64_t{1} << 30;
 // A worker looks for work this long before it sleeps. Longer keeps a processor busy
 // for nothing; shorter pays for a wake-up in the middle of a burst.
@@ -62,10 +62,10 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   const SharedRegion& region = *region_;
   PhaseTimer timer;
   uint32_t count = options_.cpu_workers;
-  if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWorkers);
-  if (count > kMaxWorkers) {
+  if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxCpuWorkers);
+  if (count > kMaxCpuWorkers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--cpu_workers=", count, " is above the limit of ", kMaxWorkers, ". Fix: ask for fewer"));
+        "--cpu_workers=", count, " is above the limit of ", kMaxCpuWorkers, ". Fix: ask for fewer"));
   }
   if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
   const Generation builtin;
@@ -269,7 +269,7 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
     WakeSleepers();
     return true;
   }
-  LeaveCrumb(worker, sequence, state.descriptor.operator_slot);
+  WriteBreadcrumb(worker, sequence, state.descriptor.operator_slot);
   const bool compact = state.descriptor.flags & kTaskCompact;
   if (!compact) {
     std::memcpy(
@@ -322,7 +322,7 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
     const bool open = wide.open.load(std::memory_order_seq_cst);
     const bool any = open && wide.next_chunk.load(std::memory_order_relaxed) < wide.chunks;
     if (any) {
-      LeaveCrumb(worker, wide.sequence, wide.task.operator_slot);
+      WriteBreadcrumb(worker, wide.sequence, wide.task.operator_slot);
       state.descriptor = wide.task;
       std::memcpy(&state.arguments, region_->argument_blocks() + (wide.sequence & mask_),
                   std::min<uint64_t>(wide.task.argument_count(), kMaxArguments) * sizeof(Argument));
@@ -359,11 +359,12 @@ void CpuEngine::Call(BlockState& state) const {
   function(block, Args(&state));
 }
 
-void CpuEngine::LeaveCrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
-  Breadcrumb& crumb = region_->breadcrumbs()[worker];
-  std::atomic_ref<uint32_t>(crumb.operator_slot).store(operator_slot, std::memory_order_relaxed);
-  std::atomic_ref<uint32_t>(crumb.stamp).store(Stamp(sequence), std::memory_order_release);
-  NoteFaultContext(&crumb);
+void CpuEngine::WriteBreadcrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
+  Breadcrumb& breadcrumb = region_->breadcrumbs()[worker];
+  std::atomic_ref<uint32_t>(breadcrumb.operator_slot)
+      .store(operator_slot, std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(sequence), std::memory_order_release);
+  NoteFaultContext(&breadcrumb);
 }
 
 void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state) {

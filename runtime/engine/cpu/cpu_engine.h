@@ -78,7 +78,7 @@ class CpuEngine : public Engine {
   bool HelpWithWideTask(uint32_t worker, BlockState& state);
   void RunChunks(Wide& wide, BlockState& state);
   void Call(BlockState& state) const;
-  void LeaveCrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot);
+  void WriteBreadcrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot);
   void Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state);
   void SleepUntilDoorbell();
   void WakeSleepers();

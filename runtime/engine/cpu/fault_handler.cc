@@ -10,8 +10,8 @@
 namespace resident {
 namespace {
 
-thread_local Breadcrumb* current_crumb = nullptr;
-char* last_words = nullptr;
+thread_local Breadcrumb* current_breadcrumb = nullptr;
+char* exit_reason = nullptr;
 
 // Text without allocation or locks: this runs in a signal handler.
 class SignalSafeText {
@@ -56,13 +56,13 @@ const char* SignalName(int signal) {
 }
 
 void HandleFault(int signal, siginfo_t* info, void*) {
-  if (current_crumb == nullptr || last_words == nullptr) {
+  if (current_breadcrumb == nullptr || exit_reason == nullptr) {
     ::signal(signal, SIG_DFL);
     raise(signal);
     return;
   }
-  std::atomic_ref<uint32_t>(current_crumb->fault_signal).store(static_cast<uint32_t>(signal));
-  SignalSafeText text(last_words, kLastWordsBytes);
+  std::atomic_ref<uint32_t>(current_breadcrumb->fault_signal).store(static_cast<uint32_t>(signal));
+  SignalSafeText text(exit_reason, kExitReasonBytes);
   text.Add("an operator faulted: ");
   text.Add(SignalName(signal));
   text.Add(" at ");
@@ -73,13 +73,13 @@ void HandleFault(int signal, siginfo_t* info, void*) {
 }  // namespace
 
 void InstallFaultHandler(const SharedRegion& region) {
-  last_words = region.control()->last_words;
+  exit_reason = region.control()->exit_reason;
   struct sigaction action {};
   action.sa_sigaction = &HandleFault;
   action.sa_flags = SA_SIGINFO;
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
 }
 
-void NoteFaultContext(Breadcrumb* crumb) { current_crumb = crumb; }
+void NoteFaultContext(Breadcrumb* breadcrumb) { current_breadcrumb = breadcrumb; }
 
 }  // namespace resident

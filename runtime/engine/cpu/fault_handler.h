@@ -15,12 +15,12 @@ namespace resident {
 inline constexpr int kFaultExitStatus = 3;
 
 // Handles SIGSEGV, SIGBUS, SIGFPE and SIGILL from now on: a signal on a worker that is
-// at a task writes last_words, marks the worker's breadcrumb and exits with
+// at a task writes exit_reason, marks the worker's breadcrumb and exits with
 // kFaultExitStatus; any other one takes its default course.
 void InstallFaultHandler(const SharedRegion& region);
 
 // The calling worker is at the task of this breadcrumb.
-void NoteFaultContext(Breadcrumb* crumb);
+void NoteFaultContext(Breadcrumb* breadcrumb);
 
 }  // namespace resident
 

@@ -39,7 +39,7 @@ constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
                                                 RESIDENT_TEST_OPERATORS(SYMBOL)};
 #undef SYMBOL
 
-OperatorResources ResourcesOf(uint32_t slot, const FunctionResources& function) {
+OperatorResources ToOperatorResources(uint32_t slot, const FunctionResources& function) {
   return {slot, function.registers, function.stack_bytes, 0, function.code_bytes};
 }
 
@@ -133,7 +133,7 @@ absl::Status CudaEngine::LoadKernel() {
   uint32_t slot = 0;
   for (const char* symbol : kOperatorSymbols) {
     if (const auto found = functions->find(symbol); found != functions->end()) {
-      builtin_.push_back(ResourcesOf(slot, found->second));
+      builtin_.push_back(ToOperatorResources(slot, found->second));
     }
     slot += 2;
   }
@@ -184,7 +184,7 @@ absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generat
                               "; the kernel has ", registers_),
                  "compile it for at most as many");
     }
-    preloaded.resources.push_back(ResourcesOf(added.slot, function->second));
+    preloaded.resources.push_back(ToOperatorResources(added.slot, function->second));
     for (const auto& [object, module] : modules_) {
       if (*object == *added.object) added.object = module.object;
     }

@@ -14,7 +14,7 @@ constexpr uint32_t kWarpThreads = 32;
 // registers and L1 that a wide task's loads in flight need.
 constexpr uint32_t kThreadsPerSm = kLargestBlocksPerSm * kMaxComputeThreads;
 // Each has a breadcrumb, and a place in each quarter of the device ring.
-constexpr uint32_t kMostBlocks = std::min(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
+constexpr uint32_t kMaxBlocks = std::min(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
 
 }  // namespace
 
@@ -55,7 +55,7 @@ absl::Status CheckSmsFree(uint32_t setting, uint32_t sms) {
 }
 
 absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t most) {
-  uint32_t blocks = std::min(sms * per_sm, kMostBlocks);
+  uint32_t blocks = std::min(sms * per_sm, kMaxBlocks);
   if (most != 0) blocks = std::min(blocks, most);
   if (blocks < 2) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -15,7 +15,7 @@ namespace resident {
 class FakeCompiler final : public Compiler {
  public:
   CompileResult Compile(const CompileJob& job) override { return Unit(job.cancelled); }
-  CompileResult TakeObject(const ObjectJob& job) override { return Unit(job.cancelled); }
+  CompileResult CompileObject(const ObjectJob& job) override { return Unit(job.cancelled); }
   Counters counters() const override { return {}; }
 
  private:

@@ -109,7 +109,7 @@ TEST_F(GenerationLoaderTest, AKeptVersionStaysUntilItServes) {
     EXPECT_THAT(device().slots(), ElementsAre(slot));
     EXPECT_TRUE(loader_->Contains(*version));
   }
-  EXPECT_THAT(FakeDevice::SlotsOf(loader_->Replacement(device())), IsEmpty());
+  EXPECT_THAT(FakeDevice::ListSlots(loader_->Replacement(device())), IsEmpty());
 }
 
 TEST_F(GenerationLoaderTest, AnEngineThatEndsRightAfterTheLoadIsReplacedWithTheVersion) {
@@ -117,13 +117,13 @@ TEST_F(GenerationLoaderTest, AnEngineThatEndsRightAfterTheLoadIsReplacedWithTheV
   // The supervisor sees the engine's end before the round sees that the load has succeeded.
   device().SetNextLoad([&](const Generation&) {
     auto replacement = loader_->Replacement(device());
-    EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
+    EXPECT_THAT(FakeDevice::ListSlots(replacement), IsEmpty());
     device().Restart(replacement);
     return absl::OkStatus();
   });
   ASSERT_TRUE(loader_->Load(version).ok());
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
-  EXPECT_THAT(FakeDevice::SlotsOf(loader_->Replacement(device())), ElementsAre(version->slot));
+  EXPECT_THAT(FakeDevice::ListSlots(loader_->Replacement(device())), ElementsAre(version->slot));
 }
 
 TEST_F(TwoDevicesTest, AReplacementHasALoadedVersionBeforeTheRoundEnds) {
@@ -132,7 +132,7 @@ TEST_F(TwoDevicesTest, AReplacementHasALoadedVersionBeforeTheRoundEnds) {
     while (device(0).slots().empty()) absl::SleepFor(absl::Milliseconds(1));
     // The round may not have recorded it yet; once it has, the result does not change
     // again.
-    while (FakeDevice::SlotsOf(loader_->Replacement(device(0))).empty()) {
+    while (FakeDevice::ListSlots(loader_->Replacement(device(0))).empty()) {
       absl::SleepFor(absl::Milliseconds(20));
     }
     return absl::OkStatus();

@@ -46,7 +46,7 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
           sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
                  const GenerationLoader::Versions& versions) {
-            return VersionBuilder::MakeGeneration(VersionBuilder::TargetOf(device), number,
+            return VersionBuilder::MakeGeneration(VersionBuilder::FindTarget(device), number,
                                                   MakeMembers(versions));
           },
           [this](uint64_t number, const GenerationLoader::Versions& loaded,

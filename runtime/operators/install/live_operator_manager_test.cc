@@ -127,7 +127,7 @@ TEST_F(LiveOperatorManagerTest, AForcedActivationReloadsTheCodeBeforeItServes) {
   fault.cause = "it stored to a bad address";
   fault.suspects = {slot};
   const auto replacement = manager_.OnFault(device_, fault);
-  EXPECT_THAT(FakeDevice::SlotsOf(replacement), IsEmpty());
+  EXPECT_THAT(FakeDevice::ListSlots(replacement), IsEmpty());
   EXPECT_EQ(Active("times"), 0u);
   device_.Restart(replacement);
 

@@ -27,7 +27,7 @@ struct Compilation {
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == OperatorKind::kObject) {
-    return compiler.TakeObject(
+    return compiler.CompileObject(
         {compilation.target, request.files.at(request.main_file), request.cancelled});
   }
   CompileJob job;
@@ -59,12 +59,12 @@ absl::Status ForTarget(const absl::Status& status, const Compilation& compilatio
 
 VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices)
     : compiler_(compiler) {
-  for (const Device* device : devices) targets_.push_back(TargetOf(*device));
+  for (const Device* device : devices) targets_.push_back(FindTarget(*device));
   std::sort(targets_.begin(), targets_.end());
   targets_.erase(std::unique(targets_.begin(), targets_.end()), targets_.end());
 }
 
-CompileTarget VersionBuilder::TargetOf(const Device& device) {
+CompileTarget VersionBuilder::FindTarget(const Device& device) {
   const uint32_t architecture = device.snapshot().info.architecture;
   return {architecture != 0, static_cast<int>(architecture)};
 }

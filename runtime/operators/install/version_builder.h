@@ -60,7 +60,7 @@ class VersionBuilder {
 
   // The targets of the devices, each once.
   const std::vector<CompileTarget>& targets() const { return targets_; }
-  static CompileTarget TargetOf(const Device& device);
+  static CompileTarget FindTarget(const Device& device);
 
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
   // it). A refused inspection is reported in the result. DEADLINE_EXCEEDED,

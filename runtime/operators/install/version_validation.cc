@@ -67,7 +67,7 @@ VersionValidation::VersionValidation(const Setup& setup, Case version)
     : setup_(setup), version_(std::move(version)) {
   for (const CompileTarget& target : setup_.builder->targets()) {
     for (Device* device : setup_.devices) {
-      if (VersionBuilder::TargetOf(*device) != target) continue;
+      if (VersionBuilder::FindTarget(*device) != target) continue;
       const EngineInfo engine = device->snapshot().info;
       std::string key = VerdictKey(version_, engine);
       if (!setup_.verdicts->Passed(key)) {

@@ -18,13 +18,13 @@ bool IsValidName(const std::string& name) {
          });
 }
 
-uint64_t ShareOf(double percent) {
+uint64_t ParseShare(double percent) {
   return static_cast<uint64_t>(std::llround(percent / 100 * 4294967296.0));
 }
 
 bool IsValidPercent(double percent) { return percent >= 0 && percent <= 100; }  // False for NaN.
 
-uint32_t NumberOf(const std::shared_ptr<const OperatorVersion>& version) {
+uint32_t FindNumber(const std::shared_ptr<const OperatorVersion>& version) {
   return version == nullptr ? 0 : version->version;
 }
 
@@ -134,7 +134,7 @@ absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> r
   change.kind = EventKind::kInstalled;
   change.name = name;
   change.version = reserved->version;
-  change.active_version = change.previous_version = NumberOf(now.active);
+  change.active_version = change.previous_version = FindNumber(now.active);
   change.standby_version = reserved->version;
   if (now.standby != nullptr) change.retired.push_back(now.standby->version);
   change.spec = &reserved->spec;
@@ -227,9 +227,9 @@ absl::StatusOr<RegistryChange> Registry::Apply(Entry& entry, RegistryChange chan
                                                const Commit& commit) {
   const Serving& now = *entry.serving.load(std::memory_order_relaxed);
   change.name = entry.op->name();
-  change.previous_version = NumberOf(now.active);
-  change.active_version = NumberOf(next->active);
-  change.standby_version = NumberOf(next->standby);
+  change.previous_version = FindNumber(now.active);
+  change.active_version = FindNumber(next->active);
+  change.standby_version = FindNumber(next->standby);
   const absl::StatusOr<uint64_t> revision = CommitInOrder(change, commit);
   if (!revision.ok()) {
     if (change.kind != EventKind::kQuarantined) return revision.status();
@@ -248,7 +248,7 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
   absl::MutexLock change_lock(&change_mu_);
   ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
   const Serving& now = *entry->serving.load(std::memory_order_relaxed);
-  const uint32_t active = NumberOf(now.active);
+  const uint32_t active = FindNumber(now.active);
   if (version != 0 && version == active) return errors::AlreadyActive(name, version);
   if (now.standby == nullptr) return errors::NoStandby(name, version, active);
   if (version != 0 && version != now.standby->version) {
@@ -281,7 +281,7 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
   const auto active = now.active;
   const auto standby = now.standby;
   if (standby == nullptr || active == nullptr) {
-    return errors::NoPrevious(name, NumberOf(standby));
+    return errors::NoPrevious(name, FindNumber(standby));
   }
   if (!now.standby_reason.empty()) {
     return errors::VersionQuarantined(name, standby->version, PublicReason(now.standby_reason));
@@ -314,7 +314,7 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
   const Serving& now = *entry->serving.load(std::memory_order_relaxed);
   if (now.active == nullptr) {
-    return errors::NothingToTryAgainst(name, NumberOf(now.standby));
+    return errors::NoActiveVersionToCompare(name, FindNumber(now.standby));
   }
   if (now.standby == nullptr) return errors::NoStandby(name, version, now.active->version);
   if (version != 0 && version != now.standby->version) {
@@ -326,8 +326,8 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   auto next = std::make_unique<Serving>();
   next->active = now.active;
   next->standby = now.standby;
-  next->traffic_share = ShareOf(traffic_percent);
-  next->shadow_share = ShareOf(shadow_percent);
+  next->traffic_share = ParseShare(traffic_percent);
+  next->shadow_share = ParseShare(shadow_percent);
   if (next->traffic_share != 0 || next->shadow_share != 0) {
     next->trial = {now.standby->version, traffic_percent, shadow_percent};
   }
@@ -352,7 +352,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   const bool is_active = active != nullptr && active->version == version;
   const bool is_standby = standby != nullptr && standby->version == version;
   if (!is_active && !is_standby) {
-    return errors::UnknownVersion(name, version, NumberOf(active));
+    return errors::UnknownVersion(name, version, FindNumber(active));
   }
   const auto guilty = is_active ? active : standby;
   RegistryChange change;
@@ -396,7 +396,7 @@ absl::StatusOr<RegistryChange> Registry::Remove(
   RegistryChange change;
   change.kind = EventKind::kRemoved;
   change.name = name;
-  change.version = change.previous_version = NumberOf(now.active);
+  change.version = change.previous_version = FindNumber(now.active);
   for (const auto& version : {now.active, now.standby}) {
     if (version == nullptr) continue;
     change.retired.push_back(version->version);
@@ -457,7 +457,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
       continue;
     }
     if ((active ? serving->active : serving->standby) != nullptr) {
-      return errors::TwoVersionsInOnePlace(op.name, restored.version);
+      return errors::DuplicateVersionRole(op.name, restored.version);
     }
     if (!bytecode) {
       version->slots = slots_;
@@ -486,8 +486,8 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
       IsValidPercent(op.trial.traffic_percent) && IsValidPercent(op.trial.shadow_percent);
   if (may_try) {
     serving->trial = op.trial;
-    serving->traffic_share = ShareOf(op.trial.traffic_percent);
-    serving->shadow_share = ShareOf(op.trial.shadow_percent);
+    serving->traffic_share = ParseShare(op.trial.traffic_percent);
+    serving->shadow_share = ParseShare(op.trial.shadow_percent);
   }
   entry->revision.store(op.revision, std::memory_order_release);
   entry->serving.store(serving.release(), std::memory_order_seq_cst);

@@ -151,7 +151,7 @@ class RegistryTest : public testing::Test {
     const auto op = registry_->Resolve(name, 0);
     return op.ok() ? op->version->version : 0;
   }
-  VersionState StateOf(const std::string& name, uint32_t version) {
+  VersionState FindState(const std::string& name, uint32_t version) {
     const auto op = registry_->Describe(name);
     if (!op.ok() || op->Find(version) == nullptr) return VersionState::kRejected;
     return op->Find(version)->state;
@@ -178,7 +178,7 @@ TEST_F(RegistryTest, ALoadedVersionDoesNotServeUntilItIsActivated) {
   EXPECT_EQ(active.version, 1u);
   EXPECT_EQ(active.previous_version, 0u);
   EXPECT_EQ(Serves("swish"), 1u);
-  EXPECT_EQ(StateOf("swish", 1), VersionState::kActive);
+  EXPECT_EQ(FindState("swish", 1), VersionState::kActive);
   EXPECT_EQ(registry_->Revision("swish"), 102u);
 }
 
@@ -227,7 +227,7 @@ TEST_F(RegistryTest, AQuarantineThatTheJournalRefusedIsCommittedBeforeTheNextCha
 
 TEST_F(RegistryTest, ASecondRollbackDoesNotReverseTheFirst) {
   InstallTwo("swish");
-  EXPECT_EQ(StateOf("swish", 1), VersionState::kPrevious);
+  EXPECT_EQ(FindState("swish", 1), VersionState::kPrevious);
   const auto change = registry_->Rollback("swish", std::nullopt, commit_);
   ASSERT_TRUE(change.ok());
   EXPECT_EQ(change->version, 1u);
@@ -266,7 +266,7 @@ TEST_F(RegistryTest, OneOfTwoConcurrentInstallsIsAborted) {
   EXPECT_TRUE(registry_->Load(a, revision, commit_).ok());
   EXPECT_EQ(registry_->Load(b, revision, commit_).status().code(), absl::StatusCode::kAborted);
   // The aborted install did not consume a version number.
-  EXPECT_EQ(StateOf("swish", 2), VersionState::kLoaded);
+  EXPECT_EQ(FindState("swish", 2), VersionState::kLoaded);
   EXPECT_EQ(Load("swish").version, 3u);
 }
 
@@ -329,7 +329,7 @@ TEST_F(RegistryTest, ASlotIsNotReusedWhileABatchPinsItsVersion) {
   Load("swish");
   Activate("swish");  // Version 1 is the previous one.
   EXPECT_EQ(Load("swish").retired, std::vector<uint32_t>{1});
-  EXPECT_EQ(StateOf("swish", 1), VersionState::kRetired);
+  EXPECT_EQ(FindState("swish", 1), VersionState::kRetired);
   EXPECT_EQ(registry_->Resolve("swish", 1).status().code(), absl::StatusCode::kNotFound);
   // The slot still belongs to that version, so that a fault in the slot can be attributed.
   EXPECT_EQ(registry_->FindBySlot(slot)->version, 1u);
@@ -400,7 +400,7 @@ TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
   EXPECT_EQ(change->active_version, 1u);
   EXPECT_EQ(change->standby_version, 2u);
   EXPECT_EQ(Serves("swish"), 1u);
-  EXPECT_EQ(StateOf("swish", 2), VersionState::kQuarantined);
+  EXPECT_EQ(FindState("swish", 2), VersionState::kQuarantined);
   EXPECT_EQ(registry_->Describe("swish")->Find(2)->quarantine_reason, "stored to null");
   EXPECT_EQ(registry_->Resolve("swish", 2).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ActivateCode("swish", 2), absl::StatusCode::kFailedPrecondition);
@@ -408,7 +408,7 @@ TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
             absl::StatusCode::kFailedPrecondition);
   Activate("swish", 2, /*force=*/true);
   EXPECT_EQ(Serves("swish"), 2u);
-  EXPECT_EQ(StateOf("swish", 1), VersionState::kPrevious);
+  EXPECT_EQ(FindState("swish", 1), VersionState::kPrevious);
 }
 
 TEST_F(RegistryTest, QuarantineDoesNotActivateAVersionThatNeverServed) {
@@ -483,7 +483,7 @@ TEST_F(RegistryTest, ATrialBlocksInstallsAndEndsWithASwitch) {
   const auto rolled_back = registry_->Rollback("swish", std::nullopt, commit_);
   ASSERT_TRUE(rolled_back.ok());
   EXPECT_EQ(rolled_back->version, 2u);
-  EXPECT_EQ(StateOf("swish", 3), VersionState::kLoaded);
+  EXPECT_EQ(FindState("swish", 3), VersionState::kLoaded);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Serves("swish"), 2u);
   ASSERT_TRUE(registry_->SetTrial("swish", 3, 50, 0, std::nullopt, commit_).ok());
   Activate("swish");

@@ -23,7 +23,7 @@ bool HasExpectation(const Parameter& parameter, const ExampleValue& value, uint6
   return !value.data.empty();
 }
 
-absl::Status CheckData(const errors::ArgumentPlace& place, const Parameter& parameter,
+absl::Status CheckData(const errors::ArgumentRef& place, const Parameter& parameter,
                        const ExampleValue& value, uint64_t bytes) {
   const uint64_t got = value.data.size();
   switch (parameter.kind) {
@@ -69,7 +69,7 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
     const ExampleValue& value = example.values[i];
     const Parameter& parameter = signature.parameters()[i];
     const std::optional<int64_t> elements = ElementCount(value.shape);
-    const errors::ArgumentPlace place{operator_name, i, parameter.name};
+    const errors::ArgumentRef place{operator_name, i, parameter.name};
     if (!elements) return errors::ShapeTooLarge(place);
     const uint64_t bytes = static_cast<uint64_t>(*elements) * SizeOf(value.dtype);
     if (bytes > kMaxExampleBytes) return errors::ExampleTooLarge(bytes, kMaxExampleBytes);

@@ -169,8 +169,8 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Evaluate(const Case& test_c
                                                               const Variant& variant,
                                                               const GuardedTensors& tensors,
                                                               const TaskEnd& end) const {
-  const errors::ValidationPlace place{job_.operator_name, test_case.index, test_case.generated,
-                                      variant.name, tensors.shapes()};
+  const errors::ValidationContext place{job_.operator_name, test_case.index, test_case.generated,
+                                        variant.name, tensors.shapes()};
   // Violations are checked first: they may have caused the other errors.
   if (variant.checked) {
     if (const std::optional<Violation> violation = tensors.FindViolation()) {

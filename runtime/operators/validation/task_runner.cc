@@ -51,7 +51,7 @@ void TaskRunner::Park() {
 void TaskRunner::RingDoorbell() { Doorbell::ForWorkers(process_->region()->control()).Ring(); }
 
 std::string TaskRunner::DescribeEnd(const ChildExit& exit) const {
-  const std::string words = process_->last_words();
+  const std::string words = process_->exit_reason();
   return words.empty() ? absl::StrCat("the engine ", exit.ToString()) : words;
 }
 

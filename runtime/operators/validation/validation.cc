@@ -145,7 +145,7 @@ class ProcessValidation : public ValidationEngine {
     if (status.ok()) return status;
     if (status.code() == absl::StatusCode::kUnavailable) {
       if (const auto exit = process.child().Wait(kEndLimit)) {
-        const std::string words = process.last_words();
+        const std::string words = process.exit_reason();
         return errors::ValidationLoad(
             job.operator_name,
             words.empty() ? absl::StrCat("the engine ", exit->ToString()) : words);
