@@ -40,8 +40,8 @@ absl::StatusOr<uint64_t> CallGraph::ComputeStack(const std::string& name) const 
       } else if (open.count(callee) != 0) {
         return absl::InvalidArgumentError(absl::StrCat(
             "'", Demangle(callee),
-            callee == top.function ? "' calls itself" : "' calls itself by way of others",
-            ": nobody knows how much stack it needs. Fix: write it as a loop"));
+            callee == top.function ? "' calls itself" : "' calls itself through other functions",
+            ": its stack use is unknown. Fix: write it as a loop"));
       } else {
         enter(callee);
       }
@@ -58,7 +58,7 @@ absl::StatusOr<uint64_t> CallGraph::ComputeStack(const std::string& name) const 
 }
 
 std::string Demangle(const std::string& symbol) {
-  // Other names would be taken for codes of types: "s" for "short".
+  // The demangler would read other names as codes of types: "s" as "short".
   if (symbol.compare(0, 2, "_Z") != 0) return symbol;
   int status = 0;
   char* const text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);

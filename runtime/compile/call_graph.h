@@ -18,14 +18,15 @@ namespace resident {
 
 class CallGraph {
  public:
-  // A function's own frame. One that is called and not added has none.
+  // Sets the size of a function's own frame. A function that is called but was not added has
+  // a frame of 0 bytes.
   void AddFunction(const std::string& name, uint64_t frame_bytes) { frames_[name] = frame_bytes; }
   void AddCall(const std::string& caller, const std::string& callee) {
     calls_[caller].insert(callee);
   }
 
-  // Of `name` and its deepest chain of calls. INVALID_ARGUMENT: the depth is unknown,
-  // since functions call themselves: which. Names in messages are demangled.
+  // Returns the stack of `name` with its deepest chain of calls. INVALID_ARGUMENT: the depth is
+  // unknown because a function calls itself; the message has its demangled name.
   absl::StatusOr<uint64_t> ComputeStack(const std::string& name) const;
 
  private:
@@ -33,8 +34,8 @@ class CallGraph {
   std::map<std::string, std::set<std::string>> calls_;
 };
 
-// The name as it stands in the source: "float util::twice(float)", without the namespace
-// of a unit.
+// Returns the name as in the source, without the namespace of a unit:
+// "float util::twice(float)".
 std::string Demangle(const std::string& symbol);
 
 }  // namespace resident

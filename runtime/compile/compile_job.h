@@ -1,5 +1,5 @@
-// What is compiled, within which limits, and what comes back: value types that
-// the Compiler and the compile process share.
+// Value types that the Compiler and the compile process share: a job, its limits and its
+// result.
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 
@@ -18,8 +18,8 @@
 
 namespace resident {
 
-// Limits of one compilation. What is over one of them is refused, or killed.
-// Of the folder that a host compiler works in, with all that it writes there.
+// Limits of one compilation. A compilation that exceeds one is refused or killed.
+// Limit on the size of the folder that a host compiler works in.
 inline constexpr uint64_t kMaxCompileFolderMib = 256;
 inline constexpr uint64_t kMaxCompileFolderEntries = 10'000;
 
@@ -29,23 +29,23 @@ struct CompileLimits {
   std::chrono::milliseconds wall_time{60'000};
   // --compile_memory_mib: address space of each of its processes.
   uint64_t memory_mib = 4096;
-  // Of all files in its folder (kMaxCompileFolderMib).
+  // Total size of the files in its folder.
   uint64_t folder_mib = kMaxCompileFolderMib;
 };
 
-// Limits that are not set. Those of what is sent are in runtime/base/limits.h.
-// Between front end and compile process: sources, or a unit, and what is said of it.
+// Limits that cannot be configured. Limits on what clients send are in runtime/base/limits.h.
+// A message between front end and compile process: sources, or a unit with the log.
 inline constexpr uint64_t kMaxMessageBytes = 64u << 20;
 inline constexpr uint64_t kMaxCompilerLogBytes = 256u << 10;
 // Machine code of one unit.
 inline constexpr uint32_t kMaxUnitCodeBytes = 1u << 20;
-// Stack of an operator on the CPU: the worker threads' own is 8 MiB.
+// Stack of an operator on the CPU. The stack of a worker thread is 8 MiB.
 inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
 
 struct CompileTarget {
-  // Otherwise x86-64.
+  // False: x86-64.
   bool cuda = false;
-  // GPU: as in 90. EngineInfo::architecture of the device.
+  // GPU: EngineInfo::architecture of the device; 90 for sm_90.
   int architecture = 0;
 
   auto operator<=>(const CompileTarget&) const = default;
@@ -54,7 +54,7 @@ struct CompileTarget {
   std::string name() const;
 };
 
-// A source, to be compiled into a unit.
+// A source that is compiled into a unit.
 struct CompileJob {
   CompileTarget target;
   std::map<std::string, std::string> files;  // Name, as an #include gives it, to text.
@@ -65,19 +65,20 @@ struct CompileJob {
   std::string content_hash;
   // With bounds checks (kernels/sdk/checks.h).
   bool checked = false;
-  // Registers over kMaxRegisters are spilled to the stack in place of being refused.
+  // A unit that needs more than kMaxRegisters registers spills them to the stack instead of
+  // being refused.
   bool allow_spills = false;
-  // Bytes of Block::scratch() that the version may use; 0: all. The checked build refuses
-  // more.
+  // Bytes of Block::scratch() that the version may use; 0: all. The checked build enforces it.
   uint64_t scratch_bytes = 0;
-  // Asked while it is compiled, from the calling thread; true: CANCELLED.
+  // Called repeatedly during the compilation, on the calling thread. If it returns true, the
+  // result is CANCELLED.
   std::function<bool()> cancelled;
 };
 
-// A unit that came compiled: PTX or a relocatable cubin of the SDK's ABI. It exports one
-// resident_op_<16 hex digits>, whose digits its author chose.
+// A unit that a client compiled: PTX or a relocatable cubin with the SDK's ABI. It exports one
+// function resident_op_<16 hex digits>; its author chose the digits.
 struct ObjectJob {
-  CompileTarget target;  // A GPU.
+  CompileTarget target;  // Must be a GPU.
   std::string bytes;
   std::function<bool()> cancelled;
 };
@@ -85,28 +86,28 @@ struct ObjectJob {
 using CompileSteps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;
 
 struct CompileResult {
-  // OK; INVALID_ARGUMENT: does not compile (the log says why), or a limit on sources;
+  // OK; INVALID_ARGUMENT: it does not compile (see `log`), or exceeds a limit on sources;
   // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: over a limit of time or memory; UNAVAILABLE:
   // no compiler; CANCELLED.
   absl::Status compiled;
-  // Meaningful when compiled.ok(). INVALID_ARGUMENT: it cannot be part of a generation,
-  // with the numbers.
+  // Valid when compiled.ok(). INVALID_ARGUMENT: the unit cannot be part of a generation; the
+  // message has the measured values and the limits.
   absl::Status inspected;
-  // All that the compiler said, with the lines of the files sent.
+  // The compiler's whole output; file names and lines are those of the files sent.
   std::string log;
-  // The function that the unit exports: of GenerationOperator.
+  // The function that the unit exports: GenerationOperator::symbol.
   std::string symbol;
-  // What an engine loads: a shared object, or a module (of GenerationOperator).
+  // What an engine loads, a shared object or a module: GenerationOperator::object.
   std::shared_ptr<const std::string> object;
   ResourceUse resources;
-  // From the cache: nothing was run.
+  // The result came from the cache; no compiler was run.
   bool cached = false;
   CompileSteps steps;
 
   bool ok() const { return compiled.ok() && inspected.ok(); }
 };
 
-// "my.op-1" is RESIDENT_OPERATOR(my_op_1).
+// Returns the NAME of RESIDENT_OPERATOR(NAME): "my_op_1" for "my.op-1".
 std::string OperatorFunctionName(const std::string& operator_name);
 
 }  // namespace resident

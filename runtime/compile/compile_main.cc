@@ -63,21 +63,21 @@ Role ParseRole(int argc, char** argv) {
   return role;
 }
 
-// Names of the process's threads; the calling one is among them.
+// Returns the names of the process's threads, including the calling thread.
 std::vector<std::string> ThreadNames() {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
     std::ifstream file(task.path() / "comm");
     std::string name;
-    // One that has ended since has no name.
+    // A thread that has ended meanwhile has no name.
     if (std::getline(file, name)) names.push_back(name);
   }
   return names;
 }
 
-// The sandbox binds the calling thread: another would be outside. What the tools started
-// while they were tried may take a moment to be gone.
+// The sandbox applies to the calling thread only: other threads would not be confined. Threads
+// that the tools started during WarmCudaTools() may take a moment to end.
 absl::Status AwaitOneThread() {
   const auto give_up = std::chrono::steady_clock::now() + kThreadsEndLimit;
   while (true) {
@@ -92,7 +92,7 @@ absl::Status AwaitOneThread() {
   }
 }
 
-// Opens the tools, confines the process. The tool's name and version.
+// Opens the tools and confines the process. Returns the tool's name and version.
 absl::StatusOr<std::string> Prepare(const Role& role) {
   absl::StatusOr<std::string> tool = "";
   if (role.kind == "cuda") tool = WarmCudaTools();
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> Prepare(const Role& role) {
     sandbox.executable = role.compiler.executable;
     sandbox.writable = {role.folder, "/dev/null"};
   } else {
-    // It has opened all it needs. (Landlock wants a rule set, not rules.)
+    // The process has opened all it needs. (Landlock requires a rule set, but no rules.)
     sandbox.single_process = true;
   }
   RETURN_IF_ERROR(ConfineProcess(sandbox));
@@ -123,9 +123,9 @@ internal::CompileResponse Answer(const Role& role, const internal::CompileReques
 }  // namespace
 
 int CompileMain(int argc, char** argv) {
-  // A group of its own: what it starts is ended with it.
+  // A process group of its own, so that the processes that it starts are killed with it.
   setpgid(0, 0);
-  // Over its limit on a file's size it reports an error, as the programs it starts do.
+  // A write beyond the limit on a file's size returns an error instead of killing the process.
   signal(SIGXFSZ, SIG_IGN);
   fcntl(kCompileFd, F_SETFD, FD_CLOEXEC);
   RaiseOomScore(kCompilerOomScore);

@@ -1,8 +1,9 @@
-// `residentd compile`: the process in which compilers run. Confines itself, says Hello on
-// descriptor 3 and answers what comes there (proto/resident/internal/compile.proto) until
-// the other side closes it. Started by CompileProcess only.
+// `residentd compile`: the process in which compilers run. It confines itself, sends Hello on
+// descriptor 3 and answers the requests that arrive there
+// (proto/resident/internal/compile.proto) until the other side closes it. Started by
+// CompileProcess only.
 //
-//   --kind=host|cuda|link  what it is for, and so what it may open and start
+//   --kind=host|cuda|link  which tool it runs; determines what it may open and start
 //   --folder=PATH          host: the one folder it may write to
 //   --compiler=PATH, --readable=PATH..., --executable=PATH...   host: HostCompiler
 //   --cpu_seconds=N, --memory_mib=N
@@ -13,7 +14,7 @@ namespace resident {
 
 inline constexpr int kCompileFd = 3;
 
-// The exit status.
+// Returns the exit status.
 int CompileMain(int argc, char** argv);
 
 }  // namespace resident

@@ -28,11 +28,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often `cancelled` is asked.
+// How often `cancelled` is called.
 constexpr std::chrono::milliseconds kCancelPoll{20};
 // How often the folder is measured.
 constexpr std::chrono::milliseconds kFolderPoll{100};
-// How long a process that broke its socket off may take to be seen to end.
+// How long a process may take to end after it closed its socket.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
 const char* KindName(CompileKind kind) { return kind == CompileKind::kHost ? "host" : "cuda"; }
@@ -56,7 +56,7 @@ std::vector<std::string> Arguments(const CompileProcessOptions& options,
   return arguments;
 }
 
-// Variables that the process gets. (A host compiler gets its own: run_program.h.)
+// Environment variables of the process. (A host compiler gets others: run_program.h.)
 std::vector<std::string> Environment(CompileKind kind) {
   std::vector<std::string> names = SanitizerVariables();
   if (kind == CompileKind::kCuda) {
@@ -65,13 +65,13 @@ std::vector<std::string> Environment(CompileKind kind) {
   return PickEnvironment(names);
 }
 
-// A new folder below the work folder, named after this process.
+// Makes a new folder below the work folder, named after this process.
 absl::StatusOr<std::string> MakeFolder(const std::string& work_folder) {
   std::string path = absl::StrCat(work_folder, "/", getpid(), "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot make a folder in ", work_folder, ": ",
                                                      strerror(errno),
-                                                     ". Fix: free space, or allow writing"));
+                                                     ". Fix: free space, or make it writable"));
   }
   return path;
 }
@@ -91,13 +91,13 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no sockets for a compile process: ", strerror(errno),
+        absl::StrCat("cannot create sockets for a compile process: ", strerror(errno),
                      ". Fix: raise the limit on open files of the service"));
   }
   absl::Cleanup close_ours = [&] { close(sockets[0]); };
   absl::Cleanup close_theirs = [&] { close(sockets[1]); };
   fcntl(sockets[0], F_SETFL, O_NONBLOCK);
-  // What a source makes a compiler print is not the daemon's own output.
+  // The daemon's output must not contain text that a source makes a compiler print.
   const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   absl::Cleanup close_null = [&] { close(null); };
 
@@ -130,15 +130,15 @@ bool CompileProcess::ended() const {
 
 void CompileProcess::KillAndReap() {
   if (std::exchange(reaped_, true)) return;
-  // The group's number is its own until it is reaped. The group may not exist yet.
+  // The process id stays valid until the process is reaped. The group may not exist yet.
   kill(-child_->pid(), SIGKILL);
   child_->Kill(SIGKILL);
   child_->Wait(ChildProcess::kReapLimit);
 }
 
-std::optional<ChildExit> CompileProcess::AwaitEnd(std::chrono::milliseconds most) {
+std::optional<ChildExit> CompileProcess::AwaitEnd(std::chrono::milliseconds timeout) {
   pollfd ended{child_->pidfd(), POLLIN, 0};
-  const bool by_itself = poll(&ended, 1, static_cast<int>(most.count())) > 0;
+  const bool by_itself = poll(&ended, 1, static_cast<int>(timeout.count())) > 0;
   KillAndReap();
   return by_itself ? child_->Wait(std::chrono::nanoseconds(0)) : std::nullopt;
 }
@@ -180,17 +180,17 @@ absl::Status CompileProcess::EndWith(const absl::Status& status) {
     return status;
   }
   const std::optional<ChildExit> exit = AwaitEnd(kEndLimit);
-  if (!exit) return absl::InternalError("the compile process broke off and did not end");
+  if (!exit) return absl::InternalError("the compile process closed its socket and did not exit");
   if (exit->signal == SIGXCPU || exit->signal == SIGKILL) {
     return absl::DeadlineExceededError(
-        absl::StrCat("the compiler came to its limit of ", options_.limits.cpu_time.count(),
+        absl::StrCat("the compiler reached its limit of ", options_.limits.cpu_time.count(),
                      " s of CPU time. Fix: use fewer templates and constexpr loops, or raise "
                      "--compile_cpu_time"));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the compile process ", exit->ToString(),
-      ": the source is too much for the compiler, or for its ", options_.limits.memory_mib,
-      " MiB of memory. Fix: make the source smaller, or raise --compile_memory_mib"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the compile process ", exit->ToString(),
+                   ": the source made the compiler fail or exceed its ", options_.limits.memory_mib,
+                   " MiB of memory. Fix: make the source smaller, or raise --compile_memory_mib"));
 }
 
 absl::StatusOr<std::string> CompileProcess::Hello() {
@@ -205,7 +205,7 @@ absl::StatusOr<std::string> CompileProcess::Hello() {
     hello_ = absl::UnavailableError(absl::StrCat(
         "the compile process ", exit ? exit->ToString() : "did not answer", " while it started"));
   } else if (!hello.ParseFromString(*message)) {
-    hello_ = absl::InternalError("the compile process said what nobody understands");
+    hello_ = absl::InternalError("the compile process sent a message that cannot be parsed");
   } else if (absl::Status status = GetStatus(hello.status()); !status.ok()) {
     hello_ = status;
   } else {
@@ -229,7 +229,7 @@ absl::StatusOr<internal::CompileResponse> CompileProcess::Call(
   internal::CompileResponse response;
   if (!response.ParseFromString(*message)) {
     KillAndReap();
-    return absl::InternalError("the compile process said what nobody understands");
+    return absl::InternalError("the compile process sent a message that cannot be parsed");
   }
   return response;
 }

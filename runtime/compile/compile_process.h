@@ -1,14 +1,15 @@
-// CompileProcess: one `residentd compile`, seen from the front end.
+// CompileProcess: the front end's handle of one `residentd compile` process.
 //
-// The folder that a host compiler works in is watched: over CompileLimits::folder_mib it is killed.
-// A file that was deleted while it is open is not counted.
+// The size of the folder that a host compiler works in is checked: if it exceeds
+// CompileLimits::folder_mib, the process is killed. A deleted file that is still open is not
+// counted.
 //
 //   Start ──▶ starting ──▶ Call ──▶ Call ... ──▶ ended
-//                │ Hello               │ over a limit, cancelled, or it ended: UNAVAILABLE
-//                ▼                     ▼ and the like, and it is of no more use
+//                │ Hello               │ over a limit, cancelled, or it ended: an error,
+//                ▼                     ▼ and the process cannot be used any more
 //             compiler()             ended
 //
-// The destructor kills it with everything that it started and removes its folder.
+// The destructor kills the process with everything that it started and removes its folder.
 //
 // Thread safety: belongs to one thread at a time.
 //
@@ -36,9 +37,9 @@ enum class CompileKind { kHost, kCuda };
 
 struct CompileProcessOptions {
   CompileKind kind = CompileKind::kHost;
-  // kHost.
+  // For kHost.
   HostCompiler host;
-  // An existing folder, in which this process gets one of its own. kHost.
+  // For kHost: an existing folder, in which the process gets a folder of its own.
   std::string work_folder;
   CompileLimits limits;
   // Empty: /proc/self/exe.
@@ -53,32 +54,33 @@ class CompileProcess {
   CompileProcess(const CompileProcess&) = delete;
   CompileProcess& operator=(const CompileProcess&) = delete;
 
-  // Waits until it is ready. The compiler's name and version (of kHost: empty).
+  // Waits until the process is ready. Returns the compiler's name and version (kHost: empty).
   absl::StatusOr<std::string> Hello();
 
-  // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: killed over a limit. CANCELLED. UNAVAILABLE: it
-  // could not be started, or has no compiler. INTERNAL: it ended by itself.
+  // Errors: DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED (it exceeded a limit and was killed),
+  // CANCELLED, UNAVAILABLE (it could not be started, or has no compiler), INTERNAL (it ended by
+  // itself).
   absl::StatusOr<internal::CompileResponse> Call(const internal::CompileRequest& request,
                                                  const std::function<bool()>& cancelled);
 
-  // Whether it has ended by itself: of no use.
+  // Whether the process has ended by itself and cannot be used.
   bool ended() const;
 
  private:
   CompileProcess(const CompileProcessOptions& options, std::string folder, int socket,
                  std::unique_ptr<ChildProcess> child);
 
-  // Until the descriptor is ready, the deadline has passed or `cancelled` says so.
+  // Waits until the descriptor is ready, the deadline has passed or `cancelled` returns true.
   absl::Status Wait(int fd, short events, std::chrono::steady_clock::time_point deadline,
                     const std::function<bool()>& cancelled);
-  // RESOURCE_EXHAUSTED: the folder is over its limit. Looks every kFolderPoll.
+  // RESOURCE_EXHAUSTED: the folder is over its limit. Checks once in kFolderPoll.
   absl::Status CheckFolder();
-  // Kills it with all that it started, and reaps it. Does nothing the second time.
+  // Kills the process with all that it started, and reaps it. A second call does nothing.
   void KillAndReap();
-  // Waits for it to end by itself, at most so long; then KillAndReap(). How it ended;
-  // nullopt: it had to be killed.
-  std::optional<ChildExit> AwaitEnd(std::chrono::milliseconds most);
-  // Why it broke its socket off.
+  // Waits up to `timeout` for the process to end by itself, then calls KillAndReap(). Returns
+  // how it ended; nullopt: it had to be killed.
+  std::optional<ChildExit> AwaitEnd(std::chrono::milliseconds timeout);
+  // Returns why the process closed its socket.
   absl::Status EndWith(const absl::Status& status);
 
   const CompileProcessOptions options_;

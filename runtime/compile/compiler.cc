@@ -31,9 +31,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Raised when compiler options, inspection or the form of an entry change.
+// Increase it when compiler options, inspection or the format of an entry change.
 constexpr char kCacheVersion[] = "3";
-// The checked build and the other are compiled at the same time.
+// Two processes, because the checked and the plain build are compiled at the same time.
 constexpr size_t kAhead = 2;
 
 CompileResult Failed(absl::Status status) {
@@ -98,7 +98,7 @@ class CompilerImpl : public Compiler {
   }
 
  private:
-  // The host compiler, once it was found, and its processes.
+  // The host compiler, set when it has been found, and its processes.
   struct HostTools {
     HostTools(HostCompiler found, const CompileProcessOptions& options, size_t ahead)
         : compiler(std::move(found)), pool(options, ahead) {}
@@ -166,9 +166,9 @@ std::optional<internal::CompileResponse> CompilerImpl::FromCache(const std::stri
 void CompilerImpl::IntoCache(const std::string& key, internal::CompileResponse response) {
   if (cache_ == nullptr) return;
   if (response.compiled().code() != 0 || response.inspected().code() != 0) return;
-  // Times of a run that will not be repeated.
+  // These durations do not apply to a result that is read from the cache.
   response.clear_steps();
-  // A result that cannot be kept is a result all the same.
+  // A result that cannot be cached is still returned.
   (void)cache_->Put(key, response.SerializeAsString());
 }
 
@@ -276,8 +276,8 @@ absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Create(const CompilerOptions
     std::error_code error;
     fs::create_directories(parent, error);
     if (error) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make ", parent, ": ", error.message(), ". Fix: allow writing to it"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot make ", parent, ": ", error.message(), ". Fix: make it writable"));
     }
   }
   ASSIGN_OR_RETURN(auto work_folder, WorkFolder::Create(parent));

@@ -1,17 +1,17 @@
-// Compiler: turns sources into objects that engines load, in processes of their own.
+// Compiler: turns sources into objects that engines load, in separate processes.
 //
-// What a compilation does to its process it does not do to the daemon: each runs in a
-// fresh `residentd compile`, under limits on time, memory and output, without a network
-// and without files but its inputs and the compiler's own (sandbox.h). It is killed with
-// all that it started when it exceeds them. A process is started ahead of each
-// compilation, so that a compilation does not wait for one.
+// A failing or hostile compilation does not affect the daemon: each runs in a new
+// `residentd compile`, under limits on time, memory and output, without a network
+// and without files except its inputs and the compiler's own (sandbox.h). If it exceeds a
+// limit, it is killed with all that it started. A process is started ahead of each
+// compilation, so that a compilation does not wait for the start.
 //
-// Results are kept on disk by content (object_cache.h): a cached one costs a file read,
-// and starts nothing.
+// Results are cached on disk by content (object_cache.h): a cached result costs a file read
+// and starts no process.
 //
-// Blocks for as long as the compiler takes: milliseconds from the cache, 20 to 500 ms
-// otherwise, at most CompileLimits::wall_time. At most `max_processes` compile at once;
-// the others wait for their turn.
+// Calls block for as long as the compiler takes: milliseconds from the cache, 20 to 500 ms
+// otherwise, at most CompileLimits::wall_time. At most `max_processes` compilations run at
+// the same time; the others wait.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -32,13 +32,13 @@
 namespace resident {
 
 struct CompilerOptions {
-  // Empty: nothing is kept.
+  // Empty: nothing is cached.
   std::string cache_dir;
   // --compile_cache_mib.
   uint64_t cache_mib = 512;
   // --host_compiler: path, or a name in $PATH. Empty: the first of g++, c++, clang++.
   std::string host_compiler;
-  // --compile_processes: compilations at once.
+  // --compile_processes: how many compilations may run at the same time.
   uint32_t max_processes = 4;
   CompileLimits limits;
   // Starts processes ahead: for GPU sources, for the host compiler.
@@ -50,20 +50,20 @@ struct CompilerOptions {
 
 class Compiler {
  public:
-  // INVALID_ARGUMENT, FAILED_PRECONDITION: cache_dir cannot be used, and why. That there
-  // is no compiler is said by Compile.
+  // INVALID_ARGUMENT, FAILED_PRECONDITION: cache_dir cannot be used; the message says why. A
+  // missing compiler is reported by Compile.
   static absl::StatusOr<std::unique_ptr<Compiler>> Create(const CompilerOptions& options);
 
   virtual ~Compiler() = default;
 
   virtual CompileResult Compile(const CompileJob& job) = 0;
-  // Inspects an object as Compile does; PTX is compiled.
+  // Inspects an object as Compile does. PTX is compiled first.
   virtual CompileResult CompileObject(const ObjectJob& job) = 0;
 
   struct Counters {
     uint64_t cache_hits = 0;
     uint64_t cache_misses = 0;
-    uint64_t killed = 0;  // Over a limit.
+    uint64_t killed = 0;  // Exceeded a limit.
     uint64_t cache_bytes = 0;
   };
   virtual Counters counters() const = 0;

@@ -1,4 +1,4 @@
-// The compiler as a whole: real compile processes, the real host compiler.
+// The whole compiler: real compile processes and the real host compiler.
 #include "runtime/compile/compiler.h"
 
 #include <dlfcn.h>
@@ -52,7 +52,7 @@ class CompilerTest : public ::testing::Test {
     return ::testing::UnitTest::GetInstance()->current_test_info()->name();
   }
 
-  // Whether the compiler's folder, the one in the work folder, holds nothing.
+  // Whether the compiler's folder, the only one in the work folder, is empty.
   bool WorkIsEmpty() const {
     for (const auto& folder : fs::directory_iterator(cache_ + "/work")) {
       if (!fs::is_empty(folder)) return false;
@@ -121,7 +121,7 @@ TEST_F(CompilerTest, UnitCanBeLoadedAndCalled) {
   EXPECT_EQ(CallOn(unit, 21), 42);
 }
 
-TEST_F(CompilerTest, CheckedUnitStandsBesideTheOther) {
+TEST_F(CompilerTest, CheckedAndPlainUnitCanBeLoadedTogether) {
   CompileJob job = Job(kSwish);
   job.checked = true;
   const CompileResult unit = compiler_->Compile(job);
@@ -151,7 +151,7 @@ TEST_F(CompilerTest, ErrorsHaveTheLinesOfTheUsersFile) {
   EXPECT_THAT(unit.log, Not(HasSubstr(cache_)));
 }
 
-TEST_F(CompilerTest, TwoFilesAndNamesOfOtherUnits) {
+TEST_F(CompilerTest, TwoFilesMayUseNamesOfOtherUnits) {
   CompileJob job =
       Job(Operator("#include \"util/twice.h\"", "  args.tensor<float>(1)[0] = util::twice(1.5f);"));
   job.files["util/twice.h"] = "namespace util { float twice(float x) { return 2 * x; } }\n";
@@ -160,7 +160,7 @@ TEST_F(CompilerTest, TwoFilesAndNamesOfOtherUnits) {
   EXPECT_EQ(CallOn(unit, 0), 3);
 }
 
-// Nothing of a file outside of the inputs may come back, not even by way of an error.
+// The result must not contain text of a file other than the inputs, not even in an error.
 class HostFileTest : public CompilerTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(HostFileTest, IsNotRead) {
@@ -211,7 +211,7 @@ TEST_F(CompilerTest, CompilationOverTheWallTimeIsKilledWithAllItStarted) {
   EXPECT_EQ(unit.compiled.code(), absl::StatusCode::kDeadlineExceeded) << unit.compiled;
   EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("700 ms"));
   EXPECT_EQ(compiler_->counters().killed, 1u);
-  // Its compiler was killed; it may take a moment to be gone.
+  // Its compiler was killed, but may take a moment to end.
   EXPECT_TRUE(testing::Eventually([] { return ProcessesNamed("cc1plus") == 0; }));
   EXPECT_TRUE(WorkIsEmpty());
 }
@@ -253,7 +253,7 @@ TEST_F(CompilerTest, CompilerThatFillsItsFolderIsKilled) {
   EXPECT_TRUE(WorkIsEmpty());
 }
 
-// An assembler repeats what it does not understand, with the name of its input file.
+// An assembler's error repeats the text that it cannot parse, with the name of its input file.
 TEST_F(CompilerTest, MessagesAreUtf8AndNameNoFolderOfTheDaemon) {
   const CompileResult unit =
       compiler_->Compile(Job(Operator("asm(\".error \\\"caf\\xe9 (\\xc3)\\\"\");", "")));
@@ -274,13 +274,13 @@ TEST_F(CompilerTest, LargeSourceIsRefusedBeforeItIsCompiled) {
   EXPECT_EQ(compiler_->counters().cache_misses, 0u);
 }
 
-TEST_F(CompilerTest, WithdrawnCompilationEnds) {
+TEST_F(CompilerTest, CancelledCompilationEnds) {
   CompileJob job = Job(Operator(kBomb, ""));
   job.cancelled = [] { return true; };
   EXPECT_EQ(compiler_->Compile(job).compiled.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(CompilerTest, CompilationsAtOnce) {
+TEST_F(CompilerTest, ConcurrentCompilationsSucceed) {
   std::vector<std::thread> threads;
   std::vector<CompileResult> results(6);
   for (size_t i = 0; i < results.size(); ++i) {
@@ -326,7 +326,7 @@ TEST_F(CompilerTest, ProcessThatWasKilledWhileItWaitedIsReplaced) {
   EXPECT_TRUE(fs::is_empty(cache_ + "/work"));
 }
 
-TEST_F(CompilerTest, NoHostCompilerSaysSo) {
+TEST_F(CompilerTest, MissingHostCompilerIsReported) {
   options_.host_compiler = "no-such-compiler++";
   Restart();
   const CompileResult unit = compiler_->Compile(Job(kSwish));
@@ -334,7 +334,7 @@ TEST_F(CompilerTest, NoHostCompilerSaysSo) {
   EXPECT_THAT(std::string(unit.compiled.message()), HasSubstr("--host_compiler"));
 }
 
-// What is wrong with a unit, and a part of what is said of it.
+// A unit that is refused, and a part of the error.
 struct BadUnit {
   const char* name;
   const char* before;

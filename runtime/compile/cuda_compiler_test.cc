@@ -86,8 +86,8 @@ TEST_F(CudaCompilerTest, UnitsAndTheirChecksBecomeModules) {
   }
 }
 
-// A function of a module sees the kernel's constant memory in place of its own: compilers
-// like to put the tables of switches there.
+// A function of a module sees the kernel's constant memory instead of its own. Compilers
+// often put the jump tables of switch statements there.
 TEST_F(CudaCompilerTest, ModulesHaveNoConstantMemory) {
   std::string cases;
   for (int i = 0; i < 12; ++i) {
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "__noinline__ int g(int n); __noinline__ int f(int n) { return n < 2 ? n : g(n - "
                 "1) + 1; } int g(int n) { return f(n - 2) * 3; }",
                 "args.tensor<float>(1)[0] = f(args.scalar<int>(2));",
-                "calls itself by way of others"},
+                "calls itself through other functions"},
         BadUnit{"Stack", "",
                 "float a[2000]; auto x = args.tensor<const float>(0);\n"
                 "for (int i = 0; i < 2000; ++i) a[i] = x[i];\n"
@@ -253,7 +253,7 @@ TEST_F(CudaCompilerTest, WorkedExamplesFit) {
     CompileJob job = Job("", "");
     job.files["swish.cc"] = std::string(std::istreambuf_iterator<char>(file), {});
     job.function = name;
-    // docs/operators.md says so of these.
+    // docs/operators.md installs these two with allow_spills.
     job.allow_spills = name == "scaled_gelu" || name == "matmul_bf16";
     const CompileResult unit = compiler_->Compile(job);
     EXPECT_TRUE(unit.ok()) << name << ": " << unit.compiled << unit.inspected << unit.log;
@@ -270,7 +270,7 @@ TEST_F(CudaCompilerTest, ConstantsThatCodeDoesNotReadAreNoVariables) {
   EXPECT_TRUE(unit.ok()) << unit.compiled << unit.inspected << unit.log;
 }
 
-// Objects that come compiled: made by nvcc, as their authors make them.
+// Objects that were compiled with nvcc, as an operator's author does.
 class ObjectTest : public CudaCompilerTest {
  protected:
   static std::string ReadObject(const std::string& name) {
@@ -297,7 +297,7 @@ TEST_F(ObjectTest, CubinAndPtxBecomeModules) {
   }
 }
 
-// What the text does not show is found in what the linker makes of it.
+// Shared memory that a search of the text does not find is found in the linked module.
 TEST_F(ObjectTest, SharedMemoryOfPtxIsRefusedHoweverItIsWritten) {
   std::string ptx = ReadObject("object_for_test.ptx");
   const size_t function = ptx.find(".visible .func resident_op_");

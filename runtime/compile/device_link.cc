@@ -13,14 +13,14 @@
 namespace resident {
 namespace {
 
-// Names of the functions that PTX makes visible: what stands behind ".visible .func".
+// Names of the functions that PTX makes visible: those that follow ".visible .func".
 std::set<std::string> VisibleFunctions(std::string_view ptx) {
   std::set<std::string> names;
   constexpr std::string_view kVisible = ".visible .func";
   for (size_t at = ptx.find(kVisible); at != std::string_view::npos;
        at = ptx.find(kVisible, at + 1)) {
     size_t begin = at + kVisible.size();
-    // Results stand in parentheses before the name.
+    // Results precede the name in parentheses.
     while (begin < ptx.size() && (ptx[begin] == ' ' || ptx[begin] == '\n')) ++begin;
     if (begin < ptx.size() && ptx[begin] == '(') begin = ptx.find(')', begin);
     begin = ptx.find_first_not_of(") \t\r\n", std::min(begin, ptx.size()));
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::str
   if (module.status().code() != absl::StatusCode::kInternal) return module;
   return absl::InvalidArgumentError(
       absl::StrCat("the unit cannot be linked: ", module.status().message(),
-                   ". Fix: see what the linker says of the names"));
+                   ". Fix: define or remove the names that the linker's message lists"));
 }
 
 absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module) {
@@ -55,11 +55,11 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::str
     if (!IsUnitsOwn(name, symbol)) return RefuseForeignName(name);
   }
   for (const char* what : {".shared", ".global", ".const", ".entry"}) {
-    // Directives that declare; instructions are ld.global and the like.
+    // Matches directives, which declare; instructions such as ld.global are not matched.
     for (const char* before : {"\n", "\t", " "}) {
       if (request.object.find(absl::StrCat(before, what, " ")) != std::string_view::npos) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the PTX declares something '", what,
+            absl::StrCat("the PTX has a declaration with '", what,
                          "'. Fix: use block.memory<T>() for shared memory, tensors for the rest, "
                          "or send a cubin"));
       }

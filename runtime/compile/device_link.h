@@ -1,5 +1,5 @@
-// Modules from units, and the inspection of units that are PTX: what needs nvJitLink. In a
-// build without CUDA the functions exist and say so.
+// Links units into modules and inspects units that are PTX, with nvJitLink. In a build without
+// CUDA the functions exist and return an error.
 //
 // Thread safety: the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_COMPILE_DEVICE_LINK_H_
@@ -12,15 +12,15 @@
 
 namespace resident {
 
-// The module of an inspected cubin (runtime/engine/image/operator_module.h).
-// INVALID_ARGUMENT: it cannot be linked, and what the linker says.
+// Returns the module of an inspected cubin (runtime/engine/image/operator_module.h).
+// INVALID_ARGUMENT: it cannot be linked; the message has the linker's.
 absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::string& unit,
                                        int architecture);
 
-// As InspectCubin, of PTX: what the linker makes of it is looked at, and becomes `module`.
+// Like InspectCubin, for PTX: links it, inspects the result and stores it in `module`.
 absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module);
 
-// "nvJitLink 13.0".
+// Returns "nvJitLink 13.0", for example.
 absl::StatusOr<std::string> LinkerVersion();
 
 }  // namespace resident

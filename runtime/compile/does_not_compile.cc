@@ -15,7 +15,7 @@ constexpr size_t kMaxQuoted = 300;
 absl::Status DoesNotCompile(const std::string& log) {
   absl::string_view first;
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
-    // "op.cc:8:13: error: ...", "op.cc(8): error: ...", "fatal error", "catastrophic error". Of
+    // "op.cc:8:13: error: ...", "op.cc(8): error: ...", "fatal error", "catastrophic error". From
     // the assembler: "x.s:12: Error: ...".
     if (!absl::StrContains(line, "error: ") && !absl::StrContains(line, "error #") &&
         !absl::StrContains(line, ": Error: ")) {
@@ -24,10 +24,10 @@ absl::Status DoesNotCompile(const std::string& log) {
     first = absl::StripAsciiWhitespace(line).substr(0, kMaxQuoted);
     break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("the source does not compile",
-                                                 first.empty() ? "" : ": ", first,
-                                                 ". Fix: the compiler's log has all that it said, "
-                                                 "with the lines of the files that were sent"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the source does not compile", first.empty() ? "" : ": ", first,
+                   ". Fix: correct the errors in the compiler's log, "
+                   "which has the lines of the files that were sent"));
 }
 
 }  // namespace resident

@@ -1,5 +1,5 @@
-// DoesNotCompile: the error of a source that a compiler refuses, with the first thing that
-// it said. The whole log travels beside it.
+// DoesNotCompile: the error for a source that does not compile, with the first error of the
+// compiler's log. The whole log is returned separately.
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_COMPILE_DOES_NOT_COMPILE_H_
@@ -11,7 +11,7 @@
 
 namespace resident {
 
-// INVALID_ARGUMENT. `log`: of g++, clang or NVRTC.
+// Returns INVALID_ARGUMENT. `log`: the output of g++, clang or NVRTC.
 absl::Status DoesNotCompile(const std::string& log);
 
 }  // namespace resident

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Writes C++ that holds text files as string literals: embed_headers.sh FILE...
+# Writes C++ source with text files as string literals: embed_headers.sh FILE...
 set -euo pipefail
 echo '#include "runtime/compile/sdk_headers.h"'
 echo 'namespace resident {'
@@ -7,7 +7,7 @@ echo 'const std::map<std::string, std::string>& SdkHeaders() {'
 echo '  static const auto* const headers = new std::map<std::string, std::string>{'
 for file in "$@"; do
   printf '{"%s", R"SDKTEXT(' "$file"
-  # NVRTC has no offsetof. These checks are made when the project is built.
+  # NVRTC has no offsetof. The project's own build makes these checks.
   sed 's/^static_assert(__builtin_offsetof.*$//' "$file"
   printf ')SDKTEXT"},\n'
 done

@@ -1,4 +1,4 @@
-// In place of g++: writes files into its folder, and then waits.
+// Replaces g++ in a test: writes files into its folder, and then waits.
 #include <unistd.h>
 
 #include <cstdio>

@@ -27,9 +27,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kNames[] = {"g++", "c++", "clang++"};
-// Programs that a compiler starts. Those that it has built in are not found, which is fine.
+// Programs that a compiler starts. A program that is built into the compiler is not found, and
+// not needed.
 constexpr const char* kPrograms[] = {"cc1plus", "collect2", "as", "ld", "ld.lld"};
-// Where shared libraries stand, among them the loader, which executing them means too.
+// Folders of shared libraries and of the loader, which must be executable too.
 constexpr const char* kLibraries[] = {"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu",
                                       "/lib64", "/usr/lib64"};
 constexpr const char* kLoader = "/lib64/ld-linux-x86-64.so.2";
@@ -39,7 +40,7 @@ std::string RealPath(const std::string& path) {
   return realpath(path.c_str(), resolved) == nullptr ? path : resolved;
 }
 
-// The path of a program; empty: there is none of that name.
+// Returns the path of a program; empty: there is none of that name.
 std::string FindInPath(const std::string& name) {
   if (absl::StrContains(name, '/')) return access(name.c_str(), X_OK) == 0 ? name : "";
   const char* const path = getenv("PATH");
@@ -51,7 +52,7 @@ std::string FindInPath(const std::string& name) {
   return "";
 }
 
-// Adds what the compiler says of itself: "programs: =/a:/b", "install: /c".
+// Adds the folders that the compiler reports: "programs: =/a:/b", "install: /c".
 absl::Status FindParts(HostCompiler* compiler) {
   ASSIGN_OR_RETURN(const auto said, RunProgram({compiler->path, "-print-search-dirs"}, {}));
   std::vector<std::string> folders;
@@ -63,7 +64,7 @@ absl::Status FindParts(HostCompiler* compiler) {
       }
     }
     if (absl::StartsWith(line, "libraries:") && equals != absl::string_view::npos) {
-      // The first is the compiler's own: its headers and libgcc.
+      // The first folder has the compiler's own headers and libgcc.
       const absl::string_view all = line.substr(equals + 1);
       compiler->readable.emplace_back(all.substr(0, all.find(':')));
     }
@@ -100,7 +101,7 @@ absl::Status WriteFile(const fs::path& path, const std::string& text) {
                                                    ". Fix: free space on the disk"));
 }
 
-// What the compiler said, without what it says of the generated file.
+// Returns the compiler's output without the lines about the generated file.
 std::string CleanLog(const std::string& text) {
   std::vector<absl::string_view> kept;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -109,19 +110,19 @@ std::string CleanLog(const std::string& text) {
   return absl::StrJoin(kept, "\n");
 }
 
-// Why the compiler failed: its processes say of a limit that they came to it.
+// Returns why the compiler failed. Its processes print a message when they reach a limit.
 absl::Status DescribeFailure(const ProgramOutput& said) {
   if (absl::StrContains(said.text, "CPU time limit exceeded") ||
       absl::StrContains(said.text, "Killed signal terminated program")) {
     return absl::DeadlineExceededError(
-        "the compiler came to its limit of CPU time. Fix: use fewer templates and constexpr "
+        "the compiler reached its limit of CPU time. Fix: use fewer templates and constexpr "
         "loops, or raise --compile_cpu_time");
   }
   if (absl::StrContains(said.text, "out of memory") ||
       absl::StrContains(said.text, "virtual memory exhausted") ||
       absl::StrContains(said.text, "annot allocate memory")) {
     return absl::ResourceExhaustedError(
-        "the compiler came to its limit of memory. Fix: use fewer templates and constexpr "
+        "the compiler reached its limit of memory. Fix: use fewer templates and constexpr "
         "loops, or raise --compile_memory_mib");
   }
   if (absl::StrContains(said.text, "File size limit exceeded") ||
@@ -142,7 +143,7 @@ absl::StatusOr<HostCompiler> FindHostCompiler(const std::string& name) {
     if (compiler.path.empty()) {
       return absl::UnavailableError(
           absl::StrCat("there is no host compiler '", name,
-                       "'. Fix: give --host_compiler the path of g++ or clang++"));
+                       "'. Fix: set --host_compiler to the path of g++ or clang++"));
     }
   }
   for (const char* candidate : kNames) {
@@ -151,12 +152,12 @@ absl::StatusOr<HostCompiler> FindHostCompiler(const std::string& name) {
   if (compiler.path.empty()) {
     return absl::UnavailableError(
         "there is no host compiler: none of g++, c++, clang++ is in $PATH. Fix: install g++, or "
-        "give --host_compiler");
+        "set --host_compiler");
   }
   ASSIGN_OR_RETURN(const auto said, RunProgram({compiler.path, "--version"}, {}));
   if (!said.success) {
     return absl::UnavailableError(absl::StrCat(compiler.path, " --version failed: ", said.text,
-                                               ". Fix: give --host_compiler a C++ compiler"));
+                                               ". Fix: set --host_compiler to a C++ compiler"));
   }
   compiler.version = said.text.substr(0, said.text.find('\n'));
   compiler.gcc = absl::StrContains(said.text, "Free Software Foundation");
@@ -175,7 +176,7 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
   for (const auto& [name, text] : SdkHeaders()) {
     if (auto status = WriteFile(root / "sdk" / name, text); !status.ok()) return status;
   }
-  // On standard input, so that names in messages are those of the files that were sent.
+  // The source is passed on standard input, so that messages name the files that were sent.
   const fs::path main = root / "main.cc";
   if (auto status = WriteFile(main, unit.main_text); !status.ok()) return status;
 
@@ -204,7 +205,7 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
                                    "-dumpbase", "unit", "-fno-use-linker-plugin"});
   }
   command.insert(command.end(), {"-iquote.", "-I../sdk", "-o", "../unit.so", "-xc++", "-"});
-  // For what the processor has no instruction for: division of 128 bits, say.
+  // libgcc has operations without a processor instruction, such as 128-bit division.
   if (compiler.gcc) command.insert(command.end(), {"-xnone", "-lgcc"});
 
   ProgramPlace place;

@@ -1,4 +1,4 @@
-// The host's C++ compiler: finds it, and compiles a unit to a shared object with it.
+// Finds the host's C++ compiler and compiles a unit to a shared object with it.
 //
 // Thread safety: the functions may be called from any thread.
 //
@@ -18,16 +18,16 @@ namespace resident {
 
 struct HostCompiler {
   std::string path;
-  // First line of --version: part of the cache's key.
+  // The first line of --version, which is part of the cache's key.
   std::string version;
   bool gcc = false;
-  // What it opens and executes: for the sandbox.
+  // Files and folders that it opens and executes, for the sandbox.
   std::vector<std::string> readable;
   std::vector<std::string> executable;
 };
 
 // `name`: a path, or a name in $PATH; empty: the first of g++, c++, clang++. UNAVAILABLE:
-// there is none, and what to do.
+// there is none; the message says what to do.
 absl::StatusOr<HostCompiler> FindHostCompiler(const std::string& name);
 
 struct HostUnit {
@@ -36,8 +36,8 @@ struct HostUnit {
   std::string call_graph;
 };
 
-// Works in `folder`, which is empty. `log` gets all that the compiler said. Errors: as
-// CompileResult::compiled.
+// Works in `folder`, which must be empty. Writes the compiler's whole output to `log`. Errors:
+// see CompileResult::compiled.
 absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::string& folder,
                                      const Unit& unit,
                                      const std::map<std::string, std::string>& files,

@@ -1,9 +1,10 @@
-// Inspection: whether a compiled unit can be part of a generation, before it is.
+// Inspection: checks whether a compiled unit may become part of a generation.
 //
-// Refused, always with the numbers and what to do: another SDK than this daemon's, no
-// entry, calls of what is not there, names that others could have too, variables that
-// would outlive a task, and more registers, stack, shared or constant memory or code than
-// there is. Objects may be damaged or hostile; reading them is safe.
+// A unit is refused if it was compiled with another SDK, has no entry, calls functions that do
+// not exist, exports names that other units could export too, has variables that outlive a
+// task, or needs more registers, stack, shared memory, constant memory or code than there is.
+// The message has the values and what to do. Objects may be damaged or hostile; reading them
+// is safe.
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_COMPILE_INSPECT_H_
@@ -25,23 +26,24 @@ struct InspectedUnit {
 
 struct InspectRequest {
   std::string_view object;
-  // Of a unit that was made here; empty: whatever single operator the object exports.
+  // The symbol of a unit that was compiled here; empty: the single operator that the object
+  // exports.
   std::string symbol;
-  // The NAME of RESIDENT_OPERATOR(NAME) that the symbol stands for, for messages.
+  // The NAME of the symbol's RESIDENT_OPERATOR(NAME), for messages.
   std::string function;
-  // GPU: as in 90.
+  // GPU: 90 for sm_90.
   int architecture = 0;
-  // GPU: of a thread.
+  // GPU: the limit for a thread.
   uint32_t max_registers = kMaxRegisters;
-  // CPU: what the compiler wrote with -fcallgraph-info=su, or empty: then the stack is
-  // unknown, and not checked.
+  // CPU: the compiler's output of -fcallgraph-info=su; empty: the stack is unknown and is not
+  // checked.
   std::string call_graph;
 };
 
-// A relocatable cubin, or a linked one that holds the unit (`linked`: then names were
-// looked at before, and what others export is not this unit's fault).
+// Inspects a relocatable cubin. `linked`: a linked cubin that contains the unit; its names were
+// checked before, and are not checked again because it also exports names of other units.
 absl::StatusOr<InspectedUnit> InspectCubin(const InspectRequest& request, bool linked = false);
-// A shared object for x86-64.
+// Inspects a shared object for x86-64.
 absl::StatusOr<InspectedUnit> InspectSharedObject(const InspectRequest& request);
 
 }  // namespace resident
