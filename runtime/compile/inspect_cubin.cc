@@ -221,7 +221,7 @@ absl::Status CubinInspection::CheckStack() {
     }
     for (const std::string& callee : taken[prototype]) graph.AddCall(caller, callee);
   }
-  ASSIGN_OR_RETURN(const auto stack, graph.FindStackBytes(unit_.symbol));
+  ASSIGN_OR_RETURN(const auto stack, graph.ComputeStack(unit_.symbol));
   unit_.resources.stack_bytes = static_cast<uint32_t>(std::min<uint64_t>(stack, UINT32_MAX));
   if (stack <= kOperatorStackBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -184,7 +184,7 @@ absl::StatusOr<uint32_t> FindStackBytes(const std::string& call_graph, const std
       graph.AddCall(caller, callee);
     }
   }
-  ASSIGN_OR_RETURN(const auto stack, graph.FindStackBytes(symbol));
+  ASSIGN_OR_RETURN(const auto stack, graph.ComputeStack(symbol));
   if (stack > kMaxHostStackBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the unit needs ", stack, " bytes of stack; the limit is ", kMaxHostStackBytes,

@@ -89,7 +89,7 @@ TEST(CallGraph, AddsUpTheDeepestChain) {
   graph.AddCall("b", "d");
   graph.AddCall("c", "d");
   graph.AddCall("c", "memcpy");
-  EXPECT_EQ(*graph.FindStackBytes("a"), 350u);
+  EXPECT_EQ(*graph.ComputeStack("a"), 350u);
 }
 
 TEST(CallGraph, LongChainDoesNotOverflowTheReader) {
@@ -99,9 +99,9 @@ TEST(CallGraph, LongChainDoesNotOverflowTheReader) {
     graph.AddFunction(std::to_string(i), 1);
     graph.AddCall(std::to_string(i), std::to_string(i + 1));
   }
-  EXPECT_EQ(*graph.FindStackBytes("0"), static_cast<uint64_t>(kFunctions));
+  EXPECT_EQ(*graph.ComputeStack("0"), static_cast<uint64_t>(kFunctions));
   graph.AddCall(std::to_string(kFunctions), "0");
-  EXPECT_FALSE(graph.FindStackBytes("0").ok());
+  EXPECT_FALSE(graph.ComputeStack("0").ok());
 }
 
 #if RESIDENT_HAVE_CUDA
