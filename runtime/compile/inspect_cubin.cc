@@ -20,7 +20,7 @@ namespace resident {
 namespace {
 
 constexpr uint16_t kMachineCuda = 190;
-// From this on, the architecture stands in the second byte of the flags.
+// From this ABI version on, the second byte of the flags is the architecture.
 constexpr uint8_t kAbiVersion13 = 8;
 // Types of symbols: functions are STT_FUNC; variables have a type of their own.
 constexpr uint8_t kSymbolVariable = 13;
@@ -33,7 +33,7 @@ constexpr int32_t kAddressTaken = -2;
 constexpr int32_t kIndirectCalls = -3;
 constexpr int32_t kTakesAddress = -4;
 
-// The namespace that RESIDENT_CONSTANT puts a table into, as it stands in a symbol.
+// The namespace that RESIDENT_CONSTANT puts a table into, mangled.
 constexpr char kConstants[] = "18resident_constants";
 
 class CubinInspection {
@@ -90,7 +90,7 @@ absl::Status CubinInspection::CheckHeader() const {
       elf_.header().e_ident[EI_ABIVERSION] >= kAbiVersion13 ? flags >> 8 & 0xff : flags & 0xff);
   if (architecture / 10 != request_.architecture / 10 || architecture > request_.architecture) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the cubin is for sm_", architecture, "; this daemon's GPU takes sm_",
+        absl::StrCat("the cubin is for sm_", architecture, "; this daemon's GPU needs sm_",
                      request_.architecture, ". Fix: compile with -arch=sm_", request_.architecture,
                      ", or send PTX"));
   }
@@ -103,11 +103,11 @@ absl::Status CubinInspection::CheckNames() {
     const ElfSymbol& symbol = elf_.symbols()[i];
     const std::string name(symbol.name);
     if (symbol.defined() && symbol.type == STT_FUNC) functions.insert(name);
-    // The toolchain's own weak ones (__UFT, .nv.reservedSmem...) may stay undefined.
+    // The toolchain's own weak symbols (__UFT, .nv.reservedSmem...) may stay undefined.
     if (!symbol.defined() && symbol.bind == STB_GLOBAL && !name.empty()) undefined.insert(name);
   }
   if (linked_) {
-    // The linker has dropped what nothing calls, among it the mark of the SDK.
+    // The linker has dropped symbols that nothing refers to, including the mark of the SDK.
     unit_.symbol = request_.symbol;
     if (functions.count(unit_.symbol) != 0) return absl::OkStatus();
     return DamagedObject("entry is missing");
@@ -118,7 +118,7 @@ absl::Status CubinInspection::CheckNames() {
   for (const ElfSymbol& symbol : elf_.symbols()) {
     const std::string name(symbol.name);
     if (!symbol.defined() || !symbol.external() || IsUnitsOwn(name, unit_.symbol)) continue;
-    // The SDK's own and the toolchain's, equal in all units.
+    // Functions of the SDK and of the toolchain, which are equal in all units.
     if (symbol.bind == STB_WEAK &&
         (absl::StartsWith(name, "__cuda_") ||
          (absl::StartsWith(name, "_ZN") && absl::StrContains(name, "8resident")))) {
@@ -129,8 +129,8 @@ absl::Status CubinInspection::CheckNames() {
   return absl::OkStatus();
 }
 
-// Variables that code refers to: those that it does not are constants whose values stand
-// in the code, and are emitted all the same.
+// Refuses variables that code refers to. Other variables are constants that the compiler emits
+// although the code contains their values.
 absl::Status CubinInspection::CheckVariables() const {
   std::set<std::string> referred;
   for (const ElfSection& section : elf_.sections()) {
@@ -143,15 +143,14 @@ absl::Status CubinInspection::CheckVariables() const {
     Elf64_Rela relocation;
     for (uint64_t at = 0; ElfFile::Read(section.bytes, at, &relocation); at += sizeof(relocation)) {
       const uint64_t index = ELF64_R_SYM(relocation.r_info);
-      if (index >= elf_.symbols().size()) return DamagedObject("relocations name no symbol");
+      if (index >= elf_.symbols().size()) return DamagedObject("relocations refer to no symbol");
       const ElfSymbol& symbol = elf_.symbols()[index];
       if (symbol.section >= elf_.sections().size() || !symbol.defined()) continue;
       const std::string_view place = elf_.sections()[symbol.section].name;
       if (place != ".nv.global" && place != ".nv.global.init") continue;
       if (symbol.type != kSymbolVariable && symbol.type != STT_SECTION) continue;
       const std::string name(symbol.name);
-      // Tables of virtual functions are constant, and so are those of CUDA's own sinf and
-      // cosf.
+      // Tables of virtual functions are constant, and so are the tables of CUDA's sinf and cosf.
       if (absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_") ||
           absl::StrContains(name, kConstants)) {
         continue;
@@ -185,7 +184,7 @@ absl::Status CubinInspection::CheckRegisters() {
   if (unit_.resources.registers <= request_.max_registers) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the unit needs ", unit_.resources.registers, " registers a thread; the kernel has ",
-      kMaxRegisters, ". Fix: keep fewer values at a time, or allow spills (allow_spills)"));
+      kMaxRegisters, ". Fix: keep fewer values at the same time, or allow spills (allow_spills)"));
 }
 
 absl::Status CubinInspection::CheckStack() {
@@ -201,7 +200,7 @@ absl::Status CubinInspection::CheckStack() {
         part = pair[1];
         continue;
       }
-      if (pair[0] < 0 || pair[1] < 0) return DamagedObject("call graph has no such parts");
+      if (pair[0] < 0 || pair[1] < 0) return DamagedObject("call graph has an invalid part");
       const std::string caller = ReadName(static_cast<uint32_t>(pair[0]));
       if (part == kDirectCalls || part == kTakesAddress) {
         graph.AddCall(caller, ReadName(static_cast<uint32_t>(pair[1])));
@@ -216,8 +215,8 @@ absl::Status CubinInspection::CheckStack() {
     if (taken[prototype].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", Demangle(caller),
-          "' calls through a pointer to a function that is not in the unit: nobody knows how much "
-          "stack it needs. Fix: call functions of the unit"));
+          "' calls through a pointer to a function that is not in the unit: its stack use is "
+          "unknown. Fix: call functions of the unit"));
     }
     for (const std::string& callee : taken[prototype]) graph.AddCall(caller, callee);
   }
@@ -240,7 +239,7 @@ absl::Status CubinInspection::CheckMemory() {
         (absl::StartsWith(name, ".nv.shared.") && !absl::StartsWith(name, ".nv.shared.reserved"))) {
       shared += section.size;
     }
-    // Bank 0 of a module is its unused kernel's.
+    // Bank 0 of a module belongs to its kernel, which is not used.
     if (absl::StartsWith(name, ".nv.constant") && !absl::StartsWith(name, ".nv.constant0.")) {
       constant += section.size;
     }
@@ -248,7 +247,7 @@ absl::Status CubinInspection::CheckMemory() {
   if (constant != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the unit has ", constant,
-        " bytes of constant memory; there are 0, since the kernel was launched before. Fix: for a "
+        " bytes of constant memory; none is available in a running kernel. Fix: for a "
         "table write RESIDENT_CONSTANT(float, kTable, {...}); compile objects with -Xptxas "
         "--disable-optimizer-constants"));
   }
@@ -260,11 +259,11 @@ absl::Status CubinInspection::CheckMemory() {
     unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
   }
   if (shared != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the unit has ", shared,
-        " bytes of static shared memory; there are 0, since the kernel was launched before. Fix: "
-        "use block.memory<T>(), which has ",
-        kBlockMemoryBytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the unit has ", shared,
+                     " bytes of static shared memory; none is available in a running kernel. Fix: "
+                     "use block.memory<T>(), which has ",
+                     kBlockMemoryBytes, " bytes"));
   }
   return CheckCodeBytes(code);
 }

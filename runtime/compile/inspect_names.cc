@@ -72,27 +72,26 @@ absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
         ". Fix: compile it with this daemon's SDK"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "the object does not say which SDK it was compiled with. Fix: compile with "
+      "the object lacks the mark of the SDK that it was compiled with. Fix: compile with "
       "-DRESIDENT_UNIT=",
       id, " and include \"kernels/sdk/operator.h\" of version ", RESIDENT_SDK_VERSION));
 }
 
 absl::Status RefuseUndefined(const std::set<std::string>& names) {
-  std::vector<std::string> told;
+  std::vector<std::string> listed;
   bool prints = false;
   for (const std::string& name : names) {
-    if (told.size() < kMaxNamesTold) told.push_back(absl::StrCat("'", Demangle(name), "'"));
+    if (listed.size() < kMaxNamesTold) listed.push_back(absl::StrCat("'", Demangle(name), "'"));
     prints |=
         name == "vprintf" || name == "printf" || name == "__assertfail" || name == "__assert_fail";
   }
-  if (names.size() > told.size()) {
-    told.push_back(absl::StrCat(names.size() - told.size(), " more"));
+  if (names.size() > listed.size()) {
+    listed.push_back(absl::StrCat(names.size() - listed.size(), " more"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "the unit calls what it does not define and the SDK does not offer: ",
-      absl::StrJoin(told, ", "),
+      "the unit calls functions that neither it nor the SDK defines: ", absl::StrJoin(listed, ", "),
       prints ? ". Fix: report with block.fail() or set_result(); operators cannot print"
-             : ". Fix: define it in one of the files, or do without"));
+             : ". Fix: define them in one of the files, or do not call them"));
 }
 
 bool IsUnitsOwn(const std::string& name, const std::string& symbol) {
@@ -106,7 +105,7 @@ bool IsUnitsOwn(const std::string& name, const std::string& symbol) {
 absl::Status RefuseForeignName(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat(
       "the unit exports '", Demangle(name),
-      "', a name that the kernel or another operator may have too. Fix: make it static, without "
+      "', a name that the kernel or another operator may also export. Fix: make it static, without "
       "extern \"C\", and outside of namespace resident"));
 }
 

@@ -15,8 +15,8 @@
 namespace resident {
 namespace {
 
-// Whether control cannot go on behind an instruction. A predicated one ("@%p1 bra") may be
-// skipped.
+// Whether control cannot reach the instruction after this one. It can if the instruction is
+// predicated ("@%p1 bra").
 bool EndsControl(absl::string_view instruction) {
   for (const absl::string_view end : {"ret", "exit", "trap", "bra", "brx"}) {
     if (!absl::StartsWith(instruction, end)) continue;
@@ -44,7 +44,7 @@ std::string NameIn(absl::string_view header) {
   return Demangle(std::string(rest.substr(0, rest.find_first_of("( \t\n"))));
 }
 
-// Without comments, and without what strings hold.
+// Returns the code without comments and without the contents of strings.
 std::string WithoutText(absl::string_view ptx) {
   std::string code;
   code.reserve(ptx.size());
@@ -57,7 +57,7 @@ std::string WithoutText(absl::string_view ptx) {
       skipped = end == absl::string_view::npos ? ptx.size() : end + 2;
       code += ' ';
     } else if (ptx.front() == '"') {
-      // It ends in its line.
+      // A string ends on the line where it begins.
       skipped = std::min(ptx.find_first_of("\"\n", 1), ptx.size());
       if (skipped < ptx.size() && ptx[skipped] == '"') ++skipped;
     } else {
@@ -69,8 +69,8 @@ std::string WithoutText(absl::string_view ptx) {
   return code;
 }
 
-// The last instruction or label of a line, or of a part of it; empty: it has none. What is
-// between two semicolons counts without the braces around it.
+// Returns the last instruction or label of a line, or of a part of it, without braces around it;
+// empty: there is none.
 absl::string_view LastInstruction(absl::string_view line) {
   absl::string_view last;
   for (absl::string_view statement : absl::StrSplit(line, ';')) {
@@ -85,23 +85,23 @@ absl::string_view LastInstruction(absl::string_view line) {
 absl::Status CheckReturns(absl::string_view header, absl::string_view last_instruction) {
   const bool function = absl::StrContains(header, ".func") || absl::StrContains(header, ".entry");
   if (!function || EndsControl(last_instruction)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the compiler has dropped code: the function '", NameIn(header),
-      "' ends without a return. It may have taken a part of the source for unreachable. "
-      "Fix: remove undefined behaviour (values without a type's meaning, "
-      "__builtin_unreachable, wrong assumptions), or write the function another way"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the compiler has dropped code: the function '", NameIn(header),
+                   "' ends without a return. The compiler may have treated a part of the source as "
+                   "unreachable. Fix: remove undefined behaviour (invalid values of a type, "
+                   "__builtin_unreachable, wrong assumptions), or write the function differently"));
 }
 
 }  // namespace
 
 absl::Status CheckPtxFunctionsReturn(std::string_view ptx) {
   const std::string code = WithoutText(absl::string_view(ptx.data(), ptx.size()));
-  std::string header;            // Of the function that comes or is being read.
-  std::string last_instruction;  // Of its body.
-  // Of braces: calls, scopes and vectors have their own, anywhere in a line.
+  std::string header;            // Text before the body of the next or current function.
+  std::string last_instruction;  // The last one of its body so far.
+  // Nesting of braces: calls, scopes and vectors have braces, anywhere in a line.
   int depth = 0;
   for (const absl::string_view line : absl::StrSplit(code, '\n')) {
-    size_t begin = 0;  // Of what is not looked at yet.
+    size_t begin = 0;  // Where the part of the line that has not been read begins.
     const auto read_body = [&](size_t end) {
       const absl::string_view last = LastInstruction(line.substr(begin, end - begin));
       if (!last.empty()) last_instruction.assign(last.data(), last.size());

@@ -1,10 +1,10 @@
-// Looks at the PTX that NVRTC made, for code that the compiler has dropped.
+// Searches the PTX that NVRTC made for functions from which the compiler has dropped code.
 //
-// A compiler that takes code for unreachable by mistake ends a function where that code began,
-// without a return. The assembler after it adds one, so that the machine code of such a
-// function looks complete: it returns without having done its work. Only the PTX shows it.
+// If a compiler wrongly treats code as unreachable, it ends the function where that code began,
+// without a return. The assembler then adds a return, so that the machine code of the function
+// looks complete: it returns without having done its work. The defect is visible in PTX only.
 //
-// Thread safety: functions without state.
+// Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_COMPILE_INSPECT_PTX_H_
 #define RESIDENT_RUNTIME_COMPILE_INSPECT_PTX_H_
 
@@ -14,7 +14,7 @@
 
 namespace resident {
 
-// INVALID_ARGUMENT: control can reach the end of a function; names the function.
+// INVALID_ARGUMENT: control can reach the end of a function; the message names it.
 absl::Status CheckPtxFunctionsReturn(std::string_view ptx);
 
 }  // namespace resident

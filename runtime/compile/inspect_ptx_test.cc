@@ -1,4 +1,4 @@
-// Functions whose code the compiler has dropped, as PTX shows them.
+// Detection of functions in PTX from which the compiler has dropped code.
 #include "runtime/compile/inspect_ptx.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ std::string Function(const std::string& body) {
          body + "\n}\n";
 }
 
-TEST(InspectPtxTest, FunctionsThatEndAreTaken) {
+TEST(InspectPtxTest, FunctionsThatReturnAreAccepted) {
   for (const char* body :
        {"\tadd.s64 %rd1, %rd2, 1;\n\tret;",
         "$L__BB0_1:\n\tst.u64 [%rd1], 1;\n\tbra.uni \t$L__BB0_1;",
@@ -36,7 +36,7 @@ TEST(InspectPtxTest, FunctionsThatEndAreTaken) {
   EXPECT_TRUE(CheckPtxFunctionsReturn("").ok());
 }
 
-TEST(InspectPtxTest, FunctionsWhoseEndIsMissingAreRefused) {
+TEST(InspectPtxTest, FunctionsWithoutAReturnAreRefused) {
   for (const char* body :
        {"", "\tadd.s64 %rd1, %rd2, 1;", "\tret;\n$L__BB0_1:", "\t@%p1 bra \t$L__BB0_1;",
         "\t@%p1 ret;", "\tretained.u64 %rd1;",
@@ -50,8 +50,8 @@ TEST(InspectPtxTest, FunctionsWhoseEndIsMissingAreRefused) {
   }
 }
 
-TEST(InspectPtxTest, FunctionsAfterBracesInALineAreChecked) {
-  // The first function ends; of the second, its return is missing.
+TEST(InspectPtxTest, FunctionsAfterBracesWithinALineAreChecked) {
+  // The first function returns; the second one does not.
   const std::string second =
       ".visible .func second()\n{\n\tadd.s64 %rd1, %rd2, 1;\n}\n"
       ".visible .func third()\n{\n\tret;\n}\n";

@@ -18,8 +18,8 @@
 namespace resident {
 namespace {
 
-// What a unit may call: pure functions of the C library that compilers use by themselves
-// or that the SDK's mathematics needs.
+// The functions that a unit may call: pure functions of the C library to which compilers
+// generate calls or that the SDK's mathematics needs.
 const std::set<std::string>& OfferedFunctions() {
   static const auto* const offered = [] {
     auto* const names =
@@ -43,7 +43,7 @@ const std::set<std::string>& OfferedFunctions() {
 absl::Status CheckHeader(const ElfFile& elf) {
   if (elf.header().e_machine != EM_X86_64 || elf.header().e_type != ET_DYN) {
     return absl::InvalidArgumentError(
-        "the object is no shared object for x86-64. Fix: compile with -shared -fPIC");
+        "the object is not a shared object for x86-64. Fix: compile with -shared -fPIC");
   }
   for (const Elf64_Phdr& segment : elf.segments()) {
     if (segment.p_type == PT_TLS) {
@@ -52,13 +52,13 @@ absl::Status CheckHeader(const ElfFile& elf) {
     }
     if (segment.p_type == PT_GNU_STACK && (segment.p_flags & PF_X) != 0) {
       return absl::InvalidArgumentError(
-          "the unit asks for an executable stack. Fix: write no nested functions or assembly");
+          "the unit requires an executable stack. Fix: use no nested functions and no assembly");
     }
   }
   return absl::OkStatus();
 }
 
-// Code that would run when the object is loaded, and libraries that would be.
+// Refuses code that would run, and libraries that would be loaded, when the object is loaded.
 absl::Status CheckDynamic(const ElfFile& elf) {
   const ElfSection* const dynamic = elf.FindSection(".dynamic");
   if (dynamic == nullptr) return DamagedObject("dynamic section is missing");
@@ -77,7 +77,8 @@ absl::Status CheckDynamic(const ElfFile& elf) {
             "constructor or destructor, or an initializer that is computed. Fix: make it "
             "constexpr, or a local variable");
       case DT_NEEDED:
-        return absl::InvalidArgumentError("the unit needs a library. Fix: use what the SDK offers");
+        return absl::InvalidArgumentError(
+            "the unit needs a library. Fix: use the SDK's functions only");
       case DT_TEXTREL:
         return absl::InvalidArgumentError(
             "the unit's code would be patched when it is loaded. Fix: compile with -fPIC");
@@ -142,7 +143,7 @@ absl::Status CheckVariables(const ElfFile& elf) {
       "RESIDENT_CONSTANT(float, kTable, {...}); pass state as a tensor"));
 }
 
-// The quoted text behind `key` of a line; empty if there is none.
+// Returns the quoted text after `key` in a line; empty if there is none.
 std::string Quoted(absl::string_view line, absl::string_view key) {
   const size_t at = line.find(absl::StrCat(key, ": \""));
   if (at == absl::string_view::npos) return "";
@@ -178,8 +179,8 @@ absl::StatusOr<uint32_t> FindStackBytes(const std::string& call_graph, const std
       if (callee == "__indirect_call") {
         return absl::InvalidArgumentError(absl::StrCat(
             "'", Demangle(caller),
-            "' calls through a pointer: nobody knows how much stack it needs. Fix: call "
-            "functions by name, or by templates"));
+            "' calls through a pointer: its stack use is unknown. Fix: call functions by name, "
+            "or through templates"));
       }
       graph.AddCall(caller, callee);
     }

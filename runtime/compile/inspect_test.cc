@@ -1,4 +1,4 @@
-// Objects that are damaged: whatever the bytes are, reading them ends with an answer.
+// Damaged objects: whatever the bytes are, inspection returns a result and does not crash.
 #include "runtime/compile/inspect.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ void InspectDamaged(const std::string& whole, const std::string& call_graph) {
       damaged[random() % damaged.size()] = static_cast<char>(random());
     inspect(damaged);
   }
-  // The header, the section table and the symbols are where it hurts most.
+  // Damage to the header, the section table and the symbols has the largest effect.
   for (size_t at = 0; at < 64; ++at) {
     for (const char value : {'\x00', '\x01', '\x7f', '\xff'}) {
       std::string damaged = whole;
@@ -48,13 +48,13 @@ void InspectDamaged(const std::string& whole, const std::string& call_graph) {
   }
 }
 
-TEST(Inspect, DamagedSharedObjectIsAnAnswer) {
+TEST(Inspect, DamagedSharedObjectDoesNotCrashTheReader) {
   const std::string whole = ReadObject("libobject_for_test.so");
   ASSERT_FALSE(whole.empty());
   InspectDamaged(whole, "");
 }
 
-TEST(Inspect, DamagedCallGraphIsAnAnswer) {
+TEST(Inspect, DamagedCallGraphDoesNotCrashTheReader) {
   const std::string whole = ReadObject("libobject_for_test.so");
   ASSERT_FALSE(whole.empty());
   const auto inspect = [&](const std::string& graph) {
@@ -105,7 +105,7 @@ TEST(CallGraph, LongChainDoesNotOverflowTheReader) {
 }
 
 #if RESIDENT_HAVE_CUDA
-TEST(Inspect, DamagedCubinIsAnAnswer) {
+TEST(Inspect, DamagedCubinDoesNotCrashTheReader) {
   const std::string whole = ReadObject("object_for_test.cubin");
   ASSERT_FALSE(whole.empty());
   InspectDamaged(whole, "");

@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kMaxRegistersOfGpu = 255;
-// Eight registers: what a function call saves anyway.
+// Eight registers, which a function call saves in any case.
 constexpr uint32_t kMaxSilentSpillBytes = 32;
 
 bool IsPtx(const std::string& object) {
@@ -32,7 +32,7 @@ bool IsPtx(const std::string& object) {
                            "ELF");
 }
 
-// Times the steps of a job: each from the end of the one before.
+// Measures the steps of a job, each from the end of the previous one.
 class Steps {
  public:
   explicit Steps(internal::CompileResponse* response) : response_(response) {}
@@ -73,8 +73,8 @@ void SetUnit(const absl::StatusOr<InspectedUnit>& unit, internal::CompileRespons
   response->set_code_bytes(unit->resources.code_bytes);
 }
 
-// What a program said, without the path of the folder that it worked in: the installer's files are
-// named as they were sent.
+// Returns a program's output without the path of its folder, so that the files have the names under
+// which they were sent.
 std::string WithoutFolder(const std::string& text, const std::string& folder) {
   if (folder.empty()) return text;
   return absl::StrReplaceAll(text, {{absl::StrCat(folder, "/"), ""}, {folder, "."}});
@@ -85,17 +85,17 @@ absl::Status WithoutFolder(const absl::Status& status, const std::string& folder
 }
 
 void SetLog(std::string log, internal::CompileResponse* response) {
-  // What a source may include is a question that the compilers' messages do not answer.
+  // The compilers' messages do not say what a source may include.
   if (absl::StrContains(log, "cannot open source file") ||
       absl::StrContains(log, "could not open source file") ||
       absl::StrContains(log, "No such file or directory") ||
       absl::StrContains(log, "Permission denied")) {
     absl::StrAppend(&log,
                     "\nnote: a source may include the files that were sent with it, by the names "
-                    "they were sent under, and \"resident/operator.h\" and its like from the SDK; "
-                    "there are no system headers\n");
+                    "they were sent under, and headers of the SDK such as "
+                    "\"resident/operator.h\"; there are no system headers\n");
   }
-  // Whatever bytes the source had printed. The text may be longer than they are.
+  // The log may contain any bytes, for example from the source. UTF-8 text can be longer.
   std::string text = ToUtf8(log);
   if (text.size() > kMaxCompilerLogBytes) {
     text.resize(CutUtf8(text, kMaxCompilerLogBytes).size());
@@ -119,17 +119,17 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
   source.main_text = unit.main_text;
   source.headers = SdkHeaders();
   source.headers.insert(job.files.begin(), job.files.end());
-  // Functions without an annotation are the device's: the same source is the CPU's too.
+  // Functions without an annotation are device functions, because the CPU compiles the same source.
   source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
                     "-default-device",
-                    // A function may use no constant memory: it would see the kernel's.
+                    // A function must not use constant memory: it would see the kernel's.
                     "--ptxas-options=--disable-optimizer-constants"};
   source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());
   if (capped) source.options.push_back(absl::StrCat("-maxrregcount=", kMaxRegisters));
   return source;
 }
 
-// What the unit needs as it is; nothing if it is refused for whatever reason.
+// Returns what the unit needs; all zeros if inspection refuses it for any reason.
 ResourceUse MeasureResources(const InspectRequest& request, const std::string& object) {
   InspectRequest inspect = request;
   inspect.object = object;
@@ -137,9 +137,9 @@ ResourceUse MeasureResources(const InspectRequest& request, const std::string& o
   return unit.ok() ? unit->resources : ResourceUse();
 }
 
-// Left alone, the compiler takes more registers than the kernel has, since that is a little
-// faster; told to take no more, it often finds a way without spilling. A unit that it finds
-// none for stays as it is, and is refused. Not asked where spills do not matter.
+// Without a limit, the compiler uses more registers than the kernel has, because that is a little
+// faster; with a limit, it often needs no spills. If it needs some, the unit without the limit is
+// returned, and inspection refuses it. Where spills are allowed, the limit is always set.
 absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& unit,
                                            const InspectRequest& inspect, std::string* log) {
   if (job.allow_spills || job.checked) return NvrtcCompile(CudaSource(job, unit, true), log);
@@ -238,7 +238,7 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
 }
 
 absl::StatusOr<std::string> WarmCudaTools() {
-  // What fails here fails for every unit: it is the tools' fault.
+  // An error here would occur for every unit: the tools are broken.
   const auto broken = [](const absl::Status& status) {
     return absl::UnavailableError(
         absl::StrCat("the CUDA toolkit does not work: ", status.message(),

@@ -1,5 +1,5 @@
-// What a compile process does with a request: check, compile, inspect, link. Runs in the
-// confined process; whoever calls it elsewhere is not protected from what it is given.
+// Serves a request in a compile process: check, compile, inspect, link. Call it in the confined
+// process only: elsewhere nothing protects the process from hostile sources.
 //
 // Thread safety: the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_COMPILE_JOB_RUNNER_H_
@@ -14,14 +14,14 @@
 
 namespace resident {
 
-// Source for x86-64.
+// Compiles a source for x86-64.
 internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::string& folder,
                                      const internal::CompileRequest& request);
-// Source or object for a GPU.
+// Compiles a source or inspects an object for a GPU.
 internal::CompileResponse RunCudaJob(const internal::CompileRequest& request);
 
-// Opens and uses the tools once, so that nothing has to be opened later. The tool's name
-// and version.
+// Opens and uses the tools once, so that nothing has to be opened later. Returns the tools' names
+// and versions.
 absl::StatusOr<std::string> WarmCudaTools();
 
 }  // namespace resident

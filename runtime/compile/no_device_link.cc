@@ -1,4 +1,4 @@
-// Device links in a build without the CUDA toolkit: there are none.
+// device_link.h in a build without the CUDA toolkit: all functions return an error.
 #include "runtime/compile/device_link.h"
 
 namespace resident {

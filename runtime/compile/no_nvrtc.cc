@@ -1,4 +1,4 @@
-// NVRTC in a build without the CUDA toolkit: there is none, and it says so.
+// nvrtc.h in a build without the CUDA toolkit: all functions return an error.
 #include "runtime/compile/nvrtc.h"
 
 namespace resident {

@@ -64,7 +64,7 @@ absl::StatusOr<std::string> NvrtcVersion() {
 absl::StatusOr<std::string> WarmNvrtc() {
   NvrtcSource source;
   source.main_name = "warm.cc";
-  // The shape of an operator: with the header, templates and a division of 64 bits.
+  // Resembles an operator, with a mathematical function and a 64-bit division.
   source.main_text =
       "extern \"C\" __device__ void warm(float* x, long long n) {\n"
       "  for (long long i = threadIdx.x; i < n; i += 256) x[i] = sinf(x[i / 3]) * x[i % n];\n"
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     texts.push_back(text.c_str());
   }
   for (const std::string& option : source.options) options.push_back(option.c_str());
-  // Its own cache would open the driver, and that starts a thread.
+  // NVRTC's own cache would open the driver, which starts a thread.
   options.push_back("--no-cache");
   nvrtcProgram program = nullptr;
   nvrtcResult result =
@@ -102,7 +102,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
       size > 1) {
     log->resize(size);
     nvrtc.nvrtcGetProgramLog(program, log->data());
-    log->resize(size - 1);  // Without the zero.
+    log->resize(size - 1);  // Without the terminating zero.
   }
   if (result == NVRTC_ERROR_COMPILATION) {
     return DoesNotCompile(*log);
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
   }
   if (result == NVRTC_ERROR_INVALID_OPTION) {
     return absl::UnavailableError(
-        absl::StrCat("NVRTC does not know an option, or the GPU: ", *log, ". Fix: update CUDA"));
+        absl::StrCat("NVRTC does not support an option or the GPU: ", *log, ". Fix: update CUDA"));
   }
   if (result != NVRTC_SUCCESS) {
     return absl::InternalError(absl::StrCat("NVRTC: ", nvrtc.nvrtcGetErrorString(result)));

@@ -1,6 +1,6 @@
-// NVRTC, opened at run time: sources to relocatable device code. Needs no GPU.
+// NVRTC, opened at run time: compiles sources to relocatable device code. Needs no GPU.
 //
-// In a build without CUDA the functions exist and say so.
+// In a build without CUDA the functions exist and return an error.
 //
 // Thread safety: the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_COMPILE_NVRTC_H_
@@ -15,11 +15,12 @@
 
 namespace resident {
 
-// "NVRTC 13.0". UNAVAILABLE: there is no NVRTC on this machine, and what to do.
+// Returns "NVRTC 13.0", for example. UNAVAILABLE: there is no NVRTC on this machine; the message
+// says what to do.
 absl::StatusOr<std::string> NvrtcVersion();
 
-// Compiles a trifle, so that NVRTC has opened all that it needs: it may be confined then.
-// The unit, with the function kWarmFunction.
+// Compiles a small unit, so that NVRTC opens all files that it needs before the process is
+// confined. Returns the unit, which has the function kWarmFunction.
 inline constexpr char kWarmFunction[] = "warm";
 inline constexpr int kWarmArchitecture = 80;
 absl::StatusOr<std::string> WarmNvrtc();
@@ -32,9 +33,8 @@ struct NvrtcSource {
   std::vector<std::string> options;
 };
 
-// A relocatable cubin. INVALID_ARGUMENT: does not compile, or the compiler has dropped code
-// (inspect_ptx.h). `log` gets all that the
-// compiler said, in either case.
+// Returns a relocatable cubin. INVALID_ARGUMENT: the source does not compile, or the compiler has
+// dropped code (inspect_ptx.h). Writes the compiler's whole output to `log` in either case.
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log);
 
 }  // namespace resident

@@ -20,11 +20,11 @@
 namespace resident {
 namespace {
 
-// An entry is the format's name, the SHA-256 of the rest in hex, a newline, the rest.
+// An entry is the format's name, the SHA-256 of the contents in hex, a newline, the contents.
 constexpr char kFormat[] = "residentd cache 1 ";
 constexpr size_t kHeaderBytes = sizeof(kFormat) - 1 + 64 + 1;
-// A key is a SHA-256 in hex. A draft of an entry has a longer name (atomic_file.h); one that is so
-// old is no longer written.
+// A key is a SHA-256 in hex. The temporary file of an entry has a longer name (atomic_file.h);
+// after kAbandonedSeconds no process writes to it any more.
 constexpr size_t kKeyBytes = 64;
 constexpr time_t kAbandonedSeconds = 3600;
 
@@ -51,10 +51,9 @@ absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error || access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the cache's folder ", folder,
-                     " cannot be used: ", error ? error.message() : strerror(errno),
-                     ". Fix: give the daemon a folder that it may write to"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the cache folder ", folder, " cannot be used: ", error ? error.message() : strerror(errno),
+        ". Fix: choose a folder that the daemon may write to"));
   }
   std::unique_ptr<ObjectCache> cache(new ObjectCache(folder, most_bytes));
   absl::MutexLock lock(&cache->mu_);
@@ -73,14 +72,14 @@ std::optional<std::string> ObjectCache::Get(const std::string& key) {
     unlink(path.c_str());
     return std::nullopt;
   }
-  // Used now.
+  // Marks the entry as used now.
   utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
   return entry->substr(kHeaderBytes);
 }
 
 absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
   const std::string header = absl::StrCat(kFormat, Sha256Hex(bytes), "\n");
-  // Not durable: Get finds out what a crash has spoiled, and it is compiled again.
+  // Not synced: Get detects an entry that a crash has damaged, and it is compiled again.
   const absl::Status written = WriteFileAtomically(FindPath(key), {header, bytes});
   if (!written.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot write to the cache ", folder_, ": ",
@@ -123,7 +122,7 @@ void ObjectCache::Shrink() {
     return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
   });
   for (const Entry& entry : entries) {
-    // A tenth below the limit, so that not every Put has to look at the folder.
+    // A tenth below the limit, so that not every Put has to read the folder.
     if (bytes_ <= most_bytes_ - most_bytes_ / 10) break;
     unlink(entry.path.c_str());
     bytes_ -= entry.bytes;

@@ -1,9 +1,9 @@
-// ObjectCache: results of the compiler on disk, by content.
+// ObjectCache: stores results of the compiler on disk, by content.
 //
-// One file for each key in a folder. A file is written under another name, synced and
-// renamed, so it is there as a whole or not at all; it begins with a checksum, and one
-// that is damaged is removed and not found. Over the limit on bytes, the files that were
-// not used for the longest are removed (a use is seen by the file's time of change).
+// A folder with one file for each key. A file is written under a temporary name and renamed,
+// so no reader sees a part of it. It begins with a checksum; Get removes a damaged file and does
+// not return it. If the files exceed the limit on bytes, the least recently used ones are removed
+// (Get sets a file's modification time).
 //
 // Thread safety: all members may be called from any thread, and several processes may
 // share the folder.
@@ -28,16 +28,16 @@ namespace resident {
 
 class ObjectCache {
  public:
-  // Makes the folder if need be. FAILED_PRECONDITION: it cannot be written to.
+  // Makes the folder if it does not exist. FAILED_PRECONDITION: it cannot be written to.
   static absl::StatusOr<std::unique_ptr<ObjectCache>> Open(const std::string& folder,
                                                            uint64_t most_bytes);
 
   // `key`: 64 hex digits.
   std::optional<std::string> Get(const std::string& key);
-  // A failure is reported and otherwise harmless: the entry is not there.
+  // If it fails, the entry is not in the cache.
   absl::Status Put(const std::string& key, const std::string& bytes);
 
-  // Of this cache's own last look at the folder, and what it wrote since.
+  // The size of the folder when this object last read it, and what it has written since.
   uint64_t bytes() const;
 
  private:
@@ -45,8 +45,7 @@ class ObjectCache {
       : folder_(std::move(folder)), most_bytes_(most_bytes) {}
 
   std::string FindPath(const std::string& key) const { return folder_ + "/" + key; }
-  // Looks at the folder, and removes entries until it is within the limit, with room to
-  // spare.
+  // Reads the folder, and removes entries until it is a tenth below the limit.
   void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string folder_;

@@ -30,7 +30,7 @@ std::unique_ptr<ObjectCache> OpenCache(uint64_t bytes = 1 << 20) {
   return *std::move(opened);
 }
 
-TEST(ObjectCache, KeepsWhatWasPutAcrossRestarts) {
+TEST(ObjectCache, KeepsEntriesAcrossRestarts) {
   EXPECT_EQ(OpenCache()->Get(Key('a')), std::nullopt);
   ASSERT_TRUE(OpenCache()->Put(Key('a'), std::string("x\0y", 3)).ok());
   EXPECT_EQ(OpenCache()->Get(Key('a')), std::string("x\0y", 3));
@@ -54,11 +54,11 @@ TEST(ObjectCache, DamagedEntryIsNotFoundAndRemoved) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST(ObjectCache, OverTheLimitTheLeastRecentlyUsedGo) {
+TEST(ObjectCache, OverTheLimitTheLeastRecentlyUsedAreRemoved) {
   auto cache = OpenCache(10'000);
   for (const char digit : {'a', 'b', 'c'}) {
     ASSERT_TRUE(cache->Put(Key(digit), std::string(2'000, digit)).ok());
-    // Times of files may be coarse: say when each was used.
+    // File times may be coarse, so set when each entry was used.
     timespec times[2] = {{digit, 0}, {digit, 0}};
     utimensat(AT_FDCWD, (Folder() + "/" + Key(digit)).c_str(), times, 0);
   }
@@ -70,7 +70,7 @@ TEST(ObjectCache, OverTheLimitTheLeastRecentlyUsedGo) {
   EXPECT_NE(cache->Get(Key('d')), std::nullopt);
 }
 
-TEST(ObjectCache, TwoAtOnceOnOneFolder) {
+TEST(ObjectCache, SeveralCachesShareOneFolder) {
   std::atomic<int> hits{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -89,7 +89,7 @@ TEST(ObjectCache, TwoAtOnceOnOneFolder) {
   EXPECT_GT(hits, 0);
 }
 
-TEST(ObjectCache, FolderThatCannotBeUsedSaysSo) {
+TEST(ObjectCache, FolderThatCannotBeUsedIsAnError) {
   const auto opened = ObjectCache::Open("/dev/null/cache", 1000);
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
 }

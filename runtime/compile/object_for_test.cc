@@ -1,4 +1,4 @@
-// An operator that is installed as an object: compiled with
+// An operator that is installed as an object. It is compiled with
 //   -rdc=true -DRESIDENT_UNIT=00112233445566ff
 //   -Dresident_operator_axpy=resident_op_00112233445566ff
 #include "kernels/sdk/operator.h"

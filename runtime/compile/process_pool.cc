@@ -10,7 +10,7 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
     while (!ready_.empty()) {
       auto process = std::move(ready_.front());
       ready_.pop_front();
-      // One that ended while it waited, killed by somebody, say, is no job's fault.
+      // A process may have been killed while it waited; that is not an error of this job.
       if (!process->ended()) return process;
     }
   }
@@ -27,7 +27,7 @@ void ProcessPool::Refill() {
     auto started = CompileProcess::Start(options_);
     absl::MutexLock lock(&mu_);
     --starting_;
-    // What is wrong is said by the Take() that cannot have one.
+    // The next Take() starts a process itself and returns its error.
     if (!started.ok()) return;
     ready_.push_back(*std::move(started));
   }

@@ -1,7 +1,8 @@
-// ProcessPool: compile processes of one kind, started ahead, each for one job.
+// ProcessPool: compile processes of one kind, started in advance, each for one job.
 //
-// Take() hands out one that is ready, or starts one; Refill() starts those that are
-// missing. Refill after a job, not during it: a process that starts needs a processor too.
+// Take() returns a process that is ready, or starts one; Refill() starts processes until `ahead`
+// are ready. Call Refill after a job, not during it, because starting a process takes processor
+// time.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -33,8 +34,8 @@ class ProcessPool {
   absl::StatusOr<std::unique_ptr<CompileProcess>> Take();
   void Refill();
 
-  // The compiler's name and version, as the first process says. Asked again after an
-  // error.
+  // Returns the compiler's name and version, which the first process reports. After an error the
+  // next call tries again.
   absl::StatusOr<std::string> compiler();
 
  private:
@@ -42,7 +43,7 @@ class ProcessPool {
   const size_t ahead_;
   absl::Mutex mu_;
   std::deque<std::unique_ptr<CompileProcess>> ready_ ABSL_GUARDED_BY(mu_);
-  size_t starting_ ABSL_GUARDED_BY(mu_) = 0;  // By Refills that are under way.
+  size_t starting_ ABSL_GUARDED_BY(mu_) = 0;  // Processes that a Refill is starting.
   std::string compiler_ ABSL_GUARDED_BY(mu_);
 };
 

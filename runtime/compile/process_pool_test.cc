@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(ProcessPool, RefillsAtOnceStartNoMoreThanAreKept) {
+TEST(ProcessPool, ConcurrentRefillsStartNoMoreThanAreKept) {
   constexpr size_t kAhead = 2;
   const testing::TempFolder work("pool");
   CompileProcessOptions options;

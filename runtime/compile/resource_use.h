@@ -1,4 +1,4 @@
-// What a version of an operator needs of the device it runs on, as inspection found it.
+// Resources that a version of an operator needs on its device, as measured by inspection.
 #ifndef RESIDENT_RUNTIME_COMPILE_RESOURCE_USE_H_
 #define RESIDENT_RUNTIME_COMPILE_RESOURCE_USE_H_
 
@@ -7,11 +7,11 @@
 namespace resident {
 
 struct ResourceUse {
-  // Of a thread; 0 for a CPU.
+  // Registers of a thread; 0 for a CPU.
   uint32_t registers = 0;
-  // The deepest chain of calls below the operator, and the operator's own frame.
+  // Frames of the operator and of its deepest chain of calls.
   uint32_t stack_bytes = 0;
-  // Static shared memory: 0, or the version was refused.
+  // Static shared memory. It is 0, because inspection refuses other values.
   uint32_t shared_bytes = 0;
   uint32_t code_bytes = 0;
 };

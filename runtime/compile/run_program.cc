@@ -29,7 +29,7 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::vector<std::string>& argumen
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  // Nothing of this process's environment, which may have settings of a compiler.
+  // This process's environment is not passed on: it may have settings of a compiler.
   std::string temporary =
       absl::StrCat("TMPDIR=", place.temporary.empty() ? "/tmp" : place.temporary);
   std::string path = "PATH=/usr/local/bin:/usr/bin:/bin";
@@ -39,7 +39,7 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::vector<std::string>& argumen
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   absl::Cleanup destroy_actions = [&] { posix_spawn_file_actions_destroy(&actions); };
-  // Before the change of folder: the input's name is this process's.
+  // Opened before the change of folder, because the path is relative to this process's folder.
   posix_spawn_file_actions_addopen(
       &actions, STDIN_FILENO, place.input_file.empty() ? "/dev/null" : place.input_file.c_str(),
       O_RDONLY, 0);

@@ -1,5 +1,5 @@
-// Runs another program to its end and returns what it said. For programs that are known
-// to end; there is no limit on time here.
+// Runs another program until it ends and returns its output. There is no time limit: use it only
+// for programs that are known to end.
 //
 // Thread safety: may be called from any thread.
 //
@@ -18,13 +18,13 @@ struct ProgramPlace {
   std::string folder;               // Current folder; empty: this process's.
   std::string input_file;           // Standard input; empty: /dev/null.
   std::string temporary;            // $TMPDIR; empty: /tmp.
-  uint64_t most_output = 1u << 20;  // What it says beyond that is dropped.
+  uint64_t most_output = 1u << 20;  // Output beyond this limit is dropped.
 };
 
 struct ProgramOutput {
-  std::string text;  // Standard output and standard error, as they came.
+  std::string text;  // Standard output and standard error, in order of arrival.
   bool success = false;
-  int status = 0;  // As of waitpid(2).
+  int status = 0;  // From waitpid(2).
 };
 
 // `arguments[0]` is the program's path. UNAVAILABLE: it cannot be run.

@@ -1,5 +1,5 @@
-// The operator SDK as text, part of this program: what compilers are given, so that a
-// daemon needs no files of the project beside it.
+// The headers of the operator SDK as text, for compilers. They are part of this program, so that a
+// daemon needs no other files of the project.
 //
 // Thread safety: the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_COMPILE_SDK_HEADERS_H_
@@ -10,11 +10,11 @@
 
 namespace resident {
 
-// Name, as an #include gives it, to text. "resident/operator.h" is short for
-// "kernels/sdk/operator.h", and so for each header of the SDK.
+// Maps the name in an #include to the text. Each header has two names: "kernels/sdk/operator.h"
+// and its short form "resident/operator.h".
 const std::map<std::string, std::string>& SdkHeaders();
 
-// Of names and texts: part of what a compiled unit depends on.
+// Hash of names and texts, which is part of the cache key of a compiled unit.
 const std::string& SdkHash();
 
 }  // namespace resident

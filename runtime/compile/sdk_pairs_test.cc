@@ -1,5 +1,5 @@
-// Every public member of the SDK beside every other, in both builds, through the real NVRTC:
-// what one member tells the compiler must not make it drop what another one does. NvrtcCompile
+// Compiles every pair of public members of the SDK, in both builds, with the real NVRTC: an
+// assumption in one member must not make the compiler drop the code of the other. NvrtcCompile
 // refuses a function whose code was dropped (inspect_ptx.h).
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 struct Use {
   const char* member;
-  const char* statement;  // Its effect is seen outside.
+  const char* statement;  // Its effect is visible outside of the function.
 };
 
 constexpr Use kUses[] = {
@@ -39,7 +39,8 @@ constexpr Use kUses[] = {
 };
 
 std::string Source(const std::string& statements) {
-  // Where the results go is no argument: reading one first hid the defect.
+  // The address of the results is not an argument, because reading an argument first hid the
+  // defect.
   return absl::StrCat(
       "#include \"resident/operator.h\"\n"
       "RESIDENT_OPERATOR(pair)(resident::Block& block, const resident::Args& args) {\n"

@@ -1,7 +1,7 @@
-// The files of an install, by the names under which they include one another.
+// Checks the names of an install's files, under which they include one another.
 //
-// Names become paths below the folder that a compilation sees, and stand beside those of
-// the SDK's headers: one check of them serves the daemon's edge and the compile process.
+// Names become paths below the folder of a compilation, next to those of the SDK's headers. The
+// front end and the compile process use the same check.
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_COMPILE_SOURCE_FILES_H_
@@ -15,7 +15,7 @@
 namespace resident {
 
 // INVALID_ARGUMENT: not a relative path of letters, digits and _-./ that stays below its
-// folder; over kMaxInstallFileNameBytes; in a folder of the SDK.
+// folder; longer than kMaxInstallFileNameBytes; in a folder of the SDK.
 absl::Status CheckFileName(const std::string& name);
 
 // INVALID_ARGUMENT: the file to compile is not among `files` (name to contents).

@@ -27,8 +27,8 @@ bool IsHex(const std::string& text) {
                      [](unsigned char c) { return std::isdigit(c) || (c >= 'a' && c <= 'f'); });
 }
 
-// SDK headers that any of the files names. They must not be included inside the unit's
-// namespace for the first time; one too many does no harm.
+// Returns the SDK headers whose names occur in any of the files. They must be included before the
+// unit's namespace begins; an unnecessary one does no harm.
 std::vector<std::string> HeadersNamed(const CompileJob& job) {
   std::vector<std::string> named;
   for (const auto& [header, text] : SdkHeaders()) {
@@ -53,7 +53,7 @@ absl::Status CheckSources(const CompileJob& job) {
   for (const auto& [name, text] : job.files) {
     RETURN_IF_ERROR(CheckFileName(name));
     if (const size_t zero = text.find('\0'); zero != std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("file '", name, "' is no text: byte ", zero,
+      return absl::InvalidArgumentError(absl::StrCat("file '", name, "' is not text: byte ", zero,
                                                      " is zero. Fix: send the source"));
     }
     bytes += text.size();
@@ -66,16 +66,16 @@ absl::Status CheckSources(const CompileJob& job) {
   RETURN_IF_ERROR(CheckMainFile(job.files, job.main_file));
   if (!IsIdentifier(job.function)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", job.function, "' is no name of a function. Fix: use letters, digits, _"));
+        absl::StrCat("'", job.function, "' is not a function name. Fix: use letters, digits, _"));
   }
   if (job.scratch_bytes > kScratchBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the operator asks for ", job.scratch_bytes,
+    return absl::InvalidArgumentError(absl::StrCat("the operator requires ", job.scratch_bytes,
                                                    " bytes of scratch memory; a block has ",
-                                                   kScratchBytes, ". Fix: ask for less"));
+                                                   kScratchBytes, ". Fix: require less"));
   }
   if (job.content_hash.size() < kIdDigits || !IsHex(job.content_hash)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", job.content_hash, "' is no content hash. Fix: give 64 hex digits"));
+        absl::StrCat("'", job.content_hash, "' is not a content hash. Fix: use 64 hex digits"));
   }
   return absl::OkStatus();
 }
@@ -96,7 +96,7 @@ Unit MakeUnit(const CompileJob& job) {
   for (const std::string& header : HeadersNamed(job)) {
     absl::StrAppend(&unit.main_text, "#include \"", header, "\"\n");
   }
-  // The declaration makes another parameter list than an operator's an error.
+  // With this declaration, an operator with a different parameter list does not compile.
   absl::StrAppend(&unit.main_text, "namespace resident_unit_", id, " {\n",  //
                   "RESIDENT_EXPORT void ", unit.symbol,
                   "(resident::Block&, const resident::Args&);\n",  //

@@ -1,9 +1,9 @@
-// Units: what a compiler is given for one version of an operator.
+// Units: the input of a compiler for one version of an operator.
 //
-// The sources that were sent stay as they are; a generated main file includes the SDK and
+// The sources that were sent are not changed. A generated main file includes the SDK and
 // then the version's main file inside a namespace of the unit's own. So equal names in two
-// versions do not meet, and a compiler names the files and
-// lines that were sent. Exported are (kernels/sdk/operator.h):
+// versions do not conflict, and a compiler's messages have the files and lines that were sent.
+// A unit exports (kernels/sdk/operator.h):
 //
 //   resident_op_<id>           the operator; resident_opc_<id> of the checked build
 //   resident_sdk_<version>_<id>
@@ -24,7 +24,7 @@
 namespace resident {
 
 struct Unit {
-  // Name and text of the generated main file. The name is none that a client may send.
+  // Name and text of the generated main file. A client cannot send a file with this name.
   std::string main_name;
   std::string main_text;
   // Options for any of the compilers: "-DRESIDENT_UNIT=0123456789abcdef", ...
@@ -32,17 +32,17 @@ struct Unit {
   std::string symbol;
 };
 
-// Refuses what no compiler is asked about: too much of it, or names that are none.
-// INVALID_ARGUMENT: which file, which limit.
+// Refuses a job before it is compiled: sources over a limit, or invalid names. INVALID_ARGUMENT:
+// the message has the file or the limit.
 absl::Status CheckSources(const CompileJob& job);
 
 // REQUIRES: CheckSources(job).ok().
 Unit MakeUnit(const CompileJob& job);
 
-// The digits of a unit's symbol with their prefix ("c" of a checked build); empty if the
-// name is not of that form.
+// Returns the digits of a unit's symbol with their prefix ("c" for a checked build); empty if the
+// name does not have that form.
 std::string ParseUnitId(const std::string& symbol);
-// Prefix of the names that a unit's other functions have, mangled.
+// Returns the mangled prefix of the names of a unit's other functions.
 std::string UnitNamespace(const std::string& unit_id);
 
 }  // namespace resident

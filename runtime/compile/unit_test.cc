@@ -42,7 +42,7 @@ TEST(CheckSources, RefusesNamesThatLeaveTheFolder) {
   }
 }
 
-TEST(CheckSources, RefusesTooMuchWithTheLimit) {
+TEST(CheckSources, RefusesTooLargeSourcesWithTheLimit) {
   CompileJob job = Job();
   job.files["big.h"] = std::string(kMaxInstallSourceBytes, ' ');
   EXPECT_THAT(std::string(CheckSources(job).message()), HasSubstr("the limit is 1048576"));
@@ -61,7 +61,7 @@ TEST(CheckSources, RefusesWhatCannotBeCompiled) {
   job = Job();
   job.files["zero.h"] = std::string("a\0b", 3);
   EXPECT_THAT(std::string(CheckSources(job).message()), HasSubstr("byte 1 is zero"));
-  // What becomes part of an option of a compiler.
+  // The function's name becomes part of a compiler option.
   for (const char* function : {"", "1x", "a-b", "a=b", "x y"}) {
     job = Job();
     job.function = function;
@@ -72,7 +72,7 @@ TEST(CheckSources, RefusesWhatCannotBeCompiled) {
   EXPECT_FALSE(CheckSources(job).ok());
 }
 
-TEST(MakeUnit, TheTwoBuildsHaveNamesOfTheirOwn) {
+TEST(MakeUnit, CheckedAndPlainBuildHaveDifferentNames) {
   CompileJob job = Job();
   const Unit unit = MakeUnit(job);
   EXPECT_EQ(unit.symbol, "resident_op_0123456789abcdef");
@@ -89,7 +89,7 @@ TEST(MakeUnit, TheTwoBuildsHaveNamesOfTheirOwn) {
   EXPECT_EQ(ParseUnitId("resident_op_0123"), "");
 }
 
-TEST(MakeUnit, HeadersThatAreNamedComeBeforeTheNamespace) {
+TEST(MakeUnit, HeadersThatAreNamedAreIncludedBeforeTheNamespace) {
   CompileJob job = Job();
   EXPECT_THAT(MakeUnit(job).main_text, Not(HasSubstr("kernels/sdk/tensor.h")));
   job.files["util.h"] = "#include \"kernels/sdk/tensor.h\"\n";

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How often a folder is measured from the beginning, when something in it was removed meanwhile.
+// How often a folder is measured again from the beginning after something in it was removed.
 constexpr int kMeasurements = 4;
 
 enum class Measured { kFits, kOver, kChanged };
@@ -45,16 +45,16 @@ Measured Measure(const std::string& folder, uint64_t most_bytes, uint64_t most_e
 }
 
 constexpr char kNamePrefix[] = "residentd-compile-";
-// Of making a folder that no other process removes at once.
+// Attempts to make a folder that no other process removes before it is locked.
 constexpr int kAttempts = 16;
 
-// The folder, open and locked; nullopt: it is none of this user's, or its owner lives.
+// Opens and locks the folder; nullopt: it belongs to another user, or its owner still runs.
 std::optional<int> Lock(const std::string& folder) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   struct stat opened, named;
   if (fstat(fd, &opened) == 0 && opened.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
-      // Nobody has removed it before it was locked.
+      // No process has removed it before it was locked.
       lstat(folder.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
       named.st_dev == opened.st_dev) {
     return fd;
@@ -87,13 +87,13 @@ absl::StatusOr<std::unique_ptr<WorkFolder>> WorkFolder::Create(const std::string
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::string path = absl::StrCat(parent, "/", kNamePrefix, "XXXXXX");
     if (mkdtemp(path.data()) == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot make a folder in ", parent, ": ", strerror(errno),
-                       ". Fix: free space, or allow writing to it"));
+      return absl::FailedPreconditionError(absl::StrCat("cannot make a folder in ", parent, ": ",
+                                                        strerror(errno),
+                                                        ". Fix: free space, or make it writable"));
     }
     const std::optional<int> lock = Lock(path);
     if (lock) return std::unique_ptr<WorkFolder>(new WorkFolder(std::move(path), *lock));
-    // Another process has taken the new folder for an abandoned one, and removes it.
+    // Another process has treated the new folder as abandoned and removes it.
   }
   return absl::FailedPreconditionError(
       absl::StrCat("cannot lock a new folder in ", parent,
@@ -117,7 +117,7 @@ void RemoveFolder(const std::string& folder) {
   std::error_code error;
   fs::remove_all(folder, error);
   if (!error) return;
-  // A folder is opened only after it has been made readable.
+  // The iterator opens a folder only after the loop has made it readable.
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code ignored;

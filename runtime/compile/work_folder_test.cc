@@ -32,12 +32,12 @@ class WorkFolderTest : public ::testing::Test {
     std::ofstream(folder_ + "/" + name) << std::string(bytes, 'x');
   }
 
-  // Another user cannot reach Bazel's.
+  // Another user cannot access Bazel's temporary folder.
   const testing::TempFolder parent_{"resident-work", "/tmp"};
   const std::string folder_ = parent_.path() + "/work";
 };
 
-// Root may read every folder: this is another user, until the object's end.
+// Root may read every folder, so the process is another user while this object exists.
 class OtherUser {
  public:
   OtherUser() { EXPECT_EQ(seteuid(65534), 0); }
@@ -58,7 +58,7 @@ TEST_F(WorkFolderTest, FilesOfAllFoldersCount) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-TEST_F(WorkFolderTest, AFolderThatCannotBeReadIsTooMuchAndIsRemoved) {
+TEST_F(WorkFolderTest, AFolderThatCannotBeReadCountsAsOverTheLimitAndIsRemoved) {
   const bool root = geteuid() == 0;
   if (root) {
     for (const std::string& path : {parent_.path(), folder_}) {
@@ -71,7 +71,7 @@ TEST_F(WorkFolderTest, AFolderThatCannotBeReadIsTooMuchAndIsRemoved) {
     ASSERT_EQ(chmod((folder_ + "/hidden/inner").c_str(), 0), 0);
     ASSERT_EQ(chmod((folder_ + "/hidden").c_str(), 0300), 0);
     EXPECT_TRUE(IsOver());
-    // Even if nothing much is in it.
+    // Even if its contents are below the limit.
     fs::remove(folder_ + "/hidden/large");
     EXPECT_TRUE(IsOver());
     RemoveFolder(folder_);
@@ -85,8 +85,8 @@ TEST_F(WorkFolderTest, AFolderThatCannotBeReadIsTooMuchAndIsRemoved) {
   }
 }
 
-TEST_F(WorkFolderTest, AFileWhosePathIsTooLongIsTooMuch) {
-  // As a compiler makes it: from within.
+TEST_F(WorkFolderTest, AFileWhosePathIsTooLongCountsAsOverTheLimit) {
+  // A compiler can make such a path by changing its current folder.
   const fs::path before = fs::current_path();
   fs::current_path(folder_);
   const std::string name(250, 'd');
@@ -100,7 +100,7 @@ TEST_F(WorkFolderTest, AFileWhosePathIsTooLongIsTooMuch) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-TEST_F(WorkFolderTest, FoldersThatComeAndGoDoNotHideAFile) {
+TEST_F(WorkFolderTest, FoldersThatAreCreatedAndRemovedDoNotHideAFile) {
   WriteFile("large", 2 * kMaxBytes);
   std::atomic<bool> stop{false};
   std::thread busy([&] {
@@ -114,12 +114,12 @@ TEST_F(WorkFolderTest, FoldersThatComeAndGoDoNotHideAFile) {
   busy.join();
 }
 
-TEST_F(WorkFolderTest, AFolderThatIsGoneIsTooMuch) {
+TEST_F(WorkFolderTest, AMissingFolderCountsAsOverTheLimit) {
   fs::remove(folder_);
   EXPECT_TRUE(IsOver());
 }
 
-// A process that has made a work folder with something in it, and lives until it is killed.
+// A process that has made a work folder with a file in it, and runs until it is killed.
 class Owner {
  public:
   explicit Owner(const std::string& parent) {
@@ -156,7 +156,7 @@ class Owner {
   std::string path_;
 };
 
-TEST_F(WorkFolderTest, TheNextStartRemovesWhatAKilledProcessHasLeft) {
+TEST_F(WorkFolderTest, TheNextStartRemovesTheFolderOfAKilledProcess) {
   Owner killed(parent_.path()), living(parent_.path());
   const auto own = WorkFolder::Create(parent_.path());
   ASSERT_TRUE(own.ok()) << own.status();
@@ -184,7 +184,7 @@ TEST_F(WorkFolderTest, OnlyFoldersOfItsOwnKindAreRemoved) {
   }
 }
 
-TEST_F(WorkFolderTest, AnotherUsersFolderIsLeftAlone) {
+TEST_F(WorkFolderTest, AnotherUsersFolderIsNotRemoved) {
   if (geteuid() != 0) return;  // Only root can make one.
   const std::string others = parent_.path() + "/residentd-compile-others";
   ASSERT_TRUE(fs::create_directory(others));
@@ -193,7 +193,7 @@ TEST_F(WorkFolderTest, AnotherUsersFolderIsLeftAlone) {
   EXPECT_TRUE(fs::exists(others));
 }
 
-TEST_F(WorkFolderTest, EndsWithItsObject) {
+TEST_F(WorkFolderTest, IsRemovedWithItsObject) {
   std::string path;
   {
     const auto work = WorkFolder::Create(parent_.path());

@@ -24,14 +24,14 @@
 //   unary       := ("-" | "+" | "!") unary | primary
 //   primary     := number | NAME | NAME "(" choice ("," choice)* ")" | "(" choice ")"
 //
-// Both sides of a choice are computed; an element takes one. A comparison is not a
-// number: `x > 0 ? 1 : 0`. The functions are those of kernels/sdk/math.h; FunctionList()
-// names them. `inf`, `nan` and `pi` are constants.
+// Both sides of a choice are computed; each element uses one. A comparison is not a
+// number; write `x > 0 ? 1 : 0`. The functions are those of kernels/sdk/math.h; see
+// FunctionList(). `inf`, `nan` and `pi` are constants.
 //
-// What the text says never reaches a compiler as text: the source is made from the parsed
-// formula, with names and numbers of its own.
+// No part of the text reaches a compiler: the source is generated from the parsed formula, with
+// generated names and formatted numbers.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: pure functions.
 //
 //   ASSIGN_OR_RETURN(GeneratedOperator swish, expression::Generate("swish", "x * sigmoid(x)"));
 //   // swish.source:    RESIDENT_OPERATOR(swish)(resident::Block& block, ...
@@ -60,17 +60,16 @@ struct GeneratedOperator {
 
 namespace expression {
 
-// Limits of one expression: its text, how deep its operations stand in one another, and
-// how many there are.
+// Limits of one expression: bytes of its text, levels of nesting, and number of operations.
 inline constexpr size_t kMaxBytes = 4096;
 inline constexpr size_t kMaxDepth = 64;
 inline constexpr size_t kMaxOperations = 512;
 
-// `name`: the operator's, already checked ('.' and '-' stand as '_' in the source).
-// INVALID_ARGUMENT: what is wrong with the text, at which column, with that place marked.
+// `name`: the operator's name, already checked ('.' and '-' become '_' in the source).
+// INVALID_ARGUMENT: the text is wrong; the message has the error and its column, and marks it.
 absl::StatusOr<GeneratedOperator> Generate(std::string_view name, std::string_view text);
 
-// "abs(x), ceil(x), ...": every function with its parameters.
+// Returns every function with its parameters: "abs(x), ceil(x), ...".
 std::string FunctionList();
 
 }  // namespace expression

@@ -50,7 +50,7 @@ TEST(ExpressionTest, MakesSourceSignatureSplitAndSummary) {
   EXPECT_EQ(swish->summary, "out = x * sigmoid(x)");
 }
 
-TEST(ExpressionTest, InputsStandInTheOrderOfTheirUseAndScalarsInThatOfTheirDeclaration) {
+TEST(ExpressionTest, InputsAreInTheOrderOfTheirUseAndScalarsInThatOfTheirDeclaration) {
   const GeneratedOperator op =
       MustGenerate("b * y + a * x where a: scalar, y: in f16, b: scalar f32 = -2.5, out: out bf16");
   EXPECT_EQ(op.signature, absl::StrCat("y: in strided f16[*S~], x: in strided ", kAny,
@@ -92,7 +92,7 @@ TEST(ExpressionTest, PrecedenceIsThatOfC) {
   EXPECT_THAT(MustGenerate("a > 0 ? b : a < 0 ? c : 1").source, HasSubstr("t2 ? v[1] : t9"));
 }
 
-TEST(ExpressionTest, MistakesAreNamedWithTheirColumnAndMarked) {
+TEST(ExpressionTest, MistakesAreReportedWithTheirColumnAndMarked) {
   EXPECT_EQ(Refusal("x * sgimoid(x)"),
             "expression, column 5: there is no function 'sgimoid'\n"
             "  x * sgimoid(x)\n"
@@ -105,13 +105,13 @@ TEST(ExpressionTest, MistakesAreNamedWithTheirColumnAndMarked) {
   } kCases[] = {
       {"", 1, "expected a value"},
       {"x +", 4, "expected a value and found the end"},
-      {"x y", 3, "'y' cannot stand here"},
+      {"x y", 3, "'y' is not expected here"},
       {"(x", 3, "expected ')'"},
-      {"x)", 2, "cannot stand here"},
-      {"x $ y", 3, "'$' means nothing"},
-      {"x ^ 2", 3, "'^' means nothing"},
+      {"x)", 2, "is not expected here"},
+      {"x $ y", 3, "'$' has no meaning"},
+      {"x ^ 2", 3, "'^' has no meaning"},
       {"x ** 2", 4, "'**'"},
-      {"x & y", 3, "'&' means nothing"},
+      {"x & y", 3, "'&' has no meaning"},
       {"2x", 1, "malformed"},
       {"1.2.3", 1, "malformed"},
       {"1e99", 1, "does not fit float32"},
@@ -138,18 +138,18 @@ TEST(ExpressionTest, MistakesAreNamedWithTheirColumnAndMarked) {
       {"x where x: in f16|f16", 19, "named twice"},
       {"x where x: scalar i32", 19, "'i32' is not the type of a scalar"},
       {"x where x: scalar = y", 21, "the scalar's default"},
-      {"x + y where x: scalar = 1, y: scalar", 28, "has no default and stands after 'x'"},
+      {"x + y where x: scalar = 1, y: scalar", 28, "has no default and follows 'x'"},
       {"x where out: in", 14, "expected 'out'"},
       {"x where exp: scalar", 9, "'exp' is a function"},
       {"x where pi: scalar", 9, "'pi' is a constant"},
-      {"x where x: in, where", 16, "'where' stands once"},
+      {"x where x: in, where", 16, "'where' occurs twice"},
   };
   for (const auto& c : kCases) {
     const std::string refusal = Refusal(c.text);
     EXPECT_THAT(refusal, HasSubstr(absl::StrCat("column ", c.column, ": "))) << c.text;
     EXPECT_THAT(refusal, HasSubstr(c.part)) << c.text;
     EXPECT_THAT(refusal, HasSubstr("\nFix: ")) << c.text;
-    // The mark stands below the column.
+    // The mark is below the column.
     const size_t mark = refusal.find("\n  ", refusal.find("\n  ") + 1) + 3;
     EXPECT_EQ(refusal.find('^', mark) - mark, static_cast<size_t>(c.column - 1)) << refusal;
   }
@@ -166,7 +166,7 @@ TEST(ExpressionTest, ALongExpressionIsShownAroundTheMistake) {
   EXPECT_EQ(refusal.find("oops", line) - line, refusal.find('^', mark) - mark);
 }
 
-TEST(ExpressionTest, LimitsHold) {
+TEST(ExpressionTest, LimitsAreEnforced) {
   const auto nested = [](size_t n) { return std::string(n, '(') + "x" + std::string(n, ')'); };
   EXPECT_TRUE(Generate("op", nested(kMaxDepth - 1)).ok());
   EXPECT_THAT(Refusal(nested(kMaxDepth)), HasSubstr("levels of nesting"));
@@ -192,19 +192,19 @@ TEST(ExpressionTest, LimitsHold) {
   EXPECT_THAT(Refusal(scalars), HasSubstr("more than 14 parameters"));
 }
 
-// Only what the generator makes itself reaches the compiler: no text of the expression.
+// No text of the expression reaches the compiler, only what the generator writes itself.
 TEST(ExpressionTest, HostileTextDoesNotReachTheSource) {
   for (const char* text : {"x; }", "\"x\"", "x // y", "x /* y */", "#include </etc/passwd>",
                            "x\n#define y", "`x`", "x\\", "asm(x)", "__asm__(x)", "x @ y", "x[0]",
                            "{x}", "x.y", "x -> y", "'a'", "$(reboot)", "x \x80", "std::exit(1)"}) {
     Refusal(text);
   }
-  // Names that mean something to a compiler are names of parameters, and no more.
+  // Names that have a meaning for a compiler are only names of parameters.
   const GeneratedOperator op = MustGenerate("int + RESIDENT_GPU + __LINE__ + asm + v + s0 + block");
   for (const char* name : {"int ", "RESIDENT_GPU", "__LINE__", "asm"}) {
     EXPECT_THAT(op.source, Not(HasSubstr(name)));
   }
-  // A name of an operator that has been checked; whatever it is, it is one word.
+  // Every byte of the operator's name that cannot be in an identifier becomes '_'.
   const auto named = Generate("a b(c)", "x");
   ASSERT_TRUE(named.ok());
   EXPECT_THAT(named->source, HasSubstr("RESIDENT_OPERATOR(a_b_c_)"));

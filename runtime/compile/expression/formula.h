@@ -1,5 +1,5 @@
-// Formula: an expression as a list of operations, each on the results of earlier ones, and
-// the parameters that it declares and uses.
+// Formula: an expression as a list of operations on the results of earlier operations, with the
+// parameters that it declares and uses.
 //
 // Invariants:
 //   1. An operation's operands are indices smaller than its own; the last is the result.
@@ -32,7 +32,7 @@ struct Operation {
     kCall,      // `function` of the operands.
   };
   Kind kind = Kind::kNumber;
-  // Whether the result is a comparison's and not a number.
+  // Whether the result is a boolean and not a number.
   bool boolean = false;
   float number = 0;
   size_t parameter = 0;
@@ -58,7 +58,7 @@ struct Formula {
   std::vector<ScalarParameter> scalars;
 };
 
-// INVALID_ARGUMENT: as Generate.
+// INVALID_ARGUMENT: see Generate.
 absl::StatusOr<Formula> Parse(std::string_view text);
 
 }  // namespace resident::expression

@@ -17,22 +17,22 @@ struct Function {
   std::string_view name;
   // "x, slope = 0.01".
   std::string_view parameters;
-  // Arguments taken; those between the two have defaults.
+  // The least and the most arguments; those between the two have defaults.
   size_t least;
   size_t most;
-  // About how many instructions it takes.
+  // The approximate number of instructions.
   int cost;
   // Whether the first argument is a comparison.
   bool conditional = false;
 };
 
-// By name.
+// All functions, sorted by name.
 absl::Span<const Function> Functions();
 
-// Null: there is none.
+// Returns null if there is none.
 const Function* FindFunction(std::string_view name);
 
-// A function whose name is like this one; empty if there is none.
+// Returns a function whose name is similar to this one; empty if there is none.
 std::string NearestFunction(std::string_view name);
 
 }  // namespace resident::expression

@@ -1,7 +1,7 @@
-// Generate: a formula as the source of an operator.
+// Generate: translates a formula to the source of an operator.
 //
-// Every name in the source is made here (v[0], s0, t0 ...) or stands in a table of ours;
-// of the text itself nothing is copied but the operator's name, and numbers as values.
+// Every name in the source is generated here (v[0], s0, t0 ...) or comes from a table of this
+// program. Nothing is copied from the text except the operator's name and the values of numbers.
 #include <cmath>
 #include <string>
 
@@ -16,11 +16,11 @@
 namespace resident::expression {
 namespace {
 
-// Elements of one chunk of a task: some microseconds of a block.
+// Elements of one chunk of a task; a chunk takes a block some microseconds.
 constexpr int kLightGrain = 32768;
 constexpr int kHeavyGrain = 8192;
 
-// Instructions, about, up to which a function may be expanded many times, and some times.
+// Approximate numbers of instructions up to which a formula is expanded four times, and twice.
 constexpr int kLightCost = 4;
 constexpr int kHeavyCost = 24;
 constexpr int kDivisionCost = 8;
@@ -31,7 +31,7 @@ std::string NumberText(float value) {
   return absl::StrFormat("%af", static_cast<double>(value));
 }
 
-// What operation `index` is called where it is used.
+// Returns the expression that refers to the result of operation `index`.
 std::string Use(const Formula& formula, size_t index) {
   const Operation& operation = formula.operations[index];
   switch (operation.kind) {
@@ -46,7 +46,7 @@ std::string Use(const Formula& formula, size_t index) {
   }
 }
 
-// The value of an operation that has operands.
+// Returns the expression that computes an operation with operands.
 std::string Value(const Formula& formula, const Operation& operation) {
   const auto operand = [&](size_t i) { return Use(formula, operation.operands[i]); };
   const std::string symbol(operation.symbol);
@@ -76,8 +76,8 @@ int Cost(const Formula& formula) {
   return cost;
 }
 
-// 16-byte loads of each input that a thread has in flight: as many as registers hold, and
-// one where the function is too large to be expanded for each.
+// How many 16-byte loads of each input a thread has in flight: as many as fit into registers, or
+// one if the formula is too large to be expanded for each load.
 int InFlight(const Formula& formula) {
   const int cost = Cost(formula);
   if (cost > kHeavyCost || formula.inputs.size() > 4) return 1;
@@ -122,7 +122,7 @@ std::string SignatureText(const Formula& formula) {
   return text;
 }
 
-// The text in one line.
+// Returns the text in one line.
 std::string Summary(std::string_view text) {
   std::string line;
   for (const char c : text) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 
-// Longer ones first.
+// Longer symbols come first.
 constexpr std::string_view kSymbols[] = {"<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/",
                                          "<",  ">",  "!",  "?",  ":",  "(",  ")", ",", "=", "|"};
 
@@ -61,8 +61,8 @@ class Lexer {
     const bool printable = c > ' ' && c <= '~';
     return errors::BadExpression(
         text_, at_, 1,
-        printable ? absl::StrCat("'", std::string(1, c), "' means nothing here")
-                  : absl::StrCat("byte ", static_cast<unsigned char>(c), " means nothing here"),
+        printable ? absl::StrCat("'", std::string(1, c), "' has no meaning here")
+                  : absl::StrCat("byte ", static_cast<unsigned char>(c), " has no meaning here"),
         fix);
   }
 

@@ -1,8 +1,8 @@
-// Lexer: the text of an expression as tokens.
+// Lexer: splits the text of an expression into tokens.
 //
-// Only tokens of the grammar (expression.h) come out; any other byte is an error.
+// It returns only tokens of the grammar (expression.h); any other byte is an error.
 //
-// Thread safety: functions without state of their own. Tokens point into the text.
+// Thread safety: pure functions. Tokens point into the text.
 #ifndef RESIDENT_RUNTIME_COMPILE_EXPRESSION_LEXER_H_
 #define RESIDENT_RUNTIME_COMPILE_EXPRESSION_LEXER_H_
 
@@ -19,17 +19,17 @@ enum class TokenKind : uint8_t { kNumber, kName, kSymbol, kEnd };
 
 struct Token {
   TokenKind kind = TokenKind::kEnd;
-  // As it stands in the text; empty at the end.
+  // The token's part of the text; empty at the end.
   std::string_view text;
-  // Of the first byte.
+  // Offset of the first byte.
   size_t position = 0;
-  // kNumber: finite.
+  // kNumber: the value, which is finite.
   float number = 0;
 
   bool Is(std::string_view symbol) const { return kind == TokenKind::kSymbol && text == symbol; }
 };
 
-// The tokens, the last of which is kEnd.
+// Returns the tokens; the last one is kEnd.
 absl::StatusOr<std::vector<Token>> Tokenize(std::string_view text);
 
 }  // namespace resident::expression

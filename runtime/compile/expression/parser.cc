@@ -1,7 +1,7 @@
 // Parse: recursive descent over the grammar of expression.h.
 //
-// Names are used before `where` declares them, so the declarations are read first: the
-// parser skips to `where`, reads what follows, and comes back.
+// Names are used before `where` declares them. Therefore the parser first skips to `where`, reads
+// the declarations, and then returns to the beginning.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -60,7 +60,7 @@ class Parser {
     at_ = 0;
     ASSIGN_OR_RETURN(const auto result, Choice());
     if (at_ != std::min(end, tokens_.size() - 1)) {
-      return Error(Now(), absl::StrCat(Shown(Now()), " cannot stand here"),
+      return Error(Now(), absl::StrCat(Shown(Now()), " is not expected here"),
                    "put an operator between two values, or end the expression");
     }
     if (IsBoolean(result)) {
@@ -68,7 +68,7 @@ class Parser {
                    "write (...) ? 1 : 0");
     }
     RETURN_IF_ERROR(CheckUse());
-    // An expression that is a name alone is an operation, too, and the last one.
+    // The last operation is the result, also if the expression is only a name.
     return std::move(formula_);
   }
 
@@ -88,7 +88,7 @@ class Parser {
   }
 
   const Token& Now() const { return tokens_[at_]; }
-  // The token, for a message.
+  // Returns the token for a message.
   static std::string Shown(const Token& token) {
     return token.kind == TokenKind::kEnd ? "the end of the expression"
                                          : absl::StrCat("'", std::string(token.text), "'");
@@ -156,7 +156,7 @@ class Parser {
                                           std::string(name.text), ": scalar f32 = 1"));
   }
 
-  // [dtype ("|" dtype)*]; all there are when none is named.
+  // Parses [dtype ("|" dtype)*]; returns all types if none is named.
   absl::StatusOr<std::vector<std::string>> DTypes() {
     std::vector<std::string> dtypes;
     if (Now().kind != TokenKind::kName)
@@ -200,7 +200,7 @@ class Parser {
       scalar.default_value = negative ? -number : number;
     } else if (!formula_.scalars.empty() && formula_.scalars.back().default_value.has_value()) {
       return Error(name,
-                   absl::StrCat("scalar ", Shown(name), " has no default and stands after '",
+                   absl::StrCat("scalar ", Shown(name), " has no default and follows '",
                                 formula_.scalars.back().name, "', which has one"),
                    "declare scalars with a default last");
     }
@@ -214,7 +214,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // Whether there may be one more parameter, `name`.
+  // Refuses `name` if there are too many parameters already.
   absl::Status CheckParameterCount(const Token& name) const {
     if (formula_.inputs.size() + 1 + formula_.scalars.size() < kMaxArguments) {
       return absl::OkStatus();
@@ -225,7 +225,7 @@ class Parser {
         "use fewer names, or split the expression into two operators");
   }
 
-  // Whether the name may be that of a parameter.
+  // Refuses a name that a parameter may not have.
   absl::Status CheckName(const Token& name) const {
     if (FindFunction(name.text) != nullptr) {
       return Error(name, absl::StrCat(Shown(name), " is a function"),
@@ -236,7 +236,7 @@ class Parser {
     if (FindConstant(name.text) != nullptr) {
       return Error(name, absl::StrCat(Shown(name), " is a constant"), "choose another name");
     }
-    if (IsWhere(name)) return Error(name, "'where' stands once", "declare after one 'where'");
+    if (IsWhere(name)) return Error(name, "'where' occurs twice", "declare after one 'where'");
     return absl::OkStatus();
   }
 
@@ -256,7 +256,7 @@ class Parser {
   absl::Status WantNumber(const Token& user, size_t operand) const {
     if (!IsBoolean(operand)) return absl::OkStatus();
     return Error(user, absl::StrCat(Shown(user), " takes numbers and got a comparison"),
-                 "make a number of it: (...) ? 1 : 0");
+                 "convert it to a number: (...) ? 1 : 0");
   }
   absl::Status WantBoolean(const Token& user, size_t operand) const {
     if (IsBoolean(operand)) return absl::OkStatus();
@@ -276,7 +276,7 @@ class Parser {
     return Add(token, std::move(operation));
   }
 
-  // Counts the levels of the text that stand in one another.
+  // Counts the levels of nesting.
   class Level {
    public:
     explicit Level(Parser& parser) : parser_(parser) { ++parser_.depth_; }
