@@ -1,10 +1,10 @@
-// AddressAllocator: hands out ranges of addresses, [base, base + size), that stand for
-// memory somewhere else: a device's buffer memory, staging memory of the shared region.
-// It never touches what the addresses mean and keeps no bookkeeping in it.
+// AddressAllocator: allocates ranges of the addresses [base, base + size) of memory that this
+// process may not be able to access: a device's buffer memory, or staging memory of the shared
+// region. It never accesses that memory and keeps no bookkeeping in it.
 //
-// Best fit: the smallest free range that is large enough, the lowest of equals. Ranges
-// that become free merge with free neighbours at once. Sizes are rounded up to the
-// granule, so every address is a multiple of it (as far as `base` is).
+// Best fit: it uses the smallest free range that is large enough, and the lowest address among
+// equal ones. A freed range is merged with free neighbours at once. Sizes are rounded up to the
+// granule, so every address is a multiple of it.
 //
 // Allocate and Free take O(log n) in the number of free ranges.
 //
@@ -33,8 +33,8 @@ namespace resident {
 
 class AddressAllocator {
  public:
-  // REQUIRES: granule is a power of two; base + size does not overflow. Parts of a
-  // granule at either end are left out.
+  // REQUIRES: granule is a power of two; base + size does not overflow. Incomplete granules at
+  // either end are not used.
   AddressAllocator(uint64_t base, uint64_t size, uint64_t granule);
   AddressAllocator(const AddressAllocator&) = delete;
   AddressAllocator& operator=(const AddressAllocator&) = delete;
@@ -43,13 +43,13 @@ class AddressAllocator {
   // enough.
   std::optional<uint64_t> Allocate(uint64_t bytes);
 
-  // REQUIRES: `address` came from Allocate and was not freed since (dies otherwise).
+  // REQUIRES: `address` is allocated. Otherwise the process is aborted.
   void Free(uint64_t address);
 
   uint64_t size_bytes() const { return size_; }
   uint64_t used_bytes() const { return used_; }
   uint64_t free_bytes() const { return size_ - used_; }
-  // The most that one Allocate can get at present.
+  // The largest size that Allocate can return now.
   uint64_t largest_free_bytes() const;
   size_t allocations() const { return allocated_.size(); }
 

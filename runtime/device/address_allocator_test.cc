@@ -13,7 +13,7 @@
 namespace resident {
 namespace {
 
-TEST(AddressAllocatorTest, GivesTheSmallestRangeThatFits) {
+TEST(AddressAllocatorTest, ReturnsTheSmallestRangeThatFits) {
   AddressAllocator heap(0, 1024, 64);
   const uint64_t a = *heap.Allocate(256);
   const uint64_t b = *heap.Allocate(64);
@@ -42,7 +42,7 @@ TEST(AddressAllocatorTest, NeighboursMergeFromBothSides) {
   EXPECT_EQ(heap.Allocate(192), 0u);
 }
 
-TEST(AddressAllocatorTest, SizesAreRoundedUpAndZeroIsSomething) {
+TEST(AddressAllocatorTest, SizesAreRoundedUpAndZeroCountsAsOne) {
   AddressAllocator heap(4096, 512, 256);
   EXPECT_EQ(heap.Allocate(0), 4096u);
   EXPECT_EQ(heap.used_bytes(), 256u);
@@ -50,7 +50,7 @@ TEST(AddressAllocatorTest, SizesAreRoundedUpAndZeroIsSomething) {
   EXPECT_EQ(heap.Allocate(0), std::nullopt);
 }
 
-TEST(AddressAllocatorTest, PartsOfAGranuleAtTheEndsAreLeftOut) {
+TEST(AddressAllocatorTest, IncompleteGranulesAtTheEndsAreNotUsed) {
   AddressAllocator heap(100, 500, 64);  // [128, 576) of [100, 600).
   EXPECT_EQ(heap.size_bytes(), 448u);
   EXPECT_EQ(heap.Allocate(448), 128u);
@@ -66,7 +66,7 @@ TEST(AddressAllocatorTest, SizesNearTheEndOfTheAddressSpaceDoNotWrapAround) {
   EXPECT_EQ(heap.used_bytes(), 0u);
 }
 
-TEST(AddressAllocatorDeathTest, FreeOfWhatIsNotAllocated) {
+TEST(AddressAllocatorDeathTest, FreeOfAnAddressThatIsNotAllocatedAborts) {
   AddressAllocator heap(0, 1024, 64);
   const uint64_t a = *heap.Allocate(128);
   EXPECT_DEATH(heap.Free(a + 64), "not allocated");
@@ -74,7 +74,7 @@ TEST(AddressAllocatorDeathTest, FreeOfWhatIsNotAllocated) {
   EXPECT_DEATH(heap.Free(a), "not allocated");
 }
 
-// What the allocator must do, in the plainest form: a map of allocations.
+// A simple model of the allocator: a map of allocations.
 class Model {
  public:
   Model(uint64_t base, uint64_t size, uint64_t granule)

@@ -35,7 +35,7 @@ const char* Name(DType dtype) {
 
 std::string Text(const Argument& argument) {
   const TensorArgument& tensor = argument.tensor;
-  // A scalar stands in an argument that is zero otherwise.
+  // An argument with a scalar has zeros in all other fields.
   const char* const dtype = Name(tensor.dtype);
   if (dtype == nullptr) return absl::StrCat("0x", absl::Hex(argument.scalar_bits));
   std::string text = absl::StrCat(dtype, "[");

@@ -1,5 +1,5 @@
-// The arguments of a task as text, for people: what is said of the task that was running
-// when its engine was lost.
+// The arguments of a task as text: part of the message about a task that was running when its
+// engine was lost.
 //
 // Thread safety: a pure function.
 //
@@ -13,8 +13,8 @@
 
 namespace resident {
 
-// A compact task: its length and all its words, whether or not the operator has as many
-// arguments. Another: a dtype, shape and address for a tensor, the bits for a scalar.
+// For a compact task: its length and all its words, even if the operator has fewer arguments. For
+// other tasks: dtype, shape and address of a tensor, the bits of a scalar.
 std::string ArgumentsText(const RunningTask& task);
 
 }  // namespace resident

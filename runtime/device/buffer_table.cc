@@ -28,7 +28,7 @@ void BufferTable::AddOwner(ClientId owner) {
 }
 
 void BufferTable::RemoveOwner(ClientId owner) {
-  // Memory goes back to its allocator outside the lock.
+  // Destroyed outside the lock: this returns the memory to its allocator.
   std::vector<std::shared_ptr<const Buffer>> freed;
   absl::MutexLock lock(&mu_);
   owners_.erase(owner);
@@ -95,7 +95,7 @@ void BufferTable::Unreserve(ClientId owner, uint64_t bytes, bool durable) {
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Insert(std::shared_ptr<Buffer> buffer) {
   absl::MutexLock lock(&mu_);
   const auto owner = owners_.find(buffer->owner);
-  if (owner == owners_.end()) {  // Its session ended meanwhile.
+  if (owner == owners_.end()) {  // Its session has ended meanwhile.
     Unreserve(buffer->owner, buffer->size_bytes, buffer->durable);
     return errors::NoSession();
   }
@@ -145,14 +145,14 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::InsertDurable(
     std::shared_ptr<Buffer> buffer) {
   const ClientId owner = buffer->owner;
-  // Others find the buffer once it is inserted; what they write to it is saved after this.
+  // Other sessions find the buffer when it is inserted; their writes are saved after this one.
   absl::MutexLock save(&save_mu_);
   absl::StatusOr<std::shared_ptr<const Buffer>> inserted = Insert(std::move(buffer));
   if (!inserted.ok()) return inserted;
-  // It has not been written yet, which takes no space on disk.
+  // Empty contents: the buffer has not been written to, and needs no space on disk.
   const absl::Status saved = state_->PutBuffer(ToStored(**inserted), {});
   if (saved.ok()) return inserted;
-  // It goes, also if the disk does not let it be dropped there.
+  // Remove it from the table, even if it cannot be removed from the disk.
   state_->DropBuffer((*inserted)->id).IgnoreError();
   Forget(owner, (*inserted)->id).IgnoreError();
   return saved;
@@ -181,8 +181,8 @@ absl::Status BufferTable::Save(const Buffer& buffer) {
     absl::ReaderMutexLock lock(&mu_);
     if (!buffers_.contains(buffer.id)) return absl::OkStatus();
   }
-  // Read under save_mu_: a save that began later would otherwise be able to write first. A copy of
-  // the contents, because uploads must not wait for the disk.
+  // The contents are read under save_mu_: otherwise a save that began later could write first. They
+  // are copied, because uploads must not wait for the disk.
   return state_->PutBuffer(ToStored(buffer), buffer.host_copy->Contents());
 }
 
@@ -197,7 +197,7 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
                                       " is not restored: ", contents.status().message()));
       continue;
     }
-    // Empty: it was never written.
+    // Empty contents: the buffer was never written to.
     auto copy = DurableCopy::Restore(
         memory_, stored.size_bytes,
         {reinterpret_cast<const uint8_t*>(contents->data()), contents->size()});
@@ -214,7 +214,7 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
     buffer->size_bytes = stored.size_bytes;
     buffer->durable = true;
     buffer->name = stored.name;
-    buffer->lost_cause = "the daemon was restarted, and the device has not been there since";
+    buffer->lost_cause = "the daemon was restarted, and the device has not started since";
     buffer->host_copy = *std::move(copy);
     absl::MutexLock lock(&mu_);
     ++durable_;
@@ -288,7 +288,7 @@ absl::Status BufferTable::Free(ClientId client, uint64_t id) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const Buffer> buffer, Find(client, id));
   if (!buffer->durable || !on_disk()) return Forget(client, id);
   absl::MutexLock save(&save_mu_);
-  // From the disk first: a buffer whose Free was answered does not come back.
+  // Drop it from the disk first: a buffer whose Free was acknowledged must not be restored.
   RETURN_IF_ERROR(state_->DropBuffer(id));
   return Forget(client, id);
 }
@@ -337,7 +337,7 @@ std::shared_ptr<Buffer> BufferTable::MoveToEngine(const Buffer& old, EngineSessi
   buffer->memory = nullptr;
   buffer->lost_cause = cause;
   if (!old.durable) return buffer;
-  // From here on no write to the earlier engine's memory changes the copy.
+  // From now on no write to the earlier engine's memory changes the copy.
   if (!old.host_copy->Mirror(session.epoch())) return buffer;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory =
       session.AllocateMemory(old.size_bytes);
@@ -366,7 +366,7 @@ void BufferTable::OnRestart(uint32_t device, EngineSession& session, const std::
   {
     absl::MutexLock lock(&mu_);
     Restarted& restarted = restarted_[device];
-    // Two engines may have come one after the other while this waited.
+    // A newer engine may have started while this call waited.
     if (restarted.epoch > session.epoch()) return;
     restarted = {session.epoch(), cause};
     for (const auto& [id, buffer] : buffers_) {

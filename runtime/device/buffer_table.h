@@ -1,24 +1,24 @@
 // BufferTable: every buffer of every device, by id.
 //
 // A buffer belongs to an owner (a session) and is freed with it, unless it is
-// durable: then every session may use it, and its contents are kept on the host (as
-// of the last completed upload or Persist) and put back when the device's engine is replaced. With
-// a state folder they are kept there too, and put back when the daemon is started again. Other
-// buffers are lost with their engine; their ids stay, so that a task that names one is told why,
-// until they are freed.
+// durable: then every session may use it, and its contents (as of the last completed upload or
+// Persist) are kept on the host and restored when the device's engine is replaced. If there is a
+// state folder, they are also kept there and restored when the daemon is restarted. Other
+// buffers are lost with their engine; their ids are kept until they are freed, so that the error
+// of a task that uses one says why it was lost.
 //
-// The table hands out immutable snapshots. A snapshot keeps the memory alive: freeing
-// a buffer takes its id away, and its memory goes when the last batch that uses it is
+// The table returns immutable snapshots. A snapshot keeps the memory allocated: freeing
+// a buffer removes its id, and its memory is freed when the last batch that uses it is
 // destroyed. A buffer that is restored gets a new snapshot.
 //
 // Invariants:
-//   1. Every buffer that is not durable has an owner that the table knows.
+//   1. Every buffer that is not durable has an owner in the table.
 //   2. usage(owner) counts exactly the owner's buffers, durable ones included.
 //   3. A snapshot whose memory is null has a lost_cause.
-//   4. Once OnRestart has begun, no buffer of an earlier engine of that device comes into
-//      the table: nobody would look after it. A restore for an earlier engine that ends late
-//      changes nothing.
-//   5. The state folder has a durable buffer from before it can be found to when it is freed,
+//   4. After OnRestart has begun, no buffer of an earlier engine of that device is added to
+//      the table, because no later call would mark it as lost. A restore for an earlier engine
+//      that ends late changes nothing.
+//   5. A durable buffer is in the state folder before any call can find it and until it is freed,
 //      with contents at least as new as those of each write whose Save has returned.
 //
 // Thread safety: all members may be called from any thread.
@@ -51,18 +51,18 @@
 
 namespace resident {
 
-// What is asked for.
+// A request for a buffer.
 struct BufferSpec {
   DType dtype = DType::kF32;
   Shape shape = {};
   uint32_t device = 0;
   bool durable = false;
   std::string name = {};
-  // Kept for as long as the buffer is: what it takes of somebody's quota.
+  // Held until the buffer is destroyed: the part of a quota that it uses.
   std::shared_ptr<const void> quota = nullptr;
 };
 
-// A buffer as it was when it was looked up.
+// A snapshot of a buffer.
 struct Buffer {
   uint64_t id = 0;
   uint32_t device = 0;
@@ -76,9 +76,9 @@ struct Buffer {
   std::shared_ptr<const void> quota;
 
   std::shared_ptr<const DeviceMemory> memory;  // Null: lost.
-  uint64_t epoch = 0;                          // Of the engine that `memory` belongs to.
+  uint64_t epoch = 0;                          // The epoch of the engine that owns `memory`.
   std::string lost_cause;
-  std::shared_ptr<DurableCopy> host_copy;  // Durable buffers.
+  std::shared_ptr<DurableCopy> host_copy;  // Set for durable buffers.
 };
 
 class BufferTable {
@@ -86,7 +86,7 @@ class BufferTable {
   struct Usage {
     uint64_t buffers = 0;
     uint64_t bytes = 0;
-    uint32_t newest_device = 0;  // Of the buffer that came last; says nothing without buffers.
+    uint32_t newest_device = 0;  // Device of the newest buffer; undefined without buffers.
   };
 
   explicit BufferTable(const Limits& limits)
@@ -94,43 +94,43 @@ class BufferTable {
         memory_(std::make_shared<DurableMemory>(limits.max_client_host_mib << 20,
                                                 limits.max_host_mib << 20)) {}
 
-  // Keeps durable buffers in the state folder from now on, and takes those that are there.
-  // They have no memory until OnRestart has been called for their device. Once, before
-  // all else but AddOwner. Returns what could not be read, for the daemon's log.
+  // Stores durable buffers in the state folder from now on, and loads those that are there.
+  // They have no memory until OnRestart has been called for their device. Call it once, before
+  // all members except AddOwner. Returns warnings about buffers that could not be read, for the
+  // daemon's log.
   std::vector<std::string> Load(StateStore* state);
   // Whether allocating, saving and freeing durable buffers waits for a disk.
   bool on_disk() const { return state_ != nullptr && !state_->in_memory(); }
-  // Writes a durable buffer's host copy to the state folder; on disk once it returned OK.
-  // Nothing if there is no folder, or the buffer was freed.
+  // Writes a durable buffer's host copy to the state folder; OK: it is on disk. Does nothing if
+  // there is no folder, or the buffer was freed.
   absl::Status Save(const Buffer& buffer);
-  // A write to a durable buffer by `client`, to be committed once all of it is on the device, and
-  // then saved. Errors: as DurableCopy::StartWrite; FAILED_PRECONDITION (the buffer was lost),
-  // UNAUTHENTICATED (the client is gone).
+  // Starts a write to a durable buffer by `client`. The caller commits it when all of it is on the
+  // device, and then calls Save. Errors: those of DurableCopy::StartWrite; FAILED_PRECONDITION (the
+  // buffer was lost), UNAUTHENTICATED (the client's session has ended).
   absl::StatusOr<std::unique_ptr<DurableWrite>> StartWrite(DurableCopy::Kind kind, ClientId client,
                                                            const Buffer& buffer);
 
   void AddOwner(ClientId owner);
-  // Frees the owner's buffers, but not durable ones.
+  // Frees the owner's buffers that are not durable.
   void RemoveOwner(ClientId owner);
 
   // Errors: INVALID_ARGUMENT (dtype, shape, name), RESOURCE_EXHAUSTED (device memory,
   // the owner's share, the number of buffers, host memory for a durable one's copy),
-  // UNAUTHENTICATED (the owner is gone),
-  // UNAVAILABLE (the engine was replaced meanwhile, or the state folder cannot be
-  // written), INTERNAL (what was written there may not be on disk). Nothing is in the table
-  // then.
+  // UNAUTHENTICATED (the owner's session has ended), UNAVAILABLE (the engine was replaced
+  // meanwhile, or the state folder cannot be written), INTERNAL (what was written there may not be
+  // on disk). After an error the buffer is not in the table.
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
-  // The same for memory that is there already (a client's shared memory). `map` makes so
-  // many bytes of it reachable, once they are counted.
+  // The same for existing memory (a client's shared memory). After the bytes have been counted,
+  // `map` is called to map that many.
   using Map = std::function<absl::StatusOr<std::shared_ptr<const DeviceMemory>>(uint64_t bytes)>;
   absl::StatusOr<std::shared_ptr<const Buffer>> Adopt(const BufferSpec& spec, ClientId owner,
                                                       const Map& map, uint64_t epoch);
 
-  // NOT_FOUND: no such buffer, or another owner's. A lost buffer is found.
+  // NOT_FOUND: no such buffer, or it belongs to another owner. A lost buffer is found.
   absl::StatusOr<std::shared_ptr<const Buffer>> Find(ClientId client, uint64_t id) const;
-  // Many at once, e.g. the ids of a column; runs of equal ids share one entry:
-  // found[i] is the buffer of ids[i], and `hold` keeps all of them alive.
+  // Finds many buffers, e.g. the ids of a column: found[i] is the buffer of ids[i], and `hold`
+  // keeps all of them allocated, with one entry for a run of equal ids.
   absl::Status FindAll(ClientId client, absl::Span<const uint64_t> ids,
                        std::vector<const Buffer*>& found,
                        std::vector<std::shared_ptr<const void>>& hold) const;
@@ -139,48 +139,49 @@ class BufferTable {
   std::vector<std::shared_ptr<const Buffer>> List(ClientId client) const;
 
   Usage usage(ClientId owner) const;
-  // Memory that the copies of durable buffers take, and writes to them that have not ended.
+  // Memory of the copies of durable buffers and of writes to them that have not ended.
   uint64_t copies_bytes() const {
     return memory_->copies.used_bytes() + memory_->writes.used_bytes();
   }
-  // Buffers that live on a device.
+  // Number of buffers on a device.
   uint64_t CountOn(uint32_t device) const;
 
-  // Fills a block of device memory and waits until that is done. `fill` gives the bytes at an
-  // offset, or an error that ends the restore.
+  // Fills a block of device memory and waits until that is done. `fill` writes the bytes at an
+  // offset to `to`, or returns an error, which ends the restore.
   using Fill = std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>;
   using Restore = std::function<absl::Status(EngineSession& session, const DeviceMemory& memory,
                                              uint64_t bytes, const Fill& fill)>;
-  // The device has a new engine: durable buffers get memory and contents there, the
-  // others are lost, because of `cause`. Nothing if a newer engine's call has begun.
+  // The device has a new engine: durable buffers get memory and contents there, the others are
+  // lost with the reason `cause`. Does nothing if the call for a newer engine has begun.
   void OnRestart(uint32_t device, EngineSession& session, const std::string& cause,
                  const Restore& restore);
 
  private:
   absl::Status CheckSpec(const BufferSpec& spec, uint64_t* bytes) const;
-  // `use`: what the owner's durable copies are counted with.
+  // `use`: receives the counters of the owner's durable copies.
   absl::Status Reserve(const BufferSpec& spec, ClientId owner, uint64_t bytes, DurableUse* use);
   void Unreserve(ClientId owner, uint64_t bytes, bool durable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<const Buffer>> Insert(std::shared_ptr<Buffer> buffer);
-  // Insert, with the buffer in the state folder before anybody else can write to it there.
+  // Inserts the buffer, and stores it in the state folder before any other call can write it there.
   absl::StatusOr<std::shared_ptr<const Buffer>> InsertDurable(std::shared_ptr<Buffer> buffer);
-  // The buffer on the session's engine, with its durable contents; without them, it is lost.
+  // Returns the buffer on the session's engine with its durable contents, or as lost if it has
+  // none.
   std::shared_ptr<Buffer> MoveToEngine(const Buffer& old, EngineSession& session,
                                        const std::string& cause, const Restore& restore);
   static bool Visible(const Buffer& buffer, ClientId client) {
     return buffer.durable || buffer.owner == client;
   }
 
-  // Takes it out of the table.
+  // Removes the buffer from the table.
   absl::Status Forget(ClientId client, uint64_t id);
 
-  // The engine that a device was given last.
+  // The newest engine of a device.
   struct Restarted {
     uint64_t epoch = 0;
     std::string cause;
   };
 
-  // What the table knows of an owner.
+  // The table's data about an owner.
   struct Owner {
     Usage usage;
     DurableUse durable;
@@ -189,9 +190,9 @@ class BufferTable {
   const Limits limits_;
   const std::shared_ptr<DurableMemory> memory_;
   StateStore* state_ = nullptr;  // Set by Load.
-  // Held while something of a durable buffer is written to the state folder. It orders: that a
-  // buffer is made before its contents are saved; of two saves, that the later one has the later
-  // contents; that one that is freed is not written again. Taken before mu_.
+  // Held while a durable buffer is written to the state folder. It guarantees that a buffer is
+  // created before its contents are saved, that the later of two saves has the later contents, and
+  // that a freed buffer is not written again. Acquired before mu_.
   absl::Mutex save_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Buffer>> buffers_ ABSL_GUARDED_BY(mu_);

@@ -23,7 +23,7 @@ namespace {
 constexpr ClientId kAlice = 1;
 constexpr ClientId kBob = 2;
 
-// BufferTable::Restore of a FakeSession, whose memory is this process's.
+// BufferTable::Restore for a FakeSession, whose memory is in this process.
 absl::Status CopyBack(EngineSession&, const DeviceMemory& memory, uint64_t bytes,
                       const BufferTable::Fill& fill) {
   return fill(0, {reinterpret_cast<uint8_t*>(memory.address), bytes});
@@ -80,7 +80,7 @@ TEST_F(BufferTableTest, AnotherSessionsBufferIsNotFound) {
   EXPECT_TRUE(table_->List(kBob).empty());
 }
 
-TEST_F(BufferTableTest, DurableBuffersAreEverybodysAndOutliveTheirSession) {
+TEST_F(BufferTableTest, DurableBuffersCanBeUsedByAllSessionsAndOutliveTheirOwn) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   const uint64_t other = MustAllocate(kAlice);
   table_->RemoveOwner(kAlice);
@@ -111,12 +111,12 @@ TEST_F(BufferTableTest, FreedIdIsNeverUsedAgain) {
   EXPECT_NE(MustAllocate(kAlice), id);
 }
 
-TEST_F(BufferTableTest, LimitsNameTheirFlag) {
+TEST_F(BufferTableTest, LimitErrorsNameTheirFlag) {
   for (int i = 0; i < 4; ++i) MustAllocate(kAlice);
   const absl::Status status = table_->Allocate({.shape = {1}}, kAlice, session_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("--max_buffers"), std::string::npos);
-  MustAllocate(kBob);  // Another client's share is its own.
+  MustAllocate(kBob);  // Each client has its own limit.
 }
 
 TEST_F(BufferTableTest, FailedAllocationsDoNotUseUpTheLimit) {
@@ -149,7 +149,7 @@ TEST_F(BufferTableTest, ClientMemoryLimitCountsAllBuffersOfTheClient) {
   EXPECT_NE(status.message().find("--max_client_memory_mib"), std::string::npos);
 }
 
-TEST_F(BufferTableTest, CopiesOfDurableBuffersAreLimitedByClientAndInAll) {
+TEST_F(BufferTableTest, CopiesOfDurableBuffersAreLimitedByClientAndInTotal) {
   limits_.max_client_host_mib = 1;
   limits_.max_host_mib = 2;
   limits_.max_buffers = 16;
@@ -166,14 +166,14 @@ TEST_F(BufferTableTest, CopiesOfDurableBuffersAreLimitedByClientAndInAll) {
   EXPECT_EQ(table.usage(kAlice).buffers, 1u);
   EXPECT_TRUE(table.Allocate({.shape = {200'000}}, kAlice, big).ok());  // Has no copy.
   EXPECT_TRUE(table.Allocate(spec, kBob, big).ok());
-  // Copies outlive their session; they count for all then.
+  // Copies outlive their session; then they count only towards the total limit.
   table.RemoveOwner(kAlice);
   table.RemoveOwner(kBob);
   table.AddOwner(kAlice);
   const absl::Status all = table.Allocate(spec, kAlice, big).status();
   EXPECT_NE(all.message().find("--max_host_mib"), std::string::npos) << all;
   ASSERT_TRUE(table.Free(kAlice, (*held)->id).ok());
-  EXPECT_FALSE(table.Allocate(spec, kAlice, big).ok());  // A batch still has it.
+  EXPECT_FALSE(table.Allocate(spec, kAlice, big).ok());  // A batch still uses it.
 }
 
 TEST_F(BufferTableTest, SharedMemoryIsMappedOnlyWithinTheLimitAndOnlyWhatIsCounted) {
@@ -231,7 +231,7 @@ TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
   EXPECT_NE(lost->lost_cause.find("could not be restored"), std::string::npos);
 }
 
-// Its engine was replaced between the allocation of the memory and the entry in the table.
+// A session whose engine is replaced after the allocation and before the entry in the table.
 class ReplacedSession : public FakeSession {
  public:
   ReplacedSession(BufferTable* table, EngineSession* next)
@@ -254,7 +254,7 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(table_->usage(kAlice).buffers, 0u);
   EXPECT_EQ(replaced.memory_used_bytes(), 0u);
-  // What a client does when it is told so.
+  // The client tries again after this error.
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
   // Shared memory that was mapped into the old engine.
   const auto map = [](uint64_t) { return std::make_shared<const DeviceMemory>(); };
@@ -262,14 +262,15 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
             absl::StatusCode::kUnavailable);
 }
 
-TEST_F(BufferTableTest, ANewerEngineThanTheOneJustRestartedForIsNoReasonToRefuse) {
+TEST_F(BufferTableTest, AllocationOnANewerEngineThanTheLastRestartIsAccepted) {
   FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
   table_->OnRestart(0, second, "killed", RestoreNothing);
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, third).ok());
   EXPECT_TRUE(table_->Allocate({.shape = {16}, .device = 1}, kAlice, session_).ok());
 }
 
-// The device copied all pieces of an upload, and its engine ended before the upload was committed.
+// The device has copied all pieces of an upload, but its engine ends before the upload is
+// committed.
 TEST_F(BufferTableTest, AnUploadWhoseEngineEndedBeforeItsCommitIsRefusedAndChangesNothing) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   MustUpload(id, 1, 64);
@@ -282,7 +283,7 @@ TEST_F(BufferTableTest, AnUploadWhoseEngineEndedBeforeItsCommitIsRefusedAndChang
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_NE(status.message().find("Fix: "), std::string::npos) << status;
   }
-  // The device and the copy agree, and take the next upload.
+  // The device and the copy have the same contents, and the next upload succeeds.
   const auto restored = *table_->Find(kAlice, id);
   EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address), 1);
   EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 1));
@@ -290,7 +291,7 @@ TEST_F(BufferTableTest, AnUploadWhoseEngineEndedBeforeItsCommitIsRefusedAndChang
   EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 3));
 }
 
-TEST_F(BufferTableTest, PiecesOfAnEarlierEngineDoNotWaitForTheRestoreAndAreRefused) {
+TEST_F(BufferTableTest, PiecesForAnEarlierEngineDoNotWaitForTheRestoreAndAreRefused) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   const auto late = StartWrite(id, DurableCopy::Kind::kUpload);
   const std::vector<uint8_t> data(64, 2);
@@ -300,7 +301,7 @@ TEST_F(BufferTableTest, PiecesOfAnEarlierEngineDoNotWaitForTheRestoreAndAreRefus
       0, next, "killed",
       [&](EngineSession& session, const DeviceMemory& memory, uint64_t bytes,
           const BufferTable::Fill& fill) {
-        // The device is being waited for; a thread that had to wait would not end.
+        // The restore waits for the device here; if the thread had to wait too, it would not end.
         std::thread([&] {
           added = late->Add(0, data);
           started =
@@ -314,7 +315,7 @@ TEST_F(BufferTableTest, PiecesOfAnEarlierEngineDoNotWaitForTheRestoreAndAreRefus
   EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 0));
 }
 
-TEST_F(BufferTableTest, AWriteThatBrokeOffLeavesNoPartOfItself) {
+TEST_F(BufferTableTest, AnAbortedWriteChangesNothing) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   MustUpload(id, 1, 64);
   const std::vector<uint8_t> half(32, 2);
@@ -330,7 +331,7 @@ TEST_F(BufferTableTest, AWriteThatBrokeOffLeavesNoPartOfItself) {
   EXPECT_EQ(Contents(id), expected);
 }
 
-TEST_F(BufferTableTest, APersistThatAnUploadRanIntoIsRefused) {
+TEST_F(BufferTableTest, APersistDuringWhichAnUploadRanIsRefused) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   const std::vector<uint8_t> data(64, 9);
   auto persist = StartWrite(id, DurableCopy::Kind::kPersist);
@@ -352,7 +353,7 @@ TEST_F(BufferTableTest, APersistThatAnUploadRanIntoIsRefused) {
   EXPECT_EQ(Contents(id), data);
 }
 
-TEST_F(BufferTableTest, WritesUnderWayAreLimitedLikeCopies) {
+TEST_F(BufferTableTest, UnfinishedWritesAreLimitedLikeCopies) {
   limits_.max_client_host_mib = 1;
   table_ = std::make_unique<BufferTable>(limits_);
   table_->AddOwner(kAlice);
@@ -368,7 +369,7 @@ TEST_F(BufferTableTest, WritesUnderWayAreLimitedLikeCopies) {
   EXPECT_TRUE(second->Add(0, data).ok());
 }
 
-TEST_F(BufferTableTest, ARestoreThatEndsLateDoesNotReplaceThatOfANewerEngine) {
+TEST_F(BufferTableTest, ALateRestoreDoesNotReplaceThatOfANewerEngine) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   const uint64_t plain = MustAllocate(kAlice);
   MustUpload(id, 1, 64);
@@ -391,7 +392,7 @@ TEST_F(BufferTableTest, ARestoreThatEndsLateDoesNotReplaceThatOfANewerEngine) {
   EXPECT_EQ((*table_->Find(kAlice, plain))->lost_cause, "third");
   EXPECT_EQ(second.memory_used_bytes(), 0u);
   EXPECT_EQ(Contents(id), std::vector<uint8_t>(64, 5));
-  // A call that begins late.
+  // A late call for an earlier engine.
   table_->OnRestart(0, second, "second", CopyBack);
   EXPECT_EQ((*table_->Find(kAlice, id))->epoch, 3u);
 }
@@ -428,7 +429,7 @@ class DurableBuffersTest : public BufferTableTest {
   }
   void RestoreTo(EngineSession& session) { table_->OnRestart(0, session, "restarted", CopyBack); }
 
-  // Saves the buffer in a thread that waits for the disk once this has returned.
+  // Starts a thread that saves the buffer. When this returns, the thread waits for the disk.
   std::thread SaveAndHoldTheDisk(uint64_t id) {
     absl::MutexLock lock(&disk_mu_);
     disk_held_ = true;
@@ -453,7 +454,7 @@ class DurableBuffersTest : public BufferTableTest {
   std::vector<std::string> warnings_;
 };
 
-TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
+TEST_F(DurableBuffersTest, ARestartRestoresIdNameShapeAndContents) {
   auto made =
       table_->Allocate({.dtype = DType::kI32, .shape = {4, 2}, .durable = true, .name = "weights"},
                        kAlice, session_);
@@ -476,18 +477,18 @@ TEST_F(DurableBuffersTest, ARestartBringsBackIdNameShapeAndContents) {
   EXPECT_EQ(restored->dtype, DType::kI32);
   EXPECT_EQ(*reinterpret_cast<const uint8_t*>(restored->memory->address + 31), 7);
   EXPECT_FALSE(table_->Find(kAlice, plain).ok());
-  // Ids of durable buffers are not given out again.
+  // Ids of durable buffers are not reused.
   EXPECT_GT((*table_->Allocate({.shape = {1}}, kAlice, session))->id, id);
 }
 
-// Otherwise a save that began later, with later contents, could be the first to write.
-TEST_F(DurableBuffersTest, ASaveReadsTheContentsOnceItIsItsTurnToWrite) {
+// Otherwise a save that began later, with later contents, could write first.
+TEST_F(DurableBuffersTest, ASaveReadsTheContentsWhenItMayWrite) {
   const uint64_t other = MustAllocate(kAlice, /*durable=*/true);
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   MustUpload(id, 1, 64);
   std::thread blocker = SaveAndHoldTheDisk(other);
   std::thread waits([&] { EXPECT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok()); });
-  // Long enough for that thread to wait; the test holds however long it takes.
+  // Usually long enough for that thread to begin its wait; the test is valid in any case.
   absl::SleepFor(absl::Milliseconds(50));
   MustUpload(id, 2, 64);
   ReleaseTheDisk();
@@ -496,8 +497,8 @@ TEST_F(DurableBuffersTest, ASaveReadsTheContentsOnceItIsItsTurnToWrite) {
   EXPECT_EQ(*state_->ReadBuffer(id), std::string(64, 2));
 }
 
-// What another session uploads into it would be overwritten by its making.
-TEST_F(DurableBuffersTest, ABufferIsFoundOnlyOnceNoSaveOfItCanComeBeforeItsMaking) {
+// Otherwise the creation on disk could overwrite what another session has uploaded.
+TEST_F(DurableBuffersTest, ABufferIsNotSavedBeforeItsCreationIsOnDisk) {
   const uint64_t other = MustAllocate(kAlice, /*durable=*/true);
   std::thread blocker = SaveAndHoldTheDisk(other);
   std::thread makes([&] { MustAllocate(kAlice, /*durable=*/true); });
@@ -509,7 +510,7 @@ TEST_F(DurableBuffersTest, ABufferIsFoundOnlyOnceNoSaveOfItCanComeBeforeItsMakin
   EXPECT_EQ(table_->List(kBob).size(), 2u);
 }
 
-TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenComesBackAsZeros) {
+TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenIsRestoredAsZeros) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   Restart();
   FakeSession session(1, 1 << 20, 1 << 20);
@@ -519,7 +520,7 @@ TEST_F(DurableBuffersTest, ABufferThatWasNeverWrittenComesBackAsZeros) {
   EXPECT_EQ(*reinterpret_cast<const uint64_t*>(restored->memory->address), 0u);
 }
 
-TEST_F(DurableBuffersTest, AFreedBufferDoesNotComeBackAlsoIfItIsSavedAfterwards) {
+TEST_F(DurableBuffersTest, AFreedBufferIsNotRestoredEvenIfItIsSavedAfterwards) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   const auto buffer = *table_->Find(kAlice, id);
   ASSERT_TRUE(table_->Save(*buffer).ok());
@@ -527,17 +528,17 @@ TEST_F(DurableBuffersTest, AFreedBufferDoesNotComeBackAlsoIfItIsSavedAfterwards)
   ASSERT_TRUE(table_->Save(*buffer).ok());  // An upload that ends late.
   Restart();
   EXPECT_FALSE(table_->Find(kAlice, id).ok());
-  // Nor is its id given to another buffer.
+  // Its id is not reused either.
   EXPECT_GT(MustAllocate(kAlice), id);
 }
 
-TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
+TEST_F(DurableBuffersTest, ABufferThatCannotBeStoredIsNotCreated) {
   disk_fails_ = true;
   const absl::Status refused =
       table_->Allocate({.shape = {16}, .durable = true}, kAlice, session_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << refused;
   EXPECT_NE(refused.message().find("disk I/O error"), std::string::npos) << refused;
-  // Nobody has its id, and it could not be dropped from the disk either.
+  // No client has its id, although it could not be dropped from the disk either.
   EXPECT_TRUE(table_->List(kBob).empty());
   EXPECT_EQ(session_.memory_used_bytes(), 0u);
   EXPECT_EQ(table_->copies_bytes(), 0u);
@@ -547,7 +548,7 @@ TEST_F(DurableBuffersTest, ABufferThatCouldNotBeWrittenDownLeavesNothing) {
   for (uint64_t i = 0; i < limits_.max_buffers; ++i) MustAllocate(kAlice, /*durable=*/true);
 }
 
-TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {
+TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndReported) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   ASSERT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok());
   for (const auto& file : std::filesystem::directory_iterator(folder_ + "/buffers")) {
@@ -559,7 +560,7 @@ TEST_F(DurableBuffersTest, DamagedContentsAreNotRestoredAndItIsSaid) {
   EXPECT_FALSE(table_->Find(kAlice, id).ok());
 }
 
-TEST_F(BufferTableTest, SessionsThatComeAndGoAtOnceLeaveNothing) {
+TEST_F(BufferTableTest, ConcurrentShortSessionsLeaveNothing) {
   limits_.max_buffers = 1000;
   BufferTable table(limits_);
   FakeSession session(1, 1 << 20, 0);

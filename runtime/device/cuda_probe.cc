@@ -24,10 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Loading the driver takes up to some seconds where nothing else holds it loaded.
+// Loading the driver can take some seconds if no other process has loaded it.
 constexpr std::chrono::seconds kProbeLimit{30};
 
-// What comes out of `fd` until it is closed; nullopt: that took too long.
+// Reads `fd` until it is closed; nullopt: that took too long.
 std::optional<std::string> ReadAll(int fd, Clock::time_point until) {
   std::string text;
   while (true) {
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& pro
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("no pipe to ask for CUDA devices: ", strerror(errno)));
+        absl::StrCat("cannot create a pipe to query CUDA devices: ", strerror(errno)));
   }
   absl::Cleanup close_read = [&] { close(output[0]); };
   absl::Cleanup close_write = [&] { close(output[1]); };
@@ -66,12 +66,12 @@ absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& pro
   if (!text) {
     return absl::UnavailableError(absl::StrCat("the CUDA driver did not answer within ",
                                                kProbeLimit.count(),
-                                               " s. Fix: look at nvidia-smi and the kernel log"));
+                                               " s. Fix: check nvidia-smi and the kernel log"));
   }
   std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
   if (lines.empty()) {
     const auto exit = (*child)->Wait(std::chrono::seconds(1));
-    return absl::UnavailableError(absl::StrCat("the process that looks for CUDA devices ",
+    return absl::UnavailableError(absl::StrCat("the process that queries CUDA devices ",
                                                exit ? exit->ToString() : "said nothing"));
   }
   if (lines.front() != "OK") return absl::UnavailableError(lines.front());

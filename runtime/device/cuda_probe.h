@@ -1,6 +1,5 @@
-// Which CUDA devices there are, asked in a child process: the CUDA driver, once loaded,
-// stays with a process, its threads and its memory with it, and the front end is to
-// stay free of it.
+// Lists the CUDA devices in a child process, so that the front end does not load the CUDA driver: a
+// loaded driver cannot be unloaded, and keeps threads and memory.
 //
 // Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_CUDA_PROBE_H_
@@ -13,8 +12,8 @@
 
 namespace resident {
 
-// Names of the CUDA devices, by ordinal. UNAVAILABLE: why there are none. `program`
-// is run as `PROGRAM engine --list_devices`; empty: this program.
+// Returns the names of the CUDA devices, by ordinal. UNAVAILABLE: there are none; the message says
+// why. `program` is run as `PROGRAM engine --list_devices`; empty: this program.
 absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& program = "");
 
 }  // namespace resident

@@ -23,7 +23,7 @@ std::string Maps() {
   return text.str();
 }
 
-TEST(CudaProbeTest, NamesTheDevicesOrSaysWhyThereAreNone) {
+TEST(CudaProbeTest, ReturnsTheDevicesOrTheReasonWhyThereAreNone) {
   const auto devices = ProbeCudaDevices(EngineProgramForTest());
   if (TestOnCuda()) {
     ASSERT_TRUE(devices.ok()) << devices.status();
@@ -35,18 +35,18 @@ TEST(CudaProbeTest, NamesTheDevicesOrSaysWhyThereAreNone) {
   }
 }
 
-TEST(CudaProbeTest, LeavesThisProcessFreeOfTheDriver) {
+TEST(CudaProbeTest, DoesNotLoadTheDriverIntoThisProcess) {
   ProbeCudaDevices(EngineProgramForTest()).IgnoreError();
   EXPECT_THAT(Maps(), Not(HasSubstr("libcuda")));
 }
 
-TEST(CudaProbeTest, ProgramThatSaysNothing) {
+TEST(CudaProbeTest, ProgramWithoutOutputIsAnError) {
   const auto devices = ProbeCudaDevices("/bin/true");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("exited with status 0"));
 }
 
-TEST(CudaProbeTest, ProgramThatIsMissing) {
+TEST(CudaProbeTest, MissingProgramIsAnError) {
   const auto devices = ProbeCudaDevices("/nonexistent");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("/nonexistent"));

@@ -1,5 +1,5 @@
-// Device: what the rest of the daemon sees of one GPU (or the CPU): its queue, the session of its
-// engine, its state and its figures. Whoever starts, parks, changes or ends it has its
+// Device: the interface of one GPU (or the CPU) for the rest of the daemon: its queue, the session
+// of its engine, its state and its figures. Code that starts, parks, changes or ends it uses
 // DeviceControl (device_control.h), which is the same object.
 //
 //            ┌────────────────────────── backoff ◀──────────────┐
@@ -42,12 +42,11 @@ class Device {
     kUnhealthy = 6,
   };
 
-  // How an engine was replaced: from the moment that its end was noticed to the moment that tasks
-  // are taken again.
+  // How an engine was replaced: from the detection of its end until tasks are accepted again.
   struct Restart {
     std::chrono::nanoseconds total{0};  // 0: none was replaced yet.
-    bool spare = false;                 // By the spare.
-    // Some go on at the same time.
+    bool spare = false;                 // True: replaced by the spare.
+    // Some of them run at the same time.
     std::vector<EnginePhase> phases;
   };
 
@@ -55,20 +54,20 @@ class Device {
     State state = State::kStarting;
     std::string detail;
     int64_t engine_pid = 0;
-    EngineInfo info;  // Of the present or the last engine.
+    EngineInfo info;  // Describes the current engine, or the last one.
     // Generations loaded since the first, and attempts that failed.
     uint64_t generation_changes = 0;
     uint64_t failed_generation_changes = 0;
-    // Of the last change of a resident kernel: the pause (see generation_pause) and what
-    // the engine took of it. 0: none yet.
+    // The pause of the last change of generation of a resident kernel (see generation_pause) and
+    // the engine's part of it. 0: none yet.
     std::chrono::nanoseconds last_generation_pause{0};
     SwitchTimes last_switch;
     uint64_t parks = 0;
     uint64_t resumes = 0;
-    // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
-    // that was to replace another did not come up).
+    // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (a replacement
+    // did not start).
     std::map<std::string, uint64_t> restarts_by_cause;
-    // Of the spare that is ready; 0: there is none.
+    // Process of the spare that is ready; 0: there is none.
     int64_t spare_pid = 0;
     Restart last_restart;
     uint64_t memory_used_bytes = 0;
@@ -80,22 +79,21 @@ class Device {
 
   uint32_t index() const { return index_; }
   DeviceQueue& queue() { return queue_; }
-  // The present engine's session; null while there is none.
+  // The current engine's session; null while there is none.
   std::shared_ptr<EngineSession> session() const;
-  // Whether work that could run on any device may come here: there is an engine, and no park was
+  // Whether work that can run on any device may be sent here: there is an engine, and no park was
   // requested.
   bool open_to_all() const;
-  // Whether it has ever had an engine, so that what operators are compiled for is known.
+  // Whether it has ever had an engine, so that the compile target of operators is known.
   bool started() const { return started_; }
   Snapshot snapshot() const;
-  // The spare engine, for who validates a version; null: the device keeps none.
+  // The spare engine, which the validation of a version may take; null: the device keeps none.
   const std::shared_ptr<SpareEngine>& spare() const { return spare_; }
 
-  // Durations of parks (marker to kernel gone) and resumes.
+  // Durations of parks (from the marker until the kernel has returned) and resumes.
   const DurationHistogram& park_duration() const { return park_duration_; }
   const DurationHistogram& resume_duration() const { return resume_duration_; }
-  // Pauses of changes of generation: from the moment that nothing is submitted any more
-  // to the moment that tasks are again.
+  // Pauses of changes of generation: from the hold of submission until tasks are submitted again.
   const DurationHistogram& generation_pause() const { return generation_pause_; }
 
  protected:
@@ -119,7 +117,7 @@ class Device {
 
  protected:
   const std::shared_ptr<SpareEngine> spare_;
-  DeviceQueue queue_;  // Last: its batches may use the rest until it is destroyed.
+  DeviceQueue queue_;  // Last member: its batches may use the others until it is destroyed.
 };
 
 }  // namespace resident

@@ -1,9 +1,10 @@
-// DeviceControl: a Device (device.h) with what starts, parks, changes and ends it. There are three:
-// SupervisedDevice (Create), FailedDevice (one that did not start) and, in tests, FakeDevice.
+// DeviceControl: a Device (device.h) with the operations that park, change and end it. There are
+// three implementations: SupervisedDevice (Create), FailedDevice (its engine did not start) and, in
+// tests, FakeDevice.
 //
-// The supervisor starts the engine, watches it, and replaces it when it dies, faults, stops its
-// heartbeat or runs a task past the limit. A spare engine, prepared beforehand, takes the place of
-// one that ends (spare_engine.h).
+// The supervisor starts the engine, watches it, and replaces it when it exits, faults, stops its
+// heartbeat or runs a task past the limit. A spare engine, prepared in advance, replaces one that
+// ends (spare_engine.h).
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_DEVICE_CONTROL_H_
@@ -29,100 +30,98 @@ namespace resident {
 
 // How an engine was lost.
 struct DeviceFault {
-  // As in Device::Snapshot::restarts_by_cause.
+  // See Device::Snapshot::restarts_by_cause.
   std::string kind;
-  std::string cause;  // For people.
-  // Operator slots that may be to blame, each once. Empty: no task is.
+  std::string cause;  // Message.
+  // Operator slots that may have caused it, each once. Empty: it was not caused by a task.
   std::vector<uint32_t> suspects;
-  // What workers were running of the suspects' tasks (runtime/device/arguments_text.h).
+  // Tasks of the suspects that workers were running.
   std::vector<RunningTask> running;
 };
 
 struct DeviceOptions {
   uint32_t index = 0;
   bool cuda = false;
-  // engine.generation: what the first engine starts with.
+  // engine.generation: the generation of the first engine.
   EngineOptions engine;
   DeviceLimits limits;
   DeviceQueue::Options queue;
-  // --park_after: idle time after which the kernel leaves the device. 0: never.
+  // --park_after: idle time after which the kernel is parked. 0: never.
   std::chrono::milliseconds park_after{10'000};
-  // --task_time_limit: a task that runs longer ends its engine. 0: no limit.
+  // --task_time_limit: if a task runs longer, its engine is terminated. 0: no limit.
   std::chrono::milliseconds task_time_limit{10'000};
-  // The same for the operator in a slot; 0: task_time_limit. Called from the
+  // Returns the limit for the operator in a slot; 0: task_time_limit. Called from the
   // supervisor's thread. Default: task_time_limit for all.
   std::function<std::chrono::milliseconds(uint32_t)> slot_time_limit;
-  // The engine's heartbeat may be this late. It comes ten times as often, at most
+  // How late the engine's heartbeat may be. The engine beats ten times as often, but at most
   // every 50 ms.
   std::chrono::milliseconds heartbeat_limit{5'000};
-  // --spare_engine: keep a prepared engine beside the one that serves (spare_engine.h).
+  // --spare_engine: keep a prepared engine next to the one that serves (spare_engine.h).
   bool spare_engine = true;
   // Program to run as `PROGRAM engine ...`; default: this one (/proc/self/exe).
   std::string engine_program;
-  // What to call the operator in a slot, in messages; default: "operator slot N".
+  // Returns the name of the operator in a slot for messages; default: "operator slot N".
   std::function<std::string(uint32_t)> slot_name;
 };
 
 class DeviceControl : public Device {
  public:
-  // Starts an engine for the device and waits until it serves. Errors: as
-  // Engine::Start; a device that cannot start once is not supervised.
+  // Starts an engine for the device and waits until it serves. Errors: those of
+  // Engine::Start. If the first start fails, the device is not supervised.
   static absl::StatusOr<std::unique_ptr<DeviceControl>> Create(const DeviceOptions& options);
   virtual ~DeviceControl() = default;
 
-  // Who waits for a park or a resume. It takes effect whether or not somebody waits.
+  // A waiter for a park or a resume, which takes effect with or without waiters.
   struct Waiter {
-    // Called once, from any thread; it must not block. Those that the device cannot answer now
-    // are answered when its state changes.
+    // Called once with the result, from any thread; it must not block. If there is no result yet,
+    // it is called when the device's state changes.
     std::function<void(const absl::Status&)> settled;
-    // Whether nobody waits any more; it is then answered CANCELLED at the next occasion. May be
-    // null.
+    // Returns whether the waiter has gone; `settled` is called with CANCELLED when waiters
+    // are next checked. May be null.
     std::function<bool()> gone;
   };
-  // Takes the kernel off the device until a resume (Admin.Park); settled once it has left.
-  // Tasks queue meanwhile. An engine that ends while parked is replaced, and parked.
-  // UNAVAILABLE: unhealthy, or shutting down. ABORTED: a resume came meanwhile.
+  // Parks the kernel until a resume (Admin.Park); settled when the kernel has returned.
+  // Tasks queue meanwhile. An engine that ends while parked is replaced, and the new one is parked.
+  // UNAVAILABLE: unhealthy, or shutting down. ABORTED: a resume was requested meanwhile.
   virtual void StartPark(Waiter waiter) = 0;
-  // Puts it back; settled once it is. A device that is unhealthy gets a new engine
-  // and a clean slate. UNAVAILABLE: it is unhealthy again, or shutting down. ABORTED: a park came
-  // meanwhile.
+  // Resumes the kernel; settled when it runs. A device that is unhealthy gets a new engine, and
+  // its failures are forgotten. UNAVAILABLE: it is unhealthy again, or shutting down. ABORTED: a
+  // park was requested meanwhile.
   virtual void StartResume(Waiter waiter) = 0;
-  // The same; wait for the outcome.
+  // The same, but they wait for the result.
   absl::Status Park() { return Await(&DeviceControl::StartPark); }
   absl::Status Resume() { return Await(&DeviceControl::StartResume); }
 
-  // Makes this generation the device's: waits for a moment with no task running, parks,
-  // loads, launches. Tasks queue meanwhile; none is lost. A device that is parked takes
-  // it in and stays parked. Later engines start with it too.
+  // Changes the device to this generation: waits for a moment with no task running, parks,
+  // loads, launches. Tasks queue meanwhile; none is lost. A device that is parked loads the
+  // generation and stays parked. Later engines start with it too.
   //
-  // A task that runs long makes this wait, never the traffic: submission is held back
-  // for a moment only if what runs has begun just now, and goes on if that does not
-  // drain (docs/architecture.md). Errors, after which the former generation serves:
-  // DEADLINE_EXCEEDED (tasks ran all through `park_deadline`), INVALID_ARGUMENT (it
-  // cannot be loaded: as Engine::Preload), UNAVAILABLE (there is no engine, or it ended
-  // meanwhile: its replacement starts with the former generation), FAILED_PRECONDITION
-  // (its number is not above the present one). One call at a time is served, the others
-  // wait.
+  // A task that runs long delays this call, but not other tasks: submission is held only if the
+  // running tasks have begun recently, and continues if they do not end
+  // (docs/architecture.md). Errors, after which the previous generation serves:
+  // DEADLINE_EXCEEDED (tasks were running during all of `park_deadline`), INVALID_ARGUMENT (it
+  // cannot be loaded; see Engine::Preload), UNAVAILABLE (there is no engine, or it ended
+  // meanwhile; its replacement starts with the previous generation), FAILED_PRECONDITION
+  // (its number is not above the current one). One call is served at a time; the others wait.
   virtual absl::Status LoadGeneration(std::shared_ptr<const Generation> generation,
                                       std::chrono::milliseconds park_deadline) = 0;
-  // What the next engine starts with, without a change of the present one.
+  // Sets the generation of the next engine; the current engine is not changed.
   virtual void SetGeneration(std::shared_ptr<const Generation> generation) = 0;
 
-  // Ends the engine. Batches that are queued or in flight end UNAVAILABLE, and no callback is
+  // Ends the engine. Batches that are queued or in flight fail with UNAVAILABLE. No callback is
   // called afterwards.
   virtual void Shutdown() = 0;
 
   using RestoreCallback = std::function<void(const std::shared_ptr<EngineSession>&)>;
   using FaultCallback = std::function<std::shared_ptr<const Generation>(const DeviceFault&)>;
   using StateCallback = std::function<void(State)>;
-  // Called with each new engine's session after a restart, before session() gives it
-  // out: puts durable buffers back. On a thread of its own; it may enqueue batches of
-  // its own client and wait for them, and must return once those end.
+  // Called with each new engine's session after a restart, before session() returns it, to restore
+  // durable buffers. It runs on its own thread; it may enqueue batches of its own client and wait
+  // for them, and must return when those end.
   void OnRestart(RestoreCallback restore);
   // Called when an engine was lost (also one that did not start), before its replacement
-  // starts and before the tasks that it cost have their outcome, from the supervisor's
-  // thread: it must not wait for tasks. Returns the generation that the replacement starts
-  // with; null: the present one.
+  // starts and before its tasks get their results. It is called on the supervisor's thread and
+  // must not wait for tasks. Returns the generation of the replacement; null: the current one.
   void OnFault(FaultCallback fault);
   // Called on every change of state, from the supervisor's thread.
   void OnStateChange(StateCallback changed);

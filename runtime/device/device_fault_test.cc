@@ -1,5 +1,5 @@
-// A device whose engine dies, faults, hangs or falls silent: what becomes of the tasks,
-// and of the next ones.
+// A device whose engine is killed, faults, hangs or stops its heartbeat: the results of its tasks
+// and of later ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -28,8 +28,8 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using State = Device::State;
 
-// Counts tasks until the device stops taking them. Each ran exactly once if it is OK,
-// and at most once if it is not.
+// Submits counting tasks until the device refuses one. Each ran exactly once if it is OK, and at
+// most once if it is not.
 uint64_t CountUntilRefused(DeviceHarness& harness) {
   uint64_t ok = 0;
   while (true) {
@@ -112,13 +112,13 @@ TEST(DeviceFaultTest, FaultingOperatorIsNamedAndOthersAreNotBlamed) {
   DeviceHarness harness(options);
   const pid_t pid = harness.engine_pid();
   const Floats out = harness.MakeFloats(1);
-  // Behind the park marker's gate, so that both are in one engine's queue for sure.
+  // Submitted while the device is parked, so that both are in one engine's queue.
   ASSERT_TRUE(harness.device().Park().ok());
   const Submission faults = harness.Submit(
       harness.MakeBatch({DeviceHarness::Task("test.bad_store", 1, {out.address()})}));
   const Floats counters = harness.MakeFloats(4000);
   const Submission others = harness.Submit(harness.CountTasks(counters));
-  harness.device().Resume().IgnoreError();  // The engine may end before it answers.
+  harness.device().Resume().IgnoreError();  // The engine may end before it responds.
 
   ASSERT_TRUE(faults.Await());
   ASSERT_TRUE(others.Await());
@@ -132,7 +132,7 @@ TEST(DeviceFaultTest, FaultingOperatorIsNamedAndOthersAreNotBlamed) {
     const TaskStatus status = others.batch->status[i];
     if (status == TaskStatus::kOk) {
       EXPECT_EQ(counters.host()[i], 1.0f);
-    } else if (TestOnCuda()) {  // A GPU does not say which of the running blocks it was.
+    } else if (TestOnCuda()) {  // A GPU does not report which of the running blocks it was.
       EXPECT_THAT(status, AnyOf(TaskStatus::kUnavailable, TaskStatus::kAborted));
     } else {
       EXPECT_EQ(status, TaskStatus::kUnavailable);
@@ -143,7 +143,7 @@ TEST(DeviceFaultTest, FaultingOperatorIsNamedAndOthersAreNotBlamed) {
   ExpectServes(harness);
 }
 
-TEST(DeviceFaultTest, OperatorThatNeverReturnsIsEnded) {
+TEST(DeviceFaultTest, OperatorThatNeverReturnsIsTerminated) {
   DeviceOptions options = DeviceHarness::Options();
   options.task_time_limit = milliseconds(300);
   DeviceHarness harness(options);
@@ -168,7 +168,7 @@ TEST(DeviceFaultTest, ParkBehindAnOperatorThatNeverReturns) {
   const Submission hangs = harness.Submit(
       harness.MakeBatch({DeviceHarness::Task("test.never_returns", 1, {out.address()})}));
   ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
-  // The engine is replaced, and the new one is parked as asked.
+  // The engine is replaced, and the new one is parked.
   EXPECT_TRUE(harness.device().Park().ok());
   EXPECT_EQ(harness.device().snapshot().state, State::kParked);
   ASSERT_TRUE(hangs.Await());
@@ -177,7 +177,7 @@ TEST(DeviceFaultTest, ParkBehindAnOperatorThatNeverReturns) {
   ExpectServes(harness);
 }
 
-TEST(DeviceFaultTest, TaskWithinTheLimitIsLeftAlone) {
+TEST(DeviceFaultTest, TaskWithinTheLimitIsNotTerminated) {
   DeviceOptions options = DeviceHarness::Options();
   options.task_time_limit = milliseconds(2000);
   DeviceHarness harness(options);
@@ -186,7 +186,7 @@ TEST(DeviceFaultTest, TaskWithinTheLimitIsLeftAlone) {
   EXPECT_TRUE(harness.device().snapshot().restarts_by_cause.empty());
 }
 
-TEST(DeviceFaultTest, SilentEngineIsReplaced) {
+TEST(DeviceFaultTest, EngineWithoutHeartbeatIsReplaced) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);
   DeviceHarness harness(options);
@@ -199,8 +199,8 @@ TEST(DeviceFaultTest, SilentEngineIsReplaced) {
   ExpectServes(harness);
 }
 
-// Calls to an engine that has stopped are not answered; nothing of what is asked of it may keep the
-// supervisor from noticing that. Here it is to unmap many objects.
+// A stopped engine does not answer calls; no call may keep the supervisor from noticing that. Here
+// the calls unmap many objects.
 TEST(DeviceFaultTest, StoppedEngineIsNoticedDespiteReleasedMappings) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);
@@ -227,7 +227,7 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedDespiteReleasedMappings) {
   close(object);
 }
 
-// The same for a park that waits for the engine's answer.
+// The same for a park that waits for the engine's response.
 TEST(DeviceFaultTest, StoppedEngineIsNoticedWhileItIsParked) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);
@@ -237,14 +237,14 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedWhileItIsParked) {
   const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
   ASSERT_TRUE(Eventually([&] { return harness.device().snapshot().queue.in_flight == 1; }));
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  EXPECT_TRUE(harness.device().Park().ok());  // The next engine is.
+  EXPECT_TRUE(harness.device().Park().ok());  // The next engine is parked.
   ASSERT_TRUE(running.Await());
   EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
   ASSERT_TRUE(harness.device().Resume().ok());
   ExpectServes(harness);
 }
 
-// Whoever waits for a park is a waiter, however many there are, and one that has gone is dropped.
+// Any number of waiters may wait for a park; those that have gone are dropped.
 TEST(DeviceFaultTest, WaitersOfAParkThatCannotBeginAreAnsweredOrDropped) {
   DeviceOptions options = DeviceHarness::Options();
   options.task_time_limit = milliseconds(2'000);  // The resume may wait for the task.
@@ -303,13 +303,13 @@ TEST(DeviceFaultTest, FiveFailuresWithinAMinuteAreTooMany) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("signal 9"));
   EXPECT_EQ(harness.device().Park().code(), absl::StatusCode::kUnavailable);
 
-  // An operator who has removed the cause says so.
+  // An administrator resumes the device after removing the cause.
   ASSERT_TRUE(harness.device().Resume().ok());
   EXPECT_EQ(harness.device().snapshot().state, State::kResident);
   ExpectServes(harness);
 }
 
-TEST(DeviceFaultTest, KilledWhileParkedComesBackParked) {
+TEST(DeviceFaultTest, EngineKilledWhileParkedIsReplacedParked) {
   DeviceHarness harness;
   ASSERT_TRUE(harness.device().Park().ok());
   const pid_t pid = harness.engine_pid();
@@ -323,7 +323,7 @@ TEST(DeviceFaultTest, KilledWhileParkedComesBackParked) {
   ExpectServes(harness);
 }
 
-TEST(DeviceFaultTest, KilledWhileIdleParkedServesTheNextTask) {
+TEST(DeviceFaultTest, EngineKilledWhileIdleParkedIsReplacedAndServesTheNextTask) {
   DeviceOptions options = DeviceHarness::Options();
   options.park_after = milliseconds(50);
   DeviceHarness harness(options);
@@ -341,7 +341,7 @@ TEST(DeviceFaultTest, DurableContentsAreRestoredBeforeClientsAreServed) {
   DeviceHarness harness;
   std::atomic<int> restored{0};
   std::atomic<bool> gate{false};
-  std::shared_ptr<const DeviceMemory> durable;  // The restorer's, then the test's.
+  std::shared_ptr<const DeviceMemory> durable;  // Set by the restore callback.
   harness.device().queue().AddClient(99);
   harness.device().OnRestart([&](const std::shared_ptr<EngineSession>& session) {
     EXPECT_EQ(harness.device().session(), nullptr);
@@ -384,7 +384,7 @@ TEST(DeviceFaultTest, EngineThatEndsDuringRestoreIsReplacedAndRestoredAgain) {
   harness.device().queue().AddClient(99);
   harness.device().OnRestart([&](const std::shared_ptr<EngineSession>& session) {
     if (++restores > 1) return;
-    // A batch that ends only because its engine does.
+    // A batch that ends only because its engine ends.
     auto staging = session->AllocateStaging(64);
     ASSERT_TRUE(staging.ok());
     auto batch = std::make_shared<Batch>();
@@ -407,7 +407,7 @@ TEST(DeviceFaultTest, EngineThatEndsDuringRestoreIsReplacedAndRestoredAgain) {
   ExpectServes(harness);
 }
 
-TEST(DeviceFaultTest, SessionOfAnEndedEngineIsHarmless) {
+TEST(DeviceFaultTest, SessionOfAnEndedEngineCanStillBeUsed) {
   DeviceHarness harness;
   const auto session = harness.device().session();
   const pid_t pid = harness.engine_pid();
@@ -419,14 +419,14 @@ TEST(DeviceFaultTest, SessionOfAnEndedEngineIsHarmless) {
   (*staging)->host[4095] = 1;
   EXPECT_TRUE(session->AllocateMemory(4096).ok());
   EXPECT_EQ(session->MapShared(STDIN_FILENO, 1).ok(), false);
-  // A batch that was made for it is refused.
+  // A batch that was made for the ended engine is refused.
   auto batch = harness.MakeBatch({DeviceHarness::Task("test.count", 1, {(*staging)->address})});
   batch->epoch = session->epoch();
   EXPECT_EQ(harness.device().queue().Enqueue(DeviceHarness::kClient, batch).code(),
             absl::StatusCode::kUnavailable);
 }
 
-TEST(DeviceFaultTest, AnotherRingLayoutIsRefused) {
+TEST(DeviceFaultTest, DifferentRingLayoutIsRefused) {
   auto engine = EngineProcess::Launch(DeviceHarness::Options());
   ASSERT_TRUE(engine.ok()) << engine.status();
   (*engine)->region()->control()->layout_hash ^= 1;
@@ -441,7 +441,7 @@ TEST(DeviceFaultTest, ShutdownDuringARestart) {
   for (int i = 0; i < 5; ++i) {
     DeviceHarness harness;
     kill(harness.engine_pid(), SIGKILL);
-    // At whatever point the supervisor is by now.
+    // The supervisor may be at any point of the restart.
     std::this_thread::sleep_for(milliseconds(5 * i));
     harness.device().Shutdown();
     EXPECT_EQ(harness.device().session(), nullptr);

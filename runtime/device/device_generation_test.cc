@@ -1,5 +1,5 @@
 // Changes of generation of a device with a real engine: no task is lost or run twice, and
-// each answer is of the version that stood in its slot when it was submitted.
+// each result is from the version that was in its slot when the task was submitted.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class DeviceGenerationTest : public ::testing::Test {
                            milliseconds park_deadline = kParkDeadline) {
     return device.LoadGeneration(Next(device, versions), park_deadline);
   }
-  // What the operator in `slot` answers; -1: it ended otherwise than OK.
+  // Returns the result of the operator in `slot`; -1: the task failed.
   static float Ask(DeviceHarness& harness, uint16_t slot) {
     const Floats out = harness.MakeFloats(1);
     TaskDescriptor task{};
@@ -68,7 +68,7 @@ class DeviceGenerationTest : public ::testing::Test {
   }
 };
 
-TEST_F(DeviceGenerationTest, OperatorsComeChangeAndGo) {
+TEST_F(DeviceGenerationTest, OperatorsAreAddedReplacedAndRemoved) {
   DeviceHarness harness;
   EXPECT_EQ(Ask(harness, kSlot), -1.0f);  // An empty slot.
   ASSERT_TRUE(Load(harness.device(), {{kSlot, 1}}).ok());
@@ -87,12 +87,13 @@ TEST_F(DeviceGenerationTest, OperatorsComeChangeAndGo) {
   EXPECT_EQ(snapshot.failed_generation_changes, 0u);
   EXPECT_EQ(Observations(harness.device().generation_pause()), 3u);
   EXPECT_EQ(snapshot.state, State::kResident);
-  EXPECT_EQ(snapshot.parks, 0u);  // Of idleness and of orders alone.
+  EXPECT_EQ(snapshot.parks, 0u);  // It counts idle and requested parks only.
 }
 
-// Many clients' worth of tasks while slots change hands. A task that was in flight runs on
-// what stood in its slot, since a generation is only changed when nothing is in flight.
-TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
+// Tasks of many clients while the versions in slots change. Each task runs on the version that was
+// in its slot when it was submitted, because a generation is changed only when nothing is in
+// flight.
+TEST_F(DeviceGenerationTest, UnderLoadNoTaskIsLostRunTwiceOrRunOnAnotherVersion) {
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 0}, {kSlot + 1, 1}}).ok());
@@ -126,7 +127,7 @@ TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
         ASSERT_EQ(done.load(), 1);
         ASSERT_EQ(batch->failed, 0u) << batch->cause;
         for (uint32_t i = 0; i < 2 * kTasks; ++i) {
-          // Slot kSlot holds an even version at all times, the next an odd one.
+          // Slot kSlot always contains an even version, the next slot an odd one.
           const float answer = out.host()[i];
           const uint32_t k = static_cast<uint32_t>(answer) % 10;
           ASSERT_TRUE(answer != 0 && k % 2 == i % 2) << i << ": " << answer;
@@ -142,14 +143,14 @@ TEST_F(DeviceGenerationTest, UnderLoadNothingIsLostDoubledOrMistaken) {
     ASSERT_TRUE(Load(device, {{kSlot, even}, {kSlot + 1, odd}}).ok()) << change;
     EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(even));
     EXPECT_EQ(Ask(harness, kSlot + 1), VersionAnswer(odd));
-    ASSERT_TRUE(Eventually([&] { return batches.load() > seen; }));  // The load goes on.
+    ASSERT_TRUE(Eventually([&] { return batches.load() > seen; }));  // The load continues.
   }
   stop = true;
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(device.snapshot().restarts_by_cause.size(), 0u);
 }
 
-TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
+TEST_F(DeviceGenerationTest, AfterAFailedLoadThePreviousGenerationServes) {
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
@@ -184,9 +185,9 @@ TEST_F(DeviceGenerationTest, WhatCannotBeLoadedLeavesTheFormerOneServing) {
   EXPECT_EQ(device.snapshot().failed_generation_changes, 3u);
 }
 
-// A GPU's modules are loaded in the pause: what turns out there goes back to the former
-// generation.
-TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServing) {
+// A GPU's modules are loaded in the pause; after an error there, the previous generation is
+// launched again.
+TEST_F(DeviceGenerationTest, AfterAModuleOfAnotherArchitectureThePreviousGenerationServes) {
   if (!TestOnCuda()) GTEST_SKIP() << "the CPU engine loads while it preloads";
   DeviceHarness harness;
   DeviceControl& device = harness.device();
@@ -203,8 +204,8 @@ TEST_F(DeviceGenerationTest, ModuleOfAnotherArchitectureLeavesTheFormerOneServin
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(3));
 }
 
-// The change gives up; the traffic beside the long task has not been stopped by it.
-TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
+// The change fails at its deadline; it has not stopped the tasks that run beside the long one.
+TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndDoesNotStopOtherTasks) {
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   const Floats out = harness.MakeFloats(1);
@@ -218,14 +219,14 @@ TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndNotTheTraffic) {
   EXPECT_EQ(batch->failed, 0u);
   EXPECT_EQ(spinning.done->load(), 0) << "the machine is too slow for this test";
 
-  // One that may wait longer gets there once the task is done.
+  // A change that may wait longer succeeds when the task is done.
   EXPECT_TRUE(Load(device, {{kSlot, 1}}).ok());
   EXPECT_EQ(spinning.done->load(), 1);
   EXPECT_EQ(spinning.batch->failed, 0u);
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
 }
 
-TEST_F(DeviceGenerationTest, ParkedDeviceTakesItInPlace) {
+TEST_F(DeviceGenerationTest, ParkedDeviceLoadsItAndStaysParked) {
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   ASSERT_TRUE(device.Park().ok());
@@ -235,7 +236,7 @@ TEST_F(DeviceGenerationTest, ParkedDeviceTakesItInPlace) {
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(5));
 }
 
-TEST_F(DeviceGenerationTest, IdleDeviceTakesItInPlaceAndWorkWakesIt) {
+TEST_F(DeviceGenerationTest, IdleParkedDeviceLoadsItAndIsResumedByWork) {
   DeviceOptions options = DeviceHarness::Options();
   options.park_after = milliseconds(1);
   DeviceHarness harness(options);
@@ -247,7 +248,7 @@ TEST_F(DeviceGenerationTest, IdleDeviceTakesItInPlaceAndWorkWakesIt) {
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(7));
 }
 
-TEST_F(DeviceGenerationTest, EngineThatIsReplacedStartsWithThePresentGeneration) {
+TEST_F(DeviceGenerationTest, ReplacementOfAnEngineStartsWithTheCurrentGeneration) {
   DeviceHarness harness;
   ASSERT_TRUE(Load(harness.device(), {{kSlot, 3}}).ok());
   const pid_t first = harness.engine_pid();
@@ -272,8 +273,8 @@ TEST_F(DeviceGenerationTest, DeviceStartsWithTheGenerationItIsGiven) {
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(8));
 }
 
-// How far a change has come, by what both sides write into the engine's shared region. That
-// stays as it was when the engine is killed.
+// Watches the progress of a change in the engine's shared region, which keeps its contents when the
+// engine is killed.
 class ChangeWatcher {
  public:
   explicit ChangeWatcher(pid_t engine) {
@@ -285,14 +286,14 @@ class ChangeWatcher {
     resume_sequence_ = resume_sequence();
   }
   bool Ready() const { return signals().armed(kChange); }
-  // Submission is held back: the marker is in the ring, or about to be.
+  // Submission is held: the marker is in the ring, or will be published next.
   bool Parking() const { return signals().held(kChange); }
-  // The kernel has left, and what follows is loading and launching.
+  // The kernel has returned; loading and launching follow.
   bool Parked() const { return resume_sequence() != resume_sequence_; }
   bool Ended() const { return signals().ended(kChange); }
 
  private:
-  static constexpr uint64_t kChange = 2;  // The engine's first one put version 0 there.
+  static constexpr uint64_t kChange = 2;  // The engine's first change loaded version 0.
 
   SwitchSignals signals() const { return SwitchSignals(region_->control()); }
   uint64_t resume_sequence() const {
@@ -312,12 +313,12 @@ struct Moment {
 class KilledInAChangeTest : public DeviceGenerationTest,
                             public ::testing::WithParamInterface<Moment> {};
 
-// The call says what became of the change, and the device serves that. A kill that came only
-// after the change had ended is done again: each moment is met at least once.
+// The call returns whether the change was made, and the device serves the generation accordingly.
+// If a kill comes after the change has ended, the test repeats it, so that each moment is tested.
 TEST_P(KilledInAChangeTest, LeavesOneGenerationOrTheOther) {
   bool in_time = false;
   for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {
-    DeviceHarness harness;  // Its own: a device that loses five engines a minute is given up.
+    DeviceHarness harness;  // A new one, because a device gives up after five failures in a minute.
     DeviceControl& device = harness.device();
     ASSERT_TRUE(Load(device, {{kSlot, 0}}).ok());
     const pid_t pid = harness.engine_pid();
@@ -348,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, KilledInAChangeTest,
                                            Moment{"Parked", &ChangeWatcher::Parked}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneration) {
+TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheCallbackChoosesTheNextGeneration) {
   std::vector<DeviceFault> faults;  // Outlives the device, which calls back until its end.
   DeviceHarness harness;
   DeviceControl& device = harness.device();
@@ -362,7 +363,7 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneratio
   const pid_t first = harness.engine_pid();
   const auto batch =
       harness.Run(harness.MakeBatch({DeviceHarness::Task("test.bad_store", 1, {out.address()})}));
-  // The owner was asked before anybody had an answer.
+  // The callback was called before any task got its result.
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_EQ(batch->status[0], TaskStatus::kAborted);
   EXPECT_EQ(faults[0].kind, "fault");
@@ -376,7 +377,7 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheOwnerChoosesTheNextGeneratio
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(2));
 }
 
-// A change that gives up tells the engine so; one that has stopped does not hear it.
+// A change that gives up is withdrawn, but a stopped engine does not notice that.
 TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);
@@ -397,7 +398,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   stopper.join();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
   ASSERT_TRUE(running.Await());
-  // The engine's answer would have been waited for three times as long.
+  // Waiting for the engine's response would take three times as long.
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
   EXPECT_EQ(harness.device().snapshot().restarts_by_cause.count("heartbeat"), 1u);

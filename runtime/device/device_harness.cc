@@ -27,7 +27,7 @@ std::string EngineProgramForTest() {
   if (sources != nullptr && workspace != nullptr) {
     return std::string(sources) + "/" + workspace + "/runtime/device/engine_for_test";
   }
-  // Outside Bazel (tests/gpu/run): the daemon's own binary, or what stands beside.
+  // Outside Bazel (tests/gpu/run): the daemon's own binary, or a program next to this one.
   if (const char* residentd = std::getenv("RESIDENTD")) return residentd;
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "engine_for_test";
 }

@@ -1,7 +1,7 @@
 // For tests that run tasks on a real device, with a real engine process.
 //
-// The engine is chosen by the environment: RESIDENT_TEST_ENGINE=cpu (the default) or
-// cuda, on device 0. So the same tests run on a machine with a GPU.
+// The environment selects the engine: RESIDENT_TEST_ENGINE=cpu (the default) or
+// cuda, on device 0. So the same tests also run on a machine with a GPU.
 //
 //   DeviceHarness harness(DeviceHarness::Options());
 //   const Floats counters = harness.MakeFloats(100);
@@ -24,10 +24,10 @@
 
 namespace resident {
 
-// Whether RESIDENT_TEST_ENGINE asks for the CUDA engine.
+// Whether RESIDENT_TEST_ENGINE selects the CUDA engine.
 bool TestOnCuda();
 
-// The program with the engine role: that which stands beside the tests, or $RESIDENTD.
+// The program with the engine role: the one next to the tests, or $RESIDENTD.
 std::string EngineProgramForTest();
 
 // The first slot of a built-in or test operator, by its name ("add", "test.count").
@@ -42,7 +42,7 @@ struct Submission {
   bool Await() const;                      // False after a minute.
 };
 
-// Floats in staging memory, which the host sees.
+// Floats in staging memory, which the host can access.
 struct Floats {
   std::shared_ptr<const StagingMemory> memory;
   uint32_t count = 0;
@@ -55,17 +55,17 @@ class DeviceHarness {
   // Small memory, test operators, no idle parking.
   static DeviceOptions Options();
 
-  // Creates the device; the test fails if that does.
+  // Creates the device; if that fails, the test fails.
   explicit DeviceHarness(const DeviceOptions& options = Options());
   ~DeviceHarness();
 
   DeviceControl& device() { return *device_; }
   pid_t engine_pid() const { return static_cast<pid_t>(device_->snapshot().engine_pid); }
   bool AwaitState(Device::State state);
-  // Waits for an engine other than this one that serves.
+  // Waits until an engine other than this one serves.
   bool AwaitAnotherEngine(pid_t than);
 
-  // Floats in staging memory of the present session, all of this value.
+  // Floats in staging memory of the current session, all with this value.
   Floats MakeFloats(uint32_t count, float value = 0);
 
   // A task in compact form: vectors of length n, then scalars.
@@ -75,7 +75,7 @@ class DeviceHarness {
   std::shared_ptr<Batch> CountTasks(const Floats& counters);
   // One task that keeps a worker busy.
   std::shared_ptr<Batch> SpinTask(const Floats& out, std::chrono::nanoseconds time);
-  // A batch of these tasks for the present engine.
+  // A batch of these tasks for the current engine.
   std::shared_ptr<Batch> MakeBatch(std::vector<TaskDescriptor> tasks);
 
   // Enqueues; the test fails if the queue refuses.

@@ -1,4 +1,4 @@
-// A device with a real engine process: what works while nothing goes wrong.
+// A device with a real engine process, without faults.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(DeviceTest, StartsServesAndReportsItself) {
 }
 
 TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
-  { DeviceHarness first; }  // What is made once stays: gRPC's threads, the spawning one.
+  { DeviceHarness first; }  // Some threads are created once and stay: gRPC's, the spawning one.
   { DeviceHarness second; }
   const auto count = [] {
     return std::to_string(CountEntries("/proc/self/fd")) + " descriptors, " +
@@ -85,7 +85,7 @@ TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
   EXPECT_EQ(CountChildren(), 0u);
 }
 
-TEST(DeviceTest, RefusesWhatCannotStart) {
+TEST(DeviceTest, CreateFailsIfTheEngineCannotStart) {
   DeviceOptions options = DeviceHarness::Options();
   options.engine_program = "/nonexistent/residentd";
   EXPECT_EQ(DeviceControl::Create(options).status().code(), absl::StatusCode::kNotFound);
@@ -103,7 +103,7 @@ TEST(DeviceTest, RefusesWhatCannotStart) {
   EXPECT_THAT(std::string(ended.status().message()), HasSubstr("exited with status 1"));
 }
 
-TEST(DeviceTest, GpuThatIsNotThereSaysWhy) {
+TEST(DeviceTest, MissingGpuIsReportedWithTheReason) {
   DeviceOptions options = DeviceHarness::Options();
   options.cuda = true;
   options.engine.ordinal = 4096;  // No machine has as many.
@@ -112,7 +112,7 @@ TEST(DeviceTest, GpuThatIsNotThereSaysWhy) {
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("Fix: "));
 }
 
-TEST(DeviceTest, MemoryIsBoundedAndComesBack) {
+TEST(DeviceTest, MemoryIsBoundedAndCanBeReused) {
   DeviceHarness harness;
   const auto session = harness.device().session();
   std::vector<std::shared_ptr<const DeviceMemory>> held;
@@ -132,7 +132,7 @@ TEST(DeviceTest, MemoryIsBoundedAndComesBack) {
   EXPECT_EQ(session->memory_used_bytes(), 0u);
 }
 
-TEST(DeviceTest, StagingMemoryIsBoundedAndComesBack) {
+TEST(DeviceTest, StagingMemoryIsBoundedAndCanBeReused) {
   DeviceHarness harness;
   const auto session = harness.device().session();
   auto all = session->AllocateStaging(8 << 20);
@@ -219,7 +219,7 @@ TEST(DeviceTest, ParkedDeviceKeepsWorkUntilItIsResumed) {
   DeviceHarness harness(options);
   ASSERT_TRUE(harness.device().Park().ok());
   EXPECT_EQ(harness.device().snapshot().state, State::kParked);
-  EXPECT_TRUE(harness.device().Park().ok());  // Parked is parked.
+  EXPECT_TRUE(harness.device().Park().ok());  // It is parked already.
 
   const Floats counters = harness.MakeFloats(100);
   const Submission submission = harness.Submit(harness.CountTasks(counters));
@@ -282,7 +282,7 @@ TEST(DeviceTest, ParksUnderLoadNeitherLoseNorRepeatTasks) {
   EXPECT_TRUE(snapshot.restarts_by_cause.empty());
 }
 
-TEST(DeviceTest, ShutdownEndsWhatIsInFlight) {
+TEST(DeviceTest, ShutdownEndsTasksInFlight) {
   DeviceHarness harness;
   const Floats out = harness.MakeFloats(1);
   const Submission running = harness.Submit(harness.SpinTask(out, seconds(100)));
@@ -295,10 +295,10 @@ TEST(DeviceTest, ShutdownEndsWhatIsInFlight) {
   EXPECT_EQ(harness.device().session(), nullptr);
   EXPECT_EQ(harness.device().Park().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(harness.device().Resume().code(), absl::StatusCode::kUnavailable);
-  harness.device().Shutdown();  // Once more does nothing.
+  harness.device().Shutdown();  // A second call does nothing.
 }
 
-// Nanoseconds on a processor of all threads of a process so far.
+// Processor time of all threads of a process so far.
 uint64_t ProcessorTimeNs(pid_t pid) {
   uint64_t total = 0;
   for (const auto& task :

@@ -30,7 +30,8 @@ absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::Restore(
 absl::StatusOr<std::shared_ptr<DurableCopy>> DurableCopy::MakeCharged(
     std::shared_ptr<DurableMemory> memory, HostMemory::Charge charge, uint64_t bytes,
     uint64_t epoch) {
-  // The system's zeros: writing them here would take the memory, and the caller's time.
+  // calloc gets zero pages from the system: writing zeros here would use the memory at once, and
+  // take time.
   Bytes zeros(static_cast<uint8_t*>(calloc(bytes, 1)));
   if (zeros == nullptr) return errors::NoHostMemory(bytes);
   return std::shared_ptr<DurableCopy>(
@@ -95,7 +96,7 @@ absl::Status DurableWrite::Add(uint64_t offset, absl::Span<const uint8_t> data) 
 }
 
 absl::Status DurableWrite::Commit() {
-  std::vector<Piece> pieces;  // Destroyed without the locks.
+  std::vector<Piece> pieces;  // Destroyed after the locks are released.
   absl::MutexLock lock(&mu_);
   absl::MutexLock copy_lock(&copy_->mu_);
   if (copy_->epoch_ != epoch_) return errors::EngineReplacedDuringWrite(buffer_id_);

@@ -1,19 +1,19 @@
-// DurableCopy: the host's copy of a durable buffer: what its completed writes left, and zeros
-// where nothing was written. An engine's replacement and the state folder get these contents.
+// DurableCopy: the host's copy of a durable buffer: the contents of its completed writes, and zeros
+// where nothing was written. A replaced engine and the state folder get these contents.
 //
 // A write (an upload, a Persist) collects its pieces in a DurableWrite. Commit puts all of them
 // into the contents at once; a write that ends without it changes nothing.
 //
-// A copy mirrors one engine, known by its epoch: the one whose memory holds the buffer. A write
-// belongs to the engine that the buffer had when it began, and fails once the copy mirrors another
-// one: the new engine got the contents without it.
+// A copy mirrors one engine, identified by its epoch: the one whose memory contains the buffer. A
+// write belongs to the engine that the buffer had when the write began. It fails if the copy
+// mirrors another engine by then, because the new engine got the contents without it.
 //
 // Invariants:
-//   1. The contents are those of completed writes, whatever became of the others.
+//   1. The contents are those of completed writes only.
 //   2. Once Mirror(epoch) has returned true, no write of an earlier engine changes the contents.
-//   3. A Persist is committed only if no upload was under way at any time since it began: what it
-//      read of the device could otherwise hold a part of that upload.
-//   4. No lock is held while a device or a disk is waited for.
+//   3. A Persist is committed only if no upload ran at any time since it began: otherwise the data
+//      that it read from the device could contain a part of that upload.
+//   4. No thread holds a lock while it waits for a device or a disk.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -40,7 +40,7 @@ namespace resident {
 
 class DurableWrite;
 
-// What copies and the writes to them are charged to. The limits hold for each.
+// Accounts for the memory of copies and of writes to them. The limits apply to each separately.
 struct DurableMemory {
   DurableMemory(uint64_t client_limit_bytes, uint64_t limit_bytes)
       : copies(client_limit_bytes, limit_bytes), writes(client_limit_bytes, limit_bytes) {}
@@ -54,30 +54,30 @@ struct DurableUse {
 
 class DurableCopy : public std::enable_shared_from_this<DurableCopy> {
  public:
-  // All zeros, mirroring the engine with this epoch. Its memory is taken as it is written.
-  // RESOURCE_EXHAUSTED: over a limit of `memory`, or the system has no more.
+  // Makes a copy of zeros that mirrors the engine with this epoch. The system allocates its memory
+  // when it is written. RESOURCE_EXHAUSTED: over a limit of `memory`, or out of memory.
   static absl::StatusOr<std::shared_ptr<DurableCopy>> Make(std::shared_ptr<DurableMemory> memory,
                                                            std::shared_ptr<HostUsage> own,
                                                            uint64_t bytes, uint64_t epoch);
-  // A copy with these contents (empty: all zeros) that was accepted before the daemon was
-  // restarted: no limit refuses it. It mirrors no engine yet.
+  // Makes a copy with these contents (empty: all zeros). It was accepted before the daemon was
+  // restarted, so no limit applies. It mirrors no engine yet.
   static absl::StatusOr<std::shared_ptr<DurableCopy>> Restore(std::shared_ptr<DurableMemory> memory,
                                                               uint64_t bytes,
                                                               absl::Span<const uint8_t> contents);
 
   enum class Kind {
-    kUpload,   // Of a part of the buffer.
-    kPersist,  // Of what the whole buffer has on the device.
+    kUpload,   // Writes a part of the buffer.
+    kPersist,  // Writes the device's contents of the whole buffer.
   };
-  // `epoch`: of the engine that the buffer is on. `own`: what the pieces are charged to.
+  // `epoch`: that of the engine that has the buffer. `own`: the account for the pieces.
   // UNAVAILABLE: the copy mirrors another engine. ABORTED: a Persist during an upload.
   absl::StatusOr<std::unique_ptr<DurableWrite>> StartWrite(Kind kind, uint64_t buffer_id,
                                                            uint64_t epoch,
                                                            std::shared_ptr<HostUsage> own);
 
-  // From now on the copy mirrors this engine. False: it mirrors a newer one.
+  // Makes the copy mirror this engine from now on. Returns false if it mirrors a newer one.
   bool Mirror(uint64_t epoch);
-  // Copies a part of the contents. False: it mirrors another engine by now.
+  // Copies a part of the contents. Returns false if it mirrors another engine by now.
   bool Read(uint64_t epoch, uint64_t offset, absl::Span<uint8_t> to) const;
   std::vector<uint8_t> Contents() const;
 
@@ -109,17 +109,18 @@ class DurableCopy : public std::enable_shared_from_this<DurableCopy> {
   uint64_t started_uploads_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One write that has not ended. Destroyed without Commit, it changes nothing.
+// A write that has not ended. If it is destroyed without Commit, it changes nothing.
 class DurableWrite {
  public:
   ~DurableWrite();
 
-  // Takes a piece that is on the device. Any number of threads may add pieces at once.
-  // UNAVAILABLE: the copy mirrors another engine. RESOURCE_EXHAUSTED: over a limit, or the system
-  // has no more memory.
+  // Adds a piece that is already on the device. Any number of threads may add pieces concurrently.
+  // UNAVAILABLE: the copy mirrors another engine. RESOURCE_EXHAUSTED: over a limit, or out of
+  // memory.
   absl::Status Add(uint64_t offset, absl::Span<const uint8_t> data);
-  // Puts all pieces into the contents. Once, after every Add has returned. UNAVAILABLE: the copy
-  // mirrors another engine. ABORTED: an upload ran during this Persist. Nothing is changed then.
+  // Writes all pieces to the contents. Call it once, after every Add has returned. After an error
+  // nothing is changed. UNAVAILABLE: the copy mirrors another engine. ABORTED: an upload ran during
+  // this Persist.
   absl::Status Commit();
 
  private:
@@ -143,9 +144,9 @@ class DurableWrite {
   const DurableCopy::Kind kind_;
   const uint64_t buffer_id_;
   const uint64_t epoch_;
-  const uint64_t started_uploads_;  // Of the copy, when this began.
+  const uint64_t started_uploads_;  // The copy's counter when this write began.
   const std::shared_ptr<HostUsage> own_;
-  absl::Mutex mu_;  // Taken before the copy's.
+  absl::Mutex mu_;  // Acquired before the copy's mu_.
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
 };
 

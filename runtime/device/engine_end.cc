@@ -17,7 +17,7 @@ bool IsFaultSignal(int signal) {
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit) {
   const std::string words = engine.exit_reason();
   if (!words.empty()) return {"fault", absl::StrCat("the ", name, " ended: ", words), {}};
-  // Nobody else ends a process with these signals, or makes it exit.
+  // These signals come from the process itself, and only the process can exit with a status.
   const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;
   return {fault ? "fault" : "killed", absl::StrCat("the ", name, " ", exit.ToString()), {}};
 }

@@ -1,7 +1,7 @@
 // EngineEnd: why an engine exited or must be terminated.
 //
-//   if (const auto exit = engine.child().Wait(seconds(0))) return DescribeExit(engine, name,
-//   *exit);
+//   const auto exit = engine.child().Wait(seconds(0));
+//   if (exit) return DescribeExit(engine, name, *exit);
 #ifndef RESIDENT_RUNTIME_DEVICE_ENGINE_END_H_
 #define RESIDENT_RUNTIME_DEVICE_ENGINE_END_H_
 
@@ -16,25 +16,25 @@
 
 namespace resident {
 
-// A broken control plane: how long until the engine must be seen to have ended. One whose device
-// has faulted fails the call first and ends itself then.
+// How long an engine may take to end after its control connection has failed. If its device has
+// faulted, the engine first returns an error for the call and then exits.
 inline constexpr std::chrono::seconds kEndLimit{1};
 
 struct EngineEnd {
-  // As in Device::Snapshot::restarts_by_cause; empty: the device shuts down.
+  // See Device::Snapshot::restarts_by_cause; empty: the device shuts down.
   std::string kind;
-  // For people, and for the tasks that it cost.
+  // Message, also for its tasks that failed.
   std::string cause;
-  // Operator slots that are to blame.
+  // Operator slots that caused it.
   std::vector<uint32_t> suspects;
-  // It was killed and has no task in flight: nothing is left that it could write to, and nobody
-  // waits for the system to take it back.
+  // It was killed and has no task in flight: it cannot write to a task's memory, and the supervisor
+  // does not wait until the system has ended it.
   bool drained = false;
 };
 
 // `name`: "engine of device 0".
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit);
-// A call to the engine failed, and it has not ended: it has to.
+// For an engine that must be terminated because a call to it failed and it has not ended.
 EngineEnd DescribeFailedCall(const std::string& name, const char* call, const absl::Status& status);
 
 }  // namespace resident

@@ -1,4 +1,4 @@
-// The engine role by itself: the program that tests give as DeviceOptions.engine_program.
+// A program with the engine role only, which tests pass as DeviceOptions.engine_program.
 #include <cstdio>
 #include <cstring>
 

@@ -24,7 +24,7 @@
 namespace resident {
 namespace {
 
-// How long a process that broke its control plane off may take to be seen to end.
+// How long a process may take to end after it has closed its control connection.
 constexpr std::chrono::seconds kEndLimit{1};
 
 struct SocketPair {
@@ -36,13 +36,13 @@ absl::StatusOr<SocketPair> MakeSocketPair(int type) {
   int sockets[2];
   if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, sockets) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no sockets for an engine: ", strerror(errno),
+        absl::StrCat("cannot create sockets for an engine: ", strerror(errno),
                      ". Fix: raise the limit on open files of the service"));
   }
   return SocketPair{sockets[0], sockets[1]};
 }
 
-// Variables that the engine gets; a GPU's also those of the driver and of the loader that finds it.
+// Environment of the engine; for a GPU including the variables of the driver and of its loader.
 std::vector<std::string> EngineEnvironment(bool cuda) {
   std::vector<std::string> names = SanitizerVariables();
   names.push_back(kEngineSandboxVariable);
@@ -103,7 +103,7 @@ EngineProcess::~EngineProcess() { close(lifeline_); }
 
 absl::Status EngineProcess::Explain(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kUnavailable) return status;
-  // Either the engine's own answer, or the control plane broke because it ended.
+  // UNAVAILABLE is either the engine's own error, or it has ended and closed its connection.
   const std::optional<ChildExit> exit =
       child_->Wait(exit_reason().empty() ? std::chrono::milliseconds(100)
                                          : std::chrono::milliseconds(kEndLimit));
@@ -113,24 +113,24 @@ absl::Status EngineProcess::Explain(const absl::Status& status) {
                    exit_reason().empty() ? "" : absl::StrCat(": ", exit_reason())));
 }
 
-absl::Status EngineProcess::Prepare(std::chrono::milliseconds most) {
-  auto phases = client_->Prepare(cuda_, options_.ordinal, most);
+absl::Status EngineProcess::Prepare(std::chrono::milliseconds timeout) {
+  auto phases = client_->Prepare(cuda_, options_.ordinal, timeout);
   if (!phases.ok()) return Explain(phases.status());
   prepare_phases_ = *std::move(phases);
   return absl::OkStatus();
 }
 
 absl::StatusOr<EngineInfo> EngineProcess::Start(const EngineOptions& options,
-                                                std::chrono::milliseconds most) {
-  absl::StatusOr<EngineInfo> info = client_->Start(options, most);
+                                                std::chrono::milliseconds timeout) {
+  absl::StatusOr<EngineInfo> info = client_->Start(options, timeout);
   if (!info.ok()) return Explain(info.status());
   RETURN_IF_ERROR(CheckLayout(info->layout_hash));
   return info;
 }
 
-absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds most) {
-  RETURN_IF_ERROR(Prepare(most));
-  return Start(options_, most);
+absl::StatusOr<EngineInfo> EngineProcess::Start(std::chrono::milliseconds timeout) {
+  RETURN_IF_ERROR(Prepare(timeout));
+  return Start(options_, timeout);
 }
 
 uint64_t EngineProcess::heartbeat() const {
@@ -139,7 +139,7 @@ uint64_t EngineProcess::heartbeat() const {
 
 std::string EngineProcess::exit_reason() const {
   const char* words = region_->control()->exit_reason;
-  // An operator can write there too.
+  // The text is sanitized, because an operator can write there too.
   return ToPrintableLine(absl::string_view(words, strnlen(words, kExitReasonBytes)));
 }
 

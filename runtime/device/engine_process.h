@@ -1,12 +1,12 @@
-// EngineProcess: one engine process with what the front end shares with it: the
-// region, the control connection, the child itself. What the engine prints comes out of this
-// process's standard error, marked and limited (runtime/base/process/child_output.h).
+// EngineProcess: one engine process: the child, its shared region and its control connection. The
+// engine's output is written to this process's standard error, with a prefix and a limit
+// (runtime/base/process/child_output.h).
 //
-// The destructor kills and reaps the process. The region stays mapped as long as
-// anybody holds it.
+// The destructor kills and reaps the process. The region stays mapped while there are references
+// to it.
 //
-// Thread safety: all members may be called from any thread; Prepare and Start once, one after the
-// other.
+// Thread safety: all members may be called from any thread, but Prepare and Start only once, one
+// after the other.
 #ifndef RESIDENT_RUNTIME_DEVICE_ENGINE_PROCESS_H_
 #define RESIDENT_RUNTIME_DEVICE_ENGINE_PROCESS_H_
 
@@ -28,31 +28,31 @@ namespace resident {
 class EngineProcess {
  public:
   ~EngineProcess();
-  // Creates the region and the process. Errors: as SharedRegion::Create and
+  // Creates the region and the process. Errors: those of SharedRegion::Create and
   // ChildProcess::Spawn.
   static absl::StatusOr<std::unique_ptr<EngineProcess>> Launch(const DeviceOptions& options);
 
-  // Has the engine bring its device up. Errors: as Engine::Prepare; FAILED_PRECONDITION: its ring
-  // layout differs from this build's; UNAVAILABLE: the process ended (the message says how).
-  absl::Status Prepare(std::chrono::milliseconds most);
-  // Has it start, and checks what it reports. REQUIRES: prepared. Errors: as Engine::Start, and as
-  // Prepare.
-  absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds most);
-  // Both, as DeviceOptions::engine says.
-  absl::StatusOr<EngineInfo> Start(std::chrono::milliseconds most);
+  // Calls Engine::Prepare in the engine. Errors: those of Engine::Prepare; UNAVAILABLE: the process
+  // ended (the message says how).
+  absl::Status Prepare(std::chrono::milliseconds timeout);
+  // Calls Engine::Start in the engine. REQUIRES: prepared. Errors: those of Engine::Start and
+  // Prepare; FAILED_PRECONDITION: the engine's ring layout differs from this build's.
+  absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds timeout);
+  // Calls Prepare, then Start with DeviceOptions::engine.
+  absl::StatusOr<EngineInfo> Start(std::chrono::milliseconds timeout);
 
   ChildProcess& child() { return *child_; }
   const std::shared_ptr<EngineClient>& client() const { return client_; }
   const std::shared_ptr<SharedRegion>& region() const { return region_; }
-  // Becomes readable when the process ends, before the system has taken its device's context down:
-  // earlier than the child's pidfd, which tells that it is gone.
+  // Becomes readable when the process begins to end. The child's pidfd becomes readable later, when
+  // the system has destroyed the device's context.
   int lifeline() const { return lifeline_; }
-  // What Prepare took.
+  // Durations of the steps of Prepare.
   const std::vector<EnginePhase>& prepare_phases() const { return prepare_phases_; }
 
-  // The counter that rises while the process lives.
+  // A counter that the process increments while it runs.
   uint64_t heartbeat() const;
-  // What ended the engine, as it saw it itself; empty if it did not say.
+  // Why the engine ended, as it reported itself; empty if it did not.
   std::string exit_reason() const;
 
  private:
@@ -69,20 +69,20 @@ class EngineProcess {
     if (options_.memory_bytes == 0) options_.memory_bytes = options.limits.device_memory_mib << 20;
   }
 
-  // What a failed call of Prepare or Start comes from.
+  // Returns the status of a failed Prepare or Start, with the process's exit if it has ended.
   absl::Status Explain(const absl::Status& status);
 
   const bool cuda_;
   EngineOptions options_;
   const std::shared_ptr<SharedRegion> region_;
-  const std::unique_ptr<ChildOutput> output_;  // Ends after the child.
+  const std::unique_ptr<ChildOutput> output_;  // Destroyed after the child.
   const std::unique_ptr<ChildProcess> child_;
   const std::shared_ptr<EngineClient> client_;
   const int lifeline_;
   std::vector<EnginePhase> prepare_phases_;
 };
 
-// OK, or FAILED_PRECONDITION when an engine of that layout must not be used.
+// Returns FAILED_PRECONDITION if an engine with that layout must not be used.
 absl::Status CheckLayout(uint64_t engine_layout_hash);
 
 }  // namespace resident

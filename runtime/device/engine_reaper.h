@@ -1,8 +1,8 @@
-// EngineReaper: waits for engine processes that were killed and that nobody needs any more. The
-// system takes a GPU's context back in 60 to 700 ms.
+// EngineReaper: waits for killed engine processes that are not used any more. The system takes 60
+// to 700 ms to destroy a GPU's context.
 //
-// One thread for the whole program, which is never ended: what it waits for at the program's end
-// the system takes back.
+// It has one thread for the whole program, which never ends: when the program ends, the system
+// reaps the remaining processes.
 //
 // Thread safety: may be called from any thread.
 //
@@ -21,15 +21,15 @@ namespace resident {
 
 class EngineReaper {
  public:
-  // How it ended; nullopt: the system has not ended it within ChildProcess::kReapLimit.
+  // Receives how the engine ended; nullopt: it has not ended within ChildProcess::kReapLimit.
   using Reaped = std::function<void(const std::optional<ChildExit>&)>;
 
-  // Kills the engine, if it still runs, and destroys the object once it is gone. `reaped`, which
-  // may be null, is called then, from the reaper's thread: it must not block.
+  // Kills the engine, if it still runs, and destroys the object when it has ended. Then `reaped`,
+  // which may be null, is called on the reaper's thread; it must not block.
   static void Reap(std::unique_ptr<EngineProcess> process, Reaped reaped = nullptr);
 
-  // Starts the thread now, and not with the first Reap: a process that cannot have another thread
-  // is to find that out at its start.
+  // Starts the thread now instead of with the first Reap, so that a process that cannot have
+  // another thread fails at its start.
   static void Start();
 };
 

@@ -1,7 +1,7 @@
-// EngineSession: the life of one engine process, and the memory that batches take of it.
+// EngineSession: one engine process, from its start to its end, and its memory for batches.
 //
 // Each session has an epoch: addresses belong to a session and are invalid after it. The object
-// stays usable after its engine has ended; what it then hands out is only memory of this process.
+// stays usable after its engine has ended, but the memory is then usable by this process only.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_ENGINE_SESSION_H_
@@ -15,14 +15,14 @@
 
 namespace resident {
 
-// Memory that returns to its allocator with the last reference.
+// Memory that is freed with its last reference.
 struct DeviceMemory {
-  uint64_t address;     // As operators see it.
-  uint64_t size_bytes;  // As it was requested.
+  uint64_t address;     // Address for operators.
+  uint64_t size_bytes;  // The requested size.
 };
 struct StagingMemory {
-  uint8_t* host;     // As this process sees it.
-  uint64_t address;  // As operators see it.
+  uint8_t* host;     // Address in this process.
+  uint64_t address;  // Address for operators.
   uint64_t size_bytes;
 };
 
@@ -33,16 +33,16 @@ class EngineSession {
   virtual uint64_t epoch() const = 0;
   virtual const EngineInfo& info() const = 0;
 
-  // Device memory for a buffer, aligned to 256 bytes. RESOURCE_EXHAUSTED: how much was requested,
-  // is free, and is free in one piece.
+  // Allocates device memory for a buffer, aligned to 256 bytes. RESOURCE_EXHAUSTED: the message has
+  // the sizes that were requested, that are free, and that are free in one piece.
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) = 0;
   virtual uint64_t memory_used_bytes() const = 0;
 
-  // Staging memory for what a batch carries inline, aligned to 64 bytes. Its contents are not
-  // initialised. RESOURCE_EXHAUSTED as above.
+  // Allocates staging memory for a batch's inline data, aligned to 64 bytes and not initialized.
+  // RESOURCE_EXHAUSTED: see above.
   virtual absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) = 0;
 
-  // Maps a client's shared-memory object for operators, until the last reference is gone. The
+  // Maps a client's shared-memory object for operators, until the last reference is destroyed. The
   // caller keeps `fd`. UNAVAILABLE: the engine has ended.
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) = 0;
 };

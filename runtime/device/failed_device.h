@@ -1,10 +1,10 @@
-// FailedDevice: a device whose engine did not start when the daemon did, beside others that
-// serve. It is unhealthy, says why, and takes nothing.
+// FailedDevice: a device whose engine failed to start with the daemon, while other devices serve.
+// It is unhealthy, reports the reason, and accepts no tasks.
 //
-// It stays so until the daemon is started again: what operators must be compiled for is
-// known from a device's first engine, so none was installed for this one.
+// It stays unhealthy until the daemon is restarted: a device's first engine reports what operators
+// must be compiled for, so no operators were installed for this device.
 //
-// Thread safety: as DeviceControl.
+// Thread safety: see DeviceControl.
 #ifndef RESIDENT_RUNTIME_DEVICE_FAILED_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_FAILED_DEVICE_H_
 
@@ -26,7 +26,7 @@ class FailedDevice final : public DeviceControl {
     absl::MutexLock lock(&mu_);
     status_.state = State::kUnhealthy;
     status_.detail = absl::StrCat(name, " did not start with the daemon: ", why.message(),
-                                  "; the daemon goes on without it. Fix: remove the cause and "
+                                  "; the daemon continues without it. Fix: remove the cause and "
                                   "restart the daemon, or use another device");
     status_.info.kind = options.cuda ? "cuda" : "cpu";
     status_.info.name = name;

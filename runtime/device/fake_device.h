@@ -1,8 +1,8 @@
-// FakeDevice: a DeviceControl without an engine, for all tests of what happens beside one. Its
-// session (FakeSession) allocates on the heap, its queue runs nothing, its state and figures are
-// what a test sets, and loads of generations end as a test says.
+// FakeDevice: a DeviceControl without an engine, for tests of code that uses devices. Its
+// session (FakeSession) allocates on the heap, its queue runs nothing, and a test sets its state,
+// its figures and the results of loads of generations.
 //
-// Thread safety: as DeviceControl and EngineSession, but for status() and the histograms.
+// Thread safety: see DeviceControl and EngineSession, except status() and the histograms.
 //
 //   FakeDevice device(/*index=*/0);
 //   device.Then([](const Generation&) { return absl::UnavailableError("it ended"); });
@@ -79,7 +79,8 @@ class FakeSession : public EngineSession {
       pool.used->fetch_sub(bytes);
       return absl::ResourceExhaustedError("fake memory is full. Fix: none");
     }
-    // Not initialised, as real memory; exact, so that a sanitizer sees a step too far.
+    // Not initialized, like real memory, and of the exact size, so that a sanitizer detects an
+    // access beyond the end.
     return std::shared_ptr<uint8_t[]>(new uint8_t[bytes], [used = pool.used, bytes](uint8_t* data) {
       used->fetch_sub(bytes);
       delete[] data;
@@ -106,7 +107,7 @@ class FakeDevice : public DeviceControl {
     status_.info.generation = 1;
   }
 
-  // What snapshot() gives, and what the histograms count: set before others use the device.
+  // Contents of snapshot() and the histograms. Set them before other threads use the device.
   Snapshot& status() ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   DurationHistogram& generation_pauses() { return generation_pause_; }
   void set_session(std::shared_ptr<EngineSession> session) {
@@ -119,18 +120,18 @@ class FakeDevice : public DeviceControl {
     status_.engine_pid = state == State::kResident ? 1 : 0;
   }
 
-  // What the next loads do, in turn; then they succeed.
+  // Adds a result of a load. Each load takes the next one; without one it succeeds.
   void Then(Load load) {
     absl::MutexLock lock(&mu_);
     script_.push_back(std::move(load));
   }
-  // A new engine starts with this one; null: with what the device has.
+  // A new engine starts with this generation; null: with the device's.
   void Restart(const std::shared_ptr<const Generation>& generation) {
     absl::MutexLock lock(&mu_);
     if (generation != nullptr) next_ = generation;
     status_.info.generation = next_->number;
   }
-  // What an engine would start with now.
+  // Slots of the generation that a new engine would start with.
   std::vector<uint32_t> slots() const {
     absl::MutexLock lock(&mu_);
     return SlotsOf(next_);

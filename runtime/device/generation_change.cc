@@ -15,17 +15,17 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// How long the engine may take to stand ready; it does so within a call's time.
+// How long the engine may take to report that it is ready; usually the duration of one call.
 constexpr milliseconds kArmLimit{5'000};
-// A moment that is worth spinning for.
+// How long to spin for that before polling.
 constexpr milliseconds kArmSpin{2};
-// How long the kernel may take from the marker, with nothing in flight, to its return.
+// How long the kernel may take from the marker, with nothing in flight, until it runs again.
 constexpr milliseconds kKernelLimit{10'000};
-// How long the engine may take to answer when the change is over: it notices within milliseconds.
+// How long the engine may take to respond after the end of the change; usually milliseconds.
 constexpr milliseconds kAnswerLimit{5'000};
-// While the change waits: between looks at what runs.
+// Interval of checks of the running tasks while the change waits.
 constexpr milliseconds kLookEvery{1};
-// Spins between looks at the clock and the process.
+// Spins between checks of the clock and of the process.
 constexpr int kSpinsBetweenChecks = 256;
 
 }  // namespace
@@ -41,13 +41,14 @@ GenerationChange::GenerationChange(EngineProcess& engine, DeviceQueue& queue, ui
       next_step_(began_),
       next_hold_(began_),
       phase_began_(began_),
-      // The engine is told when to give up; the limit is for a front end that is gone.
+      // The front end withdraws a change that takes too long; this limit is for the case that the
+      // front end has ended.
       call_(engine.client()->StartSwitch(change, /*launch=*/true,
                                          park_deadline + kArmLimit + kKernelLimit, nullptr)) {}
 
 GenerationChange::~GenerationChange() {
   if (phase_ == Phase::kHolding) EndHold();
-  // A marker that was published cannot be taken back.
+  // A published marker cannot be withdrawn.
   if (phase_ == Phase::kWaiting || phase_ == Phase::kHolding) signals_.Withdraw(change_);
 }
 
@@ -108,7 +109,7 @@ GenerationChange::Progress GenerationChange::StepWaiting() {
   }
   const Clock::time_point now = Clock::now();
   if (call_->answered()) {
-    // Nothing was parked: the engine refuses, or has ended, which is seen elsewhere.
+    // Nothing was parked: the engine has refused, or has ended, which the supervisor detects.
     return End(Progress::kDone, call_->answer().ok()
                                     ? absl::InternalError("the engine ended the change by itself")
                                     : call_->answer().status());
@@ -116,17 +117,17 @@ GenerationChange::Progress GenerationChange::StepWaiting() {
   next_step_ = now + kLookEvery;
   if (!signals_.armed(change_)) {
     if (now - began_ < kArmLimit) return Progress::kWaiting;
-    return Withdraw(absl::UnavailableError(
-        absl::StrCat("the engine did not stand ready for generation ", generation_, " within ",
-                     kArmLimit.count(), " ms. Fix: try again")));
+    return Withdraw(
+        absl::UnavailableError(absl::StrCat("the engine was not ready for generation ", generation_,
+                                            " within ", kArmLimit.count(), " ms. Fix: try again")));
   }
   hold_ = std::max<nanoseconds>(kShortestHold, nanoseconds(now - began_) / kHoldShare);
-  // At the deadline the change gives up; one that is due at once gets one try.
+  // The change gives up at the deadline, but tries at least once.
   const bool first = next_hold_ == began_;
   if (!first && now - began_ >= park_deadline_) return Withdraw(DeadlineError());
   if (now < next_hold_) return Progress::kWaiting;
   if (!queue_.FindOverdue(hold_).empty()) {
-    next_hold_ = now;  // No hold has failed: there is none to keep away from.
+    next_hold_ = now;  // No hold has failed, so the next one may begin at any time.
     return Progress::kWaiting;
   }
   hold_began_ = Clock::now();
@@ -169,7 +170,7 @@ GenerationChange::Progress GenerationChange::StepParked() {
       _mm_pause();
       continue;
     }
-    // An engine that cannot launch answers without an end; one that has ended answers too.
+    // The call is answered without an end signal if the engine could not launch or has ended.
     if (call_->answered() && !signals_.ended(change_)) {
       return End(Progress::kLost, call_->answer().ok()
                                       ? absl::InternalError("no kernel was launched")
@@ -178,7 +179,7 @@ GenerationChange::Progress GenerationChange::StepParked() {
     const Clock::time_point now = Clock::now();
     if (now - phase_began_ > kKernelLimit) {
       return End(Progress::kLost, absl::DeadlineExceededError(absl::StrCat(
-                                      "the kernel did not come back within ", kKernelLimit.count(),
+                                      "the kernel was not launched within ", kKernelLimit.count(),
                                       " ms of being parked for generation ", generation_)));
     }
     if (now > until) return Yield();
@@ -195,11 +196,11 @@ GenerationChange::Progress GenerationChange::StepAnswering() {
   while (!call_->answered() && Clock::now() < until) std::this_thread::yield();
   const bool made = signals_.generation() == generation_;
   if (!call_->answered()) {
-    // The answer tells no more than the signals of a change that was made.
+    // If the change was made, the signals have the same information as the response.
     if (made) return End(Progress::kDone, absl::OkStatus());
     next_step_ = Clock::now() + kLookEvery;
     if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
-    return End(Progress::kDone, absl::UnavailableError("the engine does not say why"));
+    return End(Progress::kDone, absl::UnavailableError("the engine did not report why"));
   }
   if (call_->answer().ok()) times_ = *call_->answer();
   return End(Progress::kDone, made ? absl::OkStatus()

@@ -1,5 +1,5 @@
 // GenerationChange: one change of generation of an engine whose kernel is on the device,
-// as the supervisor carries it out. The generation has been preloaded.
+// executed by the supervisor. The generation has been preloaded.
 //
 //                      ┌── did not drain: submission goes on ──┐
 //                      ▼                                       │
@@ -8,21 +8,20 @@
 //      └────────────────┴─ deadline, or the engine refuses ─▶ withdrawing ─▶ done ◀─┼─────┘
 //                                                                  └────────▶ lost ◀┘
 //
-// No Step lasts longer than kLongestStep, whatever the engine does: its supervisor has to notice
-// meanwhile that the engine has stopped.
+// No Step takes longer than kLongestStep, whatever the engine does, so that the supervisor can
+// notice between steps that the engine has stopped.
 //
-// A park marker in the ring cannot be taken back, and nothing may be submitted behind it.
-// So that a task that runs long makes the change wait, and not the traffic, the marker is
-// published only when nothing is in flight: submission is held back for a moment, and if
-// what runs does not end within it, it goes on and the change tries again later. How long
-// that moment may be grows with the time that the change has waited: an eighth of it, and
-// kShortestHold at least, so that tasks of any length below an eighth of the deadline are
-// got through. While a task is seen that has run for longer than the hold would be, there
-// is no hold. Holds that fail are as far apart as eight of them are long. So the traffic
-// loses at most about an eighth of the time while a change waits, in pieces of at most an
-// eighth of the deadline.
+// A park marker in the ring cannot be withdrawn, and nothing may be submitted after it.
+// Therefore the marker is published only when nothing is in flight, so that a long task delays
+// the change and not other tasks. The change holds submission for a short time. If the running
+// tasks do not end within it, submission continues and the change tries again later. A hold may
+// take an eighth of the time that the change has waited, and at least kShortestHold; so the
+// change succeeds with tasks of any length below an eighth of the deadline. While a task has
+// already run for longer than the hold would take, there is no hold. After a failed hold, the
+// next one begins eight times its length later. So submission is stopped for at most about an
+// eighth of the time while a change waits, in pieces of at most an eighth of the deadline.
 //
-// Thread safety: one thread, which calls Step until it does not say kWaiting.
+// Thread safety: one thread, which calls Step until it does not return kWaiting.
 #ifndef RESIDENT_RUNTIME_DEVICE_GENERATION_CHANGE_H_
 #define RESIDENT_RUNTIME_DEVICE_GENERATION_CHANGE_H_
 
@@ -43,44 +42,44 @@ class GenerationChange {
  public:
   enum class Progress : uint8_t {
     kWaiting,  // Call Step again at next_step().
-    kDone,     // result() says how. The kernel is on the device, and tasks are submitted.
-    kLost,     // The kernel has left and did not come back: the engine has to go.
+    kDone,     // See result(). The kernel is on the device, and tasks are submitted.
+    kLost,     // The kernel has returned and was not launched: the engine must be terminated.
   };
 
   static constexpr std::chrono::milliseconds kLongestStep{50};
   static constexpr std::chrono::milliseconds kShortestHold{2};
   static constexpr int kHoldShare = 8;
 
-  // `change` is above the numbers of all former changes of this engine, `generation` the
-  // number of what is preloaded. The queue outlives the object, and the engine its construction.
+  // `change` is above the numbers of all earlier changes of this engine; `generation` is the
+  // number of the preloaded generation. The queue outlives the object; the engine is used only in
+  // the constructor.
   GenerationChange(EngineProcess& engine, DeviceQueue& queue, uint64_t change, uint64_t generation,
                    std::chrono::milliseconds park_deadline);
-  // Withdraws a change that is not done, without waiting for the engine: what is destroyed before
-  // it is done belongs to an engine that is about to be ended.
+  // Withdraws a change that is not done, without waiting for the engine, because then the engine is
+  // about to be terminated.
   ~GenerationChange();
   GenerationChange(const GenerationChange&) = delete;
   GenerationChange& operator=(const GenerationChange&) = delete;
 
-  // Once it has said something else than kWaiting, it says that again.
+  // After it has returned another value than kWaiting, it always returns that value.
   Progress Step();
   Clock::time_point next_step() const { return next_step_; }
 
-  // What came of it: OK, or the errors of DeviceControl::LoadGeneration; of a change that was
-  // lost, what the engine said.
+  // The result: OK, or the errors of DeviceControl::LoadGeneration; after kLost the engine's error.
   const absl::Status& result() const { return result_; }
-  // From the hold to the first submission after it; of a change that was parked for.
+  // Time from the hold to the first submission after it; 0 if the kernel was not parked.
   std::chrono::nanoseconds pause() const { return pause_; }
-  // What the engine took of it.
+  // The engine's part of it.
   const SwitchTimes& times() const { return times_; }
 
  private:
   enum class Phase : uint8_t {
-    kWaiting,      // For the engine to stand ready, then for a moment to hold.
-    kHolding,      // Nothing is submitted; what is in flight is waited for.
-    kParked,       // From the marker to the kernel's return.
-    kAnswering,    // The kernel is back; the answer to the call has the details.
-    kWithdrawing,  // `result_` stands; the engine is to say that it does nothing more.
-    kEnded,        // `end_` says how.
+    kWaiting,      // Waits until the engine is ready, then until a hold may begin.
+    kHolding,      // Nothing is submitted; waits for tasks in flight.
+    kParked,       // From the marker until the kernel runs again.
+    kAnswering,    // The kernel runs; waits for the response to the call.
+    kWithdrawing,  // `result_` is final; waits for the response to the call.
+    kEnded,        // See `end_`.
   };
 
   Progress StepWaiting();
@@ -91,10 +90,10 @@ class GenerationChange {
   // Gives up with this result.
   Progress Withdraw(absl::Status result);
   Progress End(Progress how, absl::Status result);
-  // Goes on at once, once the supervisor has looked at the rest.
+  // Returns to the supervisor, which calls Step again at once.
   Progress Yield();
   void Enter(Phase phase);
-  // Nobody waits behind the hold any more; the next try comes later.
+  // Ends the hold, so that submission continues.
   void EndHold();
   absl::Status DeadlineError() const;
 
@@ -107,7 +106,7 @@ class GenerationChange {
   Clock::time_point next_step_;
   Clock::time_point next_hold_;
   Clock::time_point hold_began_;
-  std::chrono::nanoseconds hold_{0};  // How long the present hold may take.
+  std::chrono::nanoseconds hold_{0};  // How long the current hold may take.
   Phase phase_ = Phase::kWaiting;
   Clock::time_point phase_began_;
   Progress end_ = Progress::kWaiting;
@@ -115,7 +114,7 @@ class GenerationChange {
   std::chrono::nanoseconds pause_{0};
   SwitchTimes times_;
 
-  const std::unique_ptr<EngineCall> call_;  // To the engine; lasts as long as the change.
+  const std::unique_ptr<EngineCall> call_;  // The Switch call, which lasts as long as the change.
 };
 
 }  // namespace resident

@@ -1,6 +1,6 @@
-// HeartbeatMonitor: whether a process's heart still beats, from looks at its counter.
+// HeartbeatMonitor: checks whether a process still increments its heartbeat counter.
 //
-// Thread safety: none; the supervisor's own.
+// Thread safety: none; used by the supervisor only.
 #ifndef RESIDENT_RUNTIME_DEVICE_HEARTBEAT_MONITOR_H_
 #define RESIDENT_RUNTIME_DEVICE_HEARTBEAT_MONITOR_H_
 
@@ -15,12 +15,12 @@ class HeartbeatMonitor {
  public:
   using Clock = WatchedTime::Clock;
 
-  // Looks come about every `look_every`.
+  // IsLate is called about once in `look_every`.
   HeartbeatMonitor(std::chrono::nanoseconds limit, std::chrono::nanoseconds look_every,
                    Clock::time_point now)
       : limit_(limit), time_(2 * look_every, now) {}
 
-  // Whether the counter, which reads `beats` now, has stood still for the limit.
+  // Whether the counter, whose value is now `beats`, has not changed for the limit.
   bool IsLate(uint64_t beats, Clock::time_point now) {
     const std::chrono::nanoseconds passed = time_.Look(now);
     if (beats != beats_) {
@@ -34,7 +34,7 @@ class HeartbeatMonitor {
   const std::chrono::nanoseconds limit_;
   WatchedTime time_;
   uint64_t beats_ = 0;
-  std::chrono::nanoseconds last_beat_{0};  // By `time_`.
+  std::chrono::nanoseconds last_beat_{0};  // In the time of `time_`.
 };
 
 }  // namespace resident

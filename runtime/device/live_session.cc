@@ -21,7 +21,7 @@ constexpr uint64_t kStagingGranule = 64;
 absl::Status NoRoom(const char* what, uint64_t bytes, const AddressAllocator& allocator,
                     const char* fix) {
   return absl::ResourceExhaustedError(
-      absl::StrCat(what, " is full: ", bytes, " bytes were asked for, ", allocator.free_bytes(),
+      absl::StrCat(what, " is full: ", bytes, " bytes were requested, ", allocator.free_bytes(),
                    " of ", allocator.size_bytes(), " are free, ", allocator.largest_free_bytes(),
                    " of them in one piece. Fix: ", fix));
 }
@@ -85,7 +85,7 @@ absl::StatusOr<std::shared_ptr<const StagingMemory>> LiveSession::AllocateStagin
     address = staging_.Allocate(bytes);
     if (!address) {
       return NoRoom("staging memory", bytes, staging_,
-                    "wait for results, send less inline at once, or raise --staging_mib");
+                    "wait for results, send less inline data, or raise --staging_mib");
     }
   }
   return std::make_shared<HeldStaging>(
@@ -95,13 +95,14 @@ absl::StatusOr<std::shared_ptr<const StagingMemory>> LiveSession::AllocateStagin
 absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int fd, uint64_t bytes) {
   struct stat object;
   if (fstat(fd, &object) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("no shared-memory object: ", strerror(errno)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a shared-memory object: ", strerror(errno)));
   }
-  // Beyond the object's end there is nothing: a task that went there would fault.
+  // A task that accessed memory beyond the object's end would fault.
   if (bytes == 0 || bytes > static_cast<uint64_t>(object.st_size)) {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes, " bytes of a shared-memory object of ", object.st_size,
-                     " bytes were asked for. Fix: give a size from 1 to the object's"));
+                     " bytes were requested. Fix: use a size from 1 to the object's"));
   }
   std::shared_ptr<EngineClient> client;
   {
@@ -117,7 +118,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int f
 }
 
 void LiveSession::End() {
-  std::shared_ptr<EngineClient> client;  // Destroyed without the lock.
+  std::shared_ptr<EngineClient> client;  // Destroyed after the lock is released.
   absl::MutexLock lock(&client_mu_);
   client_.swap(client);
 }

@@ -1,11 +1,11 @@
-// LiveSession: the EngineSession of an engine process (device.h): allocates in its
-// memory and in staging memory, and maps clients' shared memory through its control plane.
+// LiveSession: the EngineSession of an engine process: allocates its device memory and staging
+// memory, and maps clients' shared memory through its control connection.
 //
-// What it hands out holds on to the session, and the session to the region's mapping,
-// so memory of this process stays valid as long as anybody has it.
+// Allocated memory holds a reference to the session, and the session to the region's mapping,
+// so memory of this process stays valid while there are references to it.
 //
-// Releasing a mapping takes a call to the engine, which nobody waits for: the last holder is
-// often a queue in the middle of its work, and the engine may have stopped.
+// A mapping is released by a call to the engine, without waiting for the response: the last
+// reference is often released by a queue that must not block, and the engine may have stopped.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_LIVE_SESSION_H_
@@ -35,7 +35,7 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) override;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) override;
 
-  // The engine has ended: nothing is asked of it from now on.
+  // The engine has ended: no more calls are sent to it.
   void End();
 
  private:
@@ -56,7 +56,7 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   absl::Mutex staging_mu_;
   AddressAllocator staging_ ABSL_GUARDED_BY(staging_mu_);
   absl::Mutex client_mu_;
-  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(client_mu_);  // Null once ended.
+  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(client_mu_);  // Null after End().
 };
 
 }  // namespace resident

@@ -15,8 +15,8 @@ namespace resident {
 namespace {
 
 constexpr std::chrono::seconds kStartLimit{60};
-// A spare that does not start within this time has stopped, and another process takes its place.
-// It may wait for memory that the engine before gives back.
+// If a spare does not start within this time, a new process is started instead. The spare may have
+// to wait for memory of the previous engine.
 constexpr std::chrono::seconds kSpareStartLimit{5};
 constexpr std::chrono::seconds kLaunchLimit{10};
 
@@ -37,7 +37,7 @@ void NextEngine::Cancel() {
 }
 
 absl::StatusOr<EngineProcess*> NextEngine::Hold(std::unique_ptr<EngineProcess> process) {
-  std::unique_ptr<EngineProcess> former;  // Destroyed without the lock.
+  std::unique_ptr<EngineProcess> former;  // Destroyed after the lock is released.
   absl::MutexLock lock(&mu_);
   if (cancelled_) return absl::CancelledError("the engine is not needed any more");
   former = std::exchange(process_, std::move(process));

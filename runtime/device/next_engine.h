@@ -1,14 +1,13 @@
-// NextEngine: an engine that is being brought up, on a thread of its own: while the engine that it
-// replaces is still being taken down, and while the front end finds out why that one ended.
+// NextEngine: starts an engine on a thread of its own, while the system still ends the previous
+// engine, and while the front end determines why that one ended.
 //
-//   brings up:  the spare, or a new process that is prepared ─▶ Start, with the kernel off the
-//   device Take:       waits for that; another generation, if there is one by now ─▶ launches the
-//   kernel
+//   thread:  take the spare, or launch and prepare a new process ─▶ Start, without the kernel
+//   Take:    wait for the thread ─▶ load another generation, if there is one ─▶ launch the kernel
 //
-// Thread safety: Cancel from any thread; the rest from one.
+// Thread safety: Cancel may be called from any thread; the other members from one thread.
 //
 //   NextEngine next(options, spare);
-//   ... end what is left of the engine before ...
+//   ... end the previous engine ...
 //   EngineInfo info;
 //   absl::StatusOr<std::unique_ptr<EngineProcess>> engine = next.Take(generation, &info);
 #ifndef RESIDENT_RUNTIME_DEVICE_NEXT_ENGINE_H_
@@ -32,32 +31,32 @@ namespace resident {
 
 class NextEngine {
  public:
-  // `spare` may be null. options.engine.generation is what it is started with.
+  // `spare` may be null. The engine is started with options.engine.generation.
   NextEngine(const DeviceOptions& options, std::shared_ptr<SpareEngine> spare);
-  // Kills and reaps what was not taken.
+  // Kills and reaps an engine that was not taken.
   ~NextEngine();
   NextEngine(const NextEngine&) = delete;
   NextEngine& operator=(const NextEngine&) = delete;
 
-  // Waits until it is up, and launches the kernel with `generation`; null: the built-in operators
-  // alone. Once. Errors: as EngineProcess::Launch, Prepare and Start, and as Engine::Preload and
-  // Switch.
+  // Waits until the engine has started, and launches the kernel with `generation`; null: only the
+  // built-in operators. Call it once. Errors: those of EngineProcess::Launch, Prepare and Start,
+  // and of Engine::Preload and Switch.
   absl::StatusOr<std::unique_ptr<EngineProcess>> Take(
       const std::shared_ptr<const Generation>& generation, EngineInfo* info);
-  // Take returns soon.
+  // Kills the engine, so that Take returns soon.
   void Cancel();
 
-  // Once taken: whether it was the spare, and what the steps took, those before Take among them.
+  // After Take: whether it was the spare, and the durations of all steps, also those before Take.
   bool from_spare() const { return from_spare_; }
   const std::vector<EnginePhase>& phases() const { return phases_; }
-  // How many changes of generation it has made (SwitchSignals).
+  // Number of changes of generation of this engine so far (SwitchSignals).
   uint64_t changes() const { return changes_; }
 
  private:
   void BringUp();
   absl::StatusOr<EngineInfo> StartSpare();
   absl::StatusOr<EngineInfo> StartNew();
-  // Makes the process the object's; CANCELLED: it is not needed any more.
+  // Stores the process in this object. CANCELLED: it is not needed any more.
   absl::StatusOr<EngineProcess*> Hold(std::unique_ptr<EngineProcess> process);
   absl::Status LaunchKernel(EngineProcess& process, const Generation* generation, EngineInfo* info);
 
@@ -68,12 +67,12 @@ class NextEngine {
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);
 
-  // The thread's; others look once it was joined.
+  // Written by the thread; read by others after it was joined.
   absl::StatusOr<EngineInfo> info_ = absl::UnknownError("not started");
   bool from_spare_ = false;
   uint64_t changes_ = 0;
   std::vector<EnginePhase> phases_;
-  std::thread thread_;  // Last: it uses the others.
+  std::thread thread_;  // Last member, because it uses the others.
 };
 
 }  // namespace resident

@@ -1,10 +1,10 @@
-// RestartPolicy: when an engine that ended may be started again.
+// RestartPolicy: decides when an engine that ended may be started again.
 //
-// The first restart is immediate, later ones wait 100 ms, doubled each time up to 5 s.
-// Five failures within a minute are one too many. Failures older than a minute are
+// The first restart is immediate; later ones wait 100 ms, doubled each time up to 5 s.
+// After the fifth failure within a minute it gives up. Failures older than a minute are
 // forgotten, and the waits start over.
 //
-// Thread safety: none; the supervisor's own.
+// Thread safety: none; used by the supervisor only.
 #ifndef RESIDENT_RUNTIME_DEVICE_RESTART_POLICY_H_
 #define RESIDENT_RUNTIME_DEVICE_RESTART_POLICY_H_
 
@@ -23,7 +23,7 @@ class RestartPolicy {
   static constexpr std::chrono::milliseconds kFirstWait{100};
   static constexpr std::chrono::milliseconds kLongestWait{5'000};
 
-  // Notes a failure. Returns how long to wait before the next start; nullopt: give up.
+  // Records a failure. Returns how long to wait before the next start; nullopt: give up.
   std::optional<std::chrono::milliseconds> OnFailure(Clock::time_point now);
 
   // Whether a failure now would be followed by another start.

@@ -46,7 +46,7 @@ std::unique_ptr<EngineProcess> SpareEngine::Take(uint64_t staging_bytes) {
     };
     mu_.Await(absl::Condition(&settled));
     if (!ready_ || stop_) return nullptr;
-    // One that has just ended is nobody's replacement.
+    // A spare that has just ended cannot be used.
     pollfd ended{process_->child().pidfd(), POLLIN, 0};
     if (poll(&ended, 1, 0) > 0) return nullptr;
     ready_ = false;
@@ -79,7 +79,7 @@ void SpareEngine::Work() {
     }
     if (!Prepare() || !Watch()) BackOff();
   }
-  std::unique_ptr<EngineProcess> process;  // Reaped without the lock.
+  std::unique_ptr<EngineProcess> process;  // Reaped after the lock is released.
   absl::MutexLock lock(&mu_);
   ready_ = false;
   process = std::move(process_);
@@ -118,7 +118,7 @@ bool SpareEngine::Watch() {
       if (stop_ || process_ == nullptr) return true;
       pidfd = process_->child().pidfd();
     }
-    // The descriptor may be closed meanwhile, by whoever has taken the spare; the wake tells.
+    // The caller of Take may close the descriptor meanwhile; Take signals `wake_`.
     pollfd events[] = {{pidfd, POLLIN, 0}, {wake_.fd(), POLLIN, 0}};
     poll(events, 2, -1);
     wake_.Drain();

@@ -1,9 +1,9 @@
-// SpareEngine: keeps one prepared engine process for a device, for whoever needs one first: the
-// supervisor, in place of an engine that has ended, or an install that validates a version. To
-// prepare one takes a GPU 200 to 400 ms; to start a prepared one takes a few.
+// SpareEngine: keeps one prepared engine process for a device. It is taken either by the
+// supervisor, to replace an engine that has ended, or by an install, to validate a version.
+// Preparing one for a GPU takes 200 to 400 ms; starting a prepared one takes a few milliseconds.
 //
 // A spare has a context and the kernel's image, does no work on the device and has no buffer
-// memory. It is confined as every engine is.
+// memory. It is confined like every engine.
 //
 //                  ┌──────────────── backoff ◀── it ended, or could not be prepared ──┐
 //                  ▼                                                                  │
@@ -11,8 +11,8 @@
 //      ▲                   │           │
 //      └──────── Take ─────┴───────────┘
 //
-// Refill is a call of its own, because preparing one takes processor time and the driver's locks:
-// whoever has taken the spare says when it is no longer in a hurry.
+// Take does not refill, because preparing a spare takes processor time and the driver's locks: the
+// caller of Take calls Refill when its own work is no longer urgent.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -39,33 +39,33 @@ namespace resident {
 
 class SpareEngine {
  public:
-  // A failure is followed by a wait: none after the first, then these, doubled each time. A spare
-  // that was taken, or lived for kLongestWait, ends the series.
+  // Waits after failures: none after the first, then kFirstWait, doubled each time up to
+  // kLongestWait. A spare that was taken, or ran for kLongestWait, resets the wait.
   static constexpr std::chrono::milliseconds kFirstWait{1'000};
   static constexpr std::chrono::milliseconds kLongestWait{60'000};
 
-  // As EngineProcess::Launch has them. Nothing is started before Refill.
+  // `options`: see EngineProcess::Launch. Nothing is started before Refill.
   explicit SpareEngine(const DeviceOptions& options);
   ~SpareEngine();
   SpareEngine(const SpareEngine&) = delete;
   SpareEngine& operator=(const SpareEngine&) = delete;
 
-  // The spare, no longer this object's, after at most kPrepareLimit if it is being prepared. Null:
-  // there is none, or its staging is smaller than `staging_bytes`.
+  // Returns the spare and its ownership. If it is being prepared, waits at most kPrepareLimit.
+  // Null: there is none, or its staging memory is smaller than `staging_bytes`.
   std::unique_ptr<EngineProcess> Take(uint64_t staging_bytes = 0);
-  // There is to be one.
+  // Starts to prepare a spare, unless there is one.
   void Refill();
-  // Ends it for good.
+  // Ends the spare; no other one is prepared.
   void Stop();
 
-  // Of a spare that is ready; 0: there is none.
+  // Process of a spare that is ready; 0: there is none.
   int64_t pid() const;
 
  private:
   void Work();
-  // Prepares one; whether it is ready.
+  // Prepares a spare; returns whether it is ready.
   bool Prepare();
-  // Waits until the spare was taken or has ended, or Stop; false: it has ended.
+  // Waits until the spare was taken or has ended, or until Stop. Returns false if it has ended.
   bool Watch();
   // Waits after a failure.
   void BackOff();
@@ -77,10 +77,10 @@ class SpareEngine {
   bool wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool ready_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);  // Being prepared, or ready.
-  std::chrono::milliseconds wait_ ABSL_GUARDED_BY(mu_){0};       // After the next failure.
+  std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);  // It is being prepared, or ready.
+  std::chrono::milliseconds wait_ ABSL_GUARDED_BY(mu_){0};       // Wait after the next failure.
 
-  absl::Mutex stop_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Whoever joins the worker.
+  absl::Mutex stop_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while the worker is joined.
   std::thread worker_ ABSL_GUARDED_BY(stop_mu_);
 };
 

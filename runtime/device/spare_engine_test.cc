@@ -1,4 +1,4 @@
-// The spare engine of a device: whom it replaces, and what becomes of it.
+// The spare engine of a device: when it is used, and when it is replaced.
 #include "runtime/device/spare_engine.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ class SpareEngineTest : public ::testing::Test {
   }
 };
 
-TEST_F(SpareEngineTest, TakesTheKilledEnginesPlace) {
+TEST_F(SpareEngineTest, ReplacesAKilledEngine) {
   DeviceHarness harness;
   const Device::Snapshot before = harness.device().snapshot();
   const pid_t spare = AwaitSpare(harness);
@@ -54,7 +54,7 @@ TEST_F(SpareEngineTest, TakesTheKilledEnginesPlace) {
   kill(engine, SIGKILL);
   ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
   EXPECT_EQ(harness.engine_pid(), spare);
-  // What the restart took is known a moment after the device serves.
+  // The durations of the restart are set shortly after the device serves.
   EXPECT_TRUE(
       Eventually([&] { return harness.device().snapshot().last_restart.total.count() > 0; }));
   const Device::Snapshot after = harness.device().snapshot();
@@ -63,14 +63,14 @@ TEST_F(SpareEngineTest, TakesTheKilledEnginesPlace) {
   EXPECT_EQ(after.info.memory_bytes, before.info.memory_bytes);
   EXPECT_EQ(after.info.workers, before.info.workers);
   ExpectServes(harness);
-  // The next one is prepared meanwhile, and does the same.
+  // The next spare is prepared meanwhile, and replaces this engine.
   AwaitSpare(harness, spare);
   kill(spare, SIGKILL);
   ASSERT_TRUE(harness.AwaitAnotherEngine(spare));
   ExpectServes(harness);
 }
 
-TEST_F(SpareEngineTest, KilledSpareIsReplacedAndNobodyIsDisturbed) {
+TEST_F(SpareEngineTest, KilledSpareIsReplacedWithoutEffectOnTasks) {
   DeviceHarness harness;
   const pid_t engine = harness.engine_pid();
   std::atomic<bool> stop{false};
@@ -111,7 +111,7 @@ TEST_F(SpareEngineTest, EngineAndSpareAreKilledTogether) {
   AwaitSpare(harness, spare);
 }
 
-TEST_F(SpareEngineTest, StoppedSpareIsGivenUp) {
+TEST_F(SpareEngineTest, StoppedSpareIsReplacedByANewProcess) {
   DeviceHarness harness;
   const pid_t spare = AwaitSpare(harness);
   const pid_t engine = harness.engine_pid();
@@ -124,7 +124,7 @@ TEST_F(SpareEngineTest, StoppedSpareIsGivenUp) {
   EXPECT_EQ(kill(spare, 0), -1);  // Reaped.
 }
 
-// Somebody else, a validation, has it when the engine ends.
+// A validation has taken the spare when the engine ends.
 TEST_F(SpareEngineTest, EngineEndsWhileTheSpareIsTaken) {
   DeviceHarness harness;
   const pid_t spare = AwaitSpare(harness);
@@ -138,7 +138,7 @@ TEST_F(SpareEngineTest, EngineEndsWhileTheSpareIsTaken) {
   EXPECT_NE(harness.engine_pid(), spare);
   EXPECT_FALSE(harness.device().snapshot().last_restart.spare);
   ExpectServes(harness);
-  // It is still good for its use.
+  // The taken spare can still be started.
   EngineOptions options;
   options.memory_bytes = 1 << 20;
   options.start_parked = true;
@@ -147,7 +147,7 @@ TEST_F(SpareEngineTest, EngineEndsWhileTheSpareIsTaken) {
   AwaitSpare(harness, spare);
 }
 
-TEST_F(SpareEngineTest, NoneIsKeptIfThereIsToBeNone) {
+TEST_F(SpareEngineTest, NoneIsKeptIfItIsDisabled) {
   DeviceOptions options = DeviceHarness::Options();
   options.spare_engine = false;
   DeviceHarness harness(options);
@@ -164,7 +164,7 @@ TEST_F(SpareEngineTest, IsConfinedBeforeItIsNeeded) {
   DeviceHarness harness;
   const std::string status = ReadFile("/proc/" + std::to_string(AwaitSpare(harness)) + "/status");
   const std::string engine = ReadFile("/proc/" + std::to_string(harness.engine_pid()) + "/status");
-  // As the one that serves, which the kernel may hold back less than another one would.
+  // Like the engine that serves; an older Linux kernel may confine both less.
   for (const char* line : {"Seccomp:\t2", "NoNewPrivs:\t1"}) {
     if (engine.find(line) != std::string::npos) {
       EXPECT_THAT(status, HasSubstr(line));
@@ -172,8 +172,8 @@ TEST_F(SpareEngineTest, IsConfinedBeforeItIsNeeded) {
   }
 }
 
-// A program that cannot be an engine: the device goes on without a spare, and says why once.
-TEST_F(SpareEngineTest, SpareThatCannotBePreparedIsNotTakenFor) {
+// The program cannot be prepared as an engine: the device serves without a spare.
+TEST_F(SpareEngineTest, SpareThatCannotBePreparedIsNotUsed) {
   DeviceOptions options = DeviceHarness::Options();
   options.engine_program = "/bin/false";
   SpareEngine spare(options);

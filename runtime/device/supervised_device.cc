@@ -27,20 +27,20 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// How long the memory of an engine that has ended is waited for.
+// How long to wait for the memory of an engine that has ended.
 constexpr seconds kMemoryWait{4};
 constexpr seconds kShutdownLimit{2};
-// Between looks at an engine that was killed and has not ended.
+// Interval of checks of an engine that was killed and has not ended.
 constexpr seconds kReapLook{5};
 
-// "another engine serves 12.3 ms after the end of the one before: the spare; ..."
+// "engine replaced by the spare 12.3 ms after the end of the previous engine; ..."
 std::string RestartText(const Device::Restart& restart) {
   const auto ms = [](nanoseconds time) {
     return absl::StrFormat("%.1f ms", std::chrono::duration<double, std::milli>(time).count());
   };
-  std::string text = absl::StrCat(
-      "another engine serves ", ms(restart.total),
-      " after the end of the one before: ", restart.spare ? "the spare" : "a new process");
+  std::string text =
+      absl::StrCat("engine replaced by ", restart.spare ? "the spare" : "a new process", " ",
+                   ms(restart.total), " after the end of the previous engine");
   for (const EnginePhase& phase : restart.phases) {
     absl::StrAppend(&text, "; ", phase.name, " ", ms(phase.took));
   }
@@ -61,7 +61,8 @@ SupervisedDevice::SupervisedDevice(const DeviceOptions& options)
       options_(options),
       wake_(std::make_shared<WakeEvent>()),
       generation_(options.engine.generation) {
-  // The queue outlives this part of the object, and its thread may still be in the callback.
+  // The callback owns what it uses, because the queue is a member of the base class and its thread
+  // may still run the callback when this class has been destroyed.
   queue_.OnWorkWhileParked([arrived = work_arrived_, wake = wake_] {
     *arrived = true;
     wake->Signal();
@@ -89,7 +90,7 @@ void SupervisedDevice::Shutdown() {
     stop_ = true;
     next = next_;
   }
-  // A start is not waited for: it can take long.
+  // Do not wait for a start, because it can take long.
   if (spare_ != nullptr) spare_->Stop();
   if (next != nullptr) next->Cancel();
   next = nullptr;
@@ -117,7 +118,7 @@ void SupervisedDevice::Supervise() {
     } else {
       {
         absl::MutexLock lock(&mu_);
-        if (stop_) return;  // Shutdown has ended the start: that is not a failure.
+        if (stop_) return;  // Shutdown has cancelled the start; that is not a failure.
       }
       end = EngineEnd{
           "start",
@@ -143,7 +144,7 @@ void SupervisedDevice::BeginNext() {
     options.engine.memory_bytes = options.limits.device_memory_mib << 20;
   }
   if (memory_bytes_ != 0) {
-    // As much as the engine before, which may not have given it back yet.
+    // As much as the previous engine had, which may not have been released yet.
     options.engine.memory_bytes = memory_bytes_;
     options.engine.memory_wait = kMemoryWait;
   }
@@ -164,7 +165,7 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::TakeNext(Engine
   {
     absl::MutexLock lock(&mu_);
     next_ = nullptr;
-    // Somebody else may have the memory now: the next try takes what there is.
+    // Another process may have taken the memory: the next try takes what is available.
     memory_bytes_ = engine.ok() ? info->memory_bytes : 0;
     if (stop_) return StoppedError();
   }
@@ -175,7 +176,7 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> SupervisedDevice::TakeNext(Engine
 }
 
 void SupervisedDevice::DropNext() {
-  std::shared_ptr<NextEngine> next;  // Destroyed without the lock.
+  std::shared_ptr<NextEngine> next;  // Destroyed after the lock is released.
   absl::MutexLock lock(&mu_);
   next = std::move(next_);
 }
@@ -201,7 +202,7 @@ void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool
     Publish();
     return;
   }
-  // On a thread of its own: the engine is watched meanwhile, and should it end, the
+  // On a thread of its own, so that the engine is watched meanwhile. If the engine ends, the
   // restorer's batches end too.
   restorer_ = std::thread([this, restore = std::move(restore), session = live_session_] {
     prctl(PR_SET_NAME, "resident-restor");
@@ -255,7 +256,8 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
       if (watched.failed) until = std::min(until, watched.failed->until);
       if (watched.died) until = Clock::now() + kDeathLook;
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-      // It stays readable once it is: it is looked at once.
+      // The lifeline stays readable after the process has begun to end, so it is polled only
+      // before.
       const nfds_t count = watched.died ? 2 : 3;
       poll(events, count, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     }
@@ -277,7 +279,7 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
       return DescribeFailedCall(Name(), watched.failed->name, watched.failed->status);
     }
     if (auto end = StepLoading(watched, wants)) return *std::move(end);
-    // A kernel that is about to be changed is not parked besides.
+    // A kernel is not parked while its generation is changed.
     if (watched.change != nullptr) continue;
     if (auto end = StepParking(watched, wants)) return *std::move(end);
   }
@@ -289,14 +291,14 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
     watched.died = now;
     end_noticed_ = step_began_ = now;
     restart_ = Restart();
-    // An engine that closes its lifeline and lives is ended.
+    // An engine that has closed its lifeline but still runs must end.
     watched.engine.child().Kill(SIGKILL);
     if (restart_policy_.GoesOn(now)) BeginNext();
     watched.change = nullptr;
     queue_.BeginPark().IgnoreError();
   }
   if (now - *watched.died < kExitGrace || queue_.counters().in_flight > 0) return std::nullopt;
-  // A device that is given up says how its engine ended.
+  // If the device is given up, its state must say how the engine ended: wait for the exit status.
   if (!restart_policy_.GoesOn(now)) return std::nullopt;
   const std::string words = watched.engine.exit_reason();
   if (!words.empty()) {
@@ -305,7 +307,7 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
   return EngineEnd{"killed", absl::StrCat("the ", Name(), " was killed"), {}, true};
 }
 
-// A tenth of the limit, so that several looks in a row find the heart silent before it counts.
+// A tenth of the limit, so that several checks find no heartbeat before the engine counts as late.
 milliseconds SupervisedDevice::RestTick() const {
   return std::clamp(options_.heartbeat_limit / 10, kTick, kRestTick);
 }
@@ -315,7 +317,7 @@ Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
   const DeviceQueue::Counters queue = queue_.counters();
   if (queue.in_flight > 0) return now + kTick;
   if (watched.parking == Parking::kRunning) {
-    // Work that is about to be taken, or a park that could not begin yet.
+    // Work that will be submitted soon, or a park that could not begin yet.
     if (queue.queued_tasks > 0 || ParkAt(watched) <= now) return now + kTick;
     return std::min(now + RestTick(), ParkAt(watched));
   }
@@ -325,8 +327,8 @@ Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
 std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   if (watched.heart.IsLate(watched.engine.heartbeat(), Clock::now())) {
     return EngineEnd{"heartbeat",
-                     absl::StrCat("the ", Name(), " gave no sign of life for ",
-                                  options_.heartbeat_limit.count(), " ms and was ended"),
+                     absl::StrCat("the ", Name(), " had no heartbeat for ",
+                                  options_.heartbeat_limit.count(), " ms and was terminated"),
                      {}};
   }
   if (queue_.counters().in_flight == 0) return std::nullopt;
@@ -338,13 +340,13 @@ std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   EngineEnd end{"hang", "", {}};
   if (slot == kNoOperatorSlot) {
     end.cause =
-        absl::StrCat("the kernel of device ", options_.index, " did not take up a task within ",
-                     limit, " ms (--task_time_limit), and the ", Name(), " was ended");
+        absl::StrCat("the kernel of device ", options_.index, " did not start a task within ",
+                     limit, " ms (--task_time_limit), and the ", Name(), " was terminated");
   } else {
     const bool own = FindTimeLimit(slot) != FindTimeLimit(kNoOperatorSlot);
     end.cause = absl::StrCat("a task of ", SlotName(slot), " ran for more than ", limit, " ms (",
                              own ? "its operator's limit" : "--task_time_limit", "), and the ",
-                             Name(), " was ended");
+                             Name(), " was terminated");
   }
   for (const OverdueTask& task : overdue) {
     if (task.operator_slot != kNoOperatorSlot) end.suspects.push_back(task.operator_slot);
@@ -406,7 +408,7 @@ void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const Engi
   if (!end.drained) AwaitReaped(engine, end);
   MarkRestart(end.drained ? "end the engine" : "reap the engine");
 
-  // Breadcrumbs tell who was running; they are read before the ring goes.
+  // Breadcrumbs show which tasks were running; read them before LoseRing.
   std::vector<uint32_t> suspects = end.suspects;
   if (end.kind == "fault" && !end.drained) suspects = queue_.RunningSlots();
   std::string cause = end.cause;
@@ -439,14 +441,15 @@ void SupervisedDevice::ReapLater(std::unique_ptr<EngineProcess> engine) {
                                          killed](const std::optional<ChildExit>& exit) {
     const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - killed).count();
     if (!exit) {
-      fprintf(stderr,
-              "residentd: the system has not ended the former %s for %lld ms. Fix: if that lasts, "
-              "look at the driver's messages (dmesg) and restart the machine\n",
-              name.c_str(), static_cast<long long>(waited));
+      fprintf(
+          stderr,
+          "residentd: the previous %s was killed %lld ms ago and has not ended. Fix: if it does "
+          "not end, check the driver's messages (dmesg) and restart the machine\n",
+          name.c_str(), static_cast<long long>(waited));
       return;
     }
-    fprintf(stderr, "residentd: the former %s %s; the system took it back within %lld ms\n",
-            name.c_str(), exit->ToString().c_str(), static_cast<long long>(waited));
+    fprintf(stderr, "residentd: the previous %s %s; it ended within %lld ms\n", name.c_str(),
+            exit->ToString().c_str(), static_cast<long long>(waited));
   });
 }
 
@@ -459,11 +462,10 @@ void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) 
       if (stop_ && waited >= ChildProcess::kReapLimit) return;
     }
     if (end.kind.empty()) continue;
-    const std::string detail =
-        absl::StrCat(end.cause, "; the system has not ended process ", engine.child().pid(),
-                     " for ", waited.count(),
-                     " s, and tasks that it may still run have no outcome until then. Fix: if "
-                     "that lasts, look at the driver's messages (dmesg) and restart the machine");
+    const std::string detail = absl::StrCat(
+        end.cause, "; process ", engine.child().pid(), " was killed ", waited.count(),
+        " s ago and has not ended, and its tasks get no result until it ends. Fix: if "
+        "it does not end, check the driver's messages (dmesg) and restart the machine");
     if (waited.count() % 30 == 0) {
       fprintf(stderr, "residentd: device %u: %s\n", options_.index, detail.c_str());
     }
@@ -507,7 +509,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
       "cause, then resume the device (residentctl admin resume) or restart the daemon");
   {
     absl::MutexLock lock(&mu_);
-    resume_wanted_ = false;  // One from before cannot have known.
+    resume_wanted_ = false;  // An earlier resume was not meant for this failure.
   }
   DropNext();
   SetState(State::kUnhealthy, detail);
@@ -517,7 +519,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
     if (stop_) return false;
   }
   restart_policy_.Forget();
-  SetState(State::kRestarting, "resumed after it was given up");
+  SetState(State::kRestarting, "resumed after it was unhealthy");
   return true;
 }
 

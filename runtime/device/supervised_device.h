@@ -1,41 +1,42 @@
 // SupervisedDevice: the DeviceControl of a daemon, with the thread that starts its engine,
 // watches it, parks it and replaces it.
 //
-// Everything that happens to an engine happens on the supervisor's thread, one thing
-// at a time; the other threads say what they want (under mu_) and wake it.
+// Only the supervisor's thread acts on an engine; the other threads write requests (under mu_) and
+// wake it.
 //
-// While it watches an engine, that thread never waits for the engine: calls are started, and looked
-// at when they are answered. So an engine that has stopped is noticed, and ended, in time, whatever
-// it was asked to do.
+// While that thread watches an engine, it never waits for it: it starts calls and polls their
+// results. So an engine that has stopped is noticed and terminated in time, whatever calls it has
+// not answered.
 //
 // An engine's life, on that thread:
 //
 //   TakeNext ─▶ Adopt ─▶ Watch ──────────────────────────────────▶ Retire ─▶ restart,
-//                            │ until it ends, is ended, or the device             or give up
+//                            │ until it ends, is killed, or the device            or give up
 //                            │ shuts down:
-//                            ├─ once a tick (50 ms, at rest 500): heartbeat, overdue tasks
+//                            ├─ once a tick (50 ms, idle 500): heartbeat, overdue tasks
 //                            ├─ StepLoading: a change of generation (generation_change.h)
 //                            └─ StepParking: running ─▶ parking ─▶ parked ─▶ resuming ─▶ running
 //
 // StepLoading and what it calls are in supervised_loading.cc, StepParking's in
 // supervised_parking.cc.
 //
-// Its end. The process's lifeline tells it first (EngineProcess::lifeline); from then on the next
-// engine is brought up, on a thread of its own (next_engine.h). Nothing is submitted any more, but
-// a GPU's kernel runs on for a moment without its process: the park marker makes it end what is in
-// flight, which gets its outcome as ever, and leave, which lets the system take the context down
-// ten times as fast. If nothing is in flight then, the process is reaped beside what follows.
+// The end of an engine. The process's lifeline reports it first (EngineProcess::lifeline). Then the
+// next engine is started, on a thread of its own (next_engine.h). Nothing is submitted any more,
+// but a GPU's kernel still runs for a short time without its process. The park marker makes it
+// complete the tasks in flight, which get their results as usual, and return, so that the system
+// destroys the context ten times as fast. If nothing is in flight then, another thread reaps the
+// process.
 //
 // Invariants:
-//   1. A task in flight is given its outcome (LoseRing) only when the engine process
-//      has been reaped, however long that takes: nothing writes to a client's memory after
-//      that, and a task that is sent again does not run beside itself. Only the daemon's own end
+//   1. A task in flight gets its result (LoseRing) only when the engine process has been reaped,
+//      however long that takes: nothing writes to a client's memory after that, and a task that
+//      is sent again does not run at the same time as the first one. Only the daemon's shutdown
 //      does not wait for an engine that the system cannot end.
 //   2. session() is that of the engine whose ring the queue has, or null. After a
-//      restart it is null until the restorer has returned: a client cannot have
-//      addresses of an engine whose durable buffers are not back.
+//      restart it is null until the restorer has returned: a client cannot get
+//      addresses of an engine before its durable buffers are restored.
 //
-// Locks: mu_ is taken last and never held during a call to anything else.
+// Locks: mu_ is acquired last and never held during a call to another component.
 #ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 
@@ -66,7 +67,7 @@ class SupervisedDevice final : public DeviceControl {
   explicit SupervisedDevice(const DeviceOptions& options);
   ~SupervisedDevice() override;
 
-  // Waits for the outcome of the first start.
+  // Waits for the result of the first start.
   absl::Status AwaitFirstStart();
 
   void StartPark(Waiter waiter) override;
@@ -77,15 +78,15 @@ class SupervisedDevice final : public DeviceControl {
   void Shutdown() override;
 
  private:
-  // A generation that a thread waits to have loaded.
+  // A LoadGeneration call that waits for the supervisor.
   struct Loading {
     std::shared_ptr<const Generation> generation;
-    std::vector<OperatorResources> operators;  // As the engine says.
+    std::vector<OperatorResources> operators;  // Reported by the engine.
     std::chrono::milliseconds park_deadline{0};
-    int64_t engine_pid = 0;  // Where it is preloaded.
+    int64_t engine_pid = 0;  // The engine that has preloaded it.
     std::optional<absl::Status> result;
   };
-  // What other threads want.
+  // Requests of other threads.
   struct Wants {
     bool stop;
     bool parked;
@@ -94,58 +95,58 @@ class SupervisedDevice final : public DeviceControl {
     Loading* loading;  // Null: nothing to load.
   };
   enum class Parking : uint8_t { kRunning, kParking, kParked, kResuming };
-  struct Watched;  // An engine that is being watched (supervised_watched.h).
+  struct Watched;  // The engine that is being watched (supervised_watched.h).
 
   void Supervise();
-  // Begins to bring the next engine up, unless that has been begun.
+  // Begins to start the next engine, unless it has begun already.
   void BeginNext();
-  // Waits for it, and launches its kernel.
+  // Waits for the next engine, and launches its kernel.
   absl::StatusOr<std::unique_ptr<EngineProcess>> TakeNext(EngineInfo* info);
-  // It is not needed.
+  // Ends the next engine, which is not needed.
   void DropNext();
   void Adopt(EngineProcess& engine, const EngineInfo& info, bool restart);
   void Publish();
   EngineEnd Watch(EngineProcess& engine);
-  // Called while the process of a watched engine ends.
+  // Called repeatedly while the process of the watched engine ends. Returns its end when known.
   std::optional<EngineEnd> StepDeath(Watched& watched);
   void Retire(std::unique_ptr<EngineProcess> engine, const EngineEnd& end);
-  // Waits until the system has ended the killed engine; at the daemon's end not for ever.
+  // Waits until the system has ended the killed engine, or up to a limit if the daemon shuts down.
   void AwaitReaped(EngineProcess& engine, const EngineEnd& end);
-  // The same beside what else goes on.
+  // Has another thread wait for that.
   void ReapLater(std::unique_ptr<EngineProcess> engine);
-  // A step of the replacement is over.
+  // Records that a step of the replacement has ended.
   void MarkRestart(const std::string& name);
-  // Waits as long as the policy says; false: the device shuts down.
+  // Waits as long as the policy requires. Returns false if the device shuts down.
   bool AwaitRestart(const EngineEnd& end);
 
-  // The longest time between ticks, and between the engine's beats.
+  // The longest time between ticks, and between heartbeats of the engine.
   std::chrono::milliseconds RestTick() const;
-  // When the next look is due, as things stand.
+  // Returns when the next tick is due.
   Clock::time_point NextTick(const Watched& watched) const;
-  // One look; what it finds, if it is the engine's end.
+  // Checks the heartbeat and overdue tasks. Returns why the engine must be terminated, if it must.
   std::optional<EngineEnd> Tick(Watched& watched);
   std::optional<EngineEnd> StepLoading(Watched& watched, const Wants& wants);
   void LoadWhileParked(Watched& watched, Loading* loading);
-  // Tells the waiting thread what came of it, and makes the generation the device's.
+  // Passes the result to the waiting thread. If it is OK, the generation becomes the device's.
   void FinishLoading(Loading* loading, absl::Status result);
-  // The engine ends: whoever waits for a generation on it hears so.
+  // Fails a waiting LoadGeneration because the engine has ended.
   void FailLoading(const std::string& cause);
-  // When an idle kernel is to leave the device, as things stand; max(): it is not to.
+  // Returns when an idle kernel must be parked; max(): never.
   Clock::time_point ParkAt(const Watched& watched) const;
   std::optional<EngineEnd> StepParking(Watched& watched, const Wants& wants);
   void BeginParking(Watched& watched, const Wants& wants);
   std::optional<EngineEnd> FinishParking(Watched& watched, const Wants& wants);
   void FinishResuming(Watched& watched);
-  // What a call to the engine does when it is answered.
+  // Returns the callback that wakes the supervisor when a call to the engine is answered.
   EngineClient::OnAnswer WakeSupervisor() const;
 
-  // How a park or a resume has come out; nullopt: not yet.
+  // The result of a park or a resume; nullopt: it has not ended.
   std::optional<absl::Status> ParkOutcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<absl::Status> ResumeOutcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Answers those whose park or resume has come out, and drops those that are gone. To be called
-  // after each change of what the outcomes depend on.
+  // Calls the waiters whose park or resume has ended, and drops those that have gone. Must be
+  // called after each change of the state that ParkOutcome and ResumeOutcome read.
   void SettleWaiters() ABSL_LOCKS_EXCLUDED(mu_);
-  // Asks the owner what to start the next engine with.
+  // Calls the OnFault callback, which may choose the next engine's generation.
   void ReportFault(const EngineEnd& end, std::vector<RunningTask> running);
   std::chrono::nanoseconds FindTimeLimit(uint32_t operator_slot) const;
   Wants TakeWants();
@@ -159,39 +160,39 @@ class SupervisedDevice final : public DeviceControl {
 
   const DeviceOptions options_;
   const std::shared_ptr<WakeEvent> wake_;
-  // A task came while the kernel was parked.
+  // Set when a task arrives while the kernel is parked.
   const std::shared_ptr<std::atomic<bool>> work_arrived_ =
       std::make_shared<std::atomic<bool>>(false);
 
-  // The supervisor thread's own.
+  // Used by the supervisor's thread only.
   RestartPolicy restart_policy_;
-  std::shared_ptr<LiveSession> live_session_;  // Of the engine being watched.
+  std::shared_ptr<LiveSession> live_session_;  // Session of the engine that is being watched.
   std::thread restorer_;
-  // The replacement under way; since when.
+  // The replacement that is in progress, and when it began.
   Clock::time_point end_noticed_;
   Clock::time_point step_began_;
   Restart restart_;
-  uint64_t first_changes_ = 0;  // That the present engine has made before it was watched.
+  uint64_t first_changes_ = 0;  // Changes of generation of the engine before it was watched.
 
-  // Under mu_, beside what Device and DeviceControl have there.
+  // Members guarded by mu_, in addition to those of Device and DeviceControl.
   std::optional<absl::Status> first_start_ ABSL_GUARDED_BY(mu_);
-  // The engine that is being brought up; null: none is.
+  // The engine that is being started; null: none.
   std::shared_ptr<NextEngine> next_ ABSL_GUARDED_BY(mu_);
-  // What the next engine takes; 0: as the options say.
+  // Buffer memory of the next engine; 0: see the options.
   uint64_t memory_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first.
-  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(mu_);          // Of the present engine.
+  std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first one.
+  std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(mu_);          // The current engine's.
   Loading* loading_ ABSL_GUARDED_BY(mu_) = nullptr;
-  // What other threads want of the supervisor, beside park_requested_.
+  // Requests of other threads, in addition to park_requested_.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool resume_wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool restored_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Waiter> parks_awaited_ ABSL_GUARDED_BY(mu_);
   std::vector<Waiter> resumes_awaited_ ABSL_GUARDED_BY(mu_);
 
-  // Held for a whole LoadGeneration: one at a time.
+  // Held during a whole LoadGeneration call, so that only one runs at a time.
   absl::Mutex load_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  absl::Mutex shutdown_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Whoever joins the supervisor.
+  absl::Mutex shutdown_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while the supervisor is joined.
   std::thread supervisor_ ABSL_GUARDED_BY(shutdown_mu_);
 };
 

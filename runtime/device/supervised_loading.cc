@@ -1,4 +1,4 @@
-// A device's changes of generation; supervised_device.cc is what calls the steps.
+// SupervisedDevice: changes of generation. supervised_device.cc calls the steps.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Slots that hold an operator in `after` and another one, or none, in `before`.
+// Returns the slots with an operator in `after` that have another operator, or none, in `before`.
 std::vector<uint32_t> SlotsWithOtherOperators(const Generation* before, const Generation& after) {
   std::unordered_map<uint32_t, std::string_view> symbols;
   if (before != nullptr) {
@@ -53,19 +53,18 @@ absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> 
     if (stop_) return StoppedError();
     if (status_.state == State::kUnhealthy) return UnhealthyError();
     if (client_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat("device ", options_.index,
-                                                 " has no engine at present: ", status_.detail,
-                                                 ". Fix: try again"));
+      return absl::UnavailableError(absl::StrCat(
+          "device ", options_.index, " has no engine: ", status_.detail, ". Fix: try again later"));
     }
     if (loading.generation->number <= status_.info.generation) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "device ", options_.index, " runs generation ", status_.info.generation, " already, and ",
-          loading.generation->number, " is not above it. Fix: number generations upwards"));
+          "device ", options_.index, " already runs generation ", status_.info.generation, ", and ",
+          loading.generation->number, " is not larger. Fix: use increasing numbers"));
     }
     client = client_;
     loading.engine_pid = status_.engine_pid;
   }
-  // On this thread, beside the running kernel: it may take a while.
+  // This can take long; it runs on this thread, while the kernel runs.
   absl::StatusOr<std::vector<OperatorResources>> preloaded = client->Preload(*loading.generation);
   absl::MutexLock lock(&mu_);
   if (!preloaded.ok()) {
@@ -80,7 +79,7 @@ absl::Status SupervisedDevice::LoadGeneration(std::shared_ptr<const Generation> 
                                                loading.generation->number,
                                                " was preloaded. Fix: load it again"));
   }
-  loading_ = &loading;  // The supervisor's until it has set the result.
+  loading_ = &loading;  // Used by the supervisor until it has set the result.
   wake_->Signal();
   const auto settled = [&loading] { return loading.result.has_value(); };
   mu_.Await(absl::Condition(&settled));
@@ -110,13 +109,13 @@ std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const W
     case GenerationChange::Progress::kDone:
       break;
     case GenerationChange::Progress::kLost:
-      // What waits for the load is answered when the engine is retired.
+      // Retire passes the error to the thread that waits for the load.
       watched.Fail("change its generation", watched.change->result());
       return std::nullopt;
   }
   const absl::Status result = watched.change->result();
   if (result.code() == absl::StatusCode::kUnavailable) {
-    // Most likely it has ended: whoever waits is told how.
+    // The engine has probably ended: wait, so that the waiting thread gets the reason of its end.
     if (!watched.change_over) watched.change_over = Clock::now();
     if (Clock::now() - *watched.change_over < kEndLimit) return std::nullopt;
   }
@@ -155,7 +154,7 @@ void SupervisedDevice::FinishLoading(Loading* loading, absl::Status result) {
       absl::MutexLock lock(&mu_);
       before = generation_;
     }
-    // Their tasks come only once the load has been answered.
+    // Tasks for these slots are submitted only after the load has returned.
     for (const uint32_t slot : SlotsWithOtherOperators(before.get(), *loading->generation)) {
       queue_.ForgetEstimate(slot);
     }
@@ -179,7 +178,7 @@ void SupervisedDevice::FailLoading(const std::string& cause) {
   ++status_.failed_generation_changes;
   loading_->result = absl::UnavailableError(
       absl::StrCat("generation ", loading_->generation->number, " was not loaded: ", cause,
-                   ". Fix: load it again once the device serves"));
+                   ". Fix: load it again when the device serves"));
   loading_ = nullptr;
 }
 

@@ -1,4 +1,4 @@
-// A device's parking; supervised_device.cc is what calls the steps.
+// SupervisedDevice: parks and resumes. supervised_device.cc calls the steps.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -21,9 +21,9 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 constexpr seconds kResumeLimit{10};
-// How long the engine waits for a park before it is asked again.
+// Timeout of one AwaitPark call, which is repeated.
 constexpr seconds kParkAsk{1};
-// A park with nothing left in flight: how long the kernel may take to leave.
+// How long the kernel may take to return when nothing is in flight.
 constexpr seconds kLeaveLimit{5};
 
 }  // namespace
@@ -139,13 +139,13 @@ std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const W
 void SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
   {
     absl::MutexLock lock(&mu_);
-    if (session_ == nullptr) return;  // Still being restored.
-    resume_wanted_ = false;           // It is resident.
+    if (session_ == nullptr) return;  // Its buffers are still being restored.
+    resume_wanted_ = false;           // It is already resident.
   }
   SettleWaiters();
   const Clock::time_point now = Clock::now();
   if (!wants.parked && now < ParkAt(watched)) return;
-  *work_arrived_ = false;  // From before the park.
+  *work_arrived_ = false;  // Discard a value from before the park.
   if (!queue_.BeginPark().ok()) return;
   watched.parking = Parking::kParking;
   watched.park_began = now;
@@ -162,7 +162,7 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
   }
   if (status.ok()) {
     watched.parking = Parking::kParked;
-    watched.step_at_once = true;  // Somebody may want it back.
+    watched.step_at_once = true;  // A resume may be requested already.
     park_duration_.Observe(static_cast<uint64_t>(nanoseconds(now - watched.park_began).count()));
     {
       absl::MutexLock lock(&mu_);
@@ -178,7 +178,7 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
   if (watched.call == nullptr) {
     watched.call = watched.engine.client()->StartAwaitPark(kParkAsk, WakeSupervisor());
   }
-  // While tasks are in flight the park waits for them, and Tick() for one that hangs.
+  // While tasks are in flight the park waits for them; Tick() detects a task that hangs.
   if (queue_.counters().in_flight > 0) {
     watched.park_idle_since.reset();
     return std::nullopt;
@@ -187,8 +187,8 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
   if (now - *watched.park_idle_since < kLeaveLimit) return std::nullopt;
   return EngineEnd{
       "hang",
-      absl::StrCat("the kernel of device ", options_.index, " did not leave within ",
-                   kLeaveLimit.count(), " s of its last task, and the ", Name(), " was ended"),
+      absl::StrCat("the kernel of device ", options_.index, " did not park within ",
+                   kLeaveLimit.count(), " s of its last task, and the ", Name(), " was terminated"),
       {}};
 }
 

@@ -1,5 +1,5 @@
-// SupervisedDevice::Watched: what the supervisor's thread knows of the engine that it
-// watches. For the sources of SupervisedDevice alone.
+// SupervisedDevice::Watched: the supervisor's state of the engine that it watches. Included by the
+// sources of SupervisedDevice only.
 #ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_WATCHED_H_
 #define RESIDENT_RUNTIME_DEVICE_SUPERVISED_WATCHED_H_
 
@@ -16,16 +16,16 @@
 
 namespace resident {
 
-// Between looks at the heartbeat and at overdue tasks.
+// Interval of checks of the heartbeat and of overdue tasks.
 inline constexpr std::chrono::milliseconds kTick{50};
-// The same at most while nothing is in flight: what an idle device costs is its wakes. Nothing
-// calls the supervisor when work arrives, so a task that comes in a rest is first seen this
-// much later, and ended for its time limit as much later.
+// The longest interval while nothing is in flight, because an idle device's wake-ups cost processor
+// time. Nothing wakes the supervisor when work arrives, so it may notice a task this much later,
+// and enforce its time limit this much later.
 inline constexpr std::chrono::milliseconds kRestTick{500};
-// A process that ends is mostly gone within this time, and then it is known how it ended. A GPU's
-// takes longer, and is not waited for if nothing is in flight.
+// A process usually ends within this time after it began to, and then its exit status is known. A
+// process with a GPU takes longer; the supervisor does not wait for it if nothing is in flight.
 inline constexpr std::chrono::milliseconds kExitGrace{10};
-// Between looks at an engine that ends.
+// Interval of checks of an engine that ends.
 inline constexpr std::chrono::milliseconds kDeathLook{1};
 
 struct SupervisedDevice::Watched {
@@ -33,27 +33,27 @@ struct SupervisedDevice::Watched {
   HeartbeatMonitor heart;
   Clock::time_point next_tick;
   Parking parking = Parking::kRunning;
-  std::unique_ptr<GenerationChange> change;  // While one is under way.
-  uint64_t changes = 0;                      // Numbers of this engine's.
-  // Since when a change is over that failed as if the engine had ended.
+  std::unique_ptr<GenerationChange> change;  // Set while a change is in progress.
+  uint64_t changes = 0;                      // Number of this engine's last change.
+  // When a change ended with UNAVAILABLE, which suggests that the engine has ended.
   std::optional<Clock::time_point> change_over = std::nullopt;
   Clock::time_point resident_since;
   Clock::time_point park_began;
-  // Since when a park has had nothing in flight to wait for.
+  // Since when nothing has been in flight during a park.
   std::optional<Clock::time_point> park_idle_since;
-  // The next step of parking is due now, not at the next tick.
+  // Whether the next step is due now and not at the next tick.
   bool step_at_once = false;
-  // The call to the engine that the present step of parking, or the load while parked, is about;
-  // null: none is under way.
+  // The call to the engine for the current step of parking, or for a load while parked; null: none
+  // is in progress.
   std::unique_ptr<EngineCall> call = nullptr;
   Clock::time_point call_began = {};
 
-  // When the process was seen to end. It may take the system long to take it back; its kernel may
-  // run on for a moment, and ends what is in flight.
+  // When the process was found to be ending. That can take long; its kernel may still run for a
+  // short time and complete tasks in flight.
   std::optional<Clock::time_point> died = std::nullopt;
 
-  // A call has failed, most likely because the engine is ending: who sees it end until then knows
-  // better why.
+  // A call has failed, probably because the engine is ending. If its end is detected before
+  // `until`, that reason is reported instead, because it is more precise.
   struct FailedCall {
     const char* name;
     absl::Status status;

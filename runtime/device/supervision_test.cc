@@ -1,4 +1,4 @@
-// The supervisor's rules that need no engine.
+// Tests of the supervisor's rules that need no engine.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -52,7 +52,7 @@ TEST(RestartPolicyTest, ForgetStartsOver) {
   EXPECT_EQ(policy.OnFailure(now), milliseconds(0));
 }
 
-TEST(HeartbeatMonitorTest, LateOnceItStandsStillForTheLimit) {
+TEST(HeartbeatMonitorTest, LateWhenItHasNotChangedForTheLimit) {
   Clock::time_point now{};
   HeartbeatMonitor monitor(milliseconds(200), milliseconds(50), now);
   uint64_t beats = 1;
@@ -70,7 +70,7 @@ TEST(HeartbeatMonitorTest, AnEngineThatNeverBeatsIsLate) {
   EXPECT_TRUE(monitor.IsLate(0, now += milliseconds(50)));
 }
 
-TEST(HeartbeatMonitorTest, ALongPauseOfTheObserverIsNotTheEnginesFault) {
+TEST(HeartbeatMonitorTest, ALongPauseOfTheObserverDoesNotMakeTheEngineLate) {
   Clock::time_point now{};
   HeartbeatMonitor monitor(seconds(5), milliseconds(50), now);
   EXPECT_FALSE(monitor.IsLate(1, now += milliseconds(50)));
