@@ -1,8 +1,7 @@
-// Engine: what runs the resident kernel, in the engine process.
+// Engine: runs the resident kernel, in the engine process.
 //
-// Two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
-// sources on worker threads). What differs between them is behind this interface
-// and nowhere else.
+// There are two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
+// sources on worker threads). Code outside of them uses only this interface.
 //
 //   created ──Prepare──▶ prepared ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
 //                                               │  ▲                  ▲  │
@@ -10,19 +9,20 @@
 //                                         Preload, then Switch    Preload, then Switch
 //                                                                 (launch: ─▶ resident)
 //
-// Prepare does what is the same for every use of the device and takes long. A prepared engine does
-// no work on the device and has no buffer memory; it can wait for a use of any kind.
+// Prepare does the slow steps that are the same for every use of the device. A prepared engine does
+// no work on the device and has no buffer memory; it can wait until it is started for any use.
 //
-// The front end parks a kernel through the ring (kTaskPark), behind all the work
-// before it; AwaitPark waits for the kernel to have left, and so does Switch.
+// The front end parks a kernel through the ring (kTaskPark), after all earlier
+// tasks. AwaitPark and Switch wait until the kernel has returned.
 //
-// A change of generation has two steps. Preload does everything that can be done beside
-// the running kernel; Switch is the pause. Front end and engine tell each other about
-// its progress in shared memory (switch_signals.h): no call's way is part of the pause.
+// A change of generation has two steps. Preload does everything that can be done while
+// the kernel runs; Switch is the pause. Front end and engine signal its progress
+// in shared memory (switch_signals.h), so that the latency of calls is not part of the pause.
 //
-// Thread safety: calls are made one at a time, but for those that say otherwise:
-// Preload beside any call but Switch, MapShared beside any call (neither beside itself);
-// UnmapShared, Health() and health_interval() from any thread, any time.
+// Thread safety: calls are made one at a time, with these exceptions:
+// Preload may run during any call except Switch, MapShared during any call (neither during another
+// call of itself); UnmapShared, Health() and health_interval() may be called from any thread at any
+// time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
@@ -43,32 +43,32 @@ namespace resident {
 struct EngineOptions {
   // CUDA device ordinal; ignored by the CPU engine.
   int ordinal = 0;
-  // Memory for buffers, bytes; 0: the engine's default (DeviceLimits).
+  // Bytes of memory for buffers; 0: the engine's default (DeviceLimits).
   uint64_t memory_bytes = 0;
-  // GPU: how long to try again to take memory that is not free: that of an engine that has just
-  // ended is given back late.
+  // GPU: how long to retry an allocation of memory that is not free: the system releases the memory
+  // of an engine some time after its end.
   std::chrono::milliseconds memory_wait{0};
   // GPU: threads of a block that run operators, and blocks of the resident kernel on each SM;
-  // 0: as launch_shape.h says. CPU: ignored.
+  // 0: see launch_shape.h. CPU: ignored.
   uint32_t threads_per_block = 0;
   uint32_t blocks_per_sm = 0;
-  // GPU: SMs left to others.
+  // GPU: SMs that are left to other programs.
   uint32_t sms_free = 0;
   // CPU: worker threads; 0: one for each processor, at most 16.
   uint32_t cpu_workers = 0;
-  // Load the operators that exist to go wrong (tests).
+  // Load the operators that cause faults (for tests).
   bool test_operators = false;
-  // Blocks (CPU: workers) of the kernel at most; 0: no limit. A GPU needs two.
+  // Maximum number of blocks (CPU: workers) of the kernel; 0: no limit. A GPU needs two.
   uint32_t max_blocks = 0;
-  // Start() leaves the kernel off the device: the first Switch or Resume launches it.
+  // Start() does not launch the kernel: the first Switch or Resume launches it.
   bool start_parked = false;
-  // How often the process shows that it lives, at least.
+  // The longest interval of the process's heartbeat.
   std::chrono::milliseconds beat_every{500};
-  // What Start() loads; null: the built-in operators alone.
+  // The generation that Start() loads; null: only the built-in operators.
   std::shared_ptr<const Generation> generation;
 };
 
-// What a step of bringing an engine up took, for people.
+// Duration of a step of the start of an engine, for logs and status.
 struct EnginePhase {
   std::string name;
   std::chrono::nanoseconds took{0};
@@ -82,30 +82,30 @@ struct OperatorResources {
   uint32_t code_bytes;
 };
 
-// What a change of generation took, in order.
+// Durations of the steps of a change of generation, in order.
 struct SwitchTimes {
-  std::chrono::nanoseconds park{0};    // From the hold until the kernel had left.
-  std::chrono::nanoseconds load{0};    // Taking the new generation in.
+  std::chrono::nanoseconds park{0};    // From the hold until the kernel had returned.
+  std::chrono::nanoseconds load{0};    // Loading the new generation.
   std::chrono::nanoseconds launch{0};  // The launch call.
 };
 
 struct EngineInfo {
   std::string kind;    // "cpu" or "cuda".
   std::string name;    // "cpu", or the GPU's name.
-  std::string detail;  // Driver and toolkit versions, for people.
-  // What operators are compiled for, as in 90; 0 for the CPU.
+  std::string detail;  // Driver and toolkit versions, as text.
+  // The compile target of operators, 90 for sm_90; 0 for the CPU.
   uint32_t architecture = 0;
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
-  // Where operators see the shared region and the buffer memory.
+  // Addresses of the shared region and of the buffer memory for operators.
   uint64_t region_address = 0;
   uint64_t memory_address = 0;
   uint64_t memory_bytes = 0;
-  uint32_t workers = 0;  // Blocks, or threads.
+  uint32_t workers = 0;  // Blocks; CPU: threads.
   // Threads of a block that run operators; 1 for the CPU.
   uint32_t threads_per_block = 0;
   std::vector<OperatorResources> operators;
-  // Of Start, in order.
+  // Steps of Start, in order.
   std::vector<EnginePhase> phases;
 };
 
@@ -113,52 +113,52 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Brings the device up, with the kernel's image, and makes the region, which outlives the
-  // engine, reachable for it. Returns what its steps took. Errors: UNAVAILABLE (no driver, no
-  // device: the message says why), RESOURCE_EXHAUSTED (memory).
+  // Opens the device, loads the kernel's image, and makes the region, which outlives the
+  // engine, accessible to the device. Returns the durations of its steps. Errors: UNAVAILABLE (no
+  // driver, no device; the message says why), RESOURCE_EXHAUSTED (memory).
   virtual absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) = 0;
 
-  // Takes memory for buffers, loads the first generation and starts the kernel at
+  // Allocates memory for buffers, loads the first generation and starts the kernel at
   // sequence number control->resume_sequence. Errors: RESOURCE_EXHAUSTED (memory),
-  // INVALID_ARGUMENT (a launch configuration that does not fit: with the numbers).
+  // INVALID_ARGUMENT (the launch configuration does not fit; the message has the numbers).
   virtual absl::StatusOr<EngineInfo> Start(const EngineOptions& options) = 0;
 
-  // Waits until the kernel has left after a park marker. DEADLINE_EXCEEDED: it has
-  // not within `most`.
-  virtual absl::Status AwaitPark(std::chrono::nanoseconds most) = 0;
+  // Waits until the kernel has returned after a park marker. DEADLINE_EXCEEDED: it has
+  // not returned within `timeout`.
+  virtual absl::Status AwaitPark(std::chrono::nanoseconds timeout) = 0;
 
   // Starts the kernel again. REQUIRES: parked.
   virtual absl::Status Resume() = 0;
 
-  // Takes a generation in beside the running kernel, for the next Switch; replaces one
-  // that was preloaded and not switched to. Returns what its operators need. Beside any
-  // call but Switch. Errors: INVALID_ARGUMENT (an object that cannot be loaded:
+  // Preloads a generation for the next Switch, while the kernel runs; replaces a generation
+  // that was preloaded and not switched to. Returns what its operators need. May run during any
+  // call except Switch. Errors: INVALID_ARGUMENT (an object cannot be loaded; the message says
   // which, and why).
   virtual absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) = 0;
 
-  // Makes the preloaded generation the present one. With the kernel on the device, tells
-  // the front end that it stands ready, waits at most `most` for the kernel to leave,
+  // Makes the preloaded generation the current one. With the kernel on the device, signals
+  // the front end that the engine is ready, waits at most `timeout` for the kernel to return,
   // loads, and launches. While parked it loads, and launches if `launch`. `change` is
   // the number of this change in the region's signals.
   //
-  // If loading fails, the former generation goes on (is launched again, if it was
-  // resident), and the error says what failed. Errors besides: FAILED_PRECONDITION
+  // If loading fails, the previous generation stays the current one (it is launched again if it
+  // was resident), and the error says what failed. Other errors: FAILED_PRECONDITION
   // (nothing is preloaded), CANCELLED (withdrawn by the front end), DEADLINE_EXCEEDED (the
-  // kernel has not left within `most`: it runs on, and the preloaded generation stays).
+  // kernel has not returned within `timeout`: it continues, and the preloaded generation stays).
   virtual absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
-                                             std::chrono::nanoseconds most) = 0;
+                                             std::chrono::nanoseconds timeout) = 0;
 
-  // Makes `bytes` of a shared-memory object (from fd, which is only read during the
-  // call) part of what operators can reach; returns where they see it.
+  // Makes `bytes` of a shared-memory object accessible to operators and returns its address for
+  // them. `fd` is used during the call only.
   virtual absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) = 0;
-  // May be put off until the kernel is parked.
+  // May be deferred until the kernel is parked.
   virtual absl::Status UnmapShared(uint64_t address) = 0;
 
-  // OK, or the fault that has ended the device's context.
+  // Returns OK, or the fault that has made the device's context fail.
   virtual absl::Status Health() = 0;
-  // How often to ask for it, at least: how late a fault is found. max(): it need not be asked
-  // for. Each time wakes an idle process.
+  // The longest interval of calls of Health(), which delays the detection of a fault. max(): no
+  // calls are needed. Each call wakes an idle process.
   virtual std::chrono::milliseconds health_interval() const = 0;
 };
 
@@ -167,10 +167,10 @@ class Engine {
 std::unique_ptr<Engine> CreateCpuEngine();
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int ordinal);
 
-// Measures the steps of something, one after the other.
+// Measures the durations of consecutive steps.
 class PhaseTimer {
  public:
-  // The step since the last call, or since the beginning, is over.
+  // Ends the step that began with the previous call, or with the construction.
   void Mark(std::string name) {
     const auto now = std::chrono::steady_clock::now();
     phases_.push_back({std::move(name), now - std::exchange(since_, now)});
@@ -182,13 +182,13 @@ class PhaseTimer {
   std::vector<EnginePhase> phases_;
 };
 
-// Opens the driver, which CreateCudaEngine does otherwise: it takes 100 ms and more. Whether it can
-// be opened is said there.
+// Opens the driver in advance, which takes 100 ms or more; otherwise CreateCudaEngine opens it.
+// Errors are returned by CreateCudaEngine.
 void OpenCudaDriver();
 
-// CUDA devices of this machine by name; UNAVAILABLE with the reason when there are
+// Returns the names of the CUDA devices of this machine; UNAVAILABLE with the reason if there are
 // none. Loads the driver into the calling process but creates no context; call it
-// in a child if the process must stay free of it.
+// in a child process if this process must not load the driver.
 absl::StatusOr<std::vector<std::string>> ListCudaDevices();
 
 }  // namespace resident

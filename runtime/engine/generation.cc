@@ -33,7 +33,7 @@ absl::Status CheckGeneration(const Generation& generation) {
     if (!IsIdentifier(added.symbol)) {
       return absl::InvalidArgumentError(
           absl::StrCat("generation ", generation.number, ": '", added.symbol,
-                       "' is no name of a function. Fix: name the symbol that the unit exports"));
+                       "' is not a function name. Fix: use the symbol that the unit exports"));
     }
   }
   return absl::OkStatus();

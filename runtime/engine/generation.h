@@ -1,7 +1,7 @@
-// Generation: what one launch of the resident kernel can call.
+// Generation: the operators that one launch of the resident kernel can call.
 //
-// The kernel with the built-in operators is always part of it; `operators` says what
-// else stands in the operator slots. Built-in operator i keeps slot 2 * i for good.
+// The kernel with the built-in operators is always part of it; `operators` lists the
+// others and their slots. Built-in operator i always has slot 2 * i.
 //
 // Invariants:
 //   1. Numbers rise by one with each generation of a device. 1 is the first: the
@@ -11,7 +11,7 @@
 //   3. `object` defines `symbol` and can be loaded by itself. CUDA: a module that
 //      LinkOperatorModule() made (runtime/engine/image). CPU: a shared object.
 //
-// Thread safety: immutable once made; shared by pointer to const.
+// Thread safety: immutable after construction; shared by pointer to const.
 //
 //   auto next = std::make_shared<Generation>();
 //   next->number = current->number + 1;
@@ -31,7 +31,7 @@ namespace resident {
 
 struct GenerationOperator {
   uint32_t slot = 0;
-  // The function, as the unit exports it (C linkage).
+  // The function's name, as the unit exports it (C linkage).
   std::string symbol;
   // Operators of one unit may share it.
   std::shared_ptr<const std::string> object;
@@ -42,7 +42,8 @@ struct Generation {
   std::vector<GenerationOperator> operators;
 };
 
-// INVALID_ARGUMENT: invariant 2 does not hold, or a symbol is no identifier; which.
+// INVALID_ARGUMENT: invariant 2 does not hold, or a symbol is not an identifier; the message says
+// which.
 absl::Status CheckGeneration(const Generation& generation);
 
 }  // namespace resident

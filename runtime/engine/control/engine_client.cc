@@ -25,7 +25,7 @@ namespace {
 constexpr std::chrono::milliseconds kPreloadLimit{30'000};
 // Loading a generation takes far less than a millisecond for each operator.
 constexpr std::chrono::milliseconds kLoadLimit{10'000};
-// For the answer, beside the time that the engine itself was given.
+// For the response, in addition to the timeout of the call itself.
 constexpr std::chrono::milliseconds kAnswerLimit{5'000};
 
 absl::Status Ended() { return absl::UnavailableError("the engine has ended"); }
@@ -48,14 +48,14 @@ struct EngineCall::Pending {
   absl::Notification answered;
 };
 
-// The socket, and the calls that wait for answers.
+// The socket, and the calls that wait for responses.
 class EngineConnection {
  public:
   using Pending = EngineCall::Pending;
 
   explicit EngineConnection(int socket) : socket_(socket) {}
 
-  // Sends the request; `*id` is the id that it got. What is returned is answered once.
+  // Sends the request and stores its id in `*id`. The returned call is answered exactly once.
   std::shared_ptr<Pending> Send(internal::EngineRequest request, int fd,
                                 EngineClient::OnAnswer on_answer, uint64_t* id) {
     auto pending = std::make_shared<Pending>();
@@ -71,19 +71,20 @@ class EngineConnection {
       ended =
           ended_ || !WriteFrame(socket_.get(), request.SerializeAsString(), never_wait, fd).ok();
       if (!ended) pending_[*id] = pending;
-      if (ended && !ended_) shutdown(socket_.get(), SHUT_RDWR);  // The reader ends the other calls.
+      // The reader then fails the other calls.
+      if (ended && !ended_) shutdown(socket_.get(), SHUT_RDWR);
     }
     if (ended) Answer(*pending, Ended());
     return pending;
   }
 
-  // The answer of this call, if there will be one, is dropped.
+  // Drops the response of this call if it arrives later.
   void Forget(uint64_t id) {
     absl::MutexLock lock(&mu_);
     pending_.erase(id);
   }
 
-  // Until the connection is closed; then all calls are answered UNAVAILABLE.
+  // Reads responses until the connection is closed; then fails all calls with UNAVAILABLE.
   void ReadResponses() {
     while (true) {
       const auto message = ReadFrame(socket_.get(), kMaxControlMessageBytes, WaitForever);
@@ -127,7 +128,7 @@ class EngineConnection {
   }
 
   const UniqueFd socket_;
-  absl::Mutex mu_;  // Also orders what is written to the socket.
+  absl::Mutex mu_;  // Also serializes writes to the socket.
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);  // By id.
@@ -237,7 +238,7 @@ absl::StatusOr<SharedMapping> EngineClient::MapShared(int fd, uint64_t bytes) {
   const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
   if (!pending->answered.WaitForNotificationWithTimeout(absl::FromChrono(map_limit_))) {
     connection_->Forget(id);
-    // The engine serves this after it has mapped the object, which may succeed still.
+    // The engine may still map the object; it serves this request afterwards.
     StartUnmapShared(id);
     return absl::DeadlineExceededError(
         absl::StrCat("the engine did not map the memory within ", map_limit_.count(), " ms"));

@@ -1,14 +1,14 @@
 // EngineClient: the front end's side of the control protocol of an engine process
 // (proto/resident/internal/engine.proto).
 //
-// A call either blocks its thread until the engine has answered, at most for the time given, or is
-// started, and its answer is polled (EngineCall): the supervisor of an engine must not wait for it.
-// If the engine ends, its calls end at once, with UNAVAILABLE. No call waits to send its request:
-// an engine that has not read the requests before it counts as ended.
+// A call either blocks its thread until the engine responds, with a timeout, or is started and its
+// response is polled (EngineCall), because the supervisor of an engine must not wait for it.
+// If the engine ends, its calls fail at once with UNAVAILABLE. No call waits to send its request:
+// if the socket is full because the engine does not read, the engine counts as ended.
 //
 // Thread safety: all members may be called from any thread, but the object must not be destroyed
-// from within OnAnswer. proto/resident/internal/engine.proto says which calls the engine serves
-// beside each other.
+// from within OnAnswer. See proto/resident/internal/engine.proto for the calls that the engine
+// serves concurrently.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_CLIENT_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_CLIENT_H_
 
@@ -38,12 +38,12 @@ class EngineConnection;
 // Shared memory that the engine has mapped.
 struct SharedMapping {
   uint64_t id;       // For StartUnmapShared.
-  uint64_t address;  // As operators see it.
+  uint64_t address;  // Address for operators.
 };
 
-// A call to the engine that has been started. It is answered DEADLINE_EXCEEDED if the engine does
-// not answer in time. When the object is destroyed nothing waits for the answer any more; the
-// engine serves the call all the same.
+// A call to the engine that has been started. Its answer is DEADLINE_EXCEEDED if the engine does
+// not respond in time. If the object is destroyed earlier, the response is dropped, but the engine
+// still serves the call.
 //
 // Thread safety: all members may be called from any thread.
 // Memory ordering: what the engine did before it answered is visible to the thread for which
@@ -78,20 +78,20 @@ class EngineCall {
 class EngineClient {
  public:
   // Called when the engine has answered a started call or has ended, on a thread that serves all
-  // calls to this engine: it must not block. It is not called when the call's time is over.
+  // calls to this engine; it must not block. It is not called when the call times out.
   using OnAnswer = std::function<void()>;
 
   // Pinning a large object takes 4 ms for each MiB at worst.
   static constexpr std::chrono::milliseconds kMapLimit{30'000};
 
-  // Owns the socket from now on. `map_limit` is how long MapShared may take; tests give less.
+  // Takes ownership of the socket. `map_limit` is how long MapShared may take; tests use less.
   explicit EngineClient(int control_socket, std::chrono::milliseconds map_limit = kMapLimit);
   ~EngineClient();
   EngineClient(const EngineClient&) = delete;
   EngineClient& operator=(const EngineClient&) = delete;
 
   // The calls of Engine (runtime/engine/engine.h), with their errors, and
-  // DEADLINE_EXCEEDED when the engine does not answer in time.
+  // DEADLINE_EXCEEDED if the engine does not respond in time.
   absl::StatusOr<std::vector<EnginePhase>> Prepare(bool cuda, int ordinal,
                                                    std::chrono::milliseconds timeout);
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds timeout);
@@ -100,10 +100,10 @@ class EngineClient {
   // Blocks for the whole change. Its progress is published in shared memory (SwitchSignals).
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds park_timeout);
-  // A mapping that the engine completes after the call has failed is undone.
+  // If the engine completes a mapping after the call has failed, the mapping is removed.
   absl::StatusOr<SharedMapping> MapShared(int fd, uint64_t bytes);
 
-  // The same without waiting. The answer is DEADLINE_EXCEEDED also when the kernel has not left
+  // The same without waiting. The answer is also DEADLINE_EXCEEDED if the kernel has not returned
   // within `park_timeout`. `on_answer` may be null.
   std::unique_ptr<EngineCall> StartAwaitPark(std::chrono::nanoseconds park_timeout,
                                              OnAnswer on_answer);
@@ -111,13 +111,13 @@ class EngineClient {
   std::unique_ptr<EngineCall> StartSwitch(uint64_t change, bool launch,
                                           std::chrono::nanoseconds park_timeout,
                                           OnAnswer on_answer);
-  // The result is not reported: memory that an engine fails to unmap stays mapped until it ends.
+  // The result is ignored: memory that an engine fails to unmap stays mapped until the engine ends.
   void StartUnmapShared(uint64_t mapping);
-  // Ends the process. UNAVAILABLE: it ended before it had answered.
+  // Ends the process. UNAVAILABLE: it ended before it sent a response.
   absl::Status Shutdown(std::chrono::milliseconds timeout);
 
  private:
-  // Sends the request, with the descriptor if it is not -1, and waits for the answer.
+  // Sends the request, with the descriptor if it is not -1, and waits for the response.
   absl::StatusOr<internal::EngineResponse> Call(internal::EngineRequest request,
                                                 std::chrono::nanoseconds timeout, int fd = -1);
   std::unique_ptr<EngineCall> StartCall(internal::EngineRequest request,
@@ -126,7 +126,7 @@ class EngineClient {
   const std::shared_ptr<EngineConnection> connection_;
   const std::chrono::milliseconds map_limit_;
   std::thread reader_;  // Runs EngineConnection::ReadResponses.
-  // The engine maps one object at a time: the time limit of the next begins when it is its turn.
+  // The engine maps one object at a time, so a call's time limit begins after the previous call.
   absl::Mutex map_mu_;
 };
 

@@ -1,4 +1,4 @@
-// Numbers of the descriptors that an engine process is born with.
+// Numbers of the descriptors that an engine process inherits.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_FDS_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_FDS_H_
 
@@ -9,15 +9,15 @@ inline constexpr int kEngineRegionFd = 3;
 // The control protocol (proto/resident/internal/engine.proto): a stream socket.
 inline constexpr int kEngineControlFd = 4;
 
-// A socket on which nothing is said: its other end reports when the process ends. The number is
+// A socket without messages: its other end becomes readable when the process ends. The number is
 // above those of the descriptors that a driver opens. A process that ends closes its descriptors
-// in ascending order, and the system lets go of them in the reverse order: of this one at once, of
-// a GPU's only when the driver has taken the context down, which takes 60 to 700 ms
+// in ascending order, and the system releases them in the reverse order: this one at once, those of
+// a GPU only when the driver has destroyed the context, which takes 60 to 700 ms
 // (docs/gpu_facts.md).
 inline constexpr int kEngineLifelineFd = 250;
 
-// Exit status of an engine that ended itself because its device's context is gone;
-// ControlBlock::exit_reason says why.
+// Exit status of an engine that ended itself because its device's context has failed; see
+// ControlBlock::exit_reason.
 inline constexpr int kEngineFaultStatus = 3;
 
 }  // namespace resident

@@ -28,11 +28,11 @@
 namespace resident {
 namespace {
 
-// An object for each operator slot of two generations (runtime/engine/cpu/cpu_generation.cc),
-// and what else there is.
+// Enough for an object for each operator slot of two generations
+// (runtime/engine/cpu/cpu_generation.cc) and for all other descriptors.
 constexpr uint64_t kDescriptors = 4096;
 
-// What follows `name` ("--parent=") among the arguments.
+// Returns the value of the argument that begins with `name` ("--parent=").
 std::optional<std::string_view> Flag(int argc, char** argv, std::string_view name) {
   for (int i = 2; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -41,15 +41,15 @@ std::optional<std::string_view> Flag(int argc, char** argv, std::string_view nam
   return std::nullopt;
 }
 
-// An engine has many threads and small needs: without this, glibc gives each thread
-// an arena of its own and keeps what it frees.
+// An engine has many threads that allocate little. Without this, glibc creates an arena for each
+// thread and does not return freed memory to the system.
 void LimitAllocator() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
-// The front end decides when the engine ends. A terminal's ^C, or a service manager
-// that signals the whole group, reaches both; the front end then drains first.
+// The front end decides when the engine ends. A terminal's ^C, or a service manager, may signal the
+// whole process group; then the front end drains before it ends the engine.
 void IgnoreSignalsMeantForTheFrontEnd() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
     struct sigaction ignore = {};
@@ -69,8 +69,8 @@ int ListDevices() {
   return 0;
 }
 
-// The device's kind is known before the front end says more: an engine is confined before it
-// has threads.
+// `confined_as`: the kind of device that was passed on the command line, because an engine is
+// confined before it has threads and before it receives requests.
 absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, int ordinal,
                                                      EngineKind confined_as) {
   const EngineKind kind = cuda ? EngineKind::kGpu : EngineKind::kCpu;
@@ -86,9 +86,9 @@ int ReportNotConfined(const absl::Status& status) {
   return 2;
 }
 
-// What takes a GPU's engine long and needs nothing that the front end says: to open the driver, and
-// to clear the pages of the region, which are quick to pin then. If one of them fails, what needs
-// it says so later.
+// Begins the slow steps of a GPU's engine that need no request: opens the driver, and clears the
+// pages of the region, so that they can be pinned quickly. An error is reported by the code that
+// later needs the result.
 void BeginEarly() {
   std::thread([] { OpenCudaDriver(); }).detach();
   std::thread([region = fcntl(kEngineRegionFd, F_DUPFD_CLOEXEC, 0)] {
@@ -104,8 +104,8 @@ int Serve(pid_t parent, EngineKind kind) {
   for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineLifelineFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       fprintf(stderr,
-              "residentd engine: descriptor %d is not open. Fix: this role is started by "
-              "`residentd serve`\n",
+              "residentd engine: descriptor %d is not open. Fix: run `residentd serve`, which "
+              "starts this role\n",
               fd);
       return 2;
     }
@@ -122,17 +122,17 @@ int Serve(pid_t parent, EngineKind kind) {
   EngineService service(
       kEngineRegionFd, [kind](bool cuda, int ordinal) { return CreateEngine(cuda, ordinal, kind); },
       [kind] {
-        // The driver is up, with all its threads.
+        // The driver has been opened and has started all its threads.
         return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();
       });
   const EngineServer server(kEngineControlFd, &service);
   while (!service.AwaitShutdown(service.BeatEvery())) {
     if (!service.Beat().ok()) _exit(kEngineFaultStatus);
-    // The system kills an engine whose front end has ended; this is for where it
-    // does not (a binary with file capabilities).
+    // The system kills an engine whose front end has ended, except if the binary has file
+    // capabilities; this check is for that case.
     if (getppid() != parent) _exit(1);
   }
-  // At once, even if the response to the shutdown request has not been sent.
+  // Exit at once, even if the response to the shutdown request has not been sent.
   _exit(0);
 }
 
@@ -147,8 +147,8 @@ int EngineMain(int argc, char** argv) {
   const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");
   if (!parent) {
     fprintf(stderr,
-            "residentd engine: --parent is missing. Fix: this role is started by `residentd "
-            "serve`; run that\n");
+            "residentd engine: --parent is missing. Fix: run `residentd serve`, which starts this "
+            "role\n");
     return 2;
   }
   IgnoreSignalsMeantForTheFrontEnd();

@@ -1,4 +1,4 @@
-// Between the messages of the control protocol and the runtime's own types.
+// Conversions between the messages of the control protocol and the runtime's own types.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_MESSAGES_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_MESSAGES_H_
 
@@ -10,11 +10,11 @@
 
 namespace resident {
 
-// Requests and responses have fewer bytes than this: the largest ones describe a generation with
+// Requests and responses are smaller than this; the largest ones describe a generation with
 // all operator slots in use.
 inline constexpr uint64_t kMaxControlMessageBytes = 16u << 20;
 
-// Without the generation (see generation_transfer.h), and the ordinal, which Prepare has.
+// Does not convert the generation (see generation_transfer.h) and the ordinal (see PrepareRequest).
 internal::StartRequest ToMessage(const EngineOptions& options);
 EngineOptions FromMessage(const internal::StartRequest& message);
 

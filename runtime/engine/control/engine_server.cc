@@ -64,7 +64,7 @@ void EngineServer::ServeRequests(Lane& lane) {
 
 void EngineServer::Respond(const internal::EngineResponse& response) {
   absl::MutexLock lock(&write_mu_);
-  // A front end that is gone needs no response.
+  // An error is ignored: the front end has ended and needs no response.
   WriteFrame(socket_.get(), response.SerializeAsString(), WaitForever).IgnoreError();
 }
 

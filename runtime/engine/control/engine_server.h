@@ -1,9 +1,9 @@
-// EngineServer: reads the requests of the control protocol from the socket to the front end, has an
-// EngineService serve them, and sends the responses. There is a thread for each lane of the
+// EngineServer: reads the requests of the control protocol from the socket to the front end, serves
+// them with an EngineService, and sends the responses. It has a thread for each lane of the
 // service, and one that reads.
 //
-// A front end that has closed its socket, or that sent what is no request, is not read from any
-// more: the process ends when its parent does (engine_main.h).
+// If the front end closes its socket or sends data that is not a request, the server stops reading.
+// The process ends when its parent ends (engine_main.h).
 //
 // Thread safety: belongs to one thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVER_H_
@@ -24,9 +24,9 @@ namespace resident {
 
 class EngineServer {
  public:
-  // Owns the socket from now on. The service outlives the object.
+  // Takes ownership of the socket. The service must outlive the object.
   EngineServer(int control_socket, EngineService* service);
-  // Serves what was received, then ends the threads.
+  // Serves the requests that were received, then ends the threads.
   ~EngineServer();
   EngineServer(const EngineServer&) = delete;
   EngineServer& operator=(const EngineServer&) = delete;
@@ -39,7 +39,7 @@ class EngineServer {
   struct Lane {
     absl::Mutex mu;
     std::deque<Received> requests ABSL_GUARDED_BY(mu);
-    bool ended ABSL_GUARDED_BY(mu) = false;  // Nothing is added any more.
+    bool ended ABSL_GUARDED_BY(mu) = false;  // No more requests are added.
     std::thread thread;
   };
 
@@ -49,7 +49,7 @@ class EngineServer {
 
   const UniqueFd socket_;
   EngineService* const service_;
-  absl::Mutex write_mu_;  // Orders what is written to the socket.
+  absl::Mutex write_mu_;  // Serializes writes to the socket.
   std::array<Lane, EngineService::kLanes> lanes_;
   std::thread reader_;
 };

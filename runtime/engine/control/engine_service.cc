@@ -17,10 +17,10 @@ namespace resident {
 namespace {
 
 constexpr std::chrono::milliseconds kBeatWhileStarting{50};
-// The front end watches a prepared engine by other means, and it should cost no processor time.
+// A prepared engine should use no processor time, and the front end does not check its heartbeat.
 constexpr std::chrono::milliseconds kBeatWhilePrepared{5'000};
 
-// Read by the front end once the process has ended, so no order is needed.
+// The front end reads it after the process has ended, so no memory ordering is needed.
 void WriteExitReason(ControlBlock* control, const std::string& words) {
   const size_t length = std::min<size_t>(words.size(), kExitReasonBytes - 1);
   memcpy(control->exit_reason, words.data(), length);
@@ -87,7 +87,7 @@ absl::Status EngineService::ServeCall(const internal::EngineRequest& request, in
     case internal::EngineRequest::CALL_NOT_SET:
       break;
   }
-  return absl::UnimplementedError("the request has no call that this engine serves");
+  return absl::UnimplementedError("the request contains no call that this engine supports");
 }
 
 bool EngineService::AwaitShutdown(std::chrono::milliseconds timeout) {
@@ -134,7 +134,7 @@ bool EngineService::Enter(Progress from, Progress to) {
 absl::Status EngineService::Prepare(const internal::PrepareRequest& request,
                                     internal::PrepareResponse* response) {
   if (request.kind() == internal::PrepareRequest::KIND_UNSPECIFIED) {
-    return absl::InvalidArgumentError("the request names no kind of engine");
+    return absl::InvalidArgumentError("the request does not specify the kind of engine");
   }
   if (!Enter(Progress::kNew, Progress::kPreparing)) {
     return absl::FailedPreconditionError("the engine was prepared before");
@@ -143,7 +143,7 @@ absl::Status EngineService::Prepare(const internal::PrepareRequest& request,
   ASSIGN_OR_RETURN(auto region, SharedRegion::Attach(region_fd_.Release()));
   const SharedRegion* const attached = region.get();
   {
-    // From now on there is a heartbeat: to bring a device up takes a while.
+    // The heartbeat begins before the device is opened, because that takes long.
     absl::MutexLock lock(&mu_);
     region_ = std::move(region);
   }

@@ -1,8 +1,8 @@
 // EngineService: serves the requests of the control protocol (proto/resident/internal/engine.proto)
 // with an Engine, and keeps the process's heartbeat. engine_server.h reads the requests.
 //
-// Thread safety: Serve is called by one thread for each Lane, beside the other lanes; all other
-// members may be called from any thread.
+// Thread safety: Serve is called by one thread for each Lane, concurrently with the other lanes;
+// all other members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVICE_H_
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVICE_H_
 
@@ -30,33 +30,33 @@ class EngineService {
   using EngineFactory =
       std::function<absl::StatusOr<std::unique_ptr<Engine>>(bool cuda, int ordinal)>;
 
-  // Requests of one lane are served in order, and beside those of the other lanes: staging a
-  // generation and pinning a client's memory take long, and a park that is due must not wait for
+  // Requests of one lane are served in order, concurrently with those of the other lanes:
+  // preloading a generation and pinning a client's memory take long, and a park must not wait for
   // them.
   enum class Lane : uint8_t { kKernel, kPreload, kMappings };
   static constexpr size_t kLanes = 3;
 
-  // Owns the descriptor of the shared region from now on. `confine` is called once, when the engine
-  // is prepared; if it fails, Prepare does.
+  // Takes ownership of the descriptor of the shared region. `confine` is called once, when the
+  // engine is prepared; if it fails, Prepare fails.
   EngineService(
       int region_fd, EngineFactory factory,
       std::function<absl::Status()> confine = [] { return absl::OkStatus(); });
   EngineService(const EngineService&) = delete;
   EngineService& operator=(const EngineService&) = delete;
 
-  // None: serving the request takes no time, and it may be served beside all lanes.
+  // nullopt: the request is served without delay and may be served concurrently with all lanes.
   static std::optional<Lane> FindLane(const internal::EngineRequest& request);
   // `fd`: the descriptor that came with the request; -1: none.
   internal::EngineResponse Serve(const internal::EngineRequest& request, int fd);
 
-  // Waits for a shutdown request, for `timeout` at most, and not beyond a change of BeatEvery.
-  // Returns whether there was one.
+  // Waits up to `timeout` for a shutdown request; returns earlier if BeatEvery changes. Returns
+  // whether there was a shutdown request.
   bool AwaitShutdown(std::chrono::milliseconds timeout);
 
-  // Marks the shared region with a sign of life and asks the engine for its health.
-  // Not OK: the device's context is gone, and the region's last words say so.
+  // Increments the heartbeat in the shared region and queries the engine's health. An error: the
+  // device's context has failed, and the region's exit_reason says why.
   absl::Status Beat();
-  // How long to wait before the next one.
+  // How long to wait before the next heartbeat.
   std::chrono::milliseconds BeatEvery();
 
  private:
@@ -70,22 +70,22 @@ class EngineService {
   absl::Status Preload(const internal::PreloadRequest& request, int fd,
                        internal::PreloadResponse* response);
   absl::Status Switch(const internal::SwitchRequest& request, internal::SwitchResponse* response);
-  // `id`: of the request.
+  // `id`: the id of the request.
   absl::Status MapShared(const internal::MapSharedRequest& request, uint64_t id, int fd,
                          internal::MapSharedResponse* response);
   absl::Status UnmapShared(const internal::UnmapSharedRequest& request);
   absl::Status ServeCall(const internal::EngineRequest& request, int fd,
                          internal::EngineResponse* response);
 
-  // The engine, for a request that requires it to run.
+  // Returns the engine for a request that requires it to run.
   absl::StatusOr<Engine*> FindRunning();
-  // Goes from one state to another. False: it is not in the first one.
+  // Changes the state `from` to `to`. Returns false if it is not `from`.
   bool Enter(Progress from, Progress to) ABSL_LOCKS_EXCLUDED(mu_);
 
   const EngineFactory factory_;
   const std::function<absl::Status()> confine_;
-  UniqueFd region_fd_;  // Until the region is attached. Used by kKernel alone.
-  // Addresses of mappings, by the id of the request. Used by kMappings alone.
+  UniqueFd region_fd_;  // Until the region is attached. Used by kKernel only.
+  // Addresses of mappings, by the id of the request. Used by kMappings only.
   std::map<uint64_t, uint64_t> mapped_;
 
   // Held by Preload and by Switch.
@@ -94,12 +94,13 @@ class EngineService {
   absl::Mutex mu_;
   // Set by Prepare, then never changed.
   std::unique_ptr<SharedRegion> region_ ABSL_GUARDED_BY(mu_);
-  // Never destroyed: with a kernel on the device the destructor would wait for it. The process
-  // ends, and the system releases everything.
+  // Never destroyed, because the destructor would wait for a kernel on the device. When the process
+  // ends, the system releases everything.
   Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::chrono::milliseconds beat_every_ ABSL_GUARDED_BY(mu_){0};
   Progress progress_ ABSL_GUARDED_BY(mu_) = Progress::kNew;
-  bool changed_ ABSL_GUARDED_BY(mu_) = false;  // progress_ has, since AwaitShutdown returned.
+  // Whether progress_ has changed since AwaitShutdown returned.
+  bool changed_ ABSL_GUARDED_BY(mu_) = false;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -58,7 +58,7 @@ class SlowEngine : public Engine {
   std::atomic<int> unmapped{0};
 };
 
-// Both ends, connected as two processes are.
+// The client and the server, connected like two processes.
 class ControlPlane {
  public:
   explicit ControlPlane(milliseconds map_limit = EngineClient::kMapLimit) {
@@ -102,15 +102,15 @@ TEST(EngineServiceTest, StartsAfterPrepareAndOnce) {
   EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Start(options, plane.kTimeout).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Resume(plane.kTimeout)));
   ASSERT_TRUE(plane.client->Prepare(false, 0, plane.kTimeout).ok());
-  EXPECT_GT(plane.service->BeatEvery(), milliseconds(500));  // A prepared engine may wait for long.
+  EXPECT_GT(plane.service->BeatEvery(), milliseconds(500));  // A prepared engine may wait long.
   EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Prepare(false, 0, plane.kTimeout).status()));
   ASSERT_TRUE(plane.client->Start(options, plane.kTimeout).ok());
   EXPECT_EQ(plane.service->BeatEvery(), milliseconds(7));
 }
 
-// A park that is due must not wait until a client's memory is pinned or a generation is preloaded:
-// the engine would be taken for one that hangs.
-TEST(EngineServiceTest, ParksBesideMappingAndPreloading) {
+// A park must not wait until a client's memory is pinned or a generation is preloaded; otherwise
+// the supervisor would conclude that the engine hangs.
+TEST(EngineServiceTest, ParksDuringMappingAndPreloading) {
   ControlPlane plane;
   plane.Start();
   const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
@@ -131,8 +131,8 @@ TEST(EngineServiceTest, ParksBesideMappingAndPreloading) {
   mapping.join();
 }
 
-// Pinning took longer than the caller waits: nobody holds the mapping that comes of it.
-TEST(EngineServiceTest, MappingThatIsCompletedTooLateIsUndone) {
+// Pinning takes longer than the caller waits, so no one owns the resulting mapping.
+TEST(EngineServiceTest, MappingThatIsCompletedTooLateIsRemoved) {
   ControlPlane plane(milliseconds(100));
   plane.Start();
   const UniqueFd object(memfd_create("object", MFD_CLOEXEC));
@@ -180,7 +180,7 @@ TEST(EngineServiceTest, CallsThatAreNotAnsweredInTimeExceedTheirDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(plane.client->Resume(milliseconds(50))));
   plane.engine->preload_may_end.Notify();
   preloading.join();
-  // The late answer is for nobody, and the next call gets its own.
+  // The late response is dropped, and the next call gets its own.
   EXPECT_TRUE(plane.client->Resume(plane.kTimeout).ok());
 }
 
@@ -199,7 +199,7 @@ TEST(EngineServiceTest, CallsEndWithTheEngine) {
   preloading.join();
   ASSERT_TRUE(change->answered());
   EXPECT_TRUE(absl::IsUnavailable(change->answer().status())) << change->answer().status();
-  // Later calls, too.
+  // Later calls fail, too.
   EXPECT_TRUE(absl::IsUnavailable(plane.client->Resume(plane.kTimeout)));
   const auto later = plane.client->StartResume(plane.kTimeout, [&answers] { ++answers; });
   EXPECT_TRUE(later->answered());

@@ -26,7 +26,7 @@ absl::Status Append(int fd, const std::string& bytes) {
     if (more < 0 && errno == EINTR) continue;
     if (more <= 0) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory to pass a generation of operators: ", strerror(errno),
+          absl::StrCat("cannot write a generation of operators to memory: ", strerror(errno),
                        ". Fix: raise the memory limit of the service"));
     }
     written += static_cast<size_t>(more);
@@ -39,7 +39,9 @@ absl::StatusOr<std::string> ReadObject(int fd, uint64_t offset, uint64_t size) {
   for (uint64_t at = 0; at < size;) {
     const ssize_t more = pread(fd, object.data() + at, size - at, static_cast<off_t>(offset + at));
     if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) return absl::InternalError(absl::StrCat("reading it: ", strerror(errno)));
+    if (more <= 0) {
+      return absl::InternalError(absl::StrCat("cannot read a generation: ", strerror(errno)));
+    }
     at += static_cast<uint64_t>(more);
   }
   return object;
@@ -66,15 +68,15 @@ absl::StatusOr<UniqueFd> PackGeneration(const Generation& generation,
 
   UniqueFd fd(memfd_create("residentd-generation", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory object for a generation of operators: ", strerror(errno),
-                     ". Fix: raise the limit on open files of the service"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot create a memory object for a generation of operators: ", strerror(errno),
+        ". Fix: raise the limit on open files of the service"));
   }
   for (const std::string* object : objects) {
     RETURN_IF_ERROR(Append(fd.get(), *object));
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
-    return absl::InternalError(absl::StrCat("sealing a generation: ", strerror(errno)));
+    return absl::InternalError(absl::StrCat("cannot seal a generation: ", strerror(errno)));
   }
   return fd;
 }
@@ -84,11 +86,11 @@ absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
   uint64_t size = 0;
   if (struct stat info; fd >= 0 && fstat(fd, &info) == 0)
     size = static_cast<uint64_t>(info.st_size);
-  uint64_t told = 0;
-  for (const uint64_t bytes : message.object_bytes()) told += bytes;
-  if (size != told) {
-    return absl::InvalidArgumentError(absl::StrCat("generation ", message.number(), " has ", told,
-                                                   " bytes by its message, and ", size, " came"));
+  uint64_t expected = 0;
+  for (const uint64_t bytes : message.object_bytes()) expected += bytes;
+  if (size != expected) {
+    return absl::InvalidArgumentError(absl::StrCat("generation ", message.number(), " has ", size,
+                                                   " bytes; its message specifies ", expected));
   }
   auto generation = std::make_shared<Generation>();
   generation->number = message.number();

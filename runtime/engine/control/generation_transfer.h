@@ -1,6 +1,6 @@
-// How a generation is sent to an engine process: its description in a message, its objects
-// (possibly several MiB) in a sealed memory object whose descriptor travels with the request.
-// Operators that share an object share it on the other side too.
+// Sends a generation to an engine process: its description in a message, its objects
+// (possibly several MiB) in a sealed memory object whose descriptor is sent with the request.
+// Operators that share an object also share it in the engine.
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_GENERATION_TRANSFER_H_
@@ -20,7 +20,8 @@ namespace resident {
 absl::StatusOr<UniqueFd> PackGeneration(const Generation& generation,
                                         internal::Generation* message);
 
-// `fd`: what came with the message; -1: nothing. INVALID_ARGUMENT: message and bytes do not agree.
+// `fd`: the descriptor that came with the message; -1: none. INVALID_ARGUMENT: the sizes in the
+// message and of the memory object differ.
 absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
     const internal::Generation& message, int fd);
 

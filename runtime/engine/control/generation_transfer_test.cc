@@ -15,7 +15,7 @@ std::shared_ptr<const std::string> Bytes(size_t count, char with) {
   return std::make_shared<const std::string>(count, with);
 }
 
-TEST(GenerationTransferTest, ArrivesAsItLeft) {
+TEST(GenerationTransferTest, TheReceivedGenerationEqualsTheOneSent) {
   Generation sent;
   sent.number = 7;
   const auto shared = Bytes(3 << 20, 'o');
@@ -55,7 +55,7 @@ TEST(GenerationTransferTest, BuiltInOperatorsAloneNeedNoDescriptor) {
   EXPECT_TRUE((*received)->operators.empty());
 }
 
-TEST(GenerationTransferTest, BytesThatDoNotFitTheMessageAreRefused) {
+TEST(GenerationTransferTest, BytesThatDoNotMatchTheMessageAreRefused) {
   Generation sent;
   sent.operators = {{64, "resident_op_a", Bytes(1000, 'o')}};
   internal::Generation message;

@@ -27,11 +27,11 @@ namespace {
 
 constexpr uint32_t kMaxCpuWorkers = 16;
 constexpr uint64_t kDefaultMemoryBytes = uint64_t{1} << 30;
-// A worker looks for work this long before it sleeps. Longer keeps a processor busy
-// for nothing; shorter pays for a wake-up in the middle of a burst.
+// How long a worker polls for work before it sleeps. A longer time wastes processor time; a shorter
+// one causes wake-ups within a burst.
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr int kLooksBetweenClockReads = 64;
-// How often a change of generation that waits looks whether it was withdrawn.
+// How often a waiting change of generation checks whether it was withdrawn.
 constexpr auto kSwitchLook = std::chrono::milliseconds(2);
 
 uint64_t NowNs() {
@@ -65,7 +65,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxCpuWorkers);
   if (count > kMaxCpuWorkers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--cpu_workers=", count, " is above the limit of ", kMaxCpuWorkers, ". Fix: ask for fewer"));
+        "--cpu_workers=", count, " is above the limit of ", kMaxCpuWorkers, ". Fix: lower it"));
   }
   if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
   const Generation builtin;
@@ -76,7 +76,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   generation_ = std::move(generation);
   timer.Mark("load the generation");
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
-  // Pages come as they are touched.
+  // The system allocates pages when they are first accessed.
   void* memory = mmap(nullptr, memory_bytes_ + count * kScratchBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
@@ -118,9 +118,9 @@ void CpuEngine::Launch() {
   }
 }
 
-bool CpuEngine::AwaitWorkers(std::chrono::nanoseconds most) {
-  const auto until = std::chrono::steady_clock::now() + most;
-  // The workers leave by themselves when they meet the marker; the last one out rings.
+bool CpuEngine::AwaitWorkers(std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  // The workers exit when they reach the marker; the last one wakes this thread.
   for (uint32_t left = running_.load(); left != 0; left = running_.load()) {
     const auto rest = until - std::chrono::steady_clock::now();
     if (rest <= std::chrono::nanoseconds(0)) return false;
@@ -138,11 +138,10 @@ void CpuEngine::Join() {
   region_->control()->resume_sequence = next_.load();
 }
 
-absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds most) {
-  if (!AwaitWorkers(most)) {
+absl::Status CpuEngine::AwaitPark(std::chrono::nanoseconds timeout) {
+  if (!AwaitWorkers(timeout)) {
     return absl::DeadlineExceededError(absl::StrCat(running_.load(), " of ", workers_.size(),
-                                                    " workers are still at work behind the park "
-                                                    "marker"));
+                                                    " workers have not reached the park marker"));
   }
   Join();
   return absl::OkStatus();
@@ -156,7 +155,7 @@ absl::Status CpuEngine::Resume() {
 
 absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Preload(
     std::shared_ptr<const Generation> generation) {
-  std::shared_ptr<const CpuGeneration> replaced;  // Closed without the lock.
+  std::shared_ptr<const CpuGeneration> replaced;  // Closed after the lock is released.
   ASSIGN_OR_RETURN(auto loaded,
                    CpuGeneration::Load(*generation, options_.test_operators, generation_.get()));
   absl::MutexLock lock(&preloaded_mu_);
@@ -165,7 +164,7 @@ absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Preload(
 }
 
 absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
-                                              std::chrono::nanoseconds most) {
+                                              std::chrono::nanoseconds timeout) {
   using Clock = std::chrono::steady_clock;
   std::shared_ptr<const CpuGeneration> next;
   {
@@ -182,10 +181,10 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
     while (!AwaitWorkers(kSwitchLook)) {
       if (!signals.held(change)) held = Clock::now();
       if (signals.withdrawn(change)) return absl::CancelledError("the change was withdrawn");
-      if (Clock::now() - called >= most) {
+      if (Clock::now() - called >= timeout) {
         return absl::DeadlineExceededError(absl::StrCat(
             "generation ", next->number(), ": the workers were not parked within ",
-            std::chrono::duration_cast<std::chrono::milliseconds>(most).count(), " ms"));
+            std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms"));
       }
     }
     Join();
@@ -203,7 +202,7 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
   if (resident || launch) Launch();
   times.launch = Clock::now() - loaded;
   signals.End(change, next->number());
-  return times;  // The former one's objects are closed here, off the pause.
+  return times;  // The previous generation's objects are closed here, after the pause.
 }
 
 absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
@@ -256,10 +255,9 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   uint64_t sequence = next_.load(std::memory_order_acquire);
   RingSlot& slot = region_->submissions()[sequence & mask_];
   if (!IsReady(slot, sequence)) return false;
-  // Read before it is taken: once it is, the completion of a later task tells the host
-  // that this slot was read, and the host may write it again however long this worker
-  // is held up. What is read in vain, because another worker took the task, may be
-  // torn and is not looked at.
+  // Read the slot before taking the task: after it is taken, the completion of a later task tells
+  // the host that this slot was read, and the host may overwrite it even if this worker is delayed.
+  // If another worker took the task, the data may be inconsistent and is not used.
   ReadSlotShared(slot, &state.descriptor);
   if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel))
     return true;
@@ -318,7 +316,7 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
     Wide& wide = *wide_[owner];
     if (owner == worker || !wide.open.load(std::memory_order_relaxed)) continue;
     wide.helpers.fetch_add(1, std::memory_order_seq_cst);
-    // The owner closes before it reads `helpers`: open here means that it waits.
+    // The owner clears `open` before it reads `helpers`: if it is set here, the owner will wait.
     const bool open = wide.open.load(std::memory_order_seq_cst);
     const bool any = open && wide.next_chunk.load(std::memory_order_relaxed) < wide.chunks;
     if (any) {

@@ -1,15 +1,14 @@
 // CpuEngine: the resident kernel on worker threads of this process.
 //
-// The reference that GPU results are compared with, and the engine where there is no
-// GPU. Workers poll the same ring that a GPU polls, run the same operators, and write
-// the same completions. A worker that finds nothing for a while sleeps until the
-// front end rings the doorbell.
+// It is the engine where there is no GPU, and the reference for GPU results. Workers poll the same
+// ring that a GPU polls, run the same operators, and write the same completions. A worker that
+// finds no work for some time sleeps until the front end rings the doorbell.
 //
-// Thread safety: as Engine.
+// Thread safety: see Engine.
 //
 // Memory ordering: a worker takes task s by advancing `next_` from s to s + 1, after
 // it has read all stamps of s (acquire). Completion chunks are published by their
-// stamps (release). Chunks of a wide task are handed out and counted by
+// stamps (release). Chunks of a wide task are assigned and counted with
 // acquire-release counters, so that the completion follows every chunk's writes.
 #ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
@@ -32,20 +31,20 @@ namespace resident {
 
 class CpuEngine : public Engine {
  public:
-  // The kernel need not be parked: workers leave after the task they are at.
+  // The kernel need not be parked: each worker exits after its current task.
   ~CpuEngine() override;
 
   absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
-  absl::Status AwaitPark(std::chrono::nanoseconds most) override;
+  absl::Status AwaitPark(std::chrono::nanoseconds timeout) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) override;
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
-                                     std::chrono::nanoseconds most) override;
+                                     std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
-  // A fault ends the process, at once (fault_handler.h): there is nothing to ask for.
+  // A fault ends the process at once (fault_handler.h), so a running engine has no fault.
   absl::Status Health() override { return absl::OkStatus(); }
   std::chrono::milliseconds health_interval() const override {
     return std::chrono::milliseconds::max();
@@ -53,8 +52,8 @@ class CpuEngine : public Engine {
 
  private:
   // A wide task that its owner, the worker that took it, shares with the others. The
-  // owner opens it, works on chunks until all are handed out, closes it, waits for the
-  // helpers to leave, and completes it.
+  // owner opens it, works on chunks until all are assigned, closes it, waits until `helpers` is 0,
+  // and completes it.
   struct Wide {
     std::atomic<bool> open{false};
     std::atomic<uint32_t> helpers{0};
@@ -66,15 +65,15 @@ class CpuEngine : public Engine {
   };
 
   void Launch();
-  // Joins the workers, which have left or are about to.
+  // Joins the workers, which have exited or will exit soon.
   void Join();
-  // Sleeps until all workers have left, at most for `most`; whether they have.
-  bool AwaitWorkers(std::chrono::nanoseconds most);
+  // Sleeps until all workers have exited, at most for `timeout`. Returns whether they have.
+  bool AwaitWorkers(std::chrono::nanoseconds timeout);
   void Work(uint32_t worker);
-  // Takes and runs the next task of the ring; false if there is none.
+  // Takes and runs the next task of the ring. Returns false if there is none.
   bool RunNextTask(uint32_t worker, BlockState& state);
   void RunWide(uint32_t worker, uint64_t sequence, BlockState& state);
-  // Works on another worker's wide task; false if there is none.
+  // Works on another worker's wide task. Returns false if there is none.
   bool HelpWithWideTask(uint32_t worker, BlockState& state);
   void RunChunks(Wide& wide, BlockState& state);
   void Call(BlockState& state) const;
@@ -93,10 +92,10 @@ class CpuEngine : public Engine {
 
   std::atomic<uint64_t> next_{0};  // Sequence number of the next task to take.
   std::atomic<bool> leaving_{false};
-  std::atomic<uint32_t> running_{0};  // Workers that have not left.
-  bool resident_ = false;             // Launched and not joined since.
+  std::atomic<uint32_t> running_{0};  // Workers that have not exited.
+  bool resident_ = false;             // Launched and not yet joined.
 
-  // The present generation; changed while no worker runs, so that workers read it freely.
+  // The current generation. Changed only while no worker runs, so workers read it without a lock.
   std::shared_ptr<const CpuGeneration> generation_;
   absl::Mutex preloaded_mu_;
   std::shared_ptr<const CpuGeneration> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);

@@ -23,7 +23,7 @@ class CpuGeneration::LoadedObject {
     const int fd = memfd_create("residentd-operator", MFD_CLOEXEC);
     if (fd < 0) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory object for ", name, ": ", strerror(errno),
+          absl::StrCat("cannot create a memory object for ", name, ": ", strerror(errno),
                        ". Fix: raise the limit on open files of the service"));
     }
     absl::Cleanup close_fd = [fd] { close(fd); };
@@ -32,17 +32,17 @@ class CpuGeneration::LoadedObject {
       if (more < 0 && errno == EINTR) continue;
       if (more <= 0) {
         return absl::ResourceExhaustedError(
-            absl::StrCat("no memory for the object of ", name, ": ", strerror(errno)));
+            absl::StrCat("cannot write the object of ", name, " to memory: ", strerror(errno)));
       }
       written += static_cast<size_t>(more);
     }
-    // dlopen tells objects apart by their path too: the descriptor stays open as long as
-    // the object, so that no other gets its number.
+    // dlopen identifies objects by their path, among other things. The descriptor stays open as
+    // long as the object, so that no other object gets the same number.
     void* handle = dlopen(absl::StrCat("/proc/self/fd/", fd).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("the object of ", name, " cannot be loaded: ", dlerror(),
-                       ". Fix: compile it for this machine and define all that it uses"));
+                       ". Fix: compile it for this machine and define all symbols that it uses"));
     }
     std::move(close_fd).Cancel();
     return std::shared_ptr<const LoadedObject>(new LoadedObject(std::move(bytes), fd, handle));

@@ -1,12 +1,12 @@
-// CpuGeneration: a jump table of the CPU engine, with the shared objects that its functions
-// stand in.
+// CpuGeneration: a jump table of the CPU engine, with the shared objects that define its
+// functions.
 //
-// Objects are opened from memory. One that a former generation has open is used on: by
-// content, so that a change of one operator opens one object. An object is closed with
+// Objects are opened from memory. An object with the same content as one of the previous generation
+// is shared with it, so that a change of one operator opens one object. An object is closed with
 // the last generation that uses it.
 //
-// Thread safety: immutable once loaded. The last reference must not go while a worker may
-// call one of its functions.
+// Thread safety: immutable after it was loaded. The last reference must not be destroyed while a
+// worker may call one of its functions.
 #ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_
 #define RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_
 
@@ -24,15 +24,15 @@ namespace resident {
 
 class CpuGeneration {
  public:
-  // INVALID_ARGUMENT: an object that cannot be opened, or lacks its symbol. Objects of
-  // `former`, which may be null, are used on.
+  // INVALID_ARGUMENT: an object cannot be opened, or lacks its symbol. Shares objects with
+  // `former`, which may be null.
   static absl::StatusOr<std::shared_ptr<const CpuGeneration>> Load(const Generation& generation,
                                                                    bool test_operators,
                                                                    const CpuGeneration* former);
 
   uint64_t number() const { return number_; }
 
-  // The function of `slot`; null for an empty slot.
+  // Returns the function of `slot`; null for an empty slot.
   OperatorFunction function(u32 slot) const {
     return slot < kMaxOperatorSlots ? table_[slot] : nullptr;
   }

@@ -13,7 +13,7 @@ namespace {
 thread_local Breadcrumb* current_breadcrumb = nullptr;
 char* exit_reason = nullptr;
 
-// Text without allocation or locks: this runs in a signal handler.
+// Builds text without allocation or locks, because it runs in a signal handler.
 class SignalSafeText {
  public:
   SignalSafeText(char* to, size_t size) : at_(to), end_(to + size - 1) {}

@@ -1,5 +1,5 @@
-// What the CPU engine does when an operator faults: say which worker and why, in the
-// shared region, and end the process. A GPU context ends in the same way.
+// Handles a fault of an operator in the CPU engine: writes the worker and the reason to the
+// shared region and ends the process. A fault on a GPU also ends its engine.
 //
 // Thread safety: InstallFaultHandler once, before the workers start; NoteFaultContext
 // from each worker.
@@ -14,12 +14,12 @@ namespace resident {
 // Exit status of an engine that ended because of a fault.
 inline constexpr int kFaultExitStatus = 3;
 
-// Handles SIGSEGV, SIGBUS, SIGFPE and SIGILL from now on: a signal on a worker that is
-// at a task writes exit_reason, marks the worker's breadcrumb and exits with
-// kFaultExitStatus; any other one takes its default course.
+// Handles SIGSEGV, SIGBUS, SIGFPE and SIGILL from now on: a signal on a worker that runs a
+// task writes exit_reason, marks the worker's breadcrumb and exits with
+// kFaultExitStatus; on other threads the default action is taken.
 void InstallFaultHandler(const SharedRegion& region);
 
-// The calling worker is at the task of this breadcrumb.
+// Must be called by a worker before it runs the task of this breadcrumb.
 void NoteFaultContext(Breadcrumb* breadcrumb);
 
 }  // namespace resident

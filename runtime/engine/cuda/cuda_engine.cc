@@ -21,16 +21,16 @@
 namespace resident {
 namespace {
 
-// Share of the free memory that buffers get unless told otherwise.
+// By default, buffers get this fraction (1 / N) of the free memory.
 constexpr uint64_t kDefaultMemoryDivisor = 4;
 constexpr auto kParkSpin = std::chrono::milliseconds(1);
-// A change of generation mostly comes to its end within this time; later it naps until the
-// front end is at the point of parking.
+// A change of generation usually ends within this time. After it, the wait sleeps between polls
+// until the front end holds submission.
 constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkNap = std::chrono::microseconds(100);
-// Between tries to take memory that another process is giving back.
+// Interval of attempts to allocate memory that another process is releasing.
 constexpr auto kMemoryLook = std::chrono::milliseconds(2);
-// Registers are given to threads in eights.
+// Registers are allocated to threads in multiples of eight.
 constexpr uint32_t kRegisterUnit = 8;
 
 // Symbols of the first generation's operators, in the order of their slots.
@@ -95,8 +95,9 @@ absl::Status CudaEngine::OpenDevice() {
   int count = 0;
   RETURN_IF_CUDA_ERROR(cuDeviceGetCount, &count);
   if (ordinal_ < 0 || ordinal_ >= count) {
-    return absl::UnavailableError(absl::StrCat("there is no GPU ", ordinal_, ": the driver finds ",
-                                               count, ". Fix: choose another in --devices"));
+    return absl::UnavailableError(absl::StrCat("there is no GPU ", ordinal_,
+                                               ": the driver reports ", count,
+                                               ". Fix: choose another in --devices"));
   }
   RETURN_IF_CUDA_ERROR(cuDeviceGet, &device_, ordinal_);
   RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain, &context_, device_);
@@ -158,7 +159,7 @@ absl::Status CudaEngine::LoadKernel() {
 absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generation) const {
   RETURN_IF_ERROR(CheckGeneration(generation));
   Staged preloaded{generation, builtin_};
-  // Operators of one object: it is read once.
+  // An object that several operators share is read once.
   std::map<const std::string*, std::map<std::string, FunctionResources>> read;
   for (GenerationOperator& added : preloaded.generation.operators) {
     const auto bad = [&](absl::string_view why, absl::string_view fix) {
@@ -177,7 +178,7 @@ absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generat
     if (function == functions.end()) {
       return bad("is not defined by its module", "link the unit that defines it");
     }
-    // The kernel was launched with so many, and its blocks would not fit with more.
+    // The kernel is launched with registers_ registers; with more, its blocks would not fit.
     for (const auto& [name, used] : functions) {
       if (used.registers <= registers_) continue;
       return bad(absl::StrCat("needs ", used.registers, " registers a thread in ", name,
@@ -200,7 +201,7 @@ absl::StatusOr<uint64_t> CudaEngine::ReadEntry(Module* module, const std::string
   uint64_t entry = 0;
   RETURN_IF_CUDA_ERROR(cuModuleGetGlobal, &address, &bytes, module->module,
                        absl::StrCat(symbol, kEntrySuffix).c_str());
-  if (bytes != sizeof(entry)) return absl::InternalError("the module's entry is no address");
+  if (bytes != sizeof(entry)) return absl::InternalError("the module's entry is not an address");
   RETURN_IF_CUDA_ERROR(cuMemcpyDtoH, &entry, address, bytes);
   module->entries.emplace(symbol, entry);
   return entry;
@@ -226,7 +227,7 @@ absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added
     RETURN_IF_ERROR(entry.status());
     table[op.slot] = *entry;
   }
-  // On the kernel's stream, so that the next launch comes behind it. The table has been read when
+  // On the kernel's stream, so that the next launch runs after it. The table has been read when
   // the call returns.
   RETURN_IF_CUDA_ERROR(cuMemcpyHtoDAsync, table_, table.data(), table.size() * sizeof(uint64_t),
                        stream_);
@@ -261,7 +262,7 @@ absl::Status CudaEngine::Load(Staged preloaded) {
     if (!used) unused.insert(modules_.extract(here));
   }
   number_ = next.number;
-  // It is the present generation now. What is wrong with the context shows at the launch.
+  // It is the current generation now. If the context has an error, the launch reports it.
   Unload(unused).IgnoreError();
   return absl::OkStatus();
 }
@@ -317,7 +318,7 @@ absl::StatusOr<uint32_t> CudaEngine::CreateStream(uint32_t sms) {
     RETURN_IF_CUDA_ERROR(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
     return sms;
   }
-  // A green context holds the kernel on a part of the SMs.
+  // A green context restricts the kernel to a part of the SMs.
   CUdevResource all{}, ours{}, rest{};
   RETURN_IF_CUDA_ERROR(cuDeviceGetDevResource, device_, &all, CU_DEV_RESOURCE_TYPE_SM);
   // The driver rounds up to what the GPU can split; ask for fewer until enough are free.
@@ -360,7 +361,7 @@ absl::StatusOr<uint64_t> CudaEngine::AllocateZeroed(uint64_t bytes, const char* 
                                                      " bytes): ", allocated.status().message()));
   }
   const CUdeviceptr address = *allocated;
-  // On the kernel's stream: work on another one has no order to a launch there.
+  // On the kernel's stream: work on another stream is not ordered with a launch there.
   RETURN_IF_CUDA_ERROR(cuMemsetD8Async, address, 0, bytes, stream_);
   return address;
 }
@@ -408,7 +409,7 @@ absl::Status CudaEngine::AllocateBuffers() {
   const auto memory = Allocate(bytes);
   if (!memory.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot take ", bytes, " bytes of the ", free, " that are free on GPU ", ordinal_,
+        "cannot allocate ", bytes, " bytes of the ", free, " that are free on GPU ", ordinal_,
         " for buffers (", memory.status().message(), "). Fix: lower --device_memory_mib"));
   }
   info_.memory_address = *memory;
@@ -438,7 +439,7 @@ absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds most, std::chrono:
     const auto waited = std::chrono::steady_clock::now() - start;
     if (waited > most) {
       return absl::DeadlineExceededError(
-          "the kernel has not left: a task in front of the park marker still runs");
+          "the kernel has not returned: a task before the park marker still runs");
     }
     if (hurry && hurry()) continue;
     if (waited < spin) {
@@ -516,12 +517,12 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
     absl::MutexLock lock(&preloaded_mu_);
     next = std::exchange(preloaded_, std::nullopt);
   }
-  // Memory that a client has let go stays for the next park: it may be large, and this is
-  // the pause.
+  // Deferred unmaps wait for the next AwaitPark, because they may be large and would lengthen the
+  // pause.
   const absl::Status status = Load(*std::move(next));
   const auto loaded = Clock::now();
   times.load = loaded - parked;
-  // Without a launch the device is lost, and no end is signalled.
+  // If the launch fails, the device is lost, and the end is not signalled.
   if (resident || launch) RETURN_IF_ERROR(Launch());
   times.launch = Clock::now() - loaded;
   signals.End(change, number_);

@@ -3,18 +3,18 @@
 // The kernel's image, with the built-in operators, is loaded once. Each installed operator
 // is a module of its own, which the kernel calls through its jump table; a change of
 // generation loads the modules that are new, writes the table, and unloads those that no
-// slot names any more. What it costs depends on what changes, not on what there is.
+// slot uses any more. Its cost depends on what changes, not on the number of operators.
 //
-// What a launch relies on (zeroed memory, the jump table) is written on the kernel's own stream:
-// that one is non-blocking, so work on any other stream has no order to the launch.
+// The data of a launch (zeroed memory, the jump table) is written on the kernel's own stream:
+// that stream is non-blocking, so work on any other stream is not ordered with the launch.
 //
-// After a launch nothing here calls what waits for a resident kernel (module loading and
-// unloading, copies, freeing, unregistering: docs/gpu_facts.md); such work is put off until
+// After a launch nothing here calls functions that wait for a resident kernel (module loading and
+// unloading, copies, freeing, unregistering: docs/gpu_facts.md); such work is deferred until
 // the kernel is parked.
 //
-// Thread safety: as Engine. What a call beside the others shares with them is guarded by
+// Thread safety: see Engine. The state that concurrent calls share is guarded by
 // preloaded_mu_ and by mappings_mu_; the latter is held while the kernel is launched, so that
-// nothing is unregistered behind a kernel's back.
+// nothing is unregistered while a kernel may use it.
 #ifndef RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_ENGINE_H_
 
@@ -39,7 +39,8 @@ namespace resident {
 class CudaEngine : public Engine {
  public:
   CudaEngine(int ordinal, const Driver& driver) : ordinal_(ordinal), driver_(driver) {}
-  // Leaves the device's memory to the process's end: freeing waits for the kernel.
+  // Does not free the device's memory, because freeing waits for the kernel; the system frees it
+  // when the process ends.
   ~CudaEngine() override = default;
 
   absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
@@ -58,16 +59,16 @@ class CudaEngine : public Engine {
   }
 
  private:
-  // An object on the device.
+  // An object that is loaded on the device.
   struct Module {
     std::shared_ptr<const std::string> object;
     CUmodule module = nullptr;
     std::map<std::string, uint64_t> entries;  // Addresses of operators, by symbol.
   };
-  // By object.
+  // Modules by object.
   using Modules = std::map<const std::string*, Module>;
-  // A generation that has been looked at. Operators whose object is on the device have that
-  // very object.
+  // A generation that has been inspected. Operators whose object is on the device point to that
+  // object.
   struct Staged {
     Generation generation;
     std::vector<OperatorResources> resources;  // The built-in operators' first.
@@ -75,29 +76,30 @@ class CudaEngine : public Engine {
 
   absl::Status OpenDevice();
   absl::Status LoadKernel();
-  // Reads what the generation's operators need, and refuses what would not run.
+  // Reads what the generation's operators need, and refuses operators that cannot run.
   absl::StatusOr<Staged> Inspect(const Generation& generation) const;
-  // Loads what is new, and has the table name the generation's operators. If it fails, the
-  // former generation is as it was. REQUIRES: no kernel on the device.
+  // Loads new objects, and writes the generation's operators to the table. If it fails, the
+  // previous generation is not changed. REQUIRES: no kernel on the device.
   absl::Status Load(Staged preloaded);
   absl::Status LoadModules(const Generation& generation, Modules* added);
   absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
   absl::Status WriteTable(const Generation& generation, Modules* added);
   absl::Status Unload(const Modules& modules);
-  // How many blocks of how many threads to launch, and the stream to launch them on.
+  // Sets the number of blocks, their threads, and the stream of the launch.
   absl::Status ChooseLaunch();
   absl::StatusOr<SmResources> ReadSmResources() const;
   // Returns how many of the device's SMs it has.
   absl::StatusOr<uint32_t> CreateStream(uint32_t sms);
-  // Makes the region reachable for the device.
+  // Makes the region accessible to the device.
   absl::Status PinRegion(const SharedRegion& region);
   absl::Status AllocateState();
   absl::Status AllocateBuffers();
-  // Tries for options_.memory_wait.
+  // Retries for options_.memory_wait.
   absl::StatusOr<CUdeviceptr> Allocate(uint64_t bytes);
   absl::Status Launch() ABSL_LOCKS_EXCLUDED(mappings_mu_);
-  // Waits until the stream is empty, spinning for `spin` of it. OK, DEADLINE_EXCEEDED, or
-  // what ended the kernel. `withdrawn`, if not null, is asked now and then: CANCELLED.
+  // Waits until the stream is empty, at most for `most`; polls without sleeping for the time `spin`
+  // and while `hurry`, if not null, returns true. Returns OK, DEADLINE_EXCEEDED, the error that
+  // ended the kernel, or CANCELLED when `withdrawn`, if not null, returns true.
   absl::Status AwaitStream(std::chrono::nanoseconds most, std::chrono::nanoseconds spin,
                            const std::function<bool()>& withdrawn,
                            const std::function<bool()>& hurry);
@@ -112,21 +114,21 @@ class CudaEngine : public Engine {
   };
 
   const int ordinal_;
-  EngineOptions options_;  // Since Start.
+  EngineOptions options_;  // Set by Start.
   const Driver& driver_;
   const SharedRegion* region_ = nullptr;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUfunction kernel_ = nullptr;
   CUdeviceptr table_ = 0;                   // The kernel's jump table.
-  std::vector<uint64_t> builtin_table_;     // What it is without installed operators.
+  std::vector<uint64_t> builtin_table_;     // The table without installed operators.
   std::vector<OperatorResources> builtin_;  // What the built-in operators need.
-  uint32_t registers_ = 0;                  // Of a thread: what an operator may use.
-  uint64_t number_ = 0;                     // Of the generation on the device.
+  uint32_t registers_ = 0;                  // Registers of a thread that an operator may use.
+  uint64_t number_ = 0;                     // Number of the generation on the device.
   Modules modules_;                         // Its modules.
   CUstream stream_ = nullptr;
   uint32_t blocks_ = 0;
-  uint32_t compute_threads_ = 0;  // Of a block, beside its control warp.
+  uint32_t compute_threads_ = 0;  // Threads of a block without its control warp.
   KernelParameters parameters_{};
   absl::Mutex preloaded_mu_;
   std::optional<Staged> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);

@@ -7,8 +7,8 @@
 namespace resident {
 namespace {
 
-// cuda.h maps names to their versions (cuMemAlloc is cuMemAlloc_v2): the symbol is the
-// name after that.
+// cuda.h maps names to versioned names (cuMemAlloc is cuMemAlloc_v2); the symbol is the versioned
+// name.
 #define SYMBOL_NAME_EXPANDED(call) #call
 #define SYMBOL_NAME(call) SYMBOL_NAME_EXPANDED(call)
 

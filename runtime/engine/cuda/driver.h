@@ -15,8 +15,8 @@
 
 namespace resident {
 
-// Every driver call that residentd makes. None of them but those at the end may wait
-// for a resident kernel.
+// Every driver call that residentd makes. Only those at the end may wait for a resident
+// kernel.
 #define RESIDENT_DRIVER_CALLS(X)                 \
   X(cuInit)                                      \
   X(cuGetErrorName)                              \
@@ -59,11 +59,11 @@ struct Driver {
   RESIDENT_DRIVER_CALLS(DECLARE)
 #undef DECLARE
 
-  // The driver of this machine. UNAVAILABLE: there is none, or it is too old, and what
-  // to do about it.
+  // Returns the driver of this machine. UNAVAILABLE: there is none, or it is too old; the message
+  // says what to do.
   static absl::StatusOr<const Driver*> Get();
 
-  // OK, or an error that names the call and what the driver said.
+  // Returns OK, or an error with the call and the driver's error.
   absl::Status Check(CUresult result, const char* call) const;
 };
 

@@ -13,7 +13,7 @@ constexpr uint32_t kWarpThreads = 32;
 // Blocks are added up to this many threads that run operators: more of them share the
 // registers and L1 that a wide task's loads in flight need.
 constexpr uint32_t kThreadsPerSm = kLargestBlocksPerSm * kMaxComputeThreads;
-// Each has a breadcrumb, and a place in each quarter of the device ring.
+// Each block has a breadcrumb, and a place in each quarter of the device ring.
 constexpr uint32_t kMaxBlocks = std::min(kMaxWorkers, kDeviceRingSlots / kDeviceRingQuarters);
 
 }  // namespace

@@ -1,9 +1,9 @@
-// How the resident kernel is laid out on a GPU: threads of a block, blocks of an SM, SMs.
+// The launch configuration of the resident kernel: threads of a block, blocks of an SM, SMs.
 //
-// Settings are held against what the GPU has before anything is launched, and refused with
+// Settings are compared with the GPU's resources before anything is launched, and refused with
 // the numbers of both. Nothing here calls the driver.
 //
-// Thread safety: functions of their arguments.
+// Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_ENGINE_CUDA_LAUNCH_SHAPE_H_
 #define RESIDENT_RUNTIME_ENGINE_CUDA_LAUNCH_SHAPE_H_
 
@@ -14,10 +14,10 @@
 
 namespace resident {
 
-// What one block takes, and what an SM has of it.
+// The resources of one block, and below, those of an SM.
 struct BlockFootprint {
-  uint32_t threads = 0;       // With the control warp.
-  uint32_t registers = 0;     // Of a thread.
+  uint32_t threads = 0;       // Including the control warp.
+  uint32_t registers = 0;     // For each thread.
   uint32_t shared_bytes = 0;  // As declared; the driver takes kReservedSharedBytes more.
 };
 struct SmResources {
@@ -27,21 +27,21 @@ struct SmResources {
   uint32_t blocks = 0;
 };
 
-// Shared memory that the driver keeps of each block (CUDA C++ Programming Guide, compute
+// Shared memory that the driver reserves for each block (CUDA C++ Programming Guide, compute
 // capability 8.0 and later).
 inline constexpr uint32_t kReservedSharedBytes = 1024;
 
-// Threads of a block that run operators, for --threads_per_block=`setting` (0: the most).
+// Threads of a block that run operators, for --threads_per_block=`setting` (0: the maximum).
 // INVALID_ARGUMENT: not a multiple of 32 in the range that the kernel was built for.
 absl::StatusOr<uint32_t> ComputeThreads(uint32_t setting);
 
 // Blocks on each SM, for --blocks_per_sm=`setting` (0: as many as fit, but no more than run
-// operators on 512 threads). `fit`: how many the driver says fit. INVALID_ARGUMENT: fewer
-// than that fit; the message has what a block takes and what the SM has.
+// operators on 512 threads). `fit`: how many fit according to the driver. INVALID_ARGUMENT: fewer
+// than `setting` fit; the message has the resources of a block and of the SM.
 absl::StatusOr<uint32_t> BlocksPerSm(uint32_t setting, uint32_t fit, const BlockFootprint& block,
                                      const SmResources& sm);
 
-// INVALID_ARGUMENT: --sms_free=`setting` leaves none of `sms`.
+// INVALID_ARGUMENT: --sms_free=`setting` leaves none of `sms` SMs for the kernel.
 absl::Status CheckSmsFree(uint32_t setting, uint32_t sms);
 
 // Blocks of the kernel on `sms` SMs: at most `most` (0: no limit), and as many as the ring

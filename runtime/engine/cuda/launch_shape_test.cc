@@ -41,7 +41,7 @@ TEST(LaunchShapeTest, BlocksAreAddedUpTo512ThreadsThatRunOperators) {
   EXPECT_EQ(*BlocksPerSm(0, 99, {64, 96, 1'024}, kSm), 16u);
 }
 
-TEST(LaunchShapeTest, ASettingIsTakenUpToWhatFits) {
+TEST(LaunchShapeTest, ASettingIsAcceptedUpToWhatFits) {
   EXPECT_EQ(*BlocksPerSm(1, 2, kBlock, kSm), 1u);
   EXPECT_EQ(*BlocksPerSm(5, 5, kBlock, kSm), 5u);
   EXPECT_THAT(Refusal(BlocksPerSm(3, 2, kBlock, kSm).status()),
@@ -55,7 +55,7 @@ TEST(LaunchShapeTest, ASettingIsTakenUpToWhatFits) {
               AllOf(HasSubstr("which is 0 such blocks. Fix: set --threads_per_block lower")));
 }
 
-TEST(LaunchShapeTest, AnSmIsLeftForTheKernel) {
+TEST(LaunchShapeTest, AtLeastOneSmIsLeftForTheKernel) {
   EXPECT_TRUE(CheckSmsFree(0, 132).ok());
   EXPECT_TRUE(CheckSmsFree(131, 132).ok());
   EXPECT_THAT(Refusal(CheckSmsFree(132, 132)),
@@ -63,7 +63,7 @@ TEST(LaunchShapeTest, AnSmIsLeftForTheKernel) {
                     HasSubstr("leave at most 131 free")));
 }
 
-TEST(LaunchShapeTest, ThereIsABlockThatPollsAndOneThatWorks) {
+TEST(LaunchShapeTest, ThereAreAtLeastAPollingAndAWorkingBlock) {
   EXPECT_EQ(*CountBlocks(132, 2, 0), 264u);
   EXPECT_EQ(*CountBlocks(132, 2, 4), 4u);
   EXPECT_EQ(*CountBlocks(1, 2, 0), 2u);

@@ -1,4 +1,5 @@
-// The CUDA engine of a build without the CUDA toolkit: there is none, and it says so.
+// The CUDA engine in a build without the CUDA toolkit: CreateCudaEngine and ListCudaDevices return
+// an error.
 #include "runtime/engine/engine.h"
 
 namespace resident {

@@ -1,4 +1,4 @@
-// What a linked image (cubin) says of its functions.
+// Reads the resources of the functions of a linked image (cubin).
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_CUBIN_H_
 
@@ -10,7 +10,8 @@
 
 namespace resident {
 
-// By symbol. INVALID_ARGUMENT: not a cubin, or one that is damaged: which part.
+// Returns the resources by symbol. INVALID_ARGUMENT: not a cubin, or a damaged one; the message
+// says which part is damaged.
 absl::StatusOr<std::map<std::string, FunctionResources>> ReadCubin(const std::string& image);
 
 }  // namespace resident

@@ -1,5 +1,5 @@
-// OpenCudaLibrary: a library of the CUDA toolkit, opened at run time, so that the binary
-// starts on a machine without one.
+// OpenCudaLibrary: opens a library of the CUDA toolkit at run time, so that the binary also
+// starts on a machine without the toolkit.
 //
 // Thread safety: may be called from any thread.
 //
@@ -17,8 +17,8 @@
 
 namespace resident {
 
-// From where the loader looks, else from where the toolkit installs itself. For dlsym;
-// stays open. UNAVAILABLE: there is none.
+// Opens it from the loader's search path, or else from the toolkit's default folder. Returns a
+// handle for dlsym, which stays open. UNAVAILABLE: the library was not found.
 inline absl::StatusOr<void*> OpenCudaLibrary(const char* name, const std::string& file) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

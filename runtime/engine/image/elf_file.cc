@@ -6,7 +6,8 @@
 namespace resident {
 namespace {
 
-// The text at an offset of a string table. False: it does not end in there, or not soon.
+// Reads the text at an offset of a string table. Returns false if it has no end there, or is too
+// long.
 bool ReadName(std::string_view table, uint64_t offset, std::string_view* name) {
   if (offset >= table.size()) return false;
   const std::string_view rest = table.substr(offset, ElfFile::kMaxNameBytes);
@@ -26,7 +27,8 @@ absl::Status DamagedObject(const char* what) {
 absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
   ElfFile elf;
   if (!Read(bytes, 0, &elf.header_) || std::memcmp(elf.header_.e_ident, ELFMAG, SELFMAG) != 0) {
-    return absl::InvalidArgumentError("the object is no ELF file. Fix: send a relocatable cubin");
+    return absl::InvalidArgumentError(
+        "the object is not an ELF file. Fix: send a relocatable cubin");
   }
   if (elf.header_.e_ident[EI_CLASS] != ELFCLASS64 || elf.header_.e_ident[EI_DATA] != ELFDATA2LSB) {
     return absl::InvalidArgumentError(
@@ -44,7 +46,7 @@ absl::StatusOr<ElfFile> ElfFile::Parse(std::string_view bytes) {
     const bool dynamic = section.type == SHT_DYNSYM;
     if (section.type != SHT_SYMTAB && !dynamic) continue;
     std::vector<ElfSymbol>* const symbols = dynamic ? &elf.dynamic_symbols_ : &elf.symbols_;
-    if (!symbols->empty()) return DamagedObject("symbol table stands there twice");
+    if (!symbols->empty()) return DamagedObject("symbol table occurs twice");
     RETURN_IF_ERROR(elf.ReadSymbols(section, symbols));
   }
   return elf;
@@ -66,8 +68,8 @@ absl::Status ElfFile::ReadSections(std::string_view bytes) {
     section.size = from.sh_size;
     section.link = from.sh_link;
     section.info = from.sh_info;
-    // CUDA's own sections without contents have types of their own: what does not lie in
-    // the file is empty.
+    // CUDA has its own types for sections without contents: a section that is not inside the file
+    // is treated as empty.
     const bool inside =
         from.sh_offset <= bytes.size() && from.sh_size <= bytes.size() - from.sh_offset;
     if (from.sh_type != SHT_NOBITS && inside) {

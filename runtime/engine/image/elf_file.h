@@ -1,5 +1,5 @@
 // ElfFile: a 64-bit little-endian ELF file, read without trusting it. Every offset, size
-// and index in it may be wrong; what is handed out lies inside the file.
+// and index in it may be wrong; everything that this class returns is inside the file.
 //
 // Thread safety: immutable. It points into the bytes, which must outlive it.
 //
@@ -21,7 +21,7 @@
 
 namespace resident {
 
-// INVALID_ARGUMENT: the file has a part that cannot be: "section table ends early".
+// Returns INVALID_ARGUMENT for a file with an invalid part: "section table ends early".
 absl::Status DamagedObject(const char* what);
 
 struct ElfSection {
@@ -52,20 +52,20 @@ class ElfFile {
  public:
   static constexpr size_t kMaxNameBytes = 16u << 10;
 
-  // INVALID_ARGUMENT: it is none, or a damaged one; which part.
+  // INVALID_ARGUMENT: it is not such a file, or a damaged one; the message says which part.
   static absl::StatusOr<ElfFile> Parse(std::string_view bytes);
 
   const Elf64_Ehdr& header() const { return header_; }
   const std::vector<Elf64_Phdr>& segments() const { return segments_; }
   const std::vector<ElfSection>& sections() const { return sections_; }
-  // Of .symtab and .dynsym, from index 0; empty if there is none.
+  // Symbols of .symtab and .dynsym, from index 0; empty if there are none.
   const std::vector<ElfSymbol>& symbols() const { return symbols_; }
   const std::vector<ElfSymbol>& dynamic_symbols() const { return dynamic_symbols_; }
 
-  // Null: there is none of that name.
+  // Returns null if there is no section with that name.
   const ElfSection* FindSection(std::string_view name) const;
 
-  // The T at an offset of some bytes of the file; false: it would not lie inside.
+  // Reads the T at an offset of some bytes of the file. Returns false if it would not be inside.
   template <typename T>
   static bool Read(std::string_view bytes, uint64_t offset, T* value) {
     if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return false;

@@ -1,4 +1,4 @@
-// Files that this program carries in it, gzip'ed (bazel/cuda_image.bzl).
+// Unpacks gzip'ed files that are part of this program (bazel/cuda_image.bzl).
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_EMBEDDED_H_
@@ -8,8 +8,8 @@
 
 namespace resident {
 
-// The file whose gzip'ed form stands in [begin, end). What is damaged ends the program:
-// it is the program that is damaged.
+// Returns the file whose gzip'ed form is in [begin, end). If it is damaged, the program is
+// damaged and exits.
 std::string UnpackEmbedded(const char* begin, const char* end);
 
 }  // namespace resident

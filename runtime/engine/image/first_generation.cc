@@ -31,7 +31,8 @@ struct Image {
 const Image kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
 #undef IMAGE
 
-// The image for the GPU, or for an earlier minor of the same major; null: there is none.
+// Returns the image for the GPU, or for an earlier minor version of the same major version; null:
+// there is none.
 const Image* FindImage(int major, int minor) {
   const Image* best = nullptr;
   for (const Image& image : kImages) {

@@ -1,5 +1,5 @@
 // The image of the kernel with the built-in operators, linked at build time
-// (kernels/resident): the first generation, and the ground that later ones stand on.
+// (kernels/resident): the first generation, which is part of all later ones.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_FIRST_GENERATION_H_
 
@@ -13,13 +13,13 @@ namespace resident {
 // Architectures with an image in this build, e.g. 80, 90.
 std::vector<int> ImageArchitectures();
 
-// What operators are compiled for on a GPU of compute capability major.minor: the
-// architecture of its image; without one, its own.
+// Returns the compile target of operators for a GPU of compute capability major.minor: the
+// architecture of its image; without an image, its own.
 int UnitArchitecture(int major, int minor);
 
-// The image for a GPU of compute capability major.minor: the one that was linked for
-// it, or for an earlier minor of the same major; else one linked from PTX now.
-// `from_ptx` links from PTX in any case. UNAVAILABLE: it has to be linked, and there is
+// Returns the image for a GPU of compute capability major.minor: the one that was linked for
+// it, or for an earlier minor version of the same major version; otherwise one that is now linked
+// from PTX. `from_ptx` links from PTX in any case. UNAVAILABLE: it must be linked, and there is
 // no nvJitLink.
 absl::StatusOr<std::string> FirstGenerationImage(int major, int minor, bool from_ptx = false);
 

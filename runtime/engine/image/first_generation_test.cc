@@ -1,5 +1,5 @@
-// The images need no GPU to be looked at: there is one for each architecture, and the
-// PTX links for each of them and for one that has none.
+// Tests of the images, which need no GPU: there is one for each architecture, and the PTX can be
+// linked for each of them and for an architecture without an image.
 #include "runtime/engine/image/first_generation.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(FirstGeneration, EveryArchitectureHasALinkedImage) {
   }
 }
 
-TEST(FirstGeneration, LaterMinorTakesTheImageOfAnEarlierOne) {
+TEST(FirstGeneration, LaterMinorVersionUsesTheImageOfAnEarlierOne) {
   EXPECT_EQ(*FirstGenerationImage(8, 7), *FirstGenerationImage(8, 6));
   EXPECT_EQ(UnitArchitecture(8, 7), 86);
   EXPECT_EQ(UnitArchitecture(9, 0), 90);
@@ -43,7 +43,7 @@ TEST(FirstGeneration, PtxLinksForArchitecturesWithAndWithoutAnImage) {
   }
 }
 
-TEST(FirstGeneration, CubinTellsWhatOperatorsNeed) {
+TEST(FirstGeneration, CubinHasTheResourcesOfOperators) {
   for (int architecture : ImageArchitectures()) {
     const auto image = FirstGenerationImage(architecture / 10, architecture % 10);
     const auto functions = ReadCubin(*image);

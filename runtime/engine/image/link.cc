@@ -17,7 +17,7 @@ namespace {
 #define SYMBOL_NAME_EXPANDED(call) #call
 #define SYMBOL_NAME(call) SYMBOL_NAME_EXPANDED(call)
 
-// The part of nvJitLink that is used, opened at run time.
+// The functions of nvJitLink that are used, opened at run time.
 struct JitLink {
   decltype(&::nvJitLinkCreate) create;
   decltype(&::nvJitLinkAddData) add_data;
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int 
   const JitLink& link = *opened;
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
   const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
-  // The cache would open the driver, and that starts a thread.
+  // nvJitLink's cache would open the driver, which starts a thread.
   const char* options[] = {arch.c_str(), registers.c_str(), "-Xptxas=--disable-optimizer-constants",
                            "-no-cache"};
   nvJitLinkHandle handle = nullptr;

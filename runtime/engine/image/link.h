@@ -16,17 +16,17 @@ namespace resident {
 
 struct LinkInput {
   std::string name;
-  // A relocatable cubin, or PTX; of PTX, bytes.data()[bytes.size()] is a zero.
+  // A relocatable cubin, or PTX. For PTX, bytes.data()[bytes.size()] must be zero.
   std::string_view bytes;
   bool is_ptx = false;
 };
 
-// The cubin for an architecture, as in 90. PTX is compiled as operators are: within the
+// Returns the cubin for an architecture (90 for sm_90). PTX is compiled like operators: within the
 // kernel's registers and without constant memory. UNAVAILABLE: there is no nvJitLink.
-// INTERNAL: it failed; with its log.
+// INTERNAL: it failed; the message has its log.
 absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture);
 
-// "nvJitLink 13.0". UNAVAILABLE: as above.
+// Returns "nvJitLink 13.0", for example. UNAVAILABLE: see above.
 absl::StatusOr<std::string> JitLinkVersion();
 
 }  // namespace resident

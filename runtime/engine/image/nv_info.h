@@ -1,6 +1,5 @@
-// What a cubin says of its functions: an ELF file whose .nv.info section holds, for each
-// function, its registers and its stack frame. The driver tells these of kernels only, and
-// operators are not kernels.
+// Reads the .nv.info section of a cubin, an ELF file: the registers and the stack frame of each
+// function. The driver reports these for kernels only, and operators are not kernels.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_NV_INFO_H_
 #define RESIDENT_RUNTIME_ENGINE_IMAGE_NV_INFO_H_
 
@@ -20,7 +19,8 @@ struct FunctionResources {
   uint32_t code_bytes = 0;
 };
 
-// By symbol. INVALID_ARGUMENT: there is no .nv.info section, or a damaged one.
+// Returns the resources by symbol. INVALID_ARGUMENT: there is no .nv.info section, or it is
+// damaged.
 absl::StatusOr<std::map<std::string, FunctionResources>> ReadNvInfo(const ElfFile& elf);
 
 }  // namespace resident

@@ -1,4 +1,4 @@
-// A file made here, byte by byte: what cubins say is checked where there are some.
+// Reads files that this test makes byte by byte; first_generation_test reads real cubins.
 #include "runtime/engine/image/nv_info.h"
 
 #include <elf.h>
@@ -67,7 +67,7 @@ absl::StatusOr<std::map<std::string, FunctionResources>> Read(const std::string&
 }
 
 TEST(NvInfoTest, RecordsAreJoinedByFunction) {
-  // A record without a value, and one of another attribute, stand between.
+  // Between them are a record without a value and one with another attribute.
   const auto functions =
       Read(File(Record(kRegisters, kScale, 24) + std::string({1, 2, 0, 0}) +
                 Record(0x12, kScale, 99) + Record(kFrame, kAdd, 48) + Record(kFrame, kScale, 16)));
@@ -89,12 +89,12 @@ TEST(NvInfoTest, ASectionThatEndsInTheMiddleOfARecordIsDamaged) {
   }
 }
 
-TEST(NvInfoTest, ASymbolThatThereIsNotIsDamage) {
+TEST(NvInfoTest, AnUnknownSymbolIsDamage) {
   EXPECT_EQ(Read(File(Record(kFrame, 3, 16))).status().message(),
             "the object is damaged: its .nv.info section names no symbol. Fix: compile it again");
 }
 
-TEST(NvInfoTest, AFileWithoutTheSectionIsNoCubin) {
+TEST(NvInfoTest, AFileWithoutTheSectionIsNotACubin) {
   EXPECT_EQ(Read(File("", kStringsName)).status().message(),
             "the object is damaged: its .nv.info section is missing. Fix: compile it again");
 }

@@ -7,7 +7,7 @@
 namespace resident {
 namespace {
 
-// The version and target of the oldest GPU that there are images for (cuda_image.bzl).
+// The version and target of the oldest GPU that has an image (cuda_image.bzl).
 constexpr char kPtxHeader[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
 bool IsPtx(const std::string& unit) {
@@ -21,9 +21,9 @@ bool IsPtx(const std::string& unit) {
 absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
                                                const std::string& unit, int architecture) {
   std::string entries = kPtxHeader;
-  // The linker keeps what a kernel reaches. Of a function that is reached through a variable
-  // alone it drops what that function calls, and leaves calls of address 0. So there is a
-  // kernel, which nobody launches.
+  // The linker keeps what a kernel reaches. If a function is reached through a variable only, the
+  // linker drops the functions that it calls, and leaves calls of address 0. Therefore there is a
+  // kernel, which is never launched.
   std::string kernel = absl::StrCat(".visible .entry resident_reaches(.param .b64 x) {\n",
                                     "  .reg .b64 %x;\n  ld.param.b64 %x, [x];\n");
   for (const std::string& symbol : symbols) {

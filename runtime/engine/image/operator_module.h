@@ -1,10 +1,10 @@
-// Operator modules: units of operators, linked so that each can be loaded beside a kernel
-// that is on the device already, and without it.
+// Operator modules: units of operators, linked so that each can be loaded separately from the
+// kernel, which is already on the device.
 //
 // The kernel calls operators through a table of addresses in its constant memory. With
-// -rdc=true a function's address is absolute, so the table may name functions of any
-// module. What a function may not do is look into constant memory: the banks it would see
-// are the kernel's. Inspection sees to that (runtime/compile/inspect.h).
+// -rdc=true a function's address is absolute, so the table may contain functions of any
+// module. A function must not read constant memory, because it would access the kernel's
+// banks. Inspection enforces that (runtime/compile/inspect.h).
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_OPERATOR_MODULE_H_
@@ -17,13 +17,13 @@
 
 namespace resident {
 
-// A module has a variable of eight bytes for each operator, SYMBOL_entry: its address.
+// A module has a variable of eight bytes for each operator, SYMBOL_entry, with its address.
 inline constexpr char kEntrySuffix[] = "_entry";
 // The kernel's table, by slot: kMaxOperatorSlots addresses (resident::kJumpTable).
 inline constexpr char kJumpTableName[] = "_ZN8resident10kJumpTableE";
 
-// The module of `unit`, a relocatable cubin or PTX, that defines the operators `symbols`.
-// Errors: as LinkImage.
+// Returns the module of `unit`, a relocatable cubin or PTX that defines the operators `symbols`.
+// Errors: see LinkImage.
 absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
                                                const std::string& unit, int architecture);
 

@@ -1,4 +1,4 @@
-// Modules of operators need no GPU to be linked and looked at.
+// Links and reads modules of operators, which needs no GPU.
 #include "runtime/engine/image/operator_module.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST_P(OperatorModuleTest, HoldsTheOperatorAndItsEntryAndNoKernel) {
   EXPECT_THAT(*module, HasSubstr(VersionSymbol(9) + kEntrySuffix));
 }
 
-// Divisions and the like are calls of functions in the unit.
+// Divisions, for example, are calls of functions in the unit.
 TEST_P(OperatorModuleTest, HoldsWhatTheOperatorCalls) {
   const std::string unit =
       ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -67,8 +67,8 @@ TEST(OperatorModuleTest, PtxIsCompiledForTheArchitecture) {
   }
 }
 
-// A function may use the registers that the kernel was launched with, which are given out
-// in eights, and no more.
+// A function may use the registers that the kernel was launched with, which are allocated in
+// multiples of eight, and no more.
 TEST(OperatorModuleTest, KernelsOfAllArchitecturesLeaveOperatorsAllRegisters) {
   for (const int architecture : ImageArchitectures()) {
     const auto functions = ReadCubin(*FirstGenerationImage(architecture / 10, architecture % 10));
