@@ -54,9 +54,9 @@ std::string FindInPath(const std::string& name) {
 
 // Adds the folders that the compiler reports: "programs: =/a:/b", "install: /c".
 absl::Status FindParts(HostCompiler* compiler) {
-  ASSIGN_OR_RETURN(const auto said, RunProgram({compiler->path, "-print-search-dirs"}, {}));
+  ASSIGN_OR_RETURN(const auto output, RunProgram({compiler->path, "-print-search-dirs"}, {}));
   std::vector<std::string> folders;
-  for (const absl::string_view line : absl::StrSplit(said.text, '\n')) {
+  for (const absl::string_view line : absl::StrSplit(output.text, '\n')) {
     const size_t equals = line.find('=');
     if (absl::StartsWith(line, "programs:") && equals != absl::string_view::npos) {
       for (const absl::string_view folder : absl::StrSplit(line.substr(equals + 1), ':')) {
@@ -111,27 +111,27 @@ std::string CleanLog(const std::string& text) {
 }
 
 // Returns why the compiler failed. Its processes print a message when they reach a limit.
-absl::Status DescribeFailure(const ProgramOutput& said) {
-  if (absl::StrContains(said.text, "CPU time limit exceeded") ||
-      absl::StrContains(said.text, "Killed signal terminated program")) {
+absl::Status DescribeFailure(const ProgramOutput& output) {
+  if (absl::StrContains(output.text, "CPU time limit exceeded") ||
+      absl::StrContains(output.text, "Killed signal terminated program")) {
     return absl::DeadlineExceededError(
         "the compiler reached its limit of CPU time. Fix: use fewer templates and constexpr "
         "loops, or raise --compile_cpu_time");
   }
-  if (absl::StrContains(said.text, "out of memory") ||
-      absl::StrContains(said.text, "virtual memory exhausted") ||
-      absl::StrContains(said.text, "annot allocate memory")) {
+  if (absl::StrContains(output.text, "out of memory") ||
+      absl::StrContains(output.text, "virtual memory exhausted") ||
+      absl::StrContains(output.text, "annot allocate memory")) {
     return absl::ResourceExhaustedError(
         "the compiler reached its limit of memory. Fix: use fewer templates and constexpr "
         "loops, or raise --compile_memory_mib");
   }
-  if (absl::StrContains(said.text, "File size limit exceeded") ||
-      absl::StrContains(said.text, "File too large")) {
+  if (absl::StrContains(output.text, "File size limit exceeded") ||
+      absl::StrContains(output.text, "File too large")) {
     return absl::ResourceExhaustedError(absl::StrCat("the compiler wrote a file over the limit of ",
                                                      kMaxInstallObjectBytes,
                                                      " bytes. Fix: pass large tables as tensors"));
   }
-  return DoesNotCompile(said.text);
+  return DoesNotCompile(output.text);
 }
 
 }  // namespace
@@ -154,13 +154,13 @@ absl::StatusOr<HostCompiler> FindHostCompiler(const std::string& name) {
         "there is no host compiler: none of g++, c++, clang++ is in $PATH. Fix: install g++, or "
         "set --host_compiler");
   }
-  ASSIGN_OR_RETURN(const auto said, RunProgram({compiler.path, "--version"}, {}));
-  if (!said.success) {
-    return absl::UnavailableError(absl::StrCat(compiler.path, " --version failed: ", said.text,
+  ASSIGN_OR_RETURN(const auto output, RunProgram({compiler.path, "--version"}, {}));
+  if (!output.success) {
+    return absl::UnavailableError(absl::StrCat(compiler.path, " --version failed: ", output.text,
                                                ". Fix: set --host_compiler to a C++ compiler"));
   }
-  compiler.version = said.text.substr(0, said.text.find('\n'));
-  compiler.gcc = absl::StrContains(said.text, "Free Software Foundation");
+  compiler.version = output.text.substr(0, output.text.find('\n'));
+  compiler.gcc = absl::StrContains(output.text, "Free Software Foundation");
   RETURN_IF_ERROR(FindParts(&compiler));
   return compiler;
 }
@@ -213,9 +213,9 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
   place.input_file = main.string();
   place.temporary = folder;
   place.most_output = kMaxCompilerLogBytes;
-  ASSIGN_OR_RETURN(const auto said, RunProgram(command, place));
-  *log = CleanLog(said.text);
-  if (!said.success) return DescribeFailure(said);
+  ASSIGN_OR_RETURN(const auto output, RunProgram(command, place));
+  *log = CleanLog(output.text);
+  if (!output.success) return DescribeFailure(output);
   HostUnit compiled;
   compiled.object = ReadFile(root / "unit.so");
   compiled.call_graph = ReadFile(root / "unit.ci");

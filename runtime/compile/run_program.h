@@ -3,7 +3,7 @@
 //
 // Thread safety: may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(ProgramOutput said, RunProgram({"/usr/bin/g++", "--version"}, {}));
+//   ASSIGN_OR_RETURN(ProgramOutput output, RunProgram({"/usr/bin/g++", "--version"}, {}));
 #ifndef RESIDENT_RUNTIME_COMPILE_RUN_PROGRAM_H_
 #define RESIDENT_RUNTIME_COMPILE_RUN_PROGRAM_H_
 

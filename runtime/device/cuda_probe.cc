@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& pro
   if (lines.empty()) {
     const auto exit = (*child)->Wait(std::chrono::seconds(1));
     return absl::UnavailableError(absl::StrCat("the process that queries CUDA devices ",
-                                               exit ? exit->ToString() : "said nothing"));
+                                               exit ? exit->ToString() : "had no output"));
   }
   if (lines.front() != "OK") return absl::UnavailableError(lines.front());
   lines.erase(lines.begin());

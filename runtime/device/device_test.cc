@@ -336,7 +336,7 @@ TEST(DeviceTest, CpuEngineStaysSmall) {
 #endif
   DeviceOptions options = DeviceHarness::Options();
   options.cuda = false;             // On a machine with a GPU too.
-  options.limits = DeviceLimits();  // As the daemon has them.
+  options.limits = DeviceLimits();  // The limits of the daemon.
   DeviceHarness harness(options);
   const Floats counters = harness.MakeFloats(10'000);
   harness.Run(harness.CountTasks(counters));

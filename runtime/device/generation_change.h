@@ -1,7 +1,7 @@
 // GenerationChange: one change of generation of an engine whose kernel is on the device,
 // executed by the supervisor. The generation has been preloaded.
 //
-//                      ┌── did not drain: submission goes on ──┐
+//                      ┌── did not drain: submission resumes ──┐
 //                      ▼                                       │
 //   arming ──armed──▶ waiting ──nothing runs long──▶ holding ──┴─drained──▶ parked ─┬▶ answering
 //      │                │                                                          │     │
