@@ -157,7 +157,7 @@ class Daemon {
   std::string gpu_unavailable_reason_;
   std::unique_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<int> ordinals_;  // CUDA's, by index; the CPU's is 0.
+  std::vector<EngineChoice> engines_;  // Of the devices, by index.
   std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<StateStore> state_;
   std::unique_ptr<LiveOperatorManager> manager_;
@@ -224,7 +224,7 @@ absl::Status Daemon::StartDevicesAndRegistry() {
                                 return version == nullptr ? std::chrono::milliseconds(0)
                                                           : version->spec.task_time_limit;
                               }};
-  for (const DeviceChoice& choice : choices.devices) ordinals_.push_back(choice.ordinal);
+  engines_ = choices.devices;
   ASSIGN_OR_RETURN(auto devices, StartDevices(choices, options_, slots));
   devices_ = std::move(devices);
   return absl::OkStatus();
@@ -245,7 +245,7 @@ absl::Status Daemon::StartOperators() {
   for (Device* device : core_.devices) {
     if (!device->started()) continue;
     started.push_back(device);
-    (device->snapshot().info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
+    compiling.ahead.push_back(device->snapshot().info.traits.compile_target);
   }
   ASSIGN_OR_RETURN(auto compiler, Compiler::Create(compiling));
   compiler_ = std::move(compiler);
@@ -253,7 +253,7 @@ absl::Status Daemon::StartOperators() {
   options.task_time_limit = options_.task_time_limit;
   manager_ = std::make_unique<LiveOperatorManager>(
       options, LiveOperatorManager::Sources{registry_.get(), state_.get(), compiler_.get(), started,
-                                            ordinals_});
+                                            engines_});
   core_.operators = manager_.get();
   for (const std::string& warning : state_->warnings()) warnings.push_back(warning);
   for (std::string& open : DescribeSandbox().missing) warnings.push_back(std::move(open));
@@ -518,8 +518,8 @@ std::string Daemon::Banner() const {
         const EngineInfo info = device->snapshot().info;
         absl::StrAppend(out, "device ", device->index(), ": ", info.name);
         if (!device->started()) return absl::StrAppend(out, " (unhealthy: it did not start)");
-        absl::StrAppend(out, " (", info.kind, ", ", info.workers,
-                        info.kind == "cpu" ? " workers)" : " blocks)");
+        absl::StrAppend(out, " (", info.traits.engine, ", ", info.workers, " ",
+                        info.traits.work_units, ")");
       });
   const SandboxLayers layers = DescribeSandbox();
   return absl::StrCat(

@@ -28,7 +28,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "runtime/base/limits.h"
+#include "runtime/device/engine_end_reason.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/engine/generation.h"
 #include "runtime/queue/batch.h"
 #include "runtime/queue/device_queue.h"
@@ -75,8 +77,7 @@ class EngineSession {
 
 // How an engine was lost.
 struct DeviceFault {
-  // As in Snapshot::restarts_by_cause.
-  std::string kind;
+  EngineEndReason reason = EngineEndReason::kFault;
   std::string cause;  // For people.
   // Operator slots that may be to blame, each once. Empty: nobody's task is.
   std::vector<uint32_t> suspects;
@@ -86,7 +87,8 @@ struct DeviceFault {
 
 struct DeviceOptions {
   uint32_t index = 0;
-  bool cuda = false;
+  // What runs the device. REQUIRES: not null.
+  const EngineType* engine_type = nullptr;
   // engine.generation: what the first engine starts with.
   EngineOptions engine;
   DeviceLimits limits;
@@ -143,9 +145,8 @@ class Device {
     SwitchTimes last_switch;
     uint64_t parks = 0;
     uint64_t resumes = 0;
-    // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (one
-    // that was to replace another did not come up).
-    std::map<std::string, uint64_t> restarts_by_cause;
+    // Engines lost. A reason that did not occur may be absent.
+    std::map<EngineEndReason, uint64_t> restarts_by_reason;
     // Of the spare that is ready; 0: there is none.
     int64_t spare_pid = 0;
     Restart last_restart;

@@ -16,15 +16,19 @@ bool IsFaultSignal(int signal) {
 
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit) {
   const std::string words = engine.last_words();
-  if (!words.empty()) return {"fault", absl::StrCat("the ", name, " ended: ", words), {}};
+  if (!words.empty())
+    return {EngineEndReason::kFault, absl::StrCat("the ", name, " ended: ", words), {}};
   // Nobody else ends a process with these signals, or makes it exit.
   const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;
-  return {fault ? "fault" : "killed", absl::StrCat("the ", name, " ", exit.ToString()), {}};
+  return {fault ? EngineEndReason::kFault : EngineEndReason::kKilled,
+          absl::StrCat("the ", name, " ", exit.ToString()),
+          {}};
 }
 
 EngineEnd DescribeFailedCall(const std::string& name, const char* call,
                              const absl::Status& status) {
-  return {status.code() == absl::StatusCode::kDeadlineExceeded ? "hang" : "fault",
+  return {status.code() == absl::StatusCode::kDeadlineExceeded ? EngineEndReason::kHang
+                                                               : EngineEndReason::kFault,
           absl::StrCat("the ", name, " failed to ", call, ": ", std::string(status.message())),
           {}};
 }

@@ -28,7 +28,7 @@ class FailedDevice final : public Device {
     snapshot_.detail = absl::StrCat(name, " did not start with the daemon: ", why.message(),
                                     "; the daemon goes on without it. Fix: remove the cause and "
                                     "restart the daemon, or use another device");
-    snapshot_.info.kind = options.cuda ? "cuda" : "cpu";
+    snapshot_.info.traits.engine = std::string(options.engine_type->name);
     snapshot_.info.name = name;
   }
 

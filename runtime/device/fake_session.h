@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/device.h"
+#include "runtime/engine/cpu/cpu_registration.h"
 
 namespace resident {
 
@@ -20,7 +21,7 @@ class FakeSession : public EngineSession {
  public:
   FakeSession(uint64_t epoch, uint64_t memory_bytes, uint64_t staging_bytes)
       : epoch_(epoch), memory_(memory_bytes), staging_(staging_bytes) {
-    info_.kind = "cpu";
+    info_.traits = CpuTraits();
     info_.workers = 4;
   }
 

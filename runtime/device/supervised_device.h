@@ -199,7 +199,7 @@ class SupervisedDevice final : public Device {
   int64_t engine_pid_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t parks_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t resumes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<std::string, uint64_t> restarts_by_cause_ ABSL_GUARDED_BY(mu_);
+  std::map<EngineEndReason, uint64_t> restarts_by_reason_ ABSL_GUARDED_BY(mu_);
   std::function<void(const std::shared_ptr<EngineSession>&)> restore_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Generation> generation_ ABSL_GUARDED_BY(mu_);  // Null: the first.
   std::shared_ptr<EngineClient> client_ ABSL_GUARDED_BY(mu_);          // Of the present engine.

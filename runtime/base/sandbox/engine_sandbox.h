@@ -1,7 +1,8 @@
 // What confines an engine process, so that an operator that means harm reaches what the engine
 // has, and nothing else of the machine.
 //
-//   layer      CPU engine                             GPU engine
+//              EngineProfile::kNative                 EngineProfile::kDriver
+//   layer      (the CPU engine)                       (the CUDA engine)
 //   Landlock   no file can be opened, except for       the driver's devices; to read: the system's
 //              the number of CPUs. (An operator's      libraries and what the kernel says of
 //              devices object is memory.)
@@ -23,9 +24,11 @@
 //
 //   ConfineEngineFiles(...)   before the process starts threads: Landlock binds the calling
 //                             thread and those that it starts
-//   ConfineEngineCalls(...)   CPU: at once after it. GPU: when the driver is up.
+//   ConfineEngineCalls(...)   kNative: at once after it. kDriver: when the driver is up.
 #ifndef RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
 #define RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 
@@ -37,12 +40,18 @@ inline constexpr char kEngineSandboxVariable[] = "RESIDENTD_ENGINE_SANDBOX";
 bool EngineFilesConfined();
 bool EngineCallsConfined();
 
-enum class EngineKind { kCpu, kGpu };
+// What runs in an engine's process, and so what the process may do: a column of the table above.
+enum class EngineProfile : uint8_t {
+  // This project's code, and operators as native code.
+  kNative,
+  // NVIDIA's driver.
+  kDriver,
+};
 
 // INTERNAL: a layer that the kernel has could not be put in place.
-absl::Status ConfineEngineFiles(EngineKind kind);
+absl::Status ConfineEngineFiles(EngineProfile profile);
 // All threads of the process. REQUIRES: ConfineEngineFiles.
-absl::Status ConfineEngineCalls(EngineKind kind);
+absl::Status ConfineEngineCalls(EngineProfile profile);
 
 }  // namespace resident
 

@@ -4,15 +4,15 @@
 //   policy               kind of list     for
 //   kCompiler            allowed calls    a host compiler: a driver and the programs that it starts
 //   kCompilerAlone       allowed calls    NVRTC and nvJitLink, in one process
-//   kCpuEngine           allowed calls    this project's code, and operators as native code in it
-//   kGpuEngine           refused calls    NVIDIA's driver, whose calls differ from version to
+//   kNativeEngine           allowed calls    this project's code, and operators as native code in
+//   it kDriverEngine           refused calls    NVIDIA's driver, whose calls differ from version to
 //   version
 //
 // The lists of the compilers have what g++ 12 (with cc1plus, as, collect2, ld and lto1) and NVRTC
 // and nvJitLink 13.0 were seen to call, by strace, and calls that do the same or as little.
 //
-// Files are restricted by Landlock (landlock.h). kCompilerAlone and kCpuEngine open files to read
-// only, also where there is no Landlock.
+// Files are restricted by Landlock (landlock.h). kCompilerAlone and kNativeEngine open files to
+// read only, also where there is no Landlock.
 //
 // Thread safety: the functions may be called from any thread. A filter binds the calling thread
 // and the threads and processes that it starts, or all threads of the process (FilterOptions).
@@ -39,9 +39,9 @@ enum class SyscallPolicy {
   // sockets, no fork and no exec.
   kCompilerAlone,
   // Allowed: the same, and messages on sockets that are open already.
-  kCpuEngine,
+  kNativeEngine,
   // Refused: what no policy allows, and fork and exec.
-  kGpuEngine,
+  kDriverEngine,
 };
 
 struct FilterOptions {

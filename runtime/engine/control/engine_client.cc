@@ -107,10 +107,9 @@ EngineClient::EngineClient(int control_socket, int descriptor_socket,
 
 EngineClient::~EngineClient() { close(descriptor_socket_); }
 
-absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(bool cuda, int ordinal,
+absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(int ordinal,
                                                                std::chrono::milliseconds most) {
   internal::PrepareRequest request;
-  request.set_kind(cuda ? internal::PrepareRequest::KIND_CUDA : internal::PrepareRequest::KIND_CPU);
   request.set_ordinal(ordinal);
   grpc::ClientContext context;
   SetLimit(context, most);

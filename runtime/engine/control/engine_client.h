@@ -64,8 +64,7 @@ class EngineClient {
 
   // The calls of Engine (runtime/engine/engine.h), with their errors, and
   // DEADLINE_EXCEEDED when the engine does not answer in time.
-  absl::StatusOr<std::vector<EnginePhase>> Prepare(bool cuda, int ordinal,
-                                                   std::chrono::milliseconds most);
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(int ordinal, std::chrono::milliseconds most);
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds most);
   absl::StatusOr<std::vector<OperatorResources>> Stage(const Generation& generation);
   // Blocks for the whole change. How it gets on is seen in shared memory (SwitchSignals).

@@ -86,9 +86,6 @@ bool EngineService::Enter(Progress from, Progress to) {
 
 absl::StatusOr<std::vector<EnginePhase>> EngineService::PrepareEngine(
     const internal::PrepareRequest& request) {
-  if (request.kind() == internal::PrepareRequest::KIND_UNSPECIFIED) {
-    return absl::InvalidArgumentError("no kind of engine was asked for");
-  }
   if (!Enter(Progress::kNew, Progress::kPreparing)) {
     return absl::FailedPreconditionError("the engine was prepared before");
   }
@@ -100,8 +97,7 @@ absl::StatusOr<std::vector<EnginePhase>> EngineService::PrepareEngine(
     absl::MutexLock lock(&mu_);
     region_ = std::move(region);
   }
-  ASSIGN_OR_RETURN(auto engine, factory_(request.kind() == internal::PrepareRequest::KIND_CUDA,
-                                         request.ordinal()));
+  ASSIGN_OR_RETURN(auto engine, factory_(request.ordinal()));
   timer.Mark("driver");
   Engine* const created = engine.release();
   {

@@ -26,8 +26,7 @@ namespace resident {
 
 class EngineService : public internal::EngineControl::Service {
  public:
-  using EngineFactory =
-      std::function<absl::StatusOr<std::unique_ptr<Engine>>(bool cuda, int ordinal)>;
+  using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(int ordinal)>;
 
   // Takes both descriptors over: the shared region and the descriptor channel. `confine` is called
   // once, when the engine is prepared; if it fails, that does.

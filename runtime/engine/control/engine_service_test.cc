@@ -68,9 +68,8 @@ TEST(EngineServiceTest, ParksBesideMappingAndStaging) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   auto* const engine = new SlowEngine;  // The service never destroys its engine.
   EngineService service(dup((*region)->fd()), sockets[1],
-                        [&](bool, int) { return std::unique_ptr<Engine>(engine); });
+                        [&](int) { return std::unique_ptr<Engine>(engine); });
   internal::PrepareRequest prepare;
-  prepare.set_kind(internal::PrepareRequest::KIND_CPU);
   internal::PrepareResponse prepared;
   internal::StartRequest start;
   start.set_beat_every_ms(500);
@@ -126,15 +125,15 @@ class ControlPlane {
     int control[2], descriptors[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors), 0);
-    service_ = std::make_unique<EngineService>(
-        dup(region_->fd()), descriptors[1],
-        [this](bool, int) { return std::unique_ptr<Engine>(engine); });
+    service_ = std::make_unique<EngineService>(dup(region_->fd()), descriptors[1], [this](int) {
+      return std::unique_ptr<Engine>(engine);
+    });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     grpc::AddInsecureChannelFromFd(server_.get(), control[1]);
     client = std::make_unique<EngineClient>(control[0], descriptors[0], map_limit);
-    EXPECT_TRUE(client->Prepare(false, 0, std::chrono::seconds(60)).ok());
+    EXPECT_TRUE(client->Prepare(0, std::chrono::seconds(60)).ok());
     EXPECT_TRUE(client->Start(EngineOptions(), std::chrono::seconds(60)).ok());
   }
   ~ControlPlane() {

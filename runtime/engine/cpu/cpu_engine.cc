@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/engine/cpu/cpu_registration.h"
 #include "runtime/engine/cpu/fault_handler.h"
 #include "runtime/ring/doorbell.h"
 #include "runtime/ring/slot_codec.h"
@@ -96,7 +97,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
 
   EngineInfo info;
   info.phases = timer.phases();
-  info.kind = "cpu";
+  info.traits = CpuTraits();
   info.name = "cpu";
   info.detail = absl::StrCat(count, " worker threads");
   info.layout_hash = LayoutHash();
@@ -390,6 +391,8 @@ void CpuEngine::SleepUntilDoorbell() {
 
 void CpuEngine::WakeSleepers() { Doorbell::ForWorkers(region_->control()).Ring(); }
 
-std::unique_ptr<Engine> CreateCpuEngine() { return std::make_unique<CpuEngine>(); }
+absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(int) {
+  return std::make_unique<CpuEngine>();
+}
 
 }  // namespace resident

@@ -60,8 +60,8 @@ class LiveOperatorManager final : public OperatorManager {
     Registry* registry;
     StateStore* state;
     Compiler* compiler;
-    std::vector<Device*> devices;  // Those that started.
-    std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
+    std::vector<Device*> devices;       // Those that started.
+    std::vector<EngineChoice> engines;  // By the devices' index().
   };
 
   LiveOperatorManager(const Options& options, const Sources& sources);

@@ -70,7 +70,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
     auto version = *registry_->Reserve(name, spec, std::nullopt, absl::InfiniteFuture());
     auto payload = std::make_shared<UnitPayload>();
     payload->symbol = "resident_op_0123456789abcdef";
-    payload->units[CompileTarget()] = {std::make_shared<const std::string>("unit"), {}};
+    payload->units[kScriptedTarget] = {std::make_shared<const std::string>("unit"), {}};
     version->payload = payload;
     const uint32_t slot = version->slot;
     const Registry::Commit commit = [this](const RegistryChange& change) {
@@ -86,7 +86,9 @@ class LiveOperatorManagerTest : public ::testing::Test {
   FakeCompiler compiler_;
   ScriptedDevice device_{0};
   LiveOperatorManager manager_{
-      {}, LiveOperatorManager::Sources{registry_.get(), state_.get(), &compiler_, {&device_}, {0}}};
+      {},
+      LiveOperatorManager::Sources{
+          registry_.get(), state_.get(), &compiler_, {&device_}, {EngineChoice()}}};
 };
 
 TEST_F(LiveOperatorManagerTest, ARollbackThatIsRefusedLeavesTheBakeAlone) {
@@ -122,7 +124,7 @@ TEST_F(LiveOperatorManagerTest, WhatATrialFoundIsNotHeldAgainstAnActivationAfter
 TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
   const uint32_t slot = InstallNative("times");
   DeviceFault fault;
-  fault.kind = "fault";
+  fault.reason = EngineEndReason::kFault;
   fault.cause = "it stored to a bad address";
   fault.suspects = {slot};
   const auto replacement = manager_.OnFault(device_, fault);
@@ -139,7 +141,7 @@ TEST_F(LiveOperatorManagerTest, AForcedActivationHasTheCodeBackBeforeItServes) {
 
 TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForADevice) {
   DeviceFault fault;
-  fault.kind = "fault";
+  fault.reason = EngineEndReason::kFault;
   fault.suspects = {InstallNative("times")};
   device_.Restart(manager_.OnFault(device_, fault));
   SwitchRequest stale = To("times");

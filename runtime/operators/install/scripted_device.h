@@ -20,6 +20,9 @@
 
 namespace resident {
 
+// What operators of the device are compiled for.
+inline constexpr char kScriptedTarget[] = "scripted";
+
 class ScriptedDevice final : public Device {
  public:
   using Load = std::function<absl::Status(const Generation&)>;
@@ -28,6 +31,7 @@ class ScriptedDevice final : public Device {
     snapshot_.state = State::kResident;
     snapshot_.engine_pid = 1;
     snapshot_.info.generation = 1;
+    snapshot_.info.traits.compile_target = kScriptedTarget;
   }
 
   // What the next loads do, in turn; then they succeed.

@@ -48,7 +48,10 @@ class WithdrawalWatch {
 
 std::string VerdictKey(const VersionValidation::Subject& subject, const EngineInfo& engine) {
   Sha256 hash;
-  hash.Field(subject.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
+  hash.Field(subject.content_hash)
+      .Field(engine.traits.engine)
+      .Field(engine.name)
+      .Field(engine.detail);
   hash.Field(subject.active == nullptr ? "" : subject.active->spec.content_hash);
   hash.Field(absl::StrCat(subject.task_time_limit.count()));
   for (const Example& example : *subject.examples) {
@@ -65,20 +68,19 @@ std::string VerdictKey(const VersionValidation::Subject& subject, const EngineIn
 
 VersionValidation::VersionValidation(const Setup& setup, Subject subject)
     : setup_(setup), subject_(std::move(subject)) {
-  for (const CompileTarget& target : setup_.builder->targets()) {
+  for (const std::string& target : setup_.builder->targets()) {
     for (Device* device : setup_.devices) {
-      if (VersionBuilder::TargetOf(*device) != target) continue;
       const EngineInfo engine = device->snapshot().info;
+      if (engine.traits.compile_target != target) continue;
       std::string key = VerdictKey(subject_, engine);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
-                           ValidationEngine::Start({.cuda = target.cuda,
-                                                    .ordinal = setup_.ordinals[device->index()],
+                           ValidationEngine::Start({.engine = setup_.engines[device->index()],
                                                     .threads_per_block = engine.threads_per_block,
                                                     .spare = device->spare(),
                                                     .engine_program = setup_.engine_program})});
       }
-      break;  // One device of each kind.
+      break;  // One device for each target.
     }
   }
 }
@@ -115,7 +117,7 @@ absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
   }
   ASSIGN_OR_RETURN(auto generation,
                    VersionBuilder::MakeGeneration(trial.target, kValidationGeneration, members));
-  const std::string target = trial.target.name();
+  const std::string& target = trial.target;
   job.generation = std::move(generation);
   job.signature = subject_.signature;
   job.split = subject_.split;

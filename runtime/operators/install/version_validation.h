@@ -29,8 +29,8 @@ class VersionValidation {
   struct Setup {
     const VersionBuilder* builder;
     ValidationVerdicts* verdicts;
-    std::vector<Device*> devices;  // Those that started with the daemon.
-    std::vector<int> ordinals;     // CUDA ordinals, by the devices' index().
+    std::vector<Device*> devices;       // Those that started with the daemon.
+    std::vector<EngineChoice> engines;  // By the devices' index().
     std::string engine_program;
   };
   struct Subject {
@@ -57,7 +57,7 @@ class VersionValidation {
 
  private:
   struct Trial {
-    CompileTarget target;
+    std::string target;
     std::string key;  // Of the verdict.
     std::unique_ptr<ValidationEngine> engine;
   };

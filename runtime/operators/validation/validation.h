@@ -28,7 +28,7 @@
 // Thread safety: Start from any thread; the other members from one at a time, but
 // Cancel(), which may be called at any time.
 //
-//   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.cuda = true});
+//   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.engine = choice});
 //   ... compile, link ...
 //   ValidationReport report = validation->Run(job);
 //   if (!report.status.ok()) return report.status;
@@ -43,6 +43,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/model/signature.h"
 #include "runtime/model/split_rule.h"
 #include "runtime/operators/validation/example.h"
@@ -53,10 +54,9 @@ class SpareEngine;  // runtime/device/spare_engine.h
 struct Generation;  // runtime/engine/generation.h
 
 struct ValidationOptions {
-  // The device that the version is for.
-  bool cuda = false;
-  int ordinal = 0;
-  // Threads of a GPU's block, as the device has them (EngineOptions).
+  // The engine and the device that the version is for.
+  EngineChoice engine;
+  // As the device has them (EngineOptions).
   uint32_t threads_per_block = 0;
   // The device's spare engine, which is taken if there is one (spare_engine.h); may be null.
   std::shared_ptr<SpareEngine> spare;
