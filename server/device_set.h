@@ -14,15 +14,11 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/device/device_control.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/flags.h"
 
 namespace resident {
-
-struct DeviceChoice {
-  bool cuda = false;
-  int ordinal = 0;
-};
 
 // What devices ask about an operator slot (DeviceOptions).
 struct SlotInfo {
@@ -31,28 +27,28 @@ struct SlotInfo {
 };
 
 struct DeviceChoices {
-  std::vector<DeviceChoice> devices;  // By index.
-  // Why there is no GPU, when GPUs were looked for and none was found.
+  std::vector<EngineChoice> devices;  // By index.
+  // Why there is no GPU, if GPUs were looked for and none was found.
   std::string gpu_unavailable_reason;
 };
 
-// What the flag means on this machine. INVALID_ARGUMENT: not a list of devices;
-// UNAVAILABLE: a GPU that is named is not there.
+// What --devices means on this machine: "all", or names from the table of engines (engines.h) and
+// ordinals. INVALID_ARGUMENT: it is not a list of devices.
 absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag);
 
 // What StartDevices starts devices with; others in tests.
 struct DeviceStarter {
   std::function<absl::StatusOr<std::unique_ptr<DeviceControl>>(const DeviceOptions&)> create;
-  // The names of the GPUs there are.
-  std::function<absl::StatusOr<std::vector<std::string>>()> probe;
+  // The names of an engine's devices.
+  std::function<absl::StatusOr<std::vector<std::string>>(const EngineType&)> probe;
 
   static DeviceStarter Real();
 };
 
 // Starts them all at once. One that does not start is given up (FailedDevice) and keeps its
-// index, and the others serve. Errors, with the device's name: the first one's if none
-// starts; that of one that is a mistake in the flags, which nobody is to find out from a
-// device that is missing: INVALID_ARGUMENT, or a GPU that this machine does not have.
+// index, and the others serve. Errors, with the device's name: the first one's if none starts;
+// also that of a device that cannot start because of a mistake in the flags (INVALID_ARGUMENT, or a
+// device that this machine does not have): otherwise nobody would notice the mistake.
 absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
     const DeviceChoices& choices, const ServeOptions& options, const SlotInfo& slots,
     const DeviceStarter& starter = DeviceStarter::Real());
@@ -70,8 +66,8 @@ class DeviceSet {
   const std::vector<DeviceControl*>& controls() const { return controls_; }
   // Those that started.
   std::vector<DeviceControl*> started() const;
-  // CUDA's, by index; the CPU's is 0.
-  std::vector<int> ordinals() const;
+  // By index.
+  const std::vector<EngineChoice>& engines() const { return choices_.devices; }
   // See DeviceChoices.
   const std::string& gpu_unavailable_reason() const { return choices_.gpu_unavailable_reason; }
 

@@ -14,6 +14,7 @@ namespace resident {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -23,10 +24,10 @@ constexpr uint64_t kBytes = 1 << 20;
 DeviceStarter GpusFail(size_t gpus, absl::Status why) {
   return {[why = std::move(why)](
               const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
-            if (options.cuda) return why;
+            if (options.engine_type->list_devices != nullptr) return why;
             return std::make_unique<FakeDevice>(options.index, kBytes, kBytes);
           },
-          [gpus]() -> absl::StatusOr<std::vector<std::string>> {
+          [gpus](const EngineType&) -> absl::StatusOr<std::vector<std::string>> {
             if (gpus == 0) return absl::UnavailableError("there is no driver");
             return std::vector<std::string>(gpus, "some GPU");
           }};
@@ -37,6 +38,25 @@ absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> Start(const std::str
   const auto choices = ChooseDevices(flag);
   EXPECT_TRUE(choices.ok()) << choices.status();
   return StartDevices(*choices, ServeOptions(), SlotInfo(), starter);
+}
+
+TEST(ChooseDevicesTest, NamesAndOrdinalsAreRowsOfTheTableOfEngines) {
+  const auto choices = ChooseDevices("2,cpu,cuda:3,0");
+  ASSERT_TRUE(choices.ok()) << choices.status();
+  std::vector<std::string> labels;
+  for (const EngineChoice& choice : choices->devices) labels.push_back(choice.Label());
+  EXPECT_THAT(labels, ElementsAre("GPU 2", "CPU", "GPU 3", "GPU 0"));
+  EXPECT_EQ(choices->gpu_unavailable_reason, "");
+}
+
+TEST(ChooseDevicesTest, WhatIsNotADeviceIsRefused) {
+  for (const char* flag : {"", "abacus", "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda1", "cpu:0",
+                           "-1", "0,,1", "all,cpu", "CPU"}) {
+    const auto choices = ChooseDevices(flag);
+    EXPECT_EQ(choices.status().code(), absl::StatusCode::kInvalidArgument) << flag;
+    EXPECT_THAT(std::string(choices.status().message()),
+                AllOf(HasSubstr("is not a device"), HasSubstr("cuda:N, cpu")));
+  }
 }
 
 TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
@@ -74,7 +94,7 @@ TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
                broken.engine_program = "/bin/false";
                return DeviceControl::Create(broken);
              },
-             [] { return absl::UnavailableError("not asked"); }});
+             [](const EngineType&) { return absl::UnavailableError("not asked"); }});
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_EQ((*devices)[1]->snapshot().state, Device::State::kUnhealthy);
   EXPECT_THAT((*devices)[1]->snapshot().detail, HasSubstr("did not start"));

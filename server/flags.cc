@@ -47,7 +47,7 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              "file to write the addresses to, as JSON, once the daemon serves");
   serve.Flag("devices", &options.devices,
              "\"all\" (every GPU, or the CPU where there is none), \"cpu\", or GPUs by ordinal, "
-             "e.g. \"0,2\"");
+             "e.g. \"0,2\" or \"cuda:0,cuda:2\"");
   serve.Flag("park_after", &options.park_after,
              "idle time after which the kernel leaves the device until the next task; 0: never",
              kWait);

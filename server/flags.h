@@ -27,7 +27,7 @@ struct ServeOptions {
   std::vector<std::string> metrics_hosts;
   // --port_file: where to write the addresses, as JSON, once serving; empty: nowhere.
   std::string port_file;
-  // --devices: "all", "cpu", or CUDA ordinals such as "0,2".
+  // --devices: "all", or devices by the names and ordinals of runtime/engine/engines.h.
   std::string devices = "all";
 
   // --park_after, --task_time_limit, --drain_timeout.

@@ -44,7 +44,7 @@ class Operators {
         compiler_(std::move(compiler)),
         manager_(options,
                  LiveOperatorManager::Sources{&devices.registry(), state_.get(), compiler_.get(),
-                                              devices.started(), devices.ordinals()}),
+                                              devices.started(), devices.engines()}),
         warnings_(std::move(warnings)) {}
 
   const std::unique_ptr<StateStore> state_;

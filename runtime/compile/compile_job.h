@@ -4,7 +4,6 @@
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 
 #include <chrono>
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,21 +41,10 @@ inline constexpr uint32_t kMaxUnitCodeBytes = 1u << 20;
 // Stack of an operator on the CPU: the worker threads' own is 8 MiB.
 inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
 
-struct CompileTarget {
-  // Otherwise x86-64.
-  bool cuda = false;
-  // GPU: as in 90. EngineInfo::architecture of the device.
-  int architecture = 0;
-
-  auto operator<=>(const CompileTarget&) const = default;
-
-  // "sm_90", "x86-64": the key of InstallProgress::resources.
-  std::string name() const;
-};
-
 // A source, to be compiled into a unit.
 struct CompileJob {
-  CompileTarget target;
+  // The name of a CompileTarget (EngineTraits::compile_target).
+  std::string target;
   std::map<std::string, std::string> files;  // Name, as an #include gives it, to text.
   std::string main_file;
   // The NAME of the RESIDENT_OPERATOR(NAME) to look for: OperatorFunctionName().
@@ -77,9 +65,9 @@ struct CompileJob {
 // A unit that came compiled: PTX or a relocatable cubin of the SDK's ABI. It exports one
 // resident_op_<16 hex digits>, whose digits its author chose.
 struct ObjectJob {
-  CompileTarget target;  // A GPU.
+  std::string target;  // A GPU's.
   std::string bytes;
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled = nullptr;
 };
 
 using CompileSteps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;

@@ -2,7 +2,7 @@
 // descriptor 3 and answers what comes there (proto/resident/internal/compile.proto) until
 // the other side closes it. Started by CompileProcess only.
 //
-//   --kind=host|cuda|link  what it is for, and so what it may open and start
+//   --kind=host|cuda  what it is for, and so what it may open and start
 //   --folder=PATH          host: the one folder it may write to
 //   --compiler=PATH, --readable=PATH..., --executable=PATH...   host: HostCompiler
 //   --cpu_seconds=N, --memory_mib=N

@@ -28,14 +28,13 @@
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/process/child_process.h"
 #include "runtime/compile/compile_job.h"
+#include "runtime/compile/compile_target.h"
 #include "runtime/compile/host_compiler.h"
 
 namespace resident {
 
-enum class CompileKind { kHost, kCuda };
-
 struct CompileProcessOptions {
-  CompileKind kind = CompileKind::kHost;
+  Toolchain toolchain = Toolchain::kHost;
   // kHost.
   HostCompiler host;
   // An existing folder, in which this process gets one of its own. kHost.

@@ -29,8 +29,7 @@ namespace resident {
 
 // How an engine was lost.
 struct DeviceFault {
-  // As in Device::Snapshot::restarts_by_cause.
-  std::string kind;
+  EngineEndReason reason = EngineEndReason::kFault;
   std::string cause;  // For people.
   // Operator slots that may be to blame, each once. Empty: no task is.
   std::vector<uint32_t> suspects;
@@ -40,7 +39,8 @@ struct DeviceFault {
 
 struct DeviceOptions {
   uint32_t index = 0;
-  bool cuda = false;
+  // What runs the device. REQUIRES: not null.
+  const EngineType* engine_type = nullptr;
   // engine.generation: what the first engine starts with.
   EngineOptions engine;
   DeviceLimits limits;

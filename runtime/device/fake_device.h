@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/device_control.h"
+#include "runtime/engine/cpu/cpu_registration.h"
 
 namespace resident {
 
@@ -32,7 +33,7 @@ class FakeSession : public EngineSession {
  public:
   FakeSession(uint64_t epoch, uint64_t memory_bytes, uint64_t staging_bytes)
       : epoch_(epoch), memory_(memory_bytes), staging_(staging_bytes) {
-    info_.kind = "cpu";
+    info_.traits = CpuTraits();
     info_.workers = 4;
   }
 
@@ -103,6 +104,7 @@ class FakeDevice : public DeviceControl {
     session_ = std::make_shared<FakeSession>(1, memory_bytes, staging_bytes);
     status_.state = State::kResident;
     status_.engine_pid = 1;
+    status_.info = session_->info();
     status_.info.generation = 1;
   }
 

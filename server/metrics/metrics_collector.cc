@@ -37,10 +37,6 @@ constexpr std::array<std::pair<Device::State, const char*>, 6> kStateNames = {{
     {Device::State::kUnhealthy, "unhealthy"},
 }};
 
-// Reasons that the supervisor counts (device.h); reported at zero before the first.
-constexpr std::array<const char*, 5> kRestartCauses = {"fault", "hang", "heartbeat", "killed",
-                                                       "start"};
-
 MetricFamily Family(std::string name, MetricType type, std::string help) {
   MetricFamily family;
   family.name = std::move(name);
@@ -133,7 +129,8 @@ class DeviceFamilies {
     for (const auto& [state, name] : kStateNames) {
       AddGauge(state_, With(labels, "state", name), snapshot.state == state ? 1 : 0);
     }
-    AddGauge(info_, With(With(labels, "engine", snapshot.info.kind), "name", snapshot.info.name),
+    AddGauge(info_,
+             With(With(labels, "engine", snapshot.info.traits.engine), "name", snapshot.info.name),
              1);
     AddGauge(generation_, labels, static_cast<double>(snapshot.info.generation));
     AddCounter(changes_, With(labels, "outcome", "ok"),
@@ -152,10 +149,10 @@ class DeviceFamilies {
     AddHistogram(park_, labels, device.park_duration());
     AddHistogram(resume_, labels, device.resume_duration());
 
-    std::map<std::string, uint64_t> restarts = snapshot.restarts_by_cause;
-    for (const char* cause : kRestartCauses) restarts.try_emplace(cause, 0);
-    for (const auto& [cause, count] : restarts) {
-      AddCounter(restarts_, With(labels, "cause", cause), static_cast<double>(count));
+    for (const EngineEndReason reason : kEngineEndReasons) {
+      const auto found = snapshot.restarts_by_reason.find(reason);
+      const uint64_t count = found == snapshot.restarts_by_reason.end() ? 0 : found->second;
+      AddCounter(restarts_, With(labels, "cause", ReasonLabel(reason)), static_cast<double>(count));
     }
 
     AddGauge(spare_, labels, snapshot.spare_pid != 0 ? 1 : 0);

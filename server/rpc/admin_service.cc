@@ -28,7 +28,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   const EngineInfo& info = snapshot.info;
   out->set_device(device.index());
   out->set_name(info.name);
-  out->set_engine(info.kind);
+  out->set_engine(info.traits.engine);
   out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
   // It can name others' operators, and has the words of an engine that may not be trusted.
   if (sees_others) out->set_detail(snapshot.detail);
@@ -38,7 +38,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   out->set_parks(snapshot.parks);
   out->set_resumes(snapshot.resumes);
   uint64_t restarts = 0;
-  for (const auto& [cause, count] : snapshot.restarts_by_cause) restarts += count;
+  for (const auto& [reason, count] : snapshot.restarts_by_reason) restarts += count;
   out->set_restarts(restarts);
   out->mutable_ring()->set_slots(snapshot.queue.ring_slots);
   out->mutable_ring()->set_in_flight(snapshot.queue.in_flight);

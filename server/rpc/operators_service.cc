@@ -18,11 +18,11 @@
 namespace resident {
 namespace {
 
-// What the first GPU engine reports of each slot; the CPU engine has nothing to report.
+// What the first engine that reports resources reports of each slot.
 std::vector<OperatorResources> CollectResources(const Core& core) {
   for (const Device* device : core.devices) {
     const EngineInfo info = device->snapshot().info;
-    if (info.kind == "cuda" && !info.operators.empty()) return info.operators;
+    if (!info.operators.empty()) return info.operators;
   }
   return {};
 }

@@ -5,11 +5,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/errors/argument_errors.h"
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
 
 namespace resident {
 namespace {
@@ -19,9 +21,12 @@ constexpr uint64_t kColumnAlignment = 64;
 // Sizes beyond this are no memory; sums of a few of them do not overflow.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 
-constexpr char kKnownDTypes[] =
-    "DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_I8, "
-    "DTYPE_U32";
+// "DTYPE_F32, ...".
+std::string KnownDTypes() {
+  return absl::StrJoin(kDTypeTable, ", ", [](std::string* out, const DTypeInfo& info) {
+    absl::StrAppend(out, v1::DType_Name(static_cast<v1::DType>(info.dtype)));
+  });
+}
 
 // False: does not fit kMaxBytes.
 bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
@@ -65,7 +70,7 @@ absl::Status Columns::ReadTensorType(size_t column, int dtype,
                                      Plan& plan) {
   if (!v1::DType_IsValid(dtype)) {
     return errors::UnknownEnum(absl::StrCat("the dtype of column ", column + 1), dtype,
-                               kKnownDTypes);
+                               KnownDTypes());
   }
   plan.dtype = static_cast<DType>(dtype);
   if (shape.size() > static_cast<int>(kMaxRank)) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
 namespace {
@@ -12,7 +13,7 @@ using std::chrono::milliseconds;
 
 EngineInfo Gpu() {
   EngineInfo info;
-  info.kind = "cuda";
+  info.traits = CudaTraits(90, 256);
   info.workers = 264;
   info.threads_per_block = 256;
   return info;

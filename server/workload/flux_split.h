@@ -5,14 +5,16 @@
 // Only max_cycles is known of a program. So a task has no more runs than would end in time
 // if each looped up to it, on an engine that has as little for the task as may be:
 //
-//   CPU   One worker: the others may be at tasks of their own. The task of a batch of
-//         ordinary programs is still shared, in chunks small enough that all find some.
-//   GPU   All blocks: they come to a task one after the other and run it together. Where
-//         programs differ, the lanes of a warp wait for one another. Less than a warp in a
-//         task would not make it shorter by much.
+//   one work unit    (a CPU's worker.) The others may have tasks of their own. The task of a batch
+//                    of ordinary programs is still shared, in chunks small enough for all.
+//   all work units   (a GPU's blocks, EngineTraits::units_share_task.) They come to a task one
+//                    after the other and run it together. If programs differ, the runs that execute
+//                    in lockstep wait for one another. Fewer runs than that in a task would not
+//                    make it much shorter.
 //
-// A run that alone might take longer than the limit is not taken (most_cycles). The speeds
-// all this goes by are a part of what was measured; a much slower machine is not helped.
+// A run that alone might take longer than the limit is not taken (most_cycles). The speeds come
+// from the engine (EngineTraits), which states a safe fraction of what was measured; on a much
+// slower machine a task may still exceed the limit.
 //
 // Thread safety: a function without state.
 //

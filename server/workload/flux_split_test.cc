@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "gtest/gtest.h"
+#include "runtime/engine/cpu/cpu_registration.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
 namespace {
@@ -16,14 +18,14 @@ constexpr uint64_t kDefaultCycles = 1'000'000;
 
 EngineInfo Cpu(uint32_t workers) {
   EngineInfo info;
-  info.kind = "cpu";
+  info.traits = CpuTraits();
   info.workers = workers;
   return info;
 }
 
 EngineInfo Gpu(uint32_t blocks, uint32_t threads = 256) {
   EngineInfo info;
-  info.kind = "cuda";
+  info.traits = CudaTraits(90, threads);
   info.workers = blocks;
   info.threads_per_block = threads;
   return info;

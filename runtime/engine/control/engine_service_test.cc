@@ -66,7 +66,7 @@ class ControlPlane {
     int control[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
     service = std::make_unique<EngineService>(
-        dup(region_->fd()), [this](bool, int) { return std::unique_ptr<Engine>(engine); });
+        dup(region_->fd()), [this](int) { return std::unique_ptr<Engine>(engine); });
     server_ = std::make_unique<EngineServer>(control[1], service.get());
     client = std::make_unique<EngineClient>(control[0], map_limit);
   }

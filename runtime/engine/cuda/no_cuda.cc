@@ -1,5 +1,5 @@
 // The CUDA engine of a build without the CUDA toolkit: there is none, and it says so.
-#include "runtime/engine/engine.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
 namespace {
