@@ -22,6 +22,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
 

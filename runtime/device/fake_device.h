@@ -5,7 +5,7 @@
 // Thread safety: as DeviceControl and EngineSession, but for status() and the histograms.
 //
 //   FakeDevice device(/*index=*/0);
-//   device.Then([](const Generation&) { return absl::UnavailableError("it ended"); });
+//   device.SetNextLoad([](const Generation&) { return absl::UnavailableError("it ended"); });
 //   device.status().parks = 3;
 #ifndef RESIDENT_RUNTIME_DEVICE_FAKE_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_FAKE_DEVICE_H_
@@ -122,7 +122,7 @@ class FakeDevice : public DeviceControl {
   }
 
   // What the next loads do, in turn; then they succeed.
-  void Then(Load load) {
+  void SetNextLoad(Load load) {
     absl::MutexLock lock(&mu_);
     script_.push_back(std::move(load));
   }
@@ -135,13 +135,13 @@ class FakeDevice : public DeviceControl {
   // What an engine would start with now.
   std::vector<uint32_t> slots() const {
     absl::MutexLock lock(&mu_);
-    return SlotsOf(next_);
+    return ListSlots(next_);
   }
   size_t loads() const {
     absl::MutexLock lock(&mu_);
     return loads_;
   }
-  static std::vector<uint32_t> SlotsOf(const std::shared_ptr<const Generation>& generation) {
+  static std::vector<uint32_t> ListSlots(const std::shared_ptr<const Generation>& generation) {
     std::vector<uint32_t> slots;
     if (generation == nullptr) return slots;
     for (const GenerationOperator& op : generation->operators) slots.push_back(op.slot);

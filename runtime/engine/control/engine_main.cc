@@ -79,8 +79,6 @@ int ListDevices(const EngineType& type) {
   return 0;
 }
 
-}
-
 int ReportNotConfined(const absl::Status& status) {
   fprintf(stderr, "cannot confine the engine: %s\n", std::string(status.message()).c_str());
   return 2;
