@@ -44,7 +44,7 @@ std::string NameOf(const DeviceChoice& choice) {
   return choice.cuda ? absl::StrCat("GPU ", choice.ordinal) : "CPU";
 }
 
-// Whether it is the flags that have to change for the device to start.
+// Whether the device can only start with other flags.
 bool IsMistake(const DeviceChoice& choice, const absl::Status& status,
                const DeviceStarter& starter) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return true;
@@ -79,7 +79,7 @@ absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag) {
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("--devices=", flag, ": '", part,
-                       "' is no device. Fix: give all, cpu, or GPU ordinals such as 0,2"));
+                       "' is not a device. Fix: give all, cpu, or GPU ordinals such as 0,2"));
     }
   }
   return choices;
