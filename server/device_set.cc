@@ -44,7 +44,7 @@ std::string NameOf(const DeviceChoice& choice) {
   return choice.cuda ? absl::StrCat("GPU ", choice.ordinal) : "CPU";
 }
 
-// Whether the device can only start with other flags.
+// Whether the flags are the reason why the device does not start.
 bool IsMistake(const DeviceChoice& choice, const absl::Status& status,
                const DeviceStarter& starter) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return true;
