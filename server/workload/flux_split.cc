@@ -7,31 +7,30 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Instructions for each millisecond of the time limit: a sixth of what a CPU's worker
-// executes in it (300 M/s), whose core may have other work, and a quarter of what a GPU's
-// block of 256 threads does beside others (1 G/s, "FLUX, one program over 1 Mi inputs" in
-// docs/benchmarks).
+// Instructions for each millisecond of the time limit. CPU: a sixth of what a worker executes in it
+// (300 M/s), because its core may have other work. GPU: a quarter of what a block of 256 threads
+// executes while other blocks run (1 G/s, "FLUX, one program over 1 Mi inputs" in docs/benchmarks).
 constexpr uint64_t kCpuInstructions = 50'000;
 constexpr uint64_t kGpuInstructions = 256'000;
-// The same of one run: of a GPU's, while all its blocks are at FLUX (3,800 for one program; a
-// lone run has 6,800).
+// The same for a single run on a GPU whose blocks all run FLUX (measured: 3,800 for one program;
+// 6,800 for a lone run).
 constexpr uint64_t kGpuRunInstructions = 2'500;
-// With a longer time limit, or none, tasks are made for this one: parking and changes of
-// generation wait for tasks, and so does the lone task of another client. A CPU has few workers,
-// each of which may have two tasks before it.
+// With a longer time limit, or none, tasks are sized for this one, because parking, changes of
+// generation and the lone task of another client wait for tasks. A CPU has few workers, and a task
+// may wait behind two others on each.
 constexpr milliseconds kMaxGpuLimit{10'000};
 constexpr milliseconds kMaxCpuLimit{4'000};
-// Slowdown of a GPU where the lanes of a warp execute different programs.
+// Slowdown of a GPU if the lanes of a warp execute different programs.
 constexpr uint64_t kDivergence = 8;
 constexpr uint64_t kWarp = 32;
-// A chunk is a run for each thread of a GPU's largest block, or more, unless that takes too long;
-// and for one program over many inputs enough of them to be worth staging the program for.
+// A chunk has at least one run for each thread of a GPU's largest block, unless that takes too
+// long. For one program over many inputs it has enough runs to be worth staging the program.
 constexpr uint64_t kRunsOfBlock = 256;
 // Threads of a block when the figures above were measured.
 constexpr uint64_t kMeasuredThreads = 256;
 constexpr uint64_t kMaxRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
-// The least chunk on the CPU, as a part of a task that might take long.
+// The smallest chunk on the CPU is this part of a task that might take long.
 constexpr uint64_t kCpuParts = 16;
 
 uint64_t Up(uint64_t value, uint64_t multiple) {
@@ -78,8 +77,8 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   }
   const uint64_t runs = std::min(work.runs, split.runs_of_task);
   const uint64_t fair = Up(runs / (kChunksOfWorker * workers), least);
-  const uint64_t most = !differ ? kMaxRunsOfChunk : gpu ? least : kRunsOfBlock;
-  split.runs_of_chunk = std::clamp(fair, least, most);
+  const uint64_t max_runs = !differ ? kMaxRunsOfChunk : gpu ? least : kRunsOfBlock;
+  split.runs_of_chunk = std::clamp(fair, least, max_runs);
   return split;
 }
 
