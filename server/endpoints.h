@@ -29,7 +29,7 @@ class Endpoints {
  public:
   // Checks the flags for addresses and access, binds the sockets and reads the files.
   static absl::StatusOr<std::unique_ptr<Endpoints>> Bind(const ServeOptions& options);
-  // REQUIRES: made by Bind.
+  // Called only by Bind.
   Endpoints(const ServeOptions& options, std::unique_ptr<Listener> listener);
   ~Endpoints() { Close(); }
 

@@ -52,7 +52,7 @@ class Daemon {
   // The error says why the daemon cannot serve; it is shown to the user.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServeOptions& options,
                                                        const OperatorOptions& operator_options);
-  // REQUIRES: made by Start.
+  // Called only by Start.
   Daemon(const ServeOptions& options, Clock::time_point started,
          std::unique_ptr<Endpoints> endpoints, std::unique_ptr<DeviceSet> devices,
          std::unique_ptr<Operators> operators)

@@ -17,7 +17,7 @@
 // Invariants:
 //   1. At most one read and one write are under way. Responses are written in the order of Write.
 //   2. The transport gets exactly one Finish, when no write is under way, and no operation after
-//      it. A read may be under way then.
+//      it. A read may be under way at that time.
 //   3. The first Conclude decides the status.
 //   4. Each Write is followed by exactly one OnWritten, also if its response is dropped. The
 //      memory charged for the response is released before it.

@@ -2,7 +2,7 @@
 // streaming calls.
 //
 // The reactor owns the stream until OnDone, and destroys itself then. Work of the stream that is
-// still under way may keep the stream longer, but not the call.
+// still under way may keep the stream alive longer, but not the call.
 //
 // Thread safety: gRPC calls the reactions from any thread, OnDone last. The stream starts
 // operations with its mutex held; gRPC keeps those that are started before it has the reactor.

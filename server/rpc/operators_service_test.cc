@@ -573,7 +573,7 @@ TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksDelayNoOtherCalls) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
+TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneEnds) {
   manager_.set_drained({std::make_shared<absl::Notification>()});
   grpc::ClientContext context;
   std::thread caller([&] {
@@ -590,7 +590,7 @@ TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
   caller.join();
 }
 
-TEST_F(OperatorsServiceTest, ARemovalSaysThatTasksStillRunAtItsDeadline) {
+TEST_F(OperatorsServiceTest, ARemovalReportsAtItsDeadlineThatTasksStillRun) {
   manager_.set_drained({std::make_shared<absl::Notification>()});
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));

@@ -148,7 +148,7 @@ TEST_F(StreamsTest, SubmitContinuesWithABatchThatWaited) {
   call->Open(context_);
   call.EndRead(Halt(7));
   others.Release();
-  // It is admitted, and then refused, as there is no engine.
+  // It is admitted, and then refused, because there is no engine.
   ASSERT_TRUE(Eventually([&] { return call.reading() && call.writing(); }));
   EXPECT_THAT(Result(call.written()[0]).refused().message(), HasSubstr("engine"));
   call.EndWrite();
