@@ -44,7 +44,7 @@ DeviceOptions MakeDeviceOptions(const EngineChoice& choice, uint32_t index,
   return device;
 }
 
-// Whether it is the flags that have to change for the device to start.
+// Whether the flags are the reason why the device does not start.
 bool IsMistake(const EngineChoice& choice, const absl::Status& status,
                const DeviceStarter& starter) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return true;

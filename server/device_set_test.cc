@@ -20,7 +20,7 @@ using ::testing::Not;
 
 constexpr uint64_t kBytes = 1 << 20;
 
-// A starter on a machine with `gpus` GPUs, none of which starts; the CPU does.
+// A starter on a machine with `gpus` GPUs. No GPU starts; the CPU does.
 DeviceStarter GpusFail(size_t gpus, absl::Status why) {
   return {[why = std::move(why)](
               const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
@@ -59,7 +59,7 @@ TEST(ChooseDevicesTest, WhatIsNotADeviceIsRefused) {
   }
 }
 
-TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
+TEST(StartDevicesTest, ADeviceThatFailsToStartIsUnhealthyAndTheOthersServe) {
   const auto devices =
       Start("0,cpu", GpusFail(1, absl::ResourceExhaustedError("no memory left. Fix: free some")));
   ASSERT_TRUE(devices.ok()) << devices.status();
@@ -79,13 +79,13 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
   EXPECT_EQ(PlaceBuffer(serving, std::nullopt, std::nullopt, 16)->device, 1u);
   const auto refused = Place(serving, 0);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
-  // Nothing comes of sending it again.
+  // Sending it again would not help.
   EXPECT_THAT(std::string(refused.status().message()),
               AllOf(HasSubstr("no memory left"), HasSubstr("Fix: remove the cause and restart"),
                     Not(HasSubstr("send it again"))));
 }
 
-TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
+TEST(StartDevicesTest, AnEngineThatExitsAtOnceIsADeviceThatFailsToStart) {
   const auto devices =
       Start("cpu,cpu",
             {[](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
@@ -94,13 +94,13 @@ TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
                broken.engine_program = "/bin/false";
                return DeviceControl::Create(broken);
              },
-             [](const EngineType&) { return absl::UnavailableError("not asked"); }});
+             [](const EngineType&) { return absl::UnavailableError("not called"); }});
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_EQ((*devices)[1]->snapshot().state, Device::State::kUnhealthy);
   EXPECT_THAT((*devices)[1]->snapshot().detail, HasSubstr("did not start"));
 }
 
-TEST(StartDevicesTest, NoneThatStartsIsTheFirstOnesError) {
+TEST(StartDevicesTest, IfNoDeviceStartsTheErrorIsThatOfTheFirst) {
   const auto devices = Start("1,0", GpusFail(2, absl::UnavailableError("it is lost")));
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(devices.status().message(), "GPU 1: it is lost");

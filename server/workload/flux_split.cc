@@ -7,8 +7,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A chunk has at least as many runs as a GPU's largest block has threads, unless that takes too
-// long; and, for one program over many inputs, enough of them to be worth staging the program for.
+// A chunk has at least one run for each thread of a GPU's largest block, unless that takes too
+// long. For one program over many inputs it has enough runs to be worth staging the program.
 constexpr uint64_t kRunsOfBlock = 256;
 constexpr uint64_t kMaxRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
