@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/residentd_client.h"
+#include "runtime/model/dtype.h"
 
 namespace resident::client {
 namespace {
@@ -35,23 +36,8 @@ uint64_t CountElements(const Shape& shape) {
 }
 
 uint32_t SizeOf(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_F64:
-    case v1::DTYPE_I64:
-      return 8;
-    case v1::DTYPE_F32:
-    case v1::DTYPE_I32:
-    case v1::DTYPE_U32:
-      return 4;
-    case v1::DTYPE_F16:
-    case v1::DTYPE_BF16:
-      return 2;
-    case v1::DTYPE_U8:
-    case v1::DTYPE_I8:
-      return 1;
-    default:
-      return 0;
-  }
+  const DTypeInfo* const info = FindDType(dtype);
+  return info == nullptr ? 0 : info->size_bytes();
 }
 
 TaskBatch::TaskBatch(std::string_view operator_name, uint32_t count) {

@@ -3,26 +3,30 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/device/cuda_probe.h"
+#include "runtime/device/device_probe.h"
 #include "runtime/device/failed_device.h"
+#include "runtime/engine/engines.h"
 
 namespace resident {
 namespace {
 
-DeviceOptions MakeDeviceOptions(const DeviceChoice& choice, uint32_t index,
+DeviceOptions MakeDeviceOptions(const EngineChoice& choice, uint32_t index,
                                 const ServeOptions& options) {
   DeviceOptions device;
   device.index = index;
-  device.cuda = choice.cuda;
+  device.engine_type = choice.type;
   device.engine.ordinal = choice.ordinal;
   device.engine.memory_bytes = options.device_limits.device_memory_mib << 20;
   device.engine.threads_per_block = options.threads_per_block;
@@ -40,54 +44,74 @@ DeviceOptions MakeDeviceOptions(const DeviceChoice& choice, uint32_t index,
   return device;
 }
 
-std::string NameOf(const DeviceChoice& choice) {
-  return choice.cuda ? absl::StrCat("GPU ", choice.ordinal) : "CPU";
-}
-
-// Whether it is the flags that have to change for the device to start.
-bool IsMistake(const DeviceChoice& choice, const absl::Status& status,
+// Whether the flags are the reason why the device does not start.
+bool IsMistake(const EngineChoice& choice, const absl::Status& status,
                const DeviceStarter& starter) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return true;
-  if (!choice.cuda) return false;
-  const auto gpus = starter.probe();
-  return !gpus.ok() || static_cast<size_t>(choice.ordinal) >= gpus->size();
+  if (choice.type->list_devices == nullptr) return false;
+  const auto present = starter.probe(*choice.type);
+  return !present.ok() || static_cast<size_t>(choice.ordinal) >= present->size();
+}
+
+// "cpu"; "cuda:1"; "1": of the first engine that can have several devices.
+std::optional<EngineChoice> ParseDevice(absl::string_view text) {
+  for (const EngineType& type : EngineTypes()) {
+    if (type.list_devices == nullptr) {
+      if (text == type.name) return EngineChoice{&type, 0};
+      continue;
+    }
+    absl::string_view ordinal = text;
+    if (absl::ConsumePrefix(&ordinal, type.name) && !absl::ConsumePrefix(&ordinal, ":")) continue;
+    EngineChoice choice{&type, 0};
+    if (absl::SimpleAtoi(ordinal, &choice.ordinal) && choice.ordinal >= 0) return choice;
+  }
+  return std::nullopt;
+}
+
+// Every device that engines list; where there is none, the one that is on every machine.
+DeviceChoices ChooseAll() {
+  DeviceChoices choices;
+  for (const EngineType& type : EngineTypes()) {
+    if (type.list_devices == nullptr) {
+      if (choices.devices.empty()) choices.devices.push_back({&type, 0});
+      return choices;
+    }
+    const auto present = ProbeDevices(type);
+    const size_t count = present.ok() ? present->size() : 0;
+    for (size_t i = 0; i < count; ++i) choices.devices.push_back({&type, static_cast<int>(i)});
+    if (count == 0 && choices.gpu_unavailable_reason.empty()) {
+      choices.gpu_unavailable_reason =
+          present.ok() ? "the driver reports no device" : std::string(present.status().message());
+    }
+    if (!choices.devices.empty()) choices.gpu_unavailable_reason.clear();
+  }
+  return choices;
 }
 
 }  // namespace
 
 absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag) {
   DeviceChoices choices;
-  if (flag == "all") {
-    const auto gpus = ProbeCudaDevices();
-    if (!gpus.ok() || gpus->empty()) {
-      choices.gpu_unavailable_reason =
-          gpus.ok() ? "the driver reports no device" : std::string(gpus.status().message());
-      choices.devices.push_back({});
-      return choices;
-    }
-    for (size_t i = 0; i < gpus->size(); ++i) {
-      choices.devices.push_back({true, static_cast<int>(i)});
-    }
-    return choices;
-  }
+  if (flag == "all") return ChooseAll();
   for (const absl::string_view part : absl::StrSplit(flag, ',')) {
-    int ordinal = 0;
-    if (part == "cpu") {
-      choices.devices.push_back({});
-    } else if (absl::SimpleAtoi(part, &ordinal) && ordinal >= 0) {
-      choices.devices.push_back({true, ordinal});
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--devices=", flag, ": '", part,
-                       "' is no device. Fix: give all, cpu, or GPU ordinals such as 0,2"));
+    const std::optional<EngineChoice> choice = ParseDevice(part);
+    if (!choice) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--devices=", flag, ": '", part, "' is not a device. Fix: give all, ",
+          absl::StrJoin(EngineTypes(), ", ",
+                        [](std::string* out, const EngineType& type) {
+                          absl::StrAppend(out, type.name, type.list_devices != nullptr ? ":N" : "");
+                        }),
+          ", or GPU ordinals such as 0,2"));
     }
+    choices.devices.push_back(*choice);
   }
   return choices;
 }
 
 DeviceStarter DeviceStarter::Real() {
   return {[](const DeviceOptions& options) { return DeviceControl::Create(options); },
-          [] { return ProbeCudaDevices(); }};
+          [](const EngineType& type) { return ProbeDevices(type); }};
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
@@ -117,13 +141,13 @@ absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
       continue;
     }
     const absl::Status& status = started[i].status();
-    const DeviceChoice& choice = choices.devices[i];
+    const EngineChoice& choice = choices.devices[i];
     if (!any || IsMistake(choice, status, starter)) {
-      return absl::Status(status.code(), absl::StrCat(NameOf(choice), ": ", status.message()));
+      return absl::Status(status.code(), absl::StrCat(choice.Label(), ": ", status.message()));
     }
-    LogError("device ", i, ": ", NameOf(choice),
+    LogError("device ", i, ": ", choice.Label(),
              " failed to start; continuing with the other devices: ", status.message());
-    devices.push_back(std::make_unique<FailedDevice>(device_options[i], NameOf(choice), status));
+    devices.push_back(std::make_unique<FailedDevice>(device_options[i], choice.Label(), status));
   }
   return devices;
 }
@@ -167,12 +191,6 @@ std::vector<DeviceControl*> DeviceSet::started() const {
     if (device->started()) started.push_back(device);
   }
   return started;
-}
-
-std::vector<int> DeviceSet::ordinals() const {
-  std::vector<int> ordinals;
-  for (const DeviceChoice& choice : choices_.devices) ordinals.push_back(choice.ordinal);
-  return ordinals;
 }
 
 void DeviceSet::Shutdown() {

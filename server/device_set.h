@@ -1,7 +1,7 @@
-// DeviceSet: the devices that `--devices` names, started, and the registry of the operators that
-// they run, which names operators in the devices' messages.
+// DeviceSet: starts the devices that `--devices` names. Owns them and the registry of the operators
+// that they run; the devices' messages take the operators' names from it.
 //
-// Thread safety: all members may be called from any thread, but for Shutdown.
+// Thread safety: all members may be called from any thread, except Shutdown.
 #ifndef RESIDENT_SERVER_DEVICE_SET_H_
 #define RESIDENT_SERVER_DEVICE_SET_H_
 
@@ -14,45 +14,41 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/device/device_control.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/flags.h"
 
 namespace resident {
 
-struct DeviceChoice {
-  bool cuda = false;
-  int ordinal = 0;
-};
-
-// What devices ask about an operator slot (DeviceOptions).
+// What a device reads about an operator slot (DeviceOptions).
 struct SlotInfo {
   std::function<std::string(uint32_t)> name;
   std::function<std::chrono::milliseconds(uint32_t)> time_limit;
 };
 
 struct DeviceChoices {
-  std::vector<DeviceChoice> devices;  // By index.
-  // Why there is no GPU, when GPUs were looked for and none was found.
+  std::vector<EngineChoice> devices;  // By index.
+  // Why there is no GPU; empty unless `--devices=all` found none.
   std::string gpu_unavailable_reason;
 };
 
-// What the flag means on this machine. INVALID_ARGUMENT: not a list of devices;
-// UNAVAILABLE: a GPU that is named is not there.
+// The devices that --devices selects on this machine: "all", or names from the table of engines
+// (engines.h) and ordinals. INVALID_ARGUMENT: not a list of devices.
 absl::StatusOr<DeviceChoices> ChooseDevices(const std::string& flag);
 
-// What StartDevices starts devices with; others in tests.
+// The functions that StartDevices uses; tests replace them.
 struct DeviceStarter {
   std::function<absl::StatusOr<std::unique_ptr<DeviceControl>>(const DeviceOptions&)> create;
-  // The names of the GPUs there are.
-  std::function<absl::StatusOr<std::vector<std::string>>()> probe;
+  // Returns the names of an engine's devices.
+  std::function<absl::StatusOr<std::vector<std::string>>(const EngineType&)> probe;
 
   static DeviceStarter Real();
 };
 
-// Starts them all at once. One that does not start is given up (FailedDevice) and keeps its
-// index, and the others serve. Errors, with the device's name: the first one's if none
-// starts; that of one that is a mistake in the flags, which nobody is to find out from a
-// device that is missing: INVALID_ARGUMENT, or a GPU that this machine does not have.
+// Starts all devices in parallel. A device that fails to start is replaced by a FailedDevice with
+// the same index, and the others serve. Returns an error, with the device's name, if no device
+// starts (the first one's error), or if the cause is a mistake in the flags: INVALID_ARGUMENT, or a
+// device that this machine does not have.
 absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> StartDevices(
     const DeviceChoices& choices, const ServeOptions& options, const SlotInfo& slots,
     const DeviceStarter& starter = DeviceStarter::Real());
@@ -65,13 +61,13 @@ class DeviceSet {
             std::vector<std::unique_ptr<DeviceControl>> devices);
 
   Registry& registry() { return *registry_; }
-  // By index, to use and to control.
+  // By device index. `controls` also starts, parks and stops the devices.
   const std::vector<Device*>& devices() const { return devices_; }
   const std::vector<DeviceControl*>& controls() const { return controls_; }
-  // Those that started.
+  // The devices that started.
   std::vector<DeviceControl*> started() const;
-  // CUDA's, by index; the CPU's is 0.
-  std::vector<int> ordinals() const;
+  // By device index.
+  const std::vector<EngineChoice>& engines() const { return choices_.devices; }
   // See DeviceChoices.
   const std::string& gpu_unavailable_reason() const { return choices_.gpu_unavailable_reason; }
 

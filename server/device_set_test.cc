@@ -14,19 +14,20 @@ namespace resident {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr uint64_t kBytes = 1 << 20;
 
-// A starter on a machine with `gpus` GPUs, none of which starts; the CPU does.
+// A starter on a machine with `gpus` GPUs. No GPU starts; the CPU does.
 DeviceStarter GpusFail(size_t gpus, absl::Status why) {
   return {[why = std::move(why)](
               const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
-            if (options.cuda) return why;
+            if (options.engine_type->list_devices != nullptr) return why;
             return std::make_unique<FakeDevice>(options.index, kBytes, kBytes);
           },
-          [gpus]() -> absl::StatusOr<std::vector<std::string>> {
+          [gpus](const EngineType&) -> absl::StatusOr<std::vector<std::string>> {
             if (gpus == 0) return absl::UnavailableError("there is no driver");
             return std::vector<std::string>(gpus, "some GPU");
           }};
@@ -39,7 +40,26 @@ absl::StatusOr<std::vector<std::unique_ptr<DeviceControl>>> Start(const std::str
   return StartDevices(*choices, ServeOptions(), SlotInfo(), starter);
 }
 
-TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
+TEST(ChooseDevicesTest, NamesAndOrdinalsAreRowsOfTheTableOfEngines) {
+  const auto choices = ChooseDevices("2,cpu,cuda:3,0");
+  ASSERT_TRUE(choices.ok()) << choices.status();
+  std::vector<std::string> labels;
+  for (const EngineChoice& choice : choices->devices) labels.push_back(choice.Label());
+  EXPECT_THAT(labels, ElementsAre("GPU 2", "CPU", "GPU 3", "GPU 0"));
+  EXPECT_EQ(choices->gpu_unavailable_reason, "");
+}
+
+TEST(ChooseDevicesTest, WhatIsNotADeviceIsRefused) {
+  for (const char* flag : {"", "abacus", "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda1", "cpu:0",
+                           "-1", "0,,1", "all,cpu", "CPU"}) {
+    const auto choices = ChooseDevices(flag);
+    EXPECT_EQ(choices.status().code(), absl::StatusCode::kInvalidArgument) << flag;
+    EXPECT_THAT(std::string(choices.status().message()),
+                AllOf(HasSubstr("is not a device"), HasSubstr("cuda:N, cpu")));
+  }
+}
+
+TEST(StartDevicesTest, ADeviceThatFailsToStartIsUnhealthyAndTheOthersServe) {
   const auto devices =
       Start("0,cpu", GpusFail(1, absl::ResourceExhaustedError("no memory left. Fix: free some")));
   ASSERT_TRUE(devices.ok()) << devices.status();
@@ -59,13 +79,13 @@ TEST(StartDevicesTest, OneThatDoesNotStartIsUnhealthyAndTheOthersServe) {
   EXPECT_EQ(PlaceBuffer(serving, std::nullopt, std::nullopt, 16)->device, 1u);
   const auto refused = Place(serving, 0);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
-  // Nothing comes of sending it again.
+  // Sending it again would not help.
   EXPECT_THAT(std::string(refused.status().message()),
               AllOf(HasSubstr("no memory left"), HasSubstr("Fix: remove the cause and restart"),
                     Not(HasSubstr("send it again"))));
 }
 
-TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
+TEST(StartDevicesTest, AnEngineThatExitsAtOnceIsADeviceThatFailsToStart) {
   const auto devices =
       Start("cpu,cpu",
             {[](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<DeviceControl>> {
@@ -74,13 +94,13 @@ TEST(StartDevicesTest, EngineThatEndsAtOnceIsOneThatDoesNotStart) {
                broken.engine_program = "/bin/false";
                return DeviceControl::Create(broken);
              },
-             [] { return absl::UnavailableError("not asked"); }});
+             [](const EngineType&) { return absl::UnavailableError("not called"); }});
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_EQ((*devices)[1]->snapshot().state, Device::State::kUnhealthy);
   EXPECT_THAT((*devices)[1]->snapshot().detail, HasSubstr("did not start"));
 }
 
-TEST(StartDevicesTest, NoneThatStartsIsTheFirstOnesError) {
+TEST(StartDevicesTest, IfNoDeviceStartsTheErrorIsThatOfTheFirst) {
   const auto devices = Start("1,0", GpusFail(2, absl::UnavailableError("it is lost")));
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(devices.status().message(), "GPU 1: it is lost");

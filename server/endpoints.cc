@@ -17,15 +17,16 @@
 namespace resident {
 namespace {
 
-// As many as are wanted, if the process may have the descriptors beside `own` others.
+// The number of connections that the process may have, at most `wanted`; it needs `own` descriptors
+// for other purposes.
 uint32_t MaxConnections(uint32_t wanted, uint32_t own) {
   const uint64_t descriptors = RaiseDescriptorLimit(uint64_t{wanted} + own);
   if (descriptors >= uint64_t{wanted} + own) return wanted;
   const uint64_t possible =
       std::max(descriptors / 2, descriptors - std::min<uint64_t>(descriptors, own));
-  LogWarning("at most ", possible, " connections, not --max_connections=", wanted,
-             ": the process may have ", descriptors,
-             " descriptors. Fix: raise LimitNOFILE, or ulimit -Hn");
+  LogWarning("accepting at most ", possible, " connections, not --max_connections=", wanted,
+             ", because the process may open only ", descriptors,
+             " file descriptors. Fix: raise LimitNOFILE, or ulimit -Hn");
   return static_cast<uint32_t>(possible);
 }
 

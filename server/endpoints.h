@@ -1,9 +1,9 @@
-// Endpoints: where calls come in, and which are let in: the sockets (--address, --local_address)
-// and the policy, tokens and certificates.
+// Endpoints: the sockets that the daemon listens on (--address, --local_address), and the policy,
+// tokens and certificates that decide which calls are admitted.
 //
-//   Bind ──▶ bound, nobody is accepted ──Open──▶ open ──Close──▶ closed
+//   Bind ──▶ bound, accepts no connections ──Open──▶ open ──Close──▶ closed
 //
-// Thread safety: Bind, Open and Close belong to one thread; the rest may be called from any.
+// Thread safety: Bind, Open and Close must be called from one thread, the other members from any.
 #ifndef RESIDENT_SERVER_ENDPOINTS_H_
 #define RESIDENT_SERVER_ENDPOINTS_H_
 
@@ -27,13 +27,13 @@ namespace resident {
 
 class Endpoints {
  public:
-  // Checks what the flags say of addresses and access, binds the sockets and reads the files.
+  // Checks the flags for addresses and access, binds the sockets and reads the files.
   static absl::StatusOr<std::unique_ptr<Endpoints>> Bind(const ServeOptions& options);
-  // REQUIRES: made by Bind.
+  // Called only by Bind.
   Endpoints(const ServeOptions& options, std::unique_ptr<Listener> listener);
   ~Endpoints() { Close(); }
 
-  // With the port that was taken.
+  // Contains the actual port.
   std::string address() const;
   // Empty: there is no local socket.
   std::string local_address() const;
@@ -46,14 +46,14 @@ class Endpoints {
   AccessFiles& files() { return files_; }
   Listener& listener() { return *listener_; }
 
-  // Whether a call may go on; tells the listener of it.
+  // Whether a call is admitted. Reports the call to the listener.
   absl::Status Admit(const std::string& method, const grpc::CallbackServerContext& context);
 
-  // From now on connections go to `acceptor`, whose server has been started, and streams whose
-  // callers lose their rights are ended. `core` must outlive the time until Close.
+  // Starts to pass connections to `acceptor`, whose server has been started, and to end streams
+  // whose callers lose their rights. `core` must be valid until Close.
   absl::Status Open(Core& core,
                     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
-  // No more connections; those that are open stay. Files are no longer looked at. Idempotent.
+  // Accepts no more connections; open ones stay open. Files are no longer reloaded. Idempotent.
   void Close();
 
  private:
@@ -62,7 +62,7 @@ class Endpoints {
   ServerCredentials server_credentials_;
   AccessFiles files_;
   const std::unique_ptr<Listener> listener_;
-  std::unique_ptr<LocalSocket> local_;    // Null: the flags ask for none.
+  std::unique_ptr<LocalSocket> local_;    // Null: none.
   std::unique_ptr<HeapTrimmer> trimmer_;  // From Open on.
 };
 

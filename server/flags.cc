@@ -19,42 +19,43 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
   DeviceLimits& device = options.device_limits;
   Limits& limits = options.limits;
   serve.Flag("address", &options.address,
-             "host:port that gRPC listens on; port 0 takes a free one");
+             "host:port that gRPC listens on; port 0 selects a free one");
   serve.Flag("metrics_address", &options.metrics_address,
-             "host:port of the Prometheus page; empty: none; port 0 takes a free one");
+             "host:port of the Prometheus page; empty: none; port 0 selects a free one");
   serve.Flag(
       "metrics_hosts", &options.metrics_hosts,
-      "further names, separated by commas, under which the Prometheus page may be asked for");
+      "further names, separated by commas, under which clients may request the Prometheus page");
   serve.Flag("tls_cert", &access.tls_cert,
              "PEM file with the server's certificate and those that issued it; turns TLS on");
   serve.Flag("tls_key", &access.tls_key, "PEM file with the certificate's private key");
   serve.Flag("tls_client_ca", &access.tls_client_ca,
              "PEM file with the authorities whose certificates clients must have");
-  serve.Flag(
-      "tls_require_client_cert", &access.tls_require_client_cert,
-      "with --tls_client_ca, refuse clients without a certificate; false: they may come with "
-      "a token instead");
+  serve.Flag("tls_require_client_cert", &access.tls_require_client_cert,
+             "with --tls_client_ca, refuse clients without a certificate; false: they may use "
+             "a token instead");
   serve.Flag("policy", &access.policy,
-             "file that says who may do what (docs/operations.md); empty: everybody everything");
+             "file with the permissions of each identity (docs/operations.md); empty: every client "
+             "may do everything");
   serve.Flag("token_file", &access.token_file,
              "file with names and hashes of their tokens (residentctl token new)");
-  serve.Flag("insecure_non_loopback", &access.insecure_non_loopback,
-             "serve other machines without TLS: whoever reaches the port may do everything");
+  serve.Flag(
+      "insecure_non_loopback", &access.insecure_non_loopback,
+      "serve other machines without TLS: every client that can reach the port may do everything");
   serve.Flag("allow_clients_without_certificates", &access.allow_clients_without_certificates,
-             "with TLS, serve other machines although clients need no certificate: whoever reaches "
+             "with TLS, serve other machines although clients need no certificate: every client "
+             "that can reach "
              "the port can connect and send headers before a credential is checked");
   serve.Flag("port_file", &options.port_file,
              "file to write the addresses to, as JSON, once the daemon serves");
   serve.Flag("devices", &options.devices,
              "\"all\" (every GPU, or the CPU where there is none), \"cpu\", or GPUs by ordinal, "
-             "e.g. \"0,2\"");
+             "e.g. \"0,2\" or \"cuda:0,cuda:2\"");
   serve.Flag("park_after", &options.park_after,
              "idle time after which the kernel leaves the device until the next task; 0: never",
              kWait);
-  serve.Flag(
-      "drain_timeout", &options.drain_timeout,
-      "on SIGTERM, how long to finish what was taken before the rest is answered UNAVAILABLE",
-      kWait);
+  serve.Flag("drain_timeout", &options.drain_timeout,
+             "on SIGTERM, time to finish accepted tasks before the rest is answered UNAVAILABLE",
+             kWait);
   serve.Flag("task_time_limit", &options.task_time_limit,
              "a task that runs longer ends its engine, which is replaced; 0: no limit", kWait);
   serve.Flag("ring_slots", &device.ring_slots,
@@ -64,23 +65,23 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
               .holds = std::has_single_bit<uint32_t>,
               .fix = "give a power of two from 64 to 65536"});
   serve.Flag("staging_mib", &device.staging_mib,
-             "pinned host memory of a device for what batches carry inline, uploads and downloads",
+             "pinned host memory of a device for inline data of batches, uploads and downloads",
              {.low = 1, .high = 1 << 20});
   serve.Flag(
       "device_memory_mib", &device.device_memory_mib,
       "memory of a device for buffers; 0: a quarter of a GPU's free memory, 1 GiB for the CPU");
   serve.Flag("threads_per_block", &options.threads_per_block,
              "GPU threads of a block that run operators: a multiple of 32 up to 256; 0: 256");
-  serve.Flag(
-      "blocks_per_sm", &options.blocks_per_sm,
-      "blocks of the resident kernel on each SM; 0: as many as fit, at most 512 threads' worth");
+  serve.Flag("blocks_per_sm", &options.blocks_per_sm,
+             "blocks of the resident kernel on each SM; 0: as many as fit, up to 512 threads");
   serve.Flag("sms_free", &options.sms_free, "SMs left to other programs");
   serve.Flag("cpu_workers", &options.cpu_workers,
              "threads of the CPU engine; 0: one for each processor, at most 16");
-  serve.Flag("spare_engine", &options.spare_engine,
-             "keep a prepared engine process for each device, which replaces one that ends within "
-             "milliseconds and validates versions; false: saves the memory that it takes");
-  serve.Flag("max_message_mib", &limits.max_message_mib, "largest gRPC message taken",
+  serve.Flag(
+      "spare_engine", &options.spare_engine,
+      "keep a prepared engine process for each device: it validates versions, and replaces an "
+      "engine that ends, within milliseconds; false: saves its memory");
+  serve.Flag("max_message_mib", &limits.max_message_mib, "largest gRPC message accepted",
              {.low = 1, .high = 2047});
   serve.Flag("max_batch_tasks", &limits.max_batch_tasks, "tasks, or FLUX runs, in one batch",
              {.low = 1});
@@ -88,58 +89,59 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              "tasks of one client on a device in batches that are admitted and not yet answered",
              {.low = 1});
   serve.Flag("max_stream_batches", &limits.max_stream_batches,
-             "batches of one stream that are taken and not yet answered", {.low = 1});
+             "batches of one stream that are accepted and not yet answered", {.low = 1});
   serve.Flag("max_sessions", &limits.max_sessions, "open sessions", {.low = 1});
   serve.Flag("max_buffers", &limits.max_buffers, "buffers of one session, and of all durable ones");
   serve.Flag("max_client_memory_mib", &limits.max_client_memory_mib,
-             "device memory that one session's buffers may take; 0: as much as there is");
+             "device memory that one session's buffers may use; 0: no limit");
   serve.Flag("max_client_host_mib", &limits.max_client_host_mib,
-             "memory of the daemon for one client's batches that are admitted, their answers until "
-             "they are "
-             "written, and downloads that it has not read; likewise for its requests that wait, "
-             "likewise for "
-             "copies of one session's durable buffers, likewise for writes to them that have not "
-             "ended; 0: as "
-             "much as there is",
+             "memory of the daemon for one client's admitted batches, their answers until they are "
+             "written, and its unread downloads; the same limit applies separately to its requests "
+             "that wait, to copies of one session's durable buffers, and to unfinished writes to "
+             "durable buffers; 0: no limit",
              {.low = 0, .high = kMaxMib});
   serve.Flag(
       "max_host_mib", &limits.max_host_mib,
-      "memory of the daemon for all clients' batches that are admitted, answers, unread "
-      "downloads, and up to a quarter of it for requests that wait; likewise for copies of all "
-      "durable buffers, likewise for writes to them that have not ended; 0: as much as there is",
+      "memory of the daemon for all clients' admitted batches, answers and unread downloads, and "
+      "up to a quarter of it for requests that wait; the same limit applies separately to copies "
+      "of all durable buffers, and to unfinished writes to them; 0: no limit",
       {.low = 0, .high = kMaxMib});
   serve.Flag("max_connections", &limits.max_connections,
-             "connections of clients; one over that is closed as soon as it is made", {.low = 1});
+             "connections of clients; at the limit, an old connection without an admitted call is "
+             "closed for a new one, or else the new one is closed",
+             {.low = 1});
   serve.Flag("max_address_connections", &limits.max_address_connections,
              "connections from one address, or one /64 network of IPv6; 0: a quarter of "
              "--max_connections, and no limit for the loopback interface");
-  serve.Flag("max_unadmitted_idle_ms", &limits.max_unadmitted_idle_ms,
-             "a connection over which no call was admitted is closed after so long without a call",
-             {.low = 1});
+  serve.Flag(
+      "max_unadmitted_idle_ms", &limits.max_unadmitted_idle_ms,
+      "a connection over which no call was admitted is closed after this time without a call",
+      {.low = 1});
   serve.Flag(
       "max_unadmitted_kib", &limits.max_unadmitted_kib,
-      "what a connection over which no call was admitted may send, beside 32 KiB a second; "
+      "what a connection over which no call was admitted may send, in addition to 32 KiB per "
+      "second; "
       "at least 16",
       {.low = 16, .fix = "give at least 16, which the handshake and the headers of a call need"});
   serve.Flag("max_connection_streams", &limits.max_connection_streams,
-             "calls under way on one connection; more wait at the client",
+             "concurrent calls on one connection; further calls wait at the client",
              {.low = 1, .high = 1 << 20});
-  serve.Flag("flux_max_cycles", &limits.flux_max_cycles,
-             "most instructions that one FLUX run may be allowed", {.low = 1});
+  serve.Flag("flux_max_cycles", &limits.flux_max_cycles, "largest cycle limit of one FLUX run",
+             {.low = 1});
   serve.Flag("max_installs", &limits.max_installs,
-             "installs of operators under way, of all clients",
+             "concurrent installs of operators, of all clients",
              {.low = 1, .high = 256, .fix = "give 1 to 256; each has a thread and a compiler"});
   serve.Flag("max_install_header_ms", &limits.max_install_header_ms,
              "time that a client may take to send an install's header", {.low = 1});
   serve.Flag("max_install_upload_ms", &limits.max_install_upload_ms,
              "time that a client may take to send an install", {.low = 1});
   serve.Flag("allow_shared_memory", &options.allow_shared_memory,
-             "whether clients on this machine may make their shared memory buffers");
+             "whether clients on this machine may use their shared memory as buffers");
   serve.Flag("local_address", &options.local_address,
              "path of a Unix socket over which clients on this machine pass descriptors of shared "
              "memory (docs/shared_memory.md); empty: none");
   serve.Flag("test_operators", &options.test_operators,
-             "load the operators that exist to go wrong (tests)");
+             "load the operators that fail on purpose; for tests only");
 }
 
 }  // namespace resident

@@ -16,18 +16,18 @@
 namespace resident {
 
 struct ServeOptions {
-  // --address: host:port that gRPC listens on; port 0: a free one.
+  // --address: host:port that gRPC listens on; port 0 selects a free one.
   std::string address = "127.0.0.1:50051";
   // --tls_..., --policy, --token_file, --insecure_non_loopback,
   // --allow_clients_without_certificates.
   AccessOptions access;
   // --metrics_address: the same for the metrics page; empty: none.
   std::string metrics_address = "127.0.0.1:9464";
-  // --metrics_hosts: further names under which the page may be asked for.
+  // --metrics_hosts: further names under which clients may request the page.
   std::vector<std::string> metrics_hosts;
-  // --port_file: where to write the addresses, as JSON, once serving; empty: nowhere.
+  // --port_file: file for the addresses, as JSON, written once the daemon serves; empty: none.
   std::string port_file;
-  // --devices: "all", "cpu", or CUDA ordinals such as "0,2".
+  // --devices: "all", or devices by the names and ordinals of runtime/engine/engines.h.
   std::string devices = "all";
 
   // --park_after, --task_time_limit, --drain_timeout.
@@ -45,15 +45,15 @@ struct ServeOptions {
   bool test_operators = false;
   // --allow_shared_memory.
   bool allow_shared_memory = true;
-  // --local_address: path of the socket for descriptors of shared memory; empty: none. Nothing
-  // listens there without allow_shared_memory.
+  // --local_address: path of the socket for descriptors of shared memory; empty: none. Not used
+  // without allow_shared_memory.
   std::string local_address;
 
   Limits limits;
   DeviceLimits device_limits;
 };
 
-// Declares the flags, which set the options; what the options hold now are the defaults.
+// Declares the flags, which set the options. The current values of the options are the defaults.
 void AddServeFlags(Command& serve, ServeOptions& options);
 
 }  // namespace resident

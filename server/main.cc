@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     std::printf("residentd %s\n", resident::kVersion);
     return 0;
   });
-  program.Add("help", "this, or more about one command")
+  program.Add("help", "shows this help, or that of one command")
       .Run("[COMMAND]...", [&](const Command::Words& words) {
         const absl::StatusOr<const Command*> command = program.Find(words);
         return command.ok() ? PrintHelp(**command) : Fail(command.status(), 2);

@@ -15,7 +15,7 @@ const FlagRule<Share> kShare = {.holds = [](Share share) { return share.value > 
 
 }  // namespace
 
-// Of --bake_action: the texts are those that the flag takes.
+// For --bake_action, whose rule admits no other texts.
 bool AbslParseFlag(absl::string_view text, BakeAction* action, std::string*) {
   *action = text == "off"    ? BakeAction::kOff
             : text == "warn" ? BakeAction::kWarn
@@ -33,37 +33,40 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
   BakeOptions& bake = manager.bake;
   serve.Flag("state_dir", &options.state_dir,
              "folder for operators, their history, compiled code and durable buffers, which a "
-             "restarted daemon has again; empty: they end with the daemon");
+             "restarted daemon restores; empty: they are lost when the daemon ends");
   serve.Flag("park_deadline", &manager.park_deadline,
              "how long a new version waits for running tasks to end before its install fails",
              kTime);
   serve.Flag("host_compiler", &compiler.host_compiler,
              "compiler of operators for the CPU; empty: the first of g++, c++, clang++ in $PATH");
   serve.Flag("compile_cpu_time", &compiler.limits.cpu_time,
-             "processor time that the compilation of an operator may take",
+             "processor time limit of each program of a compilation",
              {.low = std::chrono::seconds(1), .high = kYear, .fix = kTime.fix});
-  serve.Flag("compile_wall_time", &compiler.limits.wall_time,
-             "time that the compilation of an operator may take", kTime);
+  serve.Flag("compile_wall_time", &compiler.limits.wall_time, "time limit of a compilation", kTime);
   serve.Flag("compile_memory_mib", &compiler.limits.memory_mib,
-             "address space that each process of a compilation may take",
-             {.low = 256, .high = 1 << 20});
-  serve.Flag("compile_processes", &compiler.max_processes, "compilations at once",
-             {.low = 1, .high = 256});
-  serve.Flag("compile_cache_mib", &compiler.cache_mib, "compiled operators kept on disk");
-  serve.Flag("allow_objects", &manager.allow_objects,
-             "whether operators may be installed as PTX or cubins, which nobody can read");
+             "address space limit of each process of a compilation", {.low = 256, .high = 1 << 20});
+  serve.Flag("compile_processes", &compiler.max_processes,
+             "concurrent compilations; the others wait", {.low = 1, .high = 256});
+  serve.Flag("compile_cache_mib", &compiler.cache_mib,
+             "size of the compiled operators that are kept on disk");
+  serve.Flag(
+      "allow_objects", &manager.allow_objects,
+      "whether operators may be installed as PTX or cubins, which cannot be reviewed as source");
   serve.Flag("bake_action", &bake.action,
              "what to do with a version that regresses in its bake time: off, warn, roll_back",
              {.one_of = {"off", "warn", "roll_back"}});
-  serve.Flag("bake_time", &bake.time, "how long a version that begins to serve is watched", kTime);
+  serve.Flag("bake_time", &bake.time, "how long a version is monitored after it begins to serve",
+             kTime);
   serve.FlagAs<Share>("bake_max_error_rate", &bake.max_error_rate,
-                      "share of tasks that may fail, of those served: 1% or 0.01", kShare);
+                      "largest accepted share of failed tasks: 1% or 0.01", kShare);
   serve.Flag("bake_max_latency_ratio", &bake.max_latency_ratio,
-             "p99 of the device time that is too slow, as a multiple of the version before",
+             "largest accepted p99 of the device time, as a multiple of the previous version's",
              {.holds = [](double ratio) { return ratio > 0; }, .fix = kAboveZero});
-  serve.FlagAs<Share>("bake_max_mismatch_rate", &bake.max_mismatch_rate,
-                      "share of shadowed tasks that may differ: 0.1% or 0.001", kShare);
-  serve.Flag("bake_min_tasks", &bake.min_tasks, "tasks before which a version is not judged",
+  serve.FlagAs<Share>(
+      "bake_max_mismatch_rate", &bake.max_mismatch_rate,
+      "largest accepted share of shadowed tasks whose outputs differ: 0.1% or 0.001", kShare);
+  serve.Flag("bake_min_tasks", &bake.min_tasks,
+             "a version is not evaluated before it has run this number of tasks",
              {.low = 1, .fix = kAboveZero});
 }
 

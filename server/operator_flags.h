@@ -1,5 +1,5 @@
-// The flags of `residentd serve` about operators that are installed: how they are
-// compiled, loaded and watched. operator_flags.cc has their names, texts and ranges.
+// The flags of `residentd serve` for installed operators: how they are compiled, loaded and
+// monitored. operator_flags.cc has their names, texts and ranges.
 //
 // Thread safety: a value; a function without state.
 #ifndef RESIDENT_SERVER_OPERATOR_FLAGS_H_
@@ -16,13 +16,13 @@ namespace resident {
 struct OperatorOptions {
   // --state_dir; empty: nothing is kept.
   std::string state_dir;
-  // --compile_*, --host_compiler. cache_dir is where --state_dir has it.
+  // --compile_*, --host_compiler. cache_dir is set from --state_dir.
   CompilerOptions compiler;
-  // --park_deadline, --bake_*, --allow_objects; task_time_limit is that of ServeOptions.
+  // --park_deadline, --bake_*, --allow_objects; task_time_limit is set from ServeOptions.
   LiveOperatorManager::Options manager;
 };
 
-// Declares the flags, which set the options; what the options hold now are the defaults.
+// Declares the flags, which set the options. The current values of the options are the defaults.
 void AddOperatorFlags(Command& serve, OperatorOptions& options);
 
 }  // namespace resident

@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Operators>> Operators::Open(const ServeOptions& o
   }
   ASSIGN_OR_RETURN(auto state, StateStore::Open({.directory = operator_options.state_dir}));
   for (const DeviceControl* device : devices.started()) {
-    (device->snapshot().info.kind == "cuda" ? compiling.ahead_cuda : compiling.ahead_cpu) = true;
+    compiling.ahead.push_back(device->snapshot().info.traits.compile_target);
   }
   ASSIGN_OR_RETURN(auto compiler, Compiler::Create(compiling));
   for (const std::string& warning : state->warnings()) warnings.push_back(warning);

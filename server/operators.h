@@ -1,7 +1,8 @@
-// Operators: the operators in service: the manager of their versions, with the state and the
-// compiler that it works with.
+// Operators: the manager of the operators' versions, with the state store and the compiler that it
+// uses.
 //
-// Thread safety: Open, Restore and Stop belong to one thread; see LiveOperatorManager for the rest.
+// Thread safety: Open and Restore must be called from one thread; for manager(), see
+// LiveOperatorManager.
 #ifndef RESIDENT_SERVER_OPERATORS_H_
 #define RESIDENT_SERVER_OPERATORS_H_
 
@@ -24,7 +25,7 @@ namespace resident {
 
 class Operators {
  public:
-  // Opens --state_dir and prepares the compilers. `devices` must outlive the result. Errors: as
+  // Opens --state_dir and prepares the compilers. `devices` must outlive the result. Errors: see
   // CheckTrustedFolder, StateStore::Open and Compiler::Create.
   static absl::StatusOr<std::unique_ptr<Operators>> Open(const ServeOptions& options,
                                                          const OperatorOptions& operator_options,
@@ -32,8 +33,8 @@ class Operators {
 
   LiveOperatorManager& manager() { return manager_; }
 
-  // Brings operators and durable buffers back from --state_dir, and logs what is wrong there.
-  // Errors: as LiveOperatorManager::Restore.
+  // Restores operators and durable buffers from --state_dir, and logs what is wrong with its
+  // contents. Errors: see LiveOperatorManager::Restore.
   absl::Status Restore(Core& core);
 
  private:
@@ -44,7 +45,7 @@ class Operators {
         compiler_(std::move(compiler)),
         manager_(options,
                  LiveOperatorManager::Sources{&devices.registry(), state_.get(), compiler_.get(),
-                                              devices.started(), devices.ordinals()}),
+                                              devices.started(), devices.engines()}),
         warnings_(std::move(warnings)) {}
 
   const std::unique_ptr<StateStore> state_;

@@ -31,7 +31,7 @@
 namespace resident {
 namespace {
 
-// How long the answers of tasks that ended with their engines may take.
+// Time limit for sending the answers of tasks that ended with their engines.
 constexpr absl::Duration kLastAnswers = absl::Seconds(2);
 
 CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoints) {
@@ -44,15 +44,15 @@ CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoi
           .local_address = endpoints.local_address()};
 }
 
-// The parts of a daemon, constructed in the order of the members. Each part refers to those above
-// it only; what goes the other way are callbacks of devices, endpoints and services, which ~Daemon
-// ends before it destroys anything.
+// The parts of a daemon, constructed in the order of the members. Each part refers only to the
+// parts above it. The parts above call it only through callbacks of devices, endpoints and
+// services; ~Daemon stops these callbacks before it destroys anything.
 class Daemon {
  public:
-  // Errors: why it cannot serve, for people.
+  // The error says why the daemon cannot serve; it is shown to the user.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServeOptions& options,
                                                        const OperatorOptions& operator_options);
-  // REQUIRES: made by Start.
+  // Called only by Start.
   Daemon(const ServeOptions& options, Clock::time_point started,
          std::unique_ptr<Endpoints> endpoints, std::unique_ptr<DeviceSet> devices,
          std::unique_ptr<Operators> operators)
@@ -66,10 +66,10 @@ class Daemon {
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
-  // Reads policy, tokens and certificates now.
+  // Reloads policy, tokens and certificates.
   void ReloadAccess() { endpoints_->files().Reload(); }
-  // Takes no more work, and finishes what was taken: for at most --drain_timeout, or until one of
-  // `signals` comes.
+  // Refuses new work and finishes accepted tasks, for at most --drain_timeout or until one of
+  // `signals` arrives.
   void Drain(const sigset_t& signals);
 
  private:
@@ -82,9 +82,9 @@ class Daemon {
   const std::unique_ptr<DeviceSet> devices_;
   const std::unique_ptr<Operators> operators_;
   Core core_;
-  // From StartServing on.
+  // Set by StartServing.
   Addresses addresses_;
-  std::unique_ptr<MetricsServer> metrics_;  // Null: --metrics_address asks for none.
+  std::unique_ptr<MetricsServer> metrics_;  // Null: none.
   std::optional<Services> services_;
 };
 
@@ -151,27 +151,27 @@ void Daemon::Drain(const sigset_t& signals) {
     if (sigtimedwait(&signals, nullptr, &now) > 0) break;
   }
   if (left > 0) {
-    LogWarning(left,
-               " tasks were not finished within --drain_timeout and are answered UNAVAILABLE");
+    LogWarning(left, " tasks did not end within --drain_timeout and are answered UNAVAILABLE");
   }
 }
 
-// The order in which a daemon ends, after Drain or when its start fails:
+// Ends the daemon, after Drain or when its start fails, in this order:
 Daemon::~Daemon() {
-  // 1. Installs that wait for a device give up.
+  // 1. Withdraw installs that wait for a device.
   operators_->manager().Stop();
-  // 2. The engines end, and with them what is left, UNAVAILABLE. Devices call back no more.
+  // 2. End the engines; the remaining tasks end with UNAVAILABLE. Devices call no callback any
+  // more.
   devices_->Shutdown();
-  // 3. Those answers are sent, then the streams are ended.
+  // 3. Send those answers, then end the streams.
   core_.gate.AwaitEmpty(absl::Now() + kLastAnswers);
   core_.streams.EndAll(errors::Draining());
-  // 4. No connection is taken any more, and the calls that are left are ended.
+  // 4. Accept no more connections, and end the remaining calls.
   endpoints_->Close();
   if (services_) services_->Stop();
-  // 5. Nothing waits to be admitted, then the pools finish what calls and batches left to them.
+  // 5. Refuse what waits to be admitted, then let the pools finish the posted work.
   core_.Stop();
-  // 6. The members, from the last to the first: nothing calls them any more but scrapes, and the
-  // metrics page goes before what it reads.
+  // 6. Destroy the members, from the last to the first. Only scrapes still call them, and the
+  // metrics page is destroyed before the parts that it reads.
 }
 
 }  // namespace
@@ -184,12 +184,12 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  sigset_t heard = signals;
-  // Always, or `systemctl reload` would end a daemon without TLS and policy.
-  sigaddset(&heard, SIGHUP);
-  pthread_sigmask(SIG_BLOCK, &heard, nullptr);
+  sigset_t handled = signals;
+  // Also without TLS and policy, because otherwise `systemctl reload` would end the daemon.
+  sigaddset(&handled, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &handled, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  // The sender of a malformed message is told; the log is not filled with it.
+  // The sender of a malformed message gets an error; do not also fill the log with it.
   google::protobuf::SetLogHandler(nullptr);
   GrpcLog::Install();
 
@@ -198,7 +198,7 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   fflush(stdout);
 
   int signal_number = 0;
-  while (sigwait(&heard, &signal_number) == 0 && signal_number == SIGHUP) {
+  while (sigwait(&handled, &signal_number) == 0 && signal_number == SIGHUP) {
     if (options.access.credentials()) {
       daemon->ReloadAccess();
     } else {

@@ -8,14 +8,14 @@
 
 namespace resident {
 
-// Serves until SIGTERM or SIGINT. Errors: what kept it from starting, for people.
+// Serves until SIGTERM or SIGINT. The error says why the daemon could not start; it is shown to the
+// user.
 //
-// SIGTERM: the health service says NOT_SERVING and new work gets UNAVAILABLE; what was
-// taken is finished, for at most --drain_timeout (a second signal cuts that short);
-// the rest is answered UNAVAILABLE; the metrics page goes last. SIGHUP, where there is
-// TLS or a policy: their files are read anew.
+// SIGTERM: the health service reports NOT_SERVING, and new work gets UNAVAILABLE. Accepted tasks
+// are finished, for at most --drain_timeout or until a second signal; the rest is answered
+// UNAVAILABLE. The metrics page is closed last. SIGHUP: reloads the files of TLS and policy.
 //
-// REQUIRES: called from the main thread, before any other was started.
+// REQUIRES: called from the main thread, before any other thread is started.
 absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options);
 
 }  // namespace resident

@@ -8,7 +8,7 @@
 namespace resident {
 namespace {
 
-// How long calls may take to send their last answers.
+// Time limit for calls to send their last answers.
 constexpr auto kLastAnswers = std::chrono::seconds(2);
 
 }  // namespace
@@ -49,10 +49,10 @@ absl::Status Services::Start() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(limits.max_connection_streams));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
-  // Bounds the headers of a call once they are complete. gRPC 1.51 stores them until then,
-  // whatever they take: the listener bounds what a connection without an admitted call sends.
+  // Limits the headers of a call once they are complete. Until then gRPC 1.51 stores headers of any
+  // size; therefore the listener limits what a connection without an admitted call may send.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
-  // A client that vanished without closing its connection is noticed, and its session ended.
+  // Detects clients that disappeared without closing their connection, so that their sessions end.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -73,7 +73,7 @@ absl::Status Services::Start() {
     builder.RegisterService(&admitted_.back());
   }
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr) return absl::InternalError("gRPC did not start its server");
+  if (server_ == nullptr) return absl::InternalError("gRPC failed to start its server");
   health_.Update();
   return endpoints_.Open(core_, std::move(acceptor));
 }

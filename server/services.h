@@ -1,6 +1,7 @@
 // Services: the gRPC server with all its services, each behind the admission of calls.
 //
-// Thread safety: BeginDrain and health() may be called from any thread, the rest belongs to one.
+// Thread safety: BeginDrain and health() may be called from any thread, the other members from one
+// thread.
 //
 //   Services services(core, endpoints, devices, facts);
 //   RETURN_IF_ERROR(services.Start());
@@ -36,19 +37,19 @@ class Services {
   Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
            AdminService::Facts facts);
 
-  // Serves what comes over the endpoints, which this opens.
+  // Opens the endpoints and serves their calls.
   absl::Status Start();
   HealthService& health() { return health_; }
 
-  // From now on no work is taken: health is NOT_SERVING, and batches that wait to be admitted are
-  // refused.
+  // Refuses new work from now on: health reports NOT_SERVING, and batches that wait to be admitted
+  // are refused.
   void BeginDrain();
-  // Ends the calls that are left, after a moment for their last answers. REQUIRES: the endpoints
-  // are closed.
+  // Ends the remaining calls, after at most two seconds for their last answers. REQUIRES: the
+  // endpoints are closed.
   void Stop();
 
  private:
-  // All services but reflection_, which names them; with their full names.
+  // All services with their full names, except reflection_, which lists them.
   std::vector<std::pair<const char*, grpc::Service*>> Others();
 
   Core& core_;
@@ -62,7 +63,7 @@ class Services {
   ChannelzService channelz_;
   ReflectionService reflection_;
   std::deque<AdmittedService> admitted_;
-  std::unique_ptr<grpc::Server> server_;  // From Start on.
+  std::unique_ptr<grpc::Server> server_;  // Set by Start.
 };
 
 }  // namespace resident

@@ -20,8 +20,8 @@ std::string MakeBanner(const Addresses& addresses, const AccessOptions& access,
         const EngineInfo info = device->snapshot().info;
         absl::StrAppend(out, "device ", device->index(), ": ", info.name);
         if (!device->started()) return absl::StrAppend(out, " (unhealthy: it did not start)");
-        absl::StrAppend(out, " (", info.kind, ", ", info.workers,
-                        info.kind == "cpu" ? " workers)" : " blocks)");
+        absl::StrAppend(out, " (", info.traits.engine, ", ", info.workers, " ",
+                        info.traits.work_units, ")");
       });
   const std::string& no_gpu = devices.gpu_unavailable_reason();
   const SandboxLayers layers = DescribeSandbox();

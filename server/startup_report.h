@@ -1,4 +1,4 @@
-// What a daemon says once it serves: the banner, and the port file for programs.
+// What a daemon reports once it serves: the banner, and the port file for programs.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_STARTUP_REPORT_H_
@@ -12,7 +12,7 @@
 
 namespace resident {
 
-// Where a daemon listens.
+// The addresses that a daemon listens on.
 struct Addresses {
   std::string grpc;
   std::string metrics;  // Empty: there is no metrics page.
@@ -23,7 +23,7 @@ struct Addresses {
 std::string MakeBanner(const Addresses& addresses, const AccessOptions& access,
                        const DeviceSet& devices);
 
-// Writes --port_file; nothing if `path` is empty. UNAVAILABLE: it cannot be written.
+// Writes --port_file; does nothing if `path` is empty. UNAVAILABLE: the file cannot be written.
 absl::Status WritePortFile(const std::string& path, const Addresses& addresses);
 
 }  // namespace resident

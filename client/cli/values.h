@@ -35,11 +35,6 @@ Json ValueToJson(v1::DType dtype, std::string_view bytes, size_t index);
 std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t max_elements);
 Json ValuesToJson(v1::DType dtype, std::string_view bytes);
 
-uint16_t FloatToHalf(float value);
-float HalfToFloat(uint16_t bits);
-uint16_t FloatToBfloat16(float value);
-float Bfloat16ToFloat(uint16_t bits);
-
 }  // namespace resident::cli
 
 #endif  // RESIDENT_CLIENT_CLI_VALUES_H_

@@ -3,6 +3,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
@@ -11,6 +12,7 @@
 #include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
+#include "runtime/model/dtype.h"
 
 namespace resident::cli {
 namespace {
@@ -205,8 +207,8 @@ void AddBuffers(Command& program) {
   buffers.Add("list", "list the durable buffers").Run("", List);
   Command& alloc = buffers.Add("alloc", "create a durable buffer");
   auto wanted = std::make_shared<NewBuffer>();
-  alloc.Flag("dtype", &wanted->dtype, "element type: f32, f16, bf16, f64, i32, i64, u8, i8 or u32",
-             {.one_of = {"f32", "f16", "bf16", "f64", "i32", "i64", "u8", "i8", "u32"}});
+  alloc.Flag("dtype", &wanted->dtype, absl::StrCat("element type: ", DTypeNames()),
+             {.one_of = absl::StrSplit(DTypeNames(), ", ")});
   alloc.Flag("name", &wanted->name, "a label for people");
   AddDeviceFlag(alloc, &wanted->device);
   alloc.Run("SHAPE", [wanted](const Words& words) { return Allocate(words[0], *wanted); });

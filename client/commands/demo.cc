@@ -64,12 +64,12 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
   if (!status.ok()) return CallError(status.status());
   Json devices = Json::array();
   for (const v1::DeviceStatus& device : status->devices()) {
-    Explain(absl::StrCat(
-        "device ", device.device(), ": ", device.name(), ", ", device.engine(), " engine, ",
-        device.blocks(), device.engine() == "cpu" ? " workers" : " blocks",
-        device.engine() == "cpu" ? std::string()
-                                 : absl::StrCat(" of ", device.threads_per_block(), " threads"),
-        "\n"));
+    Explain(absl::StrCat("device ", device.device(), ": ", device.name(), ", ", device.engine(),
+                         " engine, ", device.blocks(),
+                         device.threads_per_block() > 1
+                             ? absl::StrCat(" blocks of ", device.threads_per_block(), " threads")
+                             : " workers",
+                         "\n"));
     devices.push_back(
         {{"device", device.device()}, {"name", device.name()}, {"engine", device.engine()}});
   }

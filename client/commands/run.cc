@@ -14,6 +14,7 @@
 #include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
 
 namespace resident::cli {
 namespace {
@@ -240,8 +241,7 @@ class TaskBuilder {
 
   absl::Status AddScalar(const v1::Parameter& parameter, const RunArgument& argument) {
     const v1::DType dtype = DTypeFor(parameter, nullptr);
-    const bool real = dtype == v1::DTYPE_F32 || dtype == v1::DTYPE_F64 || dtype == v1::DTYPE_F16 ||
-                      dtype == v1::DTYPE_BF16;
+    const bool real = IsFloat(static_cast<DType>(dtype));
     double f64 = 0;
     int64_t i64 = 0;
     const bool parsed =

@@ -2,13 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-
 namespace resident {
-
-std::string CompileTarget::name() const {
-  return cuda ? absl::StrCat("sm_", architecture) : "x86-64";
-}
 
 std::string OperatorFunctionName(const std::string& operator_name) {
   std::string function = operator_name;

@@ -4,7 +4,6 @@
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 
 #include <chrono>
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,21 +41,10 @@ inline constexpr uint32_t kMaxUnitCodeBytes = 1u << 20;
 // Stack of an operator on the CPU. The stack of a worker thread is 8 MiB.
 inline constexpr uint32_t kMaxHostStackBytes = 256u << 10;
 
-struct CompileTarget {
-  // False: x86-64.
-  bool cuda = false;
-  // GPU: EngineInfo::architecture of the device; 90 for sm_90.
-  int architecture = 0;
-
-  auto operator<=>(const CompileTarget&) const = default;
-
-  // "sm_90", "x86-64": the key of InstallProgress::resources.
-  std::string name() const;
-};
-
 // A source that is compiled into a unit.
 struct CompileJob {
-  CompileTarget target;
+  // The name of a CompileTarget (EngineTraits::compile_target).
+  std::string target;
   std::map<std::string, std::string> files;  // Name, as an #include gives it, to text.
   std::string main_file;
   // The NAME of the RESIDENT_OPERATOR(NAME) to look for: OperatorFunctionName().
@@ -78,9 +66,9 @@ struct CompileJob {
 // A unit that a client compiled: PTX or a relocatable cubin with the SDK's ABI. It exports one
 // function resident_op_<16 hex digits>; its author chose the digits.
 struct ObjectJob {
-  CompileTarget target;  // Must be a GPU.
+  std::string target;  // A GPU's.
   std::string bytes;
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled = nullptr;
 };
 
 using CompileSteps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;

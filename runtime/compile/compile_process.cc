@@ -35,15 +35,14 @@ constexpr std::chrono::milliseconds kFolderPoll{100};
 // How long a process may take to end after it closed its socket.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
-const char* KindName(CompileKind kind) { return kind == CompileKind::kHost ? "host" : "cuda"; }
-
 std::vector<std::string> Arguments(const CompileProcessOptions& options,
                                    const std::string& folder) {
   std::vector<std::string> arguments = {
-      "residentd", "compile", absl::StrCat("--kind=", KindName(options.kind)),
+      "residentd", "compile",
+      absl::StrCat("--kind=", options.toolchain == Toolchain::kHost ? "host" : "cuda"),
       absl::StrCat("--memory_mib=", options.limits.memory_mib),
       absl::StrCat("--cpu_seconds=", options.limits.cpu_time.count())};
-  if (options.kind != CompileKind::kHost) return arguments;
+  if (options.toolchain != Toolchain::kHost) return arguments;
   arguments.push_back(absl::StrCat("--folder=", folder));
   arguments.push_back(absl::StrCat("--compiler=", options.host.path));
   arguments.push_back(absl::StrCat("--gcc=", options.host.gcc ? 1 : 0));
@@ -57,9 +56,9 @@ std::vector<std::string> Arguments(const CompileProcessOptions& options,
 }
 
 // Environment variables of the process. (A host compiler gets others: run_program.h.)
-std::vector<std::string> Environment(CompileKind kind) {
+std::vector<std::string> Environment(Toolchain toolchain) {
   std::vector<std::string> names = SanitizerVariables();
-  if (kind == CompileKind::kCuda) {
+  if (toolchain == Toolchain::kCuda) {
     names.insert(names.end(), std::begin(kGpuVariables), std::end(kGpuVariables));
   }
   return PickEnvironment(names);
@@ -81,7 +80,7 @@ absl::StatusOr<std::string> MakeFolder(const std::string& work_folder) {
 absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
     const CompileProcessOptions& options) {
   std::string folder;
-  if (options.kind == CompileKind::kHost) {
+  if (options.toolchain == Toolchain::kHost) {
     ASSIGN_OR_RETURN(auto made, MakeFolder(options.work_folder));
     folder = std::move(made);
   }
@@ -105,7 +104,7 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> CompileProcess::Start(
   child_options.program = options.program.empty() ? "/proc/self/exe" : options.program;
   child_options.arguments = Arguments(options, folder);
   child_options.fds = {{sockets[1], kCompileFd}, {null, STDOUT_FILENO}, {null, STDERR_FILENO}};
-  child_options.environment = Environment(options.kind);
+  child_options.environment = Environment(options.toolchain);
   ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
   std::move(close_ours).Cancel();
   std::move(remove_folder).Cancel();

@@ -29,14 +29,13 @@
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/process/child_process.h"
 #include "runtime/compile/compile_job.h"
+#include "runtime/compile/compile_target.h"
 #include "runtime/compile/host_compiler.h"
 
 namespace resident {
 
-enum class CompileKind { kHost, kCuda };
-
 struct CompileProcessOptions {
-  CompileKind kind = CompileKind::kHost;
+  Toolchain toolchain = Toolchain::kHost;
   // For kHost.
   HostCompiler host;
   // For kHost: an existing folder, in which the process gets a folder of its own.

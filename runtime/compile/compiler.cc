@@ -19,6 +19,7 @@
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_process.h"
+#include "runtime/compile/compile_target.h"
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/object_cache.h"
 #include "runtime/compile/process_pool.h"
@@ -66,7 +67,7 @@ CompileResult ToResult(internal::CompileResponse response) {
 internal::CompileRequest ToRequest(const CompileJob& job) {
   internal::CompileRequest request;
   internal::CompileSource* const source = request.mutable_source();
-  source->set_architecture(job.target.cuda ? job.target.architecture : 0);
+  source->set_target(job.target);
   for (const auto& [name, text] : job.files) (*source->mutable_files())[name] = text;
   source->set_main_file(job.main_file);
   source->set_function(job.function);
@@ -84,8 +85,8 @@ class CompilerImpl : public Compiler {
       : options_(options),
         work_folder_(std::move(work_folder)),
         cache_(std::move(cache)),
-        cuda_(MakeOptions(CompileKind::kCuda), options.ahead_cuda ? kAhead : 0) {
-    if (options.ahead_cpu) (void)Host();
+        cuda_(MakeOptions(Toolchain::kCuda), CountAhead(Toolchain::kCuda)) {
+    if (CountAhead(Toolchain::kHost) > 0) (void)Host();
     cuda_.Refill();
   }
 
@@ -106,13 +107,22 @@ class CompilerImpl : public Compiler {
     ProcessPool pool;
   };
 
-  CompileProcessOptions MakeOptions(CompileKind kind) const {
+  CompileProcessOptions MakeOptions(Toolchain toolchain) const {
     CompileProcessOptions options;
-    options.kind = kind;
+    options.toolchain = toolchain;
     options.work_folder = work_folder_->path();
     options.limits = options_.limits;
     options.program = options_.program;
     return options;
+  }
+
+  // How many processes of the toolchain are started ahead.
+  size_t CountAhead(Toolchain toolchain) const {
+    for (const std::string& name : options_.ahead) {
+      const auto target = CompileTarget::Find(name);
+      if (target.ok() && target->toolchain == toolchain) return kAhead;
+    }
+    return 0;
   }
 
   absl::StatusOr<std::shared_ptr<HostTools>> Host();
@@ -146,9 +156,9 @@ absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
   absl::MutexLock lock(&host_mu_);
   if (host_ != nullptr) return host_;
   ASSIGN_OR_RETURN(auto found, FindHostCompiler(options_.host_compiler));
-  CompileProcessOptions options = MakeOptions(CompileKind::kHost);
+  CompileProcessOptions options = MakeOptions(Toolchain::kHost);
   options.host = found;
-  host_ = std::make_shared<HostTools>(std::move(found), options, options_.ahead_cpu ? kAhead : 0);
+  host_ = std::make_shared<HostTools>(std::move(found), options, CountAhead(Toolchain::kHost));
   host_->pool.Refill();
   return host_;
 }
@@ -203,10 +213,12 @@ CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
 
 CompileResult CompilerImpl::Compile(const CompileJob& job) {
   if (absl::Status status = CheckSources(job); !status.ok()) return Failed(status);
+  const auto target = CompileTarget::Find(job.target);
+  if (!target.ok()) return Failed(target.status());
   std::string tool;
   ProcessPool* pool = &cuda_;
   std::shared_ptr<HostTools> host;
-  if (job.target.cuda) {
+  if (target->toolchain == Toolchain::kCuda) {
     auto found = cuda_.compiler();
     if (!found.ok()) return Failed(found.status());
     tool = *std::move(found);
@@ -218,7 +230,7 @@ CompileResult CompilerImpl::Compile(const CompileJob& job) {
     pool = &host->pool;
   }
   Sha256 hash;
-  hash.Field(kCacheVersion).Field("source").Field(SdkHash()).Field(job.target.name()).Field(tool);
+  hash.Field(kCacheVersion).Field("source").Field(SdkHash()).Field(job.target).Field(tool);
   for (const auto& [name, text] : job.files) hash.Field(name).Field(text);
   hash.Field(job.main_file).Field(job.function).Field(job.content_hash);
   hash.Field(absl::StrCat(job.checked, " ", job.allow_spills, " ", job.scratch_bytes));
@@ -232,7 +244,9 @@ CompileResult CompilerImpl::Compile(const CompileJob& job) {
 }
 
 CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
-  if (!job.target.cuda) {
+  const auto target = CompileTarget::Find(job.target);
+  if (!target.ok()) return Failed(target.status());
+  if (target->toolchain != Toolchain::kCuda) {
     return Failed(absl::InvalidArgumentError(
         "an object cannot be installed for a CPU. Fix: send the source"));
   }
@@ -246,7 +260,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   const std::string key = Sha256()
                               .Field(kCacheVersion)
                               .Field("object")
-                              .Field(job.target.name())
+                              .Field(job.target)
                               .Field(*tool)
                               .Field(job.bytes)
                               .Hex();
@@ -256,7 +270,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
     return result;
   }
   internal::CompileRequest request;
-  request.mutable_object()->set_architecture(job.target.architecture);
+  request.mutable_object()->set_target(job.target);
   request.mutable_object()->set_object(job.bytes);
   return RunInPool(&cuda_, key, request, job.cancelled);
 }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/compile/compile_job.h"
@@ -41,9 +42,8 @@ struct CompilerOptions {
   // --compile_processes: how many compilations may run at the same time.
   uint32_t max_processes = 4;
   CompileLimits limits;
-  // Starts processes ahead: for GPU sources, for the host compiler.
-  bool ahead_cuda = false;
-  bool ahead_cpu = false;
+  // Names of the targets for which processes are started ahead.
+  std::vector<std::string> ahead;
   // Program to run as `PROGRAM compile ...`; default: this one (/proc/self/exe).
   std::string program;
 };

@@ -69,6 +69,7 @@ class CompilerTest : public ::testing::Test {
 
   static CompileJob Job(const std::string& source) {
     CompileJob job;
+    job.target = "x86-64";
     job.files = {{"swish.cc", source}};
     job.main_file = "swish.cc";
     job.function = "swish";
@@ -227,6 +228,16 @@ TEST_F(CompilerTest, CompilationOverTheMemoryIsRefused) {
 }
 #endif
 
+TEST_F(CompilerTest, TargetWithoutACompilerIsRefused) {
+  CompileJob job = Job(kSwish);
+  job.target = "abacus";
+  const CompileResult source = compiler_->Compile(job);
+  EXPECT_EQ(source.compiled.code(), absl::StatusCode::kInvalidArgument) << source.compiled;
+  EXPECT_THAT(std::string(source.compiled.message()), HasSubstr("'abacus'"));
+  const CompileResult object = compiler_->CompileObject({.target = "abacus", .bytes = "x"});
+  EXPECT_THAT(std::string(object.compiled.message()), HasSubstr("'abacus'"));
+}
+
 TEST_F(CompilerTest, CompilationOverTheCpuTimeIsRefused) {
   options_.limits.cpu_time = std::chrono::seconds(1);
   options_.limits.wall_time = std::chrono::seconds(100);
@@ -305,7 +316,7 @@ std::vector<pid_t> WaitingProcesses() {
 }
 
 TEST_F(CompilerTest, ProcessThatWasKilledWhileItWaitedIsReplaced) {
-  options_.ahead_cpu = true;
+  options_.ahead = {"x86-64"};
   Restart();
   ASSERT_TRUE(compiler_->Compile(Job(kSwish)).ok());
   const std::vector<pid_t> waiting = WaitingProcesses();

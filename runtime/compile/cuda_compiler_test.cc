@@ -42,7 +42,7 @@ class CudaCompilerTest : public ::testing::Test {
 
   static CompileJob Job(const std::string& before, const std::string& body, int architecture = 90) {
     CompileJob job;
-    job.target = {true, architecture};
+    job.target = absl::StrCat("sm_", architecture);
     job.files = {
         {"swish.cc", absl::StrCat("#include \"resident/operator.h\"\n", before,
                                   "\nRESIDENT_OPERATOR(swish)(resident::Block& block, const "
@@ -279,7 +279,7 @@ class ObjectTest : public CudaCompilerTest {
   }
   CompileResult Take(const std::string& bytes, int architecture = 90) {
     ObjectJob job;
-    job.target = {true, architecture};
+    job.target = absl::StrCat("sm_", architecture);
     job.bytes = bytes;
     return compiler_->CompileObject(job);
   }

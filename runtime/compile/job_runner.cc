@@ -11,6 +11,7 @@
 #include "runtime/base/process/status_message.h"
 #include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
+#include "runtime/compile/compile_target.h"
 #include "runtime/compile/device_link.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/nvrtc.h"
@@ -52,7 +53,7 @@ class Steps {
 
 CompileJob ReadJob(const internal::CompileSource& source) {
   CompileJob job;
-  job.target = {source.architecture() != 0, source.architecture()};
+  job.target = source.target();
   for (const auto& [name, text] : source.files()) job.files[name] = text;
   job.main_file = source.main_file();
   job.function = source.function();
@@ -113,14 +114,14 @@ bool CheckSize(const std::string& object, internal::CompileResponse* response) {
   return false;
 }
 
-NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, bool capped) {
+NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, int architecture, bool capped) {
   NvrtcSource source;
   source.main_name = unit.main_name;
   source.main_text = unit.main_text;
   source.headers = SdkHeaders();
   source.headers.insert(job.files.begin(), job.files.end());
   // Functions without an annotation are device functions, because the CPU compiles the same source.
-  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", job.target.architecture),
+  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", architecture),
                     "-default-device",
                     // A function must not use constant memory: it would see the kernel's.
                     "--ptxas-options=--disable-optimizer-constants"};
@@ -142,15 +143,18 @@ ResourceUse MeasureResources(const InspectRequest& request, const std::string& o
 // returned, and inspection refuses it. Where spills are allowed, the limit is always set.
 absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& unit,
                                            const InspectRequest& inspect, std::string* log) {
-  if (job.allow_spills || job.checked) return NvrtcCompile(CudaSource(job, unit, true), log);
-  auto object = NvrtcCompile(CudaSource(job, unit, /*capped=*/false), log);
+  const auto compile = [&](bool capped, std::string* said) {
+    return NvrtcCompile(CudaSource(job, unit, inspect.architecture, capped), said);
+  };
+  if (job.allow_spills || job.checked) return compile(/*capped=*/true, log);
+  auto object = compile(/*capped=*/false, log);
   if (!object.ok()) return object;
   InspectRequest unlimited = inspect;
   unlimited.max_registers = kMaxRegistersOfGpu;
   const ResourceUse use = MeasureResources(unlimited, *object);
   if (use.registers <= kMaxRegisters) return object;
   std::string again;
-  auto capped = NvrtcCompile(CudaSource(job, unit, /*capped=*/true), &again);
+  auto capped = compile(/*capped=*/true, &again);
   if (!capped.ok()) return object;
   const ResourceUse capped_use = MeasureResources(inspect, *capped);
   const bool spills =
@@ -193,10 +197,17 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
   internal::CompileResponse response;
   Steps steps(&response);
   InspectRequest inspect;
+  const std::string name =
+      request.has_object() ? request.object().target() : request.source().target();
+  const auto target = CompileTarget::Find(name);
+  if (!target.ok()) {
+    SetStatus(target.status(), response.mutable_compiled());
+    return response;
+  }
+  inspect.architecture = target->architecture;
   std::string object;
   if (request.has_object()) {
     object = request.object().object();
-    inspect.architecture = request.object().architecture();
     SetStatus(absl::OkStatus(), response.mutable_compiled());
   } else {
     const CompileJob job = ReadJob(request.source());
@@ -207,18 +218,16 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
     const Unit unit = MakeUnit(job);
     inspect.symbol = unit.symbol;
     inspect.function = job.function;
-    inspect.architecture = job.target.architecture;
     std::string log;
     auto result = CompileForCuda(job, unit, inspect, &log);
     SetLog(std::move(log), &response);
     SetStatus(result.status(), response.mutable_compiled());
-    steps.End(absl::StrCat("compile ", job.target.name()));
+    steps.End(absl::StrCat("compile ", name));
     if (!result.ok()) return response;
     object = *std::move(result);
   }
   if (!CheckSize(object, &response)) return response;
   inspect.object = object;
-  const std::string name = absl::StrCat("sm_", inspect.architecture);
   std::string module;
   if (request.has_object() && IsPtx(object)) {
     SetUnit(InspectPtx(inspect, &module), &response);

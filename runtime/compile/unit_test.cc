@@ -106,9 +106,7 @@ TEST(SdkHeaders, AreWhatOperatorsInclude) {
   EXPECT_EQ(SdkHash().size(), 64u);
 }
 
-TEST(CompileTarget, NamesOperatorsAndTargets) {
-  EXPECT_EQ(CompileTarget().name(), "x86-64");
-  EXPECT_EQ((CompileTarget{true, 90}.name()), "sm_90");
+TEST(OperatorFunctionNameTest, IsAnIdentifier) {
   EXPECT_EQ(OperatorFunctionName("my.op-1"), "my_op_1");
 }
 

@@ -20,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/device/engine_end_reason.h"
 #include "runtime/device/engine_session.h"
 #include "runtime/engine/engine.h"
 #include "runtime/queue/batch.h"
@@ -64,9 +65,8 @@ class Device {
     SwitchTimes last_switch;
     uint64_t parks = 0;
     uint64_t resumes = 0;
-    // Engines lost, by cause: "fault", "killed", "hang", "heartbeat", or "start" (a replacement
-    // did not start).
-    std::map<std::string, uint64_t> restarts_by_cause;
+    // Engines lost. A reason that did not occur may be absent.
+    std::map<EngineEndReason, uint64_t> restarts_by_reason;
     // Process of the spare that is ready; 0: there is none.
     int64_t spare_pid = 0;
     Restart last_restart;

@@ -23,6 +23,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
 
@@ -30,10 +31,9 @@ namespace resident {
 
 // How an engine was lost.
 struct DeviceFault {
-  // See Device::Snapshot::restarts_by_cause.
-  std::string kind;
-  std::string cause;  // Message.
-  // Operator slots that may have caused it, each once. Empty: it was not caused by a task.
+  EngineEndReason reason = EngineEndReason::kFault;
+  std::string cause;  // For people.
+  // Operator slots that may be to blame, each once. Empty: no task is.
   std::vector<uint32_t> suspects;
   // Tasks of the suspects that workers were running.
   std::vector<RunningTask> running;
@@ -41,7 +41,8 @@ struct DeviceFault {
 
 struct DeviceOptions {
   uint32_t index = 0;
-  bool cuda = false;
+  // What runs the device. REQUIRES: not null.
+  const EngineType* engine_type = nullptr;
   // engine.generation: the generation of the first engine.
   EngineOptions engine;
   DeviceLimits limits;

@@ -86,7 +86,8 @@ TEST(DeviceFaultTest, KilledEngineUnderLoad) {
     for (std::thread& client : clients) client.join();
     EXPECT_GT(ok, 0u);
     ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-    EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("killed", round)));
+    EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+                Contains(Pair(EngineEndReason::kKilled, round)));
     ExpectServes(harness);
   }
 }
@@ -139,7 +140,8 @@ TEST(DeviceFaultTest, FaultingOperatorIsNamedAndOthersAreNotBlamed) {
     }
   }
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("fault", 1u)));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+              Contains(Pair(EngineEndReason::kFault, 1u)));
   ExpectServes(harness);
 }
 
@@ -155,7 +157,8 @@ TEST(DeviceFaultTest, OperatorThatNeverReturnsIsTerminated) {
   EXPECT_EQ(hangs.batch->status[0], TaskStatus::kAborted);
   EXPECT_THAT(hangs.batch->cause, HasSubstr("--task_time_limit"));
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("hang", 1u)));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+              Contains(Pair(EngineEndReason::kHang, 1u)));
   EXPECT_EQ(kill(pid, 0), -1);
   ExpectServes(harness);
 }
@@ -183,7 +186,7 @@ TEST(DeviceFaultTest, TaskWithinTheLimitIsNotTerminated) {
   DeviceHarness harness(options);
   const Floats out = harness.MakeFloats(1);
   EXPECT_EQ(harness.Run(harness.SpinTask(out, milliseconds(400)))->failed, 0u);
-  EXPECT_TRUE(harness.device().snapshot().restarts_by_cause.empty());
+  EXPECT_TRUE(harness.device().snapshot().restarts_by_reason.empty());
 }
 
 TEST(DeviceFaultTest, EngineWithoutHeartbeatIsReplaced) {
@@ -194,7 +197,8 @@ TEST(DeviceFaultTest, EngineWithoutHeartbeatIsReplaced) {
   const Floats out = harness.MakeFloats(1);
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+              Contains(Pair(EngineEndReason::kHeartbeat, 1u)));
   EXPECT_EQ(kill(pid, 0), -1);  // Reaped.
   ExpectServes(harness);
 }
@@ -222,7 +226,8 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedDespiteReleasedMappings) {
   ASSERT_TRUE(running.Await());
   EXPECT_EQ(running.batch->status[0], TaskStatus::kUnavailable);
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+              Contains(Pair(EngineEndReason::kHeartbeat, 1u)));
   ExpectServes(harness);
   close(object);
 }
@@ -239,7 +244,8 @@ TEST(DeviceFaultTest, StoppedEngineIsNoticedWhileItIsParked) {
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   EXPECT_TRUE(harness.device().Park().ok());  // The next engine is parked.
   ASSERT_TRUE(running.Await());
-  EXPECT_THAT(harness.device().snapshot().restarts_by_cause, Contains(Pair("heartbeat", 1u)));
+  EXPECT_THAT(harness.device().snapshot().restarts_by_reason,
+              Contains(Pair(EngineEndReason::kHeartbeat, 1u)));
   ASSERT_TRUE(harness.device().Resume().ok());
   ExpectServes(harness);
 }
@@ -293,7 +299,7 @@ TEST(DeviceFaultTest, FiveFailuresWithinAMinuteAreTooMany) {
   const Device::Snapshot snapshot = harness.device().snapshot();
   EXPECT_EQ(snapshot.engine_pid, 0);
   EXPECT_THAT(snapshot.detail, HasSubstr("Fix: "));
-  EXPECT_THAT(snapshot.restarts_by_cause, Contains(Pair("killed", 5u)));
+  EXPECT_THAT(snapshot.restarts_by_reason, Contains(Pair(EngineEndReason::kKilled, 5u)));
   EXPECT_EQ(unhealthy, 1);
   EXPECT_EQ(harness.device().session(), nullptr);
   auto batch = harness.MakeBatch({DeviceHarness::Task("test.count", 1, {out.address()})});

@@ -45,11 +45,13 @@ uint64_t Observations(const DurationHistogram& histogram) {
 
 class DeviceGenerationTest : public ::testing::Test {
  protected:
-  static uint32_t Architecture(Device& device) { return device.snapshot().info.architecture; }
+  static uint32_t Architecture(Device& device) {
+    return device.snapshot().info.traits.architecture;
+  }
   static std::shared_ptr<const Generation> Next(Device& device,
                                                 const std::map<uint32_t, uint32_t>& versions) {
     const EngineInfo info = device.snapshot().info;
-    return VersionsGeneration(info.generation + 1, info.architecture, versions);
+    return VersionsGeneration(info.generation + 1, info.traits.architecture, versions);
   }
   static absl::Status Load(DeviceControl& device, const std::map<uint32_t, uint32_t>& versions,
                            milliseconds park_deadline = kParkDeadline) {
@@ -147,7 +149,7 @@ TEST_F(DeviceGenerationTest, UnderLoadNoTaskIsLostRunTwiceOrRunOnAnotherVersion)
   }
   stop = true;
   for (std::thread& client : clients) client.join();
-  EXPECT_EQ(device.snapshot().restarts_by_cause.size(), 0u);
+  EXPECT_EQ(device.snapshot().restarts_by_reason.size(), 0u);
 }
 
 TEST_F(DeviceGenerationTest, AfterAFailedLoadThePreviousGenerationServes) {
@@ -366,7 +368,7 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheCallbackChoosesTheNextGenera
   // The callback was called before any task got its result.
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_EQ(batch->status[0], TaskStatus::kAborted);
-  EXPECT_EQ(faults[0].kind, "fault");
+  EXPECT_EQ(faults[0].reason, EngineEndReason::kFault);
   EXPECT_THAT(faults[0].suspects, ::testing::ElementsAre(OperatorSlot("test.bad_store")));
   ASSERT_EQ(faults[0].running.size(), 1u);
   EXPECT_EQ(faults[0].running[0].client, DeviceHarness::kClient);
@@ -401,7 +403,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   // Waiting for the engine's response would take three times as long.
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
   ASSERT_TRUE(harness.AwaitAnotherEngine(pid));
-  EXPECT_EQ(harness.device().snapshot().restarts_by_cause.count("heartbeat"), 1u);
+  EXPECT_EQ(harness.device().snapshot().restarts_by_reason.count(EngineEndReason::kHeartbeat), 1u);
 }
 
 TEST_F(DeviceGenerationTest, OperatorsHaveTimeLimitsOfTheirOwn) {
@@ -422,7 +424,7 @@ TEST_F(DeviceGenerationTest, OperatorsHaveTimeLimitsOfTheirOwn) {
   EXPECT_EQ(batch->status[0], TaskStatus::kAborted);
   EXPECT_THAT(batch->cause, HasSubstr("200 ms"));
   ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].kind, "hang");
+  EXPECT_EQ(faults[0].reason, EngineEndReason::kHang);
   ASSERT_EQ(faults[0].running.size(), 1u);
 }
 

@@ -8,18 +8,21 @@
 #include <utility>
 
 #include "kernels/ops/builtin.h"
+#include "runtime/engine/engines.h"
 
 namespace resident {
 
-bool TestOnCuda() {
+const EngineType* TestEngineType() {
   const char* engine = std::getenv("RESIDENT_TEST_ENGINE");
-  const std::string_view name = engine == nullptr ? "cpu" : engine;
-  if (name != "cpu" && name != "cuda") {
-    std::fprintf(stderr, "RESIDENT_TEST_ENGINE is '%s'. Fix: set it to cpu or cuda\n", engine);
+  const auto type = FindEngineType(engine == nullptr ? "cpu" : engine);
+  if (!type.ok()) {
+    std::fprintf(stderr, "RESIDENT_TEST_ENGINE: %s\n", type.status().ToString().c_str());
     std::abort();
   }
-  return name == "cuda";
+  return *type;
 }
+
+bool TestOnCuda() { return std::string_view(TestEngineType()->name) == "cuda"; }
 
 std::string EngineProgramForTest() {
   const char* sources = std::getenv("TEST_SRCDIR");
@@ -50,7 +53,7 @@ bool Submission::Await() const {
 
 DeviceOptions DeviceHarness::Options() {
   DeviceOptions options;
-  options.cuda = TestOnCuda();
+  options.engine_type = TestEngineType();
   options.engine.test_operators = true;
   options.limits.ring_slots = 1024;
   options.limits.staging_mib = 8;

@@ -24,7 +24,8 @@
 
 namespace resident {
 
-// Whether RESIDENT_TEST_ENGINE selects the CUDA engine.
+// The engine that RESIDENT_TEST_ENGINE asks for, and whether that is the CUDA engine.
+const EngineType* TestEngineType();
 bool TestOnCuda();
 
 // The program with the engine role: the one next to the tests, or $RESIDENTD.

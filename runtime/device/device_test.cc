@@ -15,6 +15,7 @@
 
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
+#include "runtime/engine/engines.h"
 
 namespace resident {
 namespace {
@@ -51,7 +52,7 @@ TEST(DeviceTest, StartsServesAndReportsItself) {
   DeviceHarness harness;
   const Device::Snapshot snapshot = harness.device().snapshot();
   EXPECT_EQ(snapshot.state, State::kResident);
-  EXPECT_EQ(snapshot.info.kind, TestOnCuda() ? "cuda" : "cpu");
+  EXPECT_EQ(snapshot.info.traits.engine, TestOnCuda() ? "cuda" : "cpu");
   EXPECT_EQ(snapshot.info.generation, 1u);
   EXPECT_GT(snapshot.info.workers, 0u);
   EXPECT_GT(snapshot.engine_pid, 0);
@@ -103,9 +104,19 @@ TEST(DeviceTest, CreateFailsIfTheEngineCannotStart) {
   EXPECT_THAT(std::string(ended.status().message()), HasSubstr("exited with status 1"));
 }
 
+// It must not be taken for another engine.
+TEST(DeviceTest, EngineThatTheProgramDoesNotKnowIsRefused) {
+  const EngineType abacus = {.name = "abacus", .device_label = "abacus"};
+  DeviceOptions options = DeviceHarness::Options();
+  options.engine_type = &abacus;
+  const auto device = Device::Create(options);
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(device.status().message()), HasSubstr("exited with status 2"));
+}
+
 TEST(DeviceTest, MissingGpuIsReportedWithTheReason) {
   DeviceOptions options = DeviceHarness::Options();
-  options.cuda = true;
+  options.engine_type = *FindEngineType("cuda");
   options.engine.ordinal = 4096;  // No machine has as many.
   const auto device = DeviceControl::Create(options);
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
@@ -279,7 +290,7 @@ TEST(DeviceTest, ParksUnderLoadNeitherLoseNorRepeatTasks) {
   const Device::Snapshot snapshot = harness.device().snapshot();
   EXPECT_EQ(snapshot.parks, 50u);
   EXPECT_EQ(snapshot.resumes, 50u);
-  EXPECT_TRUE(snapshot.restarts_by_cause.empty());
+  EXPECT_TRUE(snapshot.restarts_by_reason.empty());
 }
 
 TEST(DeviceTest, ShutdownEndsTasksInFlight) {
@@ -335,8 +346,8 @@ TEST(DeviceTest, CpuEngineStaysSmall) {
   GTEST_SKIP() << "sanitizers take memory of their own";
 #endif
   DeviceOptions options = DeviceHarness::Options();
-  options.cuda = false;             // On a machine with a GPU too.
-  options.limits = DeviceLimits();  // The limits of the daemon.
+  options.engine_type = *FindEngineType("cpu");  // On a machine with a GPU too.
+  options.limits = DeviceLimits();               // As the daemon has them.
   DeviceHarness harness(options);
   const Floats counters = harness.MakeFloats(10'000);
   harness.Run(harness.CountTasks(counters));

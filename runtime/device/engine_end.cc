@@ -15,16 +15,21 @@ bool IsFaultSignal(int signal) {
 }  // namespace
 
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit) {
-  const std::string words = engine.exit_reason();
-  if (!words.empty()) return {"fault", absl::StrCat("the ", name, " ended: ", words), {}};
+  const std::string reason = engine.exit_reason();
+  if (!reason.empty()) {
+    return {EngineEndReason::kFault, absl::StrCat("the ", name, " ended: ", reason), {}};
+  }
   // These signals come from the process itself, and only the process can exit with a status.
   const bool fault = exit.signal ? IsFaultSignal(*exit.signal) : exit.status != 0;
-  return {fault ? "fault" : "killed", absl::StrCat("the ", name, " ", exit.ToString()), {}};
+  return {fault ? EngineEndReason::kFault : EngineEndReason::kKilled,
+          absl::StrCat("the ", name, " ", exit.ToString()),
+          {}};
 }
 
 EngineEnd DescribeFailedCall(const std::string& name, const char* call,
                              const absl::Status& status) {
-  return {status.code() == absl::StatusCode::kDeadlineExceeded ? "hang" : "fault",
+  return {status.code() == absl::StatusCode::kDeadlineExceeded ? EngineEndReason::kHang
+                                                               : EngineEndReason::kFault,
           absl::StrCat("the ", name, " failed to ", call, ": ", std::string(status.message())),
           {}};
 }

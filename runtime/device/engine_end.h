@@ -7,11 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/base/process/child_process.h"
+#include "runtime/device/engine_end_reason.h"
 #include "runtime/device/engine_process.h"
 
 namespace resident {
@@ -21,8 +23,8 @@ namespace resident {
 inline constexpr std::chrono::seconds kEndLimit{1};
 
 struct EngineEnd {
-  // See Device::Snapshot::restarts_by_cause; empty: the device shuts down.
-  std::string kind;
+  // nullopt: the device shuts down.
+  std::optional<EngineEndReason> reason;
   // Message, also for its tasks that failed.
   std::string cause;
   // Operator slots that caused it.

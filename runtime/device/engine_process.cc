@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -19,7 +18,6 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "runtime/engine/control/engine_fds.h"
-#include "runtime/engine/image/gpu_variables.h"
 
 namespace resident {
 namespace {
@@ -42,13 +40,11 @@ absl::StatusOr<SocketPair> MakeSocketPair(int type) {
   return SocketPair{sockets[0], sockets[1]};
 }
 
-// Environment of the engine; for a GPU including the variables of the driver and of its loader.
-std::vector<std::string> EngineEnvironment(bool cuda) {
+// Variables that the engine gets.
+std::vector<std::string> EngineEnvironment(const EngineType& type) {
   std::vector<std::string> names = SanitizerVariables();
   names.push_back(kEngineSandboxVariable);
-  if (cuda) {
-    names.insert(names.end(), std::begin(kGpuVariables), std::end(kGpuVariables));
-  }
+  names.insert(names.end(), type.variables.begin(), type.variables.end());
   return PickEnvironment(names);
 }
 
@@ -80,14 +76,14 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
   child_options.program =
       options.engine_program.empty() ? "/proc/self/exe" : options.engine_program;
   child_options.arguments = {
-      "residentd", "engine", absl::StrCat("--kind=", options.cuda ? "cuda" : "cpu"),
+      "residentd", "engine", absl::StrCat("--engine=", options.engine_type->name),
       absl::StrCat("--device=", options.index), absl::StrCat("--parent=", getpid())};
   child_options.fds = {{region->fd(), kEngineRegionFd},
                        {control.theirs, kEngineControlFd},
                        {lifeline.theirs, kEngineLifelineFd},
                        {output->child_end(), STDOUT_FILENO},
                        {output->child_end(), STDERR_FILENO}};
-  child_options.environment = EngineEnvironment(options.cuda);
+  child_options.environment = EngineEnvironment(*options.engine_type);
   ASSIGN_OR_RETURN(auto child, ChildProcess::Spawn(child_options));
   output->CloseChildEnd();
 
@@ -114,7 +110,7 @@ absl::Status EngineProcess::Explain(const absl::Status& status) {
 }
 
 absl::Status EngineProcess::Prepare(std::chrono::milliseconds timeout) {
-  auto phases = client_->Prepare(cuda_, options_.ordinal, timeout);
+  auto phases = client_->Prepare(options_.ordinal, timeout);
   if (!phases.ok()) return Explain(phases.status());
   prepare_phases_ = *std::move(phases);
   return absl::OkStatus();

@@ -59,8 +59,7 @@ class EngineProcess {
   EngineProcess(const DeviceOptions& options, std::shared_ptr<SharedRegion> region,
                 std::unique_ptr<ChildOutput> output, std::unique_ptr<ChildProcess> child,
                 std::shared_ptr<EngineClient> client, int lifeline)
-      : cuda_(options.cuda),
-        options_(options.engine),
+      : options_(options.engine),
         region_(std::move(region)),
         output_(std::move(output)),
         child_(std::move(child)),
@@ -72,7 +71,6 @@ class EngineProcess {
   // Returns the status of a failed Prepare or Start, with the process's exit if it has ended.
   absl::Status Explain(const absl::Status& status);
 
-  const bool cuda_;
   EngineOptions options_;
   const std::shared_ptr<SharedRegion> region_;
   const std::unique_ptr<ChildOutput> output_;  // Destroyed after the child.

@@ -28,7 +28,7 @@ class FailedDevice final : public DeviceControl {
     status_.detail = absl::StrCat(name, " did not start with the daemon: ", why.message(),
                                   "; the daemon continues without it. Fix: remove the cause and "
                                   "restart the daemon, or use another device");
-    status_.info.kind = options.cuda ? "cuda" : "cpu";
+    status_.info.traits.engine = std::string(options.engine_type->name);
     status_.info.name = name;
   }
 

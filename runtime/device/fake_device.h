@@ -5,7 +5,7 @@
 // Thread safety: see DeviceControl and EngineSession, except status() and the histograms.
 //
 //   FakeDevice device(/*index=*/0);
-//   device.Then([](const Generation&) { return absl::UnavailableError("it ended"); });
+//   device.SetNextLoad([](const Generation&) { return absl::UnavailableError("it ended"); });
 //   device.status().parks = 3;
 #ifndef RESIDENT_RUNTIME_DEVICE_FAKE_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_FAKE_DEVICE_H_
@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/device_control.h"
+#include "runtime/engine/cpu/cpu_registration.h"
 
 namespace resident {
 
@@ -32,7 +33,7 @@ class FakeSession : public EngineSession {
  public:
   FakeSession(uint64_t epoch, uint64_t memory_bytes, uint64_t staging_bytes)
       : epoch_(epoch), memory_(memory_bytes), staging_(staging_bytes) {
-    info_.kind = "cpu";
+    info_.traits = CpuTraits();
     info_.workers = 4;
   }
 
@@ -104,6 +105,7 @@ class FakeDevice : public DeviceControl {
     session_ = std::make_shared<FakeSession>(1, memory_bytes, staging_bytes);
     status_.state = State::kResident;
     status_.engine_pid = 1;
+    status_.info = session_->info();
     status_.info.generation = 1;
   }
 
@@ -121,7 +123,7 @@ class FakeDevice : public DeviceControl {
   }
 
   // Adds a result of a load. Each load takes the next one; without one it succeeds.
-  void Then(Load load) {
+  void SetNextLoad(Load load) {
     absl::MutexLock lock(&mu_);
     script_.push_back(std::move(load));
   }
@@ -134,13 +136,13 @@ class FakeDevice : public DeviceControl {
   // Slots of the generation that a new engine would start with.
   std::vector<uint32_t> slots() const {
     absl::MutexLock lock(&mu_);
-    return SlotsOf(next_);
+    return ListSlots(next_);
   }
   size_t loads() const {
     absl::MutexLock lock(&mu_);
     return loads_;
   }
-  static std::vector<uint32_t> SlotsOf(const std::shared_ptr<const Generation>& generation) {
+  static std::vector<uint32_t> ListSlots(const std::shared_ptr<const Generation>& generation) {
     std::vector<uint32_t> slots;
     if (generation == nullptr) return slots;
     for (const GenerationOperator& op : generation->operators) slots.push_back(op.slot);

@@ -90,7 +90,7 @@ TEST_F(SpareEngineTest, KilledSpareIsReplacedWithoutEffectOnTasks) {
   client.join();
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(harness.engine_pid(), engine);
-  EXPECT_TRUE(harness.device().snapshot().restarts_by_cause.empty());
+  EXPECT_TRUE(harness.device().snapshot().restarts_by_reason.empty());
 }
 
 TEST_F(SpareEngineTest, EngineAndSpareAreKilledTogether) {

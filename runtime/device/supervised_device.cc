@@ -121,7 +121,7 @@ void SupervisedDevice::Supervise() {
         if (stop_) return;  // Shutdown has cancelled the start; that is not a failure.
       }
       end = EngineEnd{
-          "start",
+          EngineEndReason::kStart,
           absl::StrCat("the ", Name(), " did not start: ", std::string(engine.status().message())),
           {}};
       ReportFault(end, {});
@@ -302,9 +302,10 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
   if (!restart_policy_.GoesOn(now)) return std::nullopt;
   const std::string words = watched.engine.exit_reason();
   if (!words.empty()) {
-    return EngineEnd{"fault", absl::StrCat("the ", Name(), " ended: ", words), {}, true};
+    return EngineEnd{
+        EngineEndReason::kFault, absl::StrCat("the ", Name(), " ended: ", words), {}, true};
   }
-  return EngineEnd{"killed", absl::StrCat("the ", Name(), " was killed"), {}, true};
+  return EngineEnd{EngineEndReason::kKilled, absl::StrCat("the ", Name(), " was killed"), {}, true};
 }
 
 // A tenth of the limit, so that several checks find no heartbeat before the engine counts as late.
@@ -326,7 +327,7 @@ Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
 
 std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   if (watched.heart.IsLate(watched.engine.heartbeat(), Clock::now())) {
-    return EngineEnd{"heartbeat",
+    return EngineEnd{EngineEndReason::kHeartbeat,
                      absl::StrCat("the ", Name(), " had no heartbeat for ",
                                   options_.heartbeat_limit.count(), " ms and was terminated"),
                      {}};
@@ -337,7 +338,7 @@ std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
   if (overdue.empty()) return std::nullopt;
   const uint32_t slot = overdue.front().operator_slot;
   const int64_t limit = std::chrono::duration_cast<milliseconds>(FindTimeLimit(slot)).count();
-  EngineEnd end{"hang", "", {}};
+  EngineEnd end{EngineEndReason::kHang, "", {}};
   if (slot == kNoOperatorSlot) {
     end.cause =
         absl::StrCat("the kernel of device ", options_.index, " did not start a task within ",
@@ -397,27 +398,27 @@ void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const Engi
     status_.engine_pid = 0;
   }
   live_session_->End();
-  if (!end.kind.empty()) {
+  if (end.reason) {
     SetState(State::kRestarting, end.cause);
   } else if (engine.client()->Shutdown(kShutdownLimit).code() !=
              absl::StatusCode::kDeadlineExceeded) {
     engine.child().Wait(kShutdownLimit);
   }
   engine.child().Kill(SIGKILL);
-  if (!end.kind.empty() && restart_policy_.GoesOn(Clock::now())) BeginNext();
+  if (end.reason && restart_policy_.GoesOn(Clock::now())) BeginNext();
   if (!end.drained) AwaitReaped(engine, end);
   MarkRestart(end.drained ? "end the engine" : "reap the engine");
 
   // Breadcrumbs show which tasks were running; read them before LoseRing.
   std::vector<uint32_t> suspects = end.suspects;
-  if (end.kind == "fault" && !end.drained) suspects = queue_.RunningSlots();
+  if (end.reason == EngineEndReason::kFault && !end.drained) suspects = queue_.RunningSlots();
   std::string cause = end.cause;
-  if (end.kind.empty()) cause = "the daemon is shutting down";
-  if (end.kind == "fault" && !suspects.empty()) {
+  if (!end.reason) cause = "the daemon is shutting down";
+  if (end.reason == EngineEndReason::kFault && !suspects.empty()) {
     cause += "; running:";
     for (uint32_t slot : suspects) absl::StrAppend(&cause, " ", SlotName(slot));
   }
-  if (!end.kind.empty()) {
+  if (end.reason) {
     std::vector<RunningTask> running = queue_.RunningTasks();
     running.erase(std::remove_if(running.begin(), running.end(),
                                  [&](const RunningTask& task) {
@@ -425,7 +426,7 @@ void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const Engi
                                                     task.task.operator_slot) == suspects.end();
                                  }),
                   running.end());
-    ReportFault(EngineEnd{end.kind, cause, suspects}, std::move(running));
+    ReportFault(EngineEnd{end.reason, cause, suspects}, std::move(running));
   }
   FailLoading(cause);
   queue_.LoseRing(cause, suspects);
@@ -461,7 +462,7 @@ void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) 
       absl::MutexLock lock(&mu_);
       if (stop_ && waited >= ChildProcess::kReapLimit) return;
     }
-    if (end.kind.empty()) continue;
+    if (!end.reason) continue;
     const std::string detail = absl::StrCat(
         end.cause, "; process ", engine.child().pid(), " was killed ", waited.count(),
         " s ago and has not ended, and its tasks get no result until it ends. Fix: if "
@@ -480,7 +481,7 @@ void SupervisedDevice::ReportFault(const EngineEnd& end, std::vector<RunningTask
     fault = fault_;
   }
   if (!fault) return;
-  auto generation = fault(DeviceFault{end.kind, end.cause, end.suspects, std::move(running)});
+  auto generation = fault(DeviceFault{*end.reason, end.cause, end.suspects, std::move(running)});
   absl::MutexLock lock(&mu_);
   if (generation != nullptr) generation_ = std::move(generation);
 }
@@ -489,11 +490,11 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
   const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
   const auto retry = [this]()
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || resume_wanted_; };
-  if (end.kind.empty()) return false;
+  if (!end.reason) return false;
   {
     absl::MutexLock lock(&mu_);
     if (stop_) return false;
-    ++status_.restarts_by_cause[end.kind];
+    ++status_.restarts_by_reason[*end.reason];
   }
   const auto wait = restart_policy_.OnFailure(Clock::now());
   if (wait) {

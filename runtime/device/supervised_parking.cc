@@ -186,7 +186,7 @@ std::optional<EngineEnd> SupervisedDevice::FinishParking(Watched& watched, const
   if (!watched.park_idle_since) watched.park_idle_since = now;
   if (now - *watched.park_idle_since < kLeaveLimit) return std::nullopt;
   return EngineEnd{
-      "hang",
+      EngineEndReason::kHang,
       absl::StrCat("the kernel of device ", options_.index, " did not park within ",
                    kLeaveLimit.count(), " s of its last task, and the ", Name(), " was terminated"),
       {}};

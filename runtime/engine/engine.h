@@ -1,7 +1,9 @@
 // Engine: runs the resident kernel, in the engine process.
 //
-// There are two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
-// sources on worker threads). Code outside of them uses only this interface.
+// Two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
+// sources on worker threads). What differs between them is behind this interface. What other
+// code has to know of an engine is in EngineTraits, which the engine fills in, and in EngineType
+// (engine_type.h), which is known before an engine runs. No other code asks which engine it is.
 //
 //   created ──Prepare──▶ prepared ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
 //                                               │  ▲                  ▲  │
@@ -41,7 +43,8 @@
 namespace resident {
 
 struct EngineOptions {
-  // CUDA device ordinal; ignored by the CPU engine.
+  // Which of the devices that the engine's type lists (EngineType::list_devices); 0 if it lists
+  // none.
   int ordinal = 0;
   // Bytes of memory for buffers; 0: the engine's default (DeviceLimits).
   uint64_t memory_bytes = 0;
@@ -89,20 +92,49 @@ struct SwitchTimes {
   std::chrono::nanoseconds launch{0};  // The launch call.
 };
 
-struct EngineInfo {
-  std::string kind;    // "cpu" or "cuda".
-  std::string name;    // "cpu", or the GPU's name.
-  std::string detail;  // Driver and toolkit versions, as text.
-  // The compile target of operators, 90 for sm_90; 0 for the CPU.
+// What other code has to know of an engine. The engine fills it in when it starts; it does not
+// change afterwards. The speeds are a safe fraction of what was measured: they size tasks, so that
+// no task comes near the time limit.
+struct EngineTraits {
+  // Shown to people, in the status and as a label of metrics: EngineType::name.
+  std::string engine;
+  // What operators are compiled for ("x86-64", "sm_90"): the name of a target of
+  // runtime/compile/compile_target.h.
+  std::string compile_target;
+  // The GPU's architecture, as in 90; 0: the engine runs on the host's processor.
   uint32_t architecture = 0;
+  // What EngineInfo::workers counts: "workers", "blocks".
+  std::string work_units;
+
+  // FLUX instructions that one work unit executes in a millisecond, all its runs together.
+  uint64_t instructions_per_ms = 1;
+  // FLUX instructions that a single run executes in a millisecond while all work units are busy.
+  uint64_t run_instructions_per_ms = 1;
+  // FLUX runs that execute in lockstep (the lanes of a warp). 1: each run is independent.
+  uint32_t lockstep_runs = 1;
+  // How many times slower runs in lockstep are if they execute different programs.
+  uint32_t divergence_slowdown = 1;
+  // Whether all work units take part in a wide task. If not, a task must end in time with one.
+  bool units_share_task = false;
+  // How long a task may be made at most: parking, a change of generation and the lone task of
+  // another client wait for it.
+  std::chrono::milliseconds max_task_time{1};
+
+  bool operator==(const EngineTraits&) const = default;
+};
+
+struct EngineInfo {
+  EngineTraits traits;
+  std::string name;    // Of the device: "cpu", or the GPU's name.
+  std::string detail;  // Driver and toolkit versions, for people.
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
   // Addresses of the shared region and of the buffer memory for operators.
   uint64_t region_address = 0;
   uint64_t memory_address = 0;
   uint64_t memory_bytes = 0;
-  uint32_t workers = 0;  // Blocks; CPU: threads.
-  // Threads of a block that run operators; 1 for the CPU.
+  uint32_t workers = 0;  // Work units: blocks, or threads.
+  // Threads of a work unit that run operators.
   uint32_t threads_per_block = 0;
   std::vector<OperatorResources> operators;
   // Steps of Start, in order.
@@ -162,11 +194,6 @@ class Engine {
   virtual std::chrono::milliseconds health_interval() const = 0;
 };
 
-// The engines. CreateCudaEngine, for the device with this ordinal: UNAVAILABLE, with the reason,
-// where there is no usable GPU or the build has no CUDA.
-std::unique_ptr<Engine> CreateCpuEngine();
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int ordinal);
-
 // Measures the durations of consecutive steps.
 class PhaseTimer {
  public:
@@ -181,15 +208,6 @@ class PhaseTimer {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   std::vector<EnginePhase> phases_;
 };
-
-// Opens the driver in advance, which takes 100 ms or more; otherwise CreateCudaEngine opens it.
-// Errors are returned by CreateCudaEngine.
-void OpenCudaDriver();
-
-// Returns the names of the CUDA devices of this machine; UNAVAILABLE with the reason if there are
-// none. Loads the driver into the calling process but creates no context; call it
-// in a child process if this process must not load the driver.
-absl::StatusOr<std::vector<std::string>> ListCudaDevices();
 
 }  // namespace resident
 

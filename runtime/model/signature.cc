@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,16 +14,6 @@ namespace {
 
 // Larger numbers of elements are refused: no memory is that large, and sums must not overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 62;
-
-struct NamedDType {
-  const char* name;
-  DType dtype;
-};
-constexpr NamedDType kDTypes[] = {
-    {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16},
-    {"f64", DType::kF64}, {"i32", DType::kI32}, {"i64", DType::kI64},
-    {"u8", DType::kU8},   {"i8", DType::kI8},   {"u32", DType::kU32},
-};
 
 // Reads a signature from left to right.
 class Reader {
@@ -88,12 +75,8 @@ uint32_t VariableIndex(std::vector<std::string>& variables, const std::string& n
 }
 
 absl::StatusOr<DType> ReadDType(Reader& reader, const std::string& word) {
-  for (const NamedDType& entry : kDTypes) {
-    if (word == entry.name) return entry.dtype;
-  }
-  return reader.Error(absl::StrCat("'", word,
-                                   "' is not a dtype (f32, f16, bf16, f64, i32, i64, "
-                                   "u8, i8, u32)"));
+  if (const DTypeInfo* const info = FindDType(word)) return info->dtype;
+  return reader.Error(absl::StrCat("'", word, "' is not a dtype (", DTypeNames(), ")"));
 }
 
 absl::Status ReadShape(Reader& reader, Parameter& parameter, std::vector<std::string>& variables) {
@@ -228,13 +211,6 @@ std::string DTypeList(const std::vector<DType>& dtypes) {
 
 std::string ShapeText(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-std::string DTypeName(DType dtype) {
-  for (const NamedDType& entry : kDTypes) {
-    if (entry.dtype == dtype) return entry.name;
-  }
-  return "none";
 }
 
 std::optional<int64_t> ElementCount(absl::Span<const int64_t> shape) {
@@ -411,94 +387,6 @@ absl::Status Signature::Match(const std::string& operator_name,
   }
   if (bindings != nullptr) bindings->values.assign(bound.begin(), bound.end());
   return absl::OkStatus();
-}
-
-namespace {
-
-// Rounds to nearest even; overflow becomes infinity.
-uint16_t HalfBits(double value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return sign | 0x7e00;
-  const double magnitude = std::fabs(value);
-  if (magnitude >= 65520.0) return sign | 0x7c00;
-  if (magnitude < 6.103515625e-05) {  // Subnormal: units of 2^-24.
-    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 16777216.0));
-  }
-  int exponent = 0;
-  const double fraction = std::frexp(magnitude, &exponent);                            // [0.5, 1)
-  const uint32_t mantissa = static_cast<uint32_t>(std::nearbyint(fraction * 2048.0));  // 1024..2048
-  return sign | static_cast<uint16_t>(((exponent + 14) << 10) + (mantissa - 1024));
-}
-
-uint16_t BFloatBits(double value) {
-  const float narrow = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &narrow, 4);
-  if (std::isnan(narrow)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-template <typename T>
-uint64_t ToBits(T value) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(value));
-  return bits;
-}
-
-}  // namespace
-
-uint64_t ScalarBits(DType dtype, double value) {
-  switch (dtype) {
-    case DType::kF64:
-      return ToBits(value);
-    case DType::kF16:
-      return HalfBits(value);
-    case DType::kBF16:
-      return BFloatBits(value);
-    default:
-      return ToBits(static_cast<float>(value));
-  }
-}
-
-uint64_t ScalarBits(DType dtype, int64_t value) {
-  const uint32_t size = SizeOf(dtype);
-  const uint64_t bits = static_cast<uint64_t>(value);
-  return size >= 8 ? bits : bits & ((uint64_t{1} << (8 * size)) - 1);
-}
-
-bool ScalarFits(DType dtype, double value) {
-  if (!std::isfinite(value)) return true;
-  const double magnitude = std::fabs(value);
-  switch (dtype) {
-    case DType::kF64:
-      return true;
-    case DType::kF32:
-      return magnitude <= std::numeric_limits<float>::max();
-    case DType::kF16:
-      return magnitude < 65520.0;
-    case DType::kBF16:
-      return magnitude <= 3.3895313892515355e38;
-    default:
-      return false;
-  }
-}
-
-bool ScalarFits(DType dtype, int64_t value) {
-  switch (dtype) {
-    case DType::kI64:
-      return true;
-    case DType::kI32:
-      return value >= std::numeric_limits<int32_t>::min() &&
-             value <= std::numeric_limits<int32_t>::max();
-    case DType::kU32:
-      return value >= 0 && value <= std::numeric_limits<uint32_t>::max();
-    case DType::kI8:
-      return value >= -128 && value <= 127;
-    case DType::kU8:
-      return value >= 0 && value <= 255;
-    default:
-      return false;
-  }
 }
 
 }  // namespace resident

@@ -39,6 +39,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/layout/task.h"
+#include "runtime/model/dtype.h"
 
 namespace resident {
 
@@ -47,8 +48,6 @@ using Shape = absl::InlinedVector<int64_t, 4>;
 
 // "[2, 3]".
 std::string ShapeText(absl::Span<const int64_t> shape);
-// "f32"; "none" for kInvalid.
-std::string DTypeName(DType dtype);
 // Number of elements; nullopt when it does not fit 62 bits or a dimension is negative.
 std::optional<int64_t> ElementCount(absl::Span<const int64_t> shape);
 
@@ -137,19 +136,6 @@ class Signature {
   size_t required_ = 0;
   bool compact_ = false;
 };
-
-// Bits of a scalar of type `dtype` with the given value; the value must fit (see
-// ScalarFits).
-uint64_t ScalarBits(DType dtype, double value);
-uint64_t ScalarBits(DType dtype, int64_t value);
-inline bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kF16 ||
-         dtype == DType::kBF16;
-}
-// Whether `value` can be represented in a scalar of type `dtype`. For floating-point
-// types NaN and infinities fit; a finite value that would become infinite does not.
-bool ScalarFits(DType dtype, double value);
-bool ScalarFits(DType dtype, int64_t value);
 
 }  // namespace resident
 

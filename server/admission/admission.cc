@@ -10,7 +10,8 @@
 namespace resident {
 namespace {
 
-// Pieces of transfers that fit into staging memory, and the smallest that is worth a task.
+// The number of pieces of transfers that fit into staging memory, and the size of the smallest
+// piece that is worth a task.
 constexpr uint64_t kPiecesInStaging = 16;
 constexpr uint64_t kMinPieceBytes = 64u << 10;
 
@@ -41,7 +42,7 @@ void Ticket::EndTasks() {
 }
 
 void Ticket::ReleaseStaging() {
-  staging_ = nullptr;  // First: those who are tried next look for it at once.
+  staging_ = nullptr;  // First: waiters that are tried next allocate it at once.
   staging_charge_.Clear();
 }
 
@@ -53,7 +54,7 @@ Budget::Charge Ticket::TakeAnswer(uint64_t bytes) {
 void Ticket::ReleaseTasks() {
   EndTasks();
   if (std::exchange(begun_, false)) client_->tickets_.fetch_sub(1);
-  // Last: whoever drains the daemon waits for this.
+  // Last, because a drain of the daemon waits for this.
   if (gate_tasks_ != 0) admission_->gate_->Leave(std::exchange(gate_tasks_, 0));
 }
 
@@ -65,7 +66,7 @@ void Ticket::Release() {
 }
 
 void Ticket::Undo() {
-  staging_ = nullptr;  // First: those who are tried next look for it at once.
+  staging_ = nullptr;  // First: waiters that are tried next allocate it at once.
   staging_charge_.Undo();
   host_charge_.Undo();
   queue_charge_.Undo();
@@ -111,7 +112,8 @@ absl::Status Admission::TakeTasks(const Needs& needs, Ticket& ticket, Resource* 
   ticket.gate_tasks_ = needs.tasks;
   const absl::Status within = ticket.client_->identity().BeginTasks(needs.tasks);
   if (!within.ok()) {
-    // What the client has under way gives some back; what others have may be under way for long.
+    // Waiting helps if the client's own tasks release quota soon; the tasks of others may run for
+    // long.
     if (ticket.client_->tickets_.load() != 0) *lacking = Resource::kQuota;
     return within;
   }
@@ -144,7 +146,7 @@ absl::Status Admission::TakeStaging(const Needs& needs, Budget::Place* place, Ti
   auto memory = needs.session->AllocateStaging(needs.staging_bytes);
   if (!memory.ok()) {
     charge->Undo();
-    // It is free, but not in one piece, or not yet.
+    // The budget has room, but the memory is fragmented, or not released yet.
     if (staging.used() != 0) *lacking = Resource::kStaging;
     return memory.status();
   }
@@ -181,7 +183,8 @@ absl::StatusOr<Ticket> Admission::Try(const std::shared_ptr<ClientAccounts>& cli
   Ticket ticket;
   ticket.admission_ = this;
   ticket.client_ = client;
-  // What was lacking last comes first, so that the others are not taken for nothing.
+  // Take the resource that was lacking last time first, so that the others are not taken and
+  // released again.
   const bool host_first = waiting != nullptr && waiting->lacking == Resource::kHost;
   Budget::Place* const place = waiting == nullptr ? nullptr : &waiting->place;
   absl::Status status;
@@ -225,7 +228,7 @@ void Admission::Acquire(const void* key, std::shared_ptr<ClientAccounts> client,
     }
   }
   for (Waiting& refused : one) refused.done(errors::Draining());
-  // What was given back since the try found nobody waiting.
+  // Resources that were released since the try found no waiter.
   Wake();
 }
 

@@ -1,18 +1,18 @@
-// Admission: whether, and when, a batch or a piece of a transfer may begin.
+// Admission: decides whether and when a batch, or a piece of a transfer, may begin.
 //
-// A plan says what it needs (Needs). A Ticket owns all of it: the daemon's promise to finish the
-// tasks before it drains, the quota of the identity, places in the client's queue, staging memory,
-// and the daemon's own memory for descriptors, outcomes and the answer. Destroying the ticket
-// gives everything back.
+// A plan states what it needs (Needs). A Ticket owns all of it: a count in the gate, so that a
+// drain waits for the tasks, the quota of the identity, places in the client's queue, staging
+// memory, and the daemon's own memory for descriptors, outcomes and the answer. Destroying the
+// ticket releases everything.
 //
-// Either everything is held or nothing: what waits holds none of it, so that nobody waits in a
-// circle. Requests that wait are kept in the order of arrival. They are tried again whenever
-// something was given back, and every kPollInterval; one request is tried in constant time. Of
-// the requests of one client on one device that lack the same resource, only the oldest is tried.
+// A request holds either everything or nothing: a request that waits holds no resources, so that
+// there is no deadlock. Requests that wait are kept in the order of arrival. They are tried again
+// whenever something was released, and every kPollInterval; one request is tried in constant time.
+// If several requests of one client on one device lack the same resource, only the oldest is tried.
 //
 //              ┌──── free now ───────────────────────────────────▶ done, from within Acquire
 //   Acquire ───┤
-//              └─▶ waiting ──given back──▶ done, from a thread of `post`
+//              └─▶ waiting ──released──▶ done, from a thread of `post`
 //                     └──── deadline, drain ──▶ done, with the error
 //                     └──── Cancel ──▶ (done is not called)
 //
@@ -52,7 +52,7 @@ namespace resident {
 
 class Admission;
 
-// What can be lacking.
+// The resources that a request can lack.
 enum class Resource : uint8_t { kNone, kQuota, kQueue, kStaging, kHost };
 inline constexpr size_t kResources = 5;
 
@@ -77,7 +77,7 @@ class ClientAccounts {
   const std::shared_ptr<Account> identity_;
   const std::shared_ptr<Budget::Account> host_ = std::make_shared<Budget::Account>();
   std::vector<OnDevice> devices_;
-  std::atomic<uint64_t> tickets_{0};  // For tasks.
+  std::atomic<uint64_t> tickets_{0};  // Tickets with tasks.
 };
 
 // What a plan needs.
@@ -91,7 +91,8 @@ struct Needs {
   // The daemon's own memory.
   uint64_t host_bytes = 0;
   Budget::Purpose purpose = Budget::Purpose::kBatches;
-  // Host memory beside, for a version on trial; the batch runs without the trial if it is refused.
+  // Additional host memory for a version on trial; if it is refused, the batch runs without the
+  // trial.
   uint64_t trial_bytes = 0;
 };
 
@@ -107,20 +108,20 @@ class Ticket {
   // Whether there is memory for the trial.
   bool trial() const { return trial_; }
 
-  // The tasks have ended: the client may use its queue again, and the identity its quota. Who
-  // waits for them is tried when the rest is released.
+  // The tasks have ended: the client may use its queue again, and the identity its quota. Requests
+  // that wait for these are tried when the rest is released.
   void EndTasks();
   void ReleaseStaging();
-  // Takes the daemon's memory out of the ticket: from now on it is `bytes` of an answer.
+  // Takes the daemon's memory out of the ticket, as a charge of `bytes` for an answer.
   Budget::Charge TakeAnswer(uint64_t bytes);
-  // The same without a change.
+  // Takes the charge out without changing it.
   Budget::Charge TakeHost() { return std::move(host_charge_); }
-  // Gives everything back.
+  // Releases everything.
   void Release();
 
  private:
   friend class Admission;
-  // The same, but nobody who waits is tried again because of it.
+  // Same as Release, but without trying the requests that wait.
   void Undo();
   void ReleaseTasks();
 
@@ -149,36 +150,38 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // To be called before everything else, in the order of the devices' indices.
+  // REQUIRES: called before all other members, in the order of the devices' indices.
   void AddDevice(uint64_t staging_bytes);
-  // `post` runs what it is given on a thread of its own. Requests can wait from now on.
+  // `post` runs its argument on another thread. Requests can wait from now on.
   void Start(Post post);
-  // Refuses what waits. Nothing waits from now on.
+  // Refuses the requests that wait. No request waits from now on.
   void Stop();
 
-  // RESOURCE_EXHAUSTED: something is not free now; which, the message says. UNAVAILABLE: the
-  // daemon drains.
+  // RESOURCE_EXHAUSTED: a resource is not free now; the message names it. UNAVAILABLE: the daemon
+  // drains.
   absl::StatusOr<Ticket> TryAcquire(const std::shared_ptr<ClientAccounts>& client,
                                     const Needs& needs);
-  // Calls `done` once. Errors: RESOURCE_EXHAUSTED (it can never be free), UNAVAILABLE (the daemon
-  // drains), DEADLINE_EXCEEDED. `key`: the caller, who waits for one thing at a time.
+  // Calls `done` once. Errors: RESOURCE_EXHAUSTED (the request can never be admitted), UNAVAILABLE
+  // (the daemon drains), DEADLINE_EXCEEDED. `key` identifies the caller, which waits for one
+  // request at a time.
   void Acquire(const void* key, std::shared_ptr<ClientAccounts> client, Needs needs,
                Clock::time_point deadline, Done done);
 
-  // False: the client's next request may be read. Else `done` is called once it may be.
+  // Returns false if the client's next request may be read now. Otherwise returns true, and calls
+  // `done` once it may be read.
   bool WaitToRead(const void* key, std::shared_ptr<ClientAccounts> client,
                   std::function<void()> done);
 
-  // Whether something waited under this key; then it does no longer, and its callback is not
-  // called.
+  // Removes the request that waits under this key and returns true; its callback is not called.
+  // Returns false if there is none.
   bool Cancel(const void* key);
 
-  // Tries what waits, because something was given back or the daemon drains.
+  // Tries the requests that wait, because something was released or the daemon drains.
   void Wake();
 
   Budget& host() { return host_; }
   const Budget& host() const { return host_; }
-  // How much of `max_bytes` a transfer moves at a time: small enough that several pieces fit.
+  // The size of a transfer's pieces, at most `max_bytes`: small enough that several pieces fit.
   uint64_t PieceBytes(uint32_t device, uint64_t max_bytes) const;
   uint64_t staging_used(uint32_t device) const { return devices_[device].staging.used(); }
   uint64_t staging_waiting(uint32_t device) const;
@@ -203,8 +206,8 @@ class Admission {
   };
   using Line = std::list<Waiting>;
 
-  // One try. `*lacking`: what is not free now; kNone if waiting does not help. `waiting`: who
-  // tries again, if so.
+  // Tries once. `*lacking`: the resource that is not free now; kNone if waiting does not help.
+  // `waiting`: the request, if it has waited; null on the first try.
   absl::StatusOr<Ticket> Try(const std::shared_ptr<ClientAccounts>& client, const Needs& needs,
                              Waiting* waiting, Resource* lacking);
   absl::Status TakeTasks(const Needs& needs, Ticket& ticket, Resource* lacking);
@@ -214,7 +217,7 @@ class Admission {
 
   void Insert(Waiting& waiting) ABSL_LOCKS_EXCLUDED(mu_);
   void Serve() ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether it has its result.
+  // Returns whether `*result` is final.
   bool TryWaiting(Waiting& waiting, Clock::time_point now, absl::StatusOr<Ticket>* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(Line::iterator position, Line* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -226,7 +229,7 @@ class Admission {
   std::deque<OnDevice> devices_;
   Post post_;
 
-  std::atomic<uint64_t> waiting_count_{0};  // As many as `line_`.
+  std::atomic<uint64_t> waiting_count_{0};  // The size of `line_`.
   mutable absl::Mutex mu_;
   Line line_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const void*, Line::iterator> by_key_ ABSL_GUARDED_BY(mu_);

@@ -20,7 +20,7 @@ constexpr Clock::time_point kNever = Clock::time_point::max();
 
 class AdmissionTest : public ::testing::Test {
  protected:
-  // What Acquire's callback got.
+  // The result that Acquire's callback got.
   struct Result {
     absl::Notification done;
     absl::StatusOr<Ticket> ticket = absl::UnknownError("none yet");
@@ -67,19 +67,19 @@ class AdmissionTest : public ::testing::Test {
   Limits limits_;
   DrainGate gate_;
   const std::shared_ptr<Account> identity_ =
-      std::make_shared<Account>("everybody", Rights{.roles = {}, .tasks_in_flight = 500});
+      std::make_shared<Account>("anonymous", Rights{.roles = {}, .tasks_in_flight = 500});
   const std::shared_ptr<FakeSession> session_ = std::make_shared<FakeSession>(1, 0, kStaging);
   std::unique_ptr<Admission> admission_;
 };
 
-TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndGivesThemBack) {
+TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndReleasesThem) {
   const Client client = NewClient();
   Needs needs = Staging(400);
   needs.tasks = 70;
   needs.host_bytes = 1000;
   {
     const Pending pending = Acquire(client, needs);
-    ASSERT_TRUE(pending->done.HasBeenNotified()) << "what is free is given at once";
+    ASSERT_TRUE(pending->done.HasBeenNotified()) << "free resources must be granted at once";
     ASSERT_TRUE(pending->ticket.ok()) << pending->ticket.status();
     EXPECT_NE(pending->ticket->staging(), nullptr);
     EXPECT_EQ(admission_->staging_used(0), 400u);
@@ -87,7 +87,7 @@ TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndGivesThemBack) {
     EXPECT_EQ(identity_->tasks_in_flight(), 70u);
     EXPECT_EQ(admission_->TryAcquire(client, Tasks(31)).status().code(),
               absl::StatusCode::kResourceExhausted);
-    // The answer stays charged when the ticket is gone.
+    // The answer stays charged after the ticket is released.
     const Budget::Charge answer = pending->ticket->TakeAnswer(300);
     pending->ticket->Release();
     EXPECT_EQ(admission_->host().used(Budget::Purpose::kAnswers), 300u);
@@ -100,7 +100,7 @@ TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndGivesThemBack) {
   EXPECT_TRUE(admission_->TryAcquire(client, Tasks(100)).ok());
 }
 
-TEST_F(AdmissionTest, WhatIsRefusedHoldsNothing) {
+TEST_F(AdmissionTest, ARefusedRequestHoldsNothing) {
   const Client client = NewClient();
   Needs needs = Staging(kStaging + 1);
   needs.host_bytes = 1000;
@@ -128,7 +128,7 @@ TEST_F(AdmissionTest, WaitersAreServedInTheOrderOfArrival) {
   EXPECT_EQ(admission_->staging_waiting(0), 0u);
 }
 
-TEST_F(AdmissionTest, ARequestThatLacksMemoryKeepsNoStagingMemoryFromOthers) {
+TEST_F(AdmissionTest, ARequestThatLacksMemoryReservesNoStagingMemory) {
   const Client silent = NewClient();
   Needs needs = Staging(800);
   needs.host_bytes = 3 << 20;
@@ -142,7 +142,7 @@ TEST_F(AdmissionTest, ARequestThatLacksMemoryKeepsNoStagingMemoryFromOthers) {
   EXPECT_FALSE(again->done.HasBeenNotified());
 }
 
-TEST_F(AdmissionTest, AClientsOtherRequestsDoNotWaitForWhatTheyDoNotNeed) {
+TEST_F(AdmissionTest, AClientsOtherRequestsDoNotWaitForResourcesThatTheyDoNotNeed) {
   const Client client = NewClient();
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
   auto tasks = admission_->TryAcquire(client, Tasks(60));
@@ -155,7 +155,7 @@ TEST_F(AdmissionTest, AClientsOtherRequestsDoNotWaitForWhatTheyDoNotNeed) {
   EXPECT_TRUE(Served(staging));
 }
 
-TEST_F(AdmissionTest, AWaiterIsAnsweredAtItsDeadlineWhateverItLacks) {
+TEST_F(AdmissionTest, AWaiterEndsAtItsDeadlineForEachResourceItLacks) {
   const Client client = NewClient();
   auto tasks = admission_->TryAcquire(client, Tasks(60, 3 << 20));
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
@@ -168,7 +168,7 @@ TEST_F(AdmissionTest, AWaiterIsAnsweredAtItsDeadlineWhateverItLacks) {
   }
 }
 
-TEST_F(AdmissionTest, QuotaIsWaitedForOnlyWhileTheClientHasSomethingUnderWay) {
+TEST_F(AdmissionTest, ARequestWaitsForQuotaOnlyWhileItsClientHasTickets) {
   const auto poor = std::make_shared<Account>("poor", Rights{.roles = {}, .tasks_in_flight = 10});
   const Client client = std::make_shared<ClientAccounts>(poor, 1);
   auto some = admission_->TryAcquire(client, Tasks(6));
@@ -182,7 +182,7 @@ TEST_F(AdmissionTest, QuotaIsWaitedForOnlyWhileTheClientHasSomethingUnderWay) {
   EXPECT_EQ(never->ticket.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(AdmissionTest, DrainRefusesWhatWaits) {
+TEST_F(AdmissionTest, DrainRefusesWaitingRequests) {
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
   const Client client = NewClient();
   const Pending first = Acquire(client, Staging(500)), second = Acquire(client, Staging(500));
@@ -193,7 +193,7 @@ TEST_F(AdmissionTest, DrainRefusesWhatWaits) {
   }
 }
 
-TEST_F(AdmissionTest, WhatIsCancelledIsNotCalled) {
+TEST_F(AdmissionTest, TheCallbackOfACancelledRequestIsNotCalled) {
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
   const Pending pending = Acquire(NewClient(), Staging(500));
   EXPECT_TRUE(admission_->Cancel(pending.get()));
@@ -204,7 +204,7 @@ TEST_F(AdmissionTest, WhatIsCancelledIsNotCalled) {
   EXPECT_FALSE(pending->done.HasBeenNotified());
 }
 
-TEST_F(AdmissionTest, ReadingGoesOnOnceRequestsAreGivenBack) {
+TEST_F(AdmissionTest, ReadingContinuesOnceRequestsAreReleased) {
   const Client client = NewClient();
   absl::Notification read;
   EXPECT_FALSE(admission_->WaitToRead(&read, client, [&] { read.Notify(); }));

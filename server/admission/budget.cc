@@ -34,7 +34,7 @@ void Budget::Place::Leave() {
     budget->waiting_.erase(number_);
     budget->waiting_count_.fetch_sub(1);
   }
-  // Others may have waited for this one.
+  // Others may have waited behind this one.
   if (budget->released_) budget->released_();
 }
 
@@ -75,8 +75,8 @@ bool Budget::TakeInOrder(const std::shared_ptr<Account>& account, uint64_t amoun
     waiting_[place->number_] = {account};
     waiting_count_.fetch_add(1);
   }
-  // Served before this one: the first of another client that holds nothing, and the first of its
-  // own client.
+  // Waiters that have precedence: the first one of another client that holds nothing, and the first
+  // one of the same client.
   Waiting* first_idle_waiter = nullptr;
   Waiting* older_waiter_of_client = nullptr;
   for (auto& [number, waiting] : waiting_) {
@@ -94,7 +94,8 @@ bool Budget::TakeInOrder(const std::shared_ptr<Account>& account, uint64_t amoun
       (account->acquired() > 0 || first_idle_waiter->passed >= kMaxPasses)) {
     return false;
   }
-  // No share has room for more than half; one who waits for that, or was passed often, gets it.
+  // An amount over half of the limit fits into no share. A waiter gets it all the same if its
+  // amount is that large, or if it was passed kMaxPasses times.
   const bool beyond_share = place != nullptr && first_idle_waiter == nullptr &&
                             (amount > limit_ / 2 || waiting_[place->number_].passed >= kMaxPasses);
   if (!Take(*account, amount, beyond_share)) return false;

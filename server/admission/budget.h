@@ -1,24 +1,25 @@
 // Budget: an amount of one resource that all clients share: staging memory, the daemon's own
-// memory, places in a queue. The unit is bytes, or tasks where the resource is a queue.
+// memory, places in a queue. The unit is bytes, or tasks for a queue.
 //
 // There are two ways to take some of it:
 //
-//   Acquire  asks before something is made, and may be refused. A client that holds some may have
-//            at most its own limit, and at most as much as stays free after it, so that n greedy
-//            clients hold 1/(n+1) each and 1/(n+1) stays free for the next one. A client that
-//            holds nothing is not bound by its own limit, and a budget that is unused gives
-//            everything.
-//   Count    notes what exists already, such as a request that was read. Whoever makes more of it
-//            checks Full() first. What is counted reduces what can be acquired by kCountedShare
-//            of the limit at most: requests that wait to be admitted never keep all of each other
-//            from being admitted.
+//   Acquire  takes an amount before it is used, and may be refused. A client that holds some may
+//            have at most its own limit, and at most as much as stays free after it, so that n
+//            greedy clients hold 1/(n+1) each and 1/(n+1) stays free for the next one. A client
+//            that holds nothing is not bound by its own limit, and may acquire all of an unused
+//            budget.
+//   Count    records an amount that is used already, such as a request that was read. The caller
+//            checks Full() before it uses more. Counted amounts reduce what can be acquired by at
+//            most one part in kCountedShare of the limit, so that requests that wait to be admitted
+//            cannot all prevent each other from being admitted.
 //
-// A budget with `ordered` keeps an order among those who wait (Place): who holds nothing goes
-// before those who hold something, and after kMaxPasses others have been served, before everybody.
-// That is right for a resource that is always given back soon. It is wrong for memory that a
-// client can keep by not reading its answers: others would wait behind a request that does not fit.
+// A budget with `ordered` serves waiters (Place) in an order: clients that hold nothing before
+// clients that hold something, and a waiter that kMaxPasses others have passed before all others.
+// That is right for a resource that is always released soon. It is wrong for memory that a client
+// can keep by not reading its answers, because others would wait behind a request that does not
+// fit.
 //
-// Waking those who wait is not done here, see admission.h.
+// A Budget does not wake waiters; see admission.h.
 //
 // Thread safety: all members may be called from any thread. A Place belongs to one waiter, whose
 // calls must not overlap.
@@ -49,24 +50,24 @@ namespace resident {
 
 class Budget {
  public:
-  // How many others may be served before one who waits.
+  // How many others may be served before a waiter.
   static constexpr uint32_t kMaxPasses = 256;
-  // What is counted takes at most this part of the limit from what can be acquired.
+  // Counted amounts reduce what can be acquired by at most limit / kCountedShare.
   static constexpr uint64_t kCountedShare = 4;
 
   struct Options {
     uint64_t limit = 0;         // 0: none.
     uint64_t client_limit = 0;  // 0: none.
     bool ordered = false;
-    // Called when something was given back: from any thread, with whatever locks it holds.
+    // Called when an amount was released: from any thread, which may hold locks.
     std::function<void()> released = nullptr;
   };
 
-  // What an amount is used for; only for metrics.
+  // The use of an amount; only for metrics.
   enum class Purpose : uint8_t { kRequests, kBatches, kAnswers, kDownloads };
   static constexpr size_t kPurposes = 4;
 
-  // What one client holds.
+  // The amounts that one client holds.
   class Account {
    public:
     uint64_t acquired() const { return acquired_.load(); }
@@ -97,9 +98,9 @@ class Budget {
 
     uint64_t amount() const { return amount_; }
     void Clear() { GiveBack(/*notify=*/true); }
-    // As Clear, but nobody is told: what was acquired a moment ago is not used after all.
+    // Same as Clear, but without calling `released`, for an amount that is not used after all.
     void Undo() { GiveBack(/*notify=*/false); }
-    // From now on it is `amount`, for another purpose. Growing is never refused.
+    // Changes the amount and the purpose. An increase is never refused.
     void Become(Purpose purpose, uint64_t amount);
 
    private:
@@ -113,14 +114,14 @@ class Budget {
     Purpose purpose_ = Purpose::kBatches;
   };
 
-  // The place of one who waits, in a budget with `ordered`.
+  // The place of a waiter in a budget with `ordered`.
   class Place {
    public:
     Place() = default;
     ~Place() { Leave(); }
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
-    // Gives the place up.
+    // Removes the waiter.
     void Leave();
 
    private:
@@ -137,20 +138,20 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  // None: there is no room now, or others are served first. With `place` the caller has a place
-  // among those who wait from then on, until it gets what it asks for or leaves.
+  // Returns nullopt if there is no room now, or if others are served first. In that case, if
+  // `place` is given, the caller becomes a waiter until it gets the amount or leaves.
   std::optional<Charge> Acquire(const std::shared_ptr<Account>& account, uint64_t amount,
                                 Purpose purpose = Purpose::kBatches, Place* place = nullptr);
-  // Whether so much could ever be acquired.
+  // Whether the amount could ever be acquired.
   bool MayFit(uint64_t amount) const { return amount <= limit_; }
-  // Whether so much is refused because of the client's own limit.
+  // Whether the amount is refused because of the client's own limit.
   bool OverClientLimit(const Account& account, uint64_t amount) const;
 
   Charge Count(const std::shared_ptr<Account>& account, uint64_t amount,
                Purpose purpose = Purpose::kRequests);
-  // Whether the client may not have more counted: it has as much as one may have, or as stays
-  // free after it of the share for what is counted. Half of that share is kept for clients
-  // without any.
+  // Whether the client may not count more: it has reached its own limit, or it has as much as stays
+  // free after it in the share for counted amounts. Half of that share is reserved for clients that
+  // have counted nothing.
   bool Full(const Account& account) const;
 
   uint64_t limit() const { return limit_; }
@@ -164,7 +165,7 @@ class Budget {
     uint32_t passed = 0;
   };
 
-  // Adds the amount if it fits. `beyond_share`: more than the client's share, if it holds nothing.
+  // Adds the amount if it fits. `beyond_share`: a client that holds nothing may exceed its share.
   bool Take(Account& account, uint64_t amount, bool beyond_share);
   bool TakeInOrder(const std::shared_ptr<Account>& account, uint64_t amount, Place* place);
   bool Fits(uint64_t held, uint64_t amount, uint64_t acquired, bool beyond_share) const;
@@ -180,8 +181,8 @@ class Budget {
   std::atomic<uint64_t> counted_{0};
   std::array<std::atomic<uint64_t>, kPurposes> used_for_{};
 
-  // Of `ordered`.
-  std::atomic<uint64_t> waiting_count_{0};  // As many as `waiting_`.
+  // For `ordered`.
+  std::atomic<uint64_t> waiting_count_{0};  // The size of `waiting_`.
   absl::Mutex mu_;
   uint64_t next_place_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mu_);  // By place.

@@ -18,7 +18,7 @@ TEST(BudgetTest, GreedyClientsLeaveAShareToTheNext) {
   const Client first = NewClient(), second = NewClient(), third = NewClient();
   const Charge one = budget.Acquire(first, 30), two = budget.Acquire(first, 30);
   ASSERT_TRUE(one.has_value() && two.has_value());
-  EXPECT_FALSE(budget.Acquire(first, 1).has_value());  // As much is free as it holds.
+  EXPECT_FALSE(budget.Acquire(first, 1).has_value());  // The client holds half of the budget.
   const Charge half_of_the_rest = budget.Acquire(second, 30);
   ASSERT_TRUE(half_of_the_rest.has_value());
   EXPECT_FALSE(budget.Acquire(second, 1).has_value());
@@ -26,7 +26,7 @@ TEST(BudgetTest, GreedyClientsLeaveAShareToTheNext) {
   EXPECT_FALSE(budget.Acquire(third, 16).has_value());
 }
 
-TEST(BudgetTest, AnUnusedBudgetGivesEverythingAndNeverMore) {
+TEST(BudgetTest, AllOfAnUnusedBudgetCanBeAcquiredAndNotMore) {
   Budget budget({.limit = 100});
   const Client client = NewClient();
   EXPECT_FALSE(budget.MayFit(101));
@@ -41,7 +41,7 @@ TEST(BudgetTest, AnUnusedBudgetGivesEverythingAndNeverMore) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
-TEST(BudgetTest, TheFirstOfAClientMayBeOverItsOwnLimit) {
+TEST(BudgetTest, TheFirstAmountOfAClientMayExceedItsOwnLimit) {
   Budget budget({.limit = 1000, .client_limit = 100});
   const Client client = NewClient();
   Charge large = budget.Acquire(client, 120);
@@ -54,12 +54,12 @@ TEST(BudgetTest, TheFirstOfAClientMayBeOverItsOwnLimit) {
   EXPECT_TRUE(budget.Acquire(client, 40).has_value());
 }
 
-TEST(BudgetTest, MoreThanHalfIsGivenToWhoHoldsNothingIfItIsFree) {
+TEST(BudgetTest, AClientThatHoldsNothingGetsMoreThanHalfIfItIsFree) {
   Budget budget({.limit = 100});
   const Charge some = budget.Acquire(NewClient(), 10);
   EXPECT_TRUE(budget.Acquire(NewClient(), 90).has_value());
   EXPECT_FALSE(budget.Acquire(NewClient(), 91).has_value());
-  // What would fit into a share waits for it.
+  // An amount that would fit into a share is refused until it does.
   EXPECT_FALSE(budget.Acquire(NewClient(), 50).has_value());
 }
 
@@ -71,18 +71,18 @@ TEST(BudgetTest, NoLimitRefusesNothing) {
   EXPECT_FALSE(budget.Full(*client));
 }
 
-TEST(BudgetTest, WhatIsCountedTakesAPartOfWhatCanBeAcquired) {
+TEST(BudgetTest, CountedAmountsReduceWhatCanBeAcquired) {
   Budget budget({.limit = 100});
   const Client reader = NewClient();
   EXPECT_FALSE(budget.Full(*reader));
   const Budget::Charge first = budget.Count(reader, 12);
-  // Half of the quarter is kept for those without any.
+  // Half of the quarter is reserved for clients that have counted nothing.
   EXPECT_TRUE(budget.Full(*reader));
   EXPECT_FALSE(budget.Full(*NewClient()));
-  Budget::Charge more = budget.Count(reader, 500);  // It was being read.
+  Budget::Charge more = budget.Count(reader, 500);  // Its read was already in progress.
   EXPECT_TRUE(budget.Full(*NewClient()));
   EXPECT_EQ(budget.used(Budget::Purpose::kRequests), 512u);
-  // Requests that wait do not keep each other from being admitted.
+  // Requests that wait do not prevent each other from being admitted.
   const Charge some = budget.Acquire(NewClient(), 1);
   EXPECT_FALSE(budget.Acquire(NewClient(), 75).has_value());
   EXPECT_TRUE(budget.Acquire(NewClient(), 74).has_value());
@@ -110,7 +110,7 @@ TEST(BudgetTest, AChargeThatIsMovedOrChangedCountsOnce) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
-TEST(BudgetTest, TellsWhenSomethingIsGivenBackAndNotWhenItIsUndone) {
+TEST(BudgetTest, ReleasedIsCalledForAClearedChargeAndNotForAnUndoneOne) {
   int released = 0;
   Budget budget({.limit = 100, .released = [&] { ++released; }});
   Charge charge = budget.Acquire(NewClient(), 10);
@@ -132,7 +132,7 @@ class OrderedBudgetTest : public ::testing::Test {
   }
 };
 
-TEST_F(OrderedBudgetTest, ThoseWhoWaitKeepTheirOrder) {
+TEST_F(OrderedBudgetTest, WaitersAreServedInOrder) {
   Charge held = Take(NewClient(), 900);
   const Client first = NewClient(), second = NewClient();
   Budget::Place a, b;
@@ -140,12 +140,12 @@ TEST_F(OrderedBudgetTest, ThoseWhoWaitKeepTheirOrder) {
   EXPECT_FALSE(Take(second, 600, &b).has_value());
   Charge quicker = Take(NewClient(), 50);
   held->Clear();
-  EXPECT_FALSE(Take(second, 600, &b).has_value());  // It is not the second one's turn.
+  EXPECT_FALSE(Take(second, 600, &b).has_value());  // The first one is next.
   EXPECT_TRUE(Take(first, 600, &a).has_value());
   EXPECT_TRUE(Take(second, 600, &b).has_value());
 }
 
-TEST_F(OrderedBudgetTest, WhoLeavesDoesNotHoldUpTheNext) {
+TEST_F(OrderedBudgetTest, AWaiterThatLeavesDoesNotBlockTheNext) {
   Charge held = Take(NewClient(), 400);
   Budget::Place a, b;
   EXPECT_FALSE(Take(NewClient(), 700, &a).has_value());
@@ -154,7 +154,7 @@ TEST_F(OrderedBudgetTest, WhoLeavesDoesNotHoldUpTheNext) {
   EXPECT_TRUE(Take(NewClient(), 600, &b).has_value());
 }
 
-TEST_F(OrderedBudgetTest, WhoHoldsNothingGoesBeforeWhoHoldsSome) {
+TEST_F(OrderedBudgetTest, AClientThatHoldsNothingIsServedBeforeOneThatHoldsSome) {
   const Client greedy = NewClient();
   const Charge some = Take(greedy, 100);
   Charge much = Take(greedy, 300);
@@ -167,14 +167,14 @@ TEST_F(OrderedBudgetTest, WhoHoldsNothingGoesBeforeWhoHoldsSome) {
   EXPECT_TRUE(Take(idle, 400, &place).has_value());
 }
 
-TEST_F(OrderedBudgetTest, OthersDoNotStarveARequestForMostOfIt) {
+TEST_F(OrderedBudgetTest, OthersDoNotStarveARequestForMostOfTheBudget) {
   const Client big = NewClient();
   Charge small = Take(NewClient(), 300);
   Budget::Place place;
   EXPECT_FALSE(Take(big, 900, &place).has_value());
   uint32_t passed = 0;
   while (Charge next = Take(NewClient(), 300)) {
-    small = std::move(next);  // There is always one that passes before the last has gone.
+    small = std::move(next);  // The next one is served before the previous one is released.
     ASSERT_LE(++passed, Budget::kMaxPasses);
   }
   EXPECT_EQ(passed, Budget::kMaxPasses);

@@ -1,4 +1,5 @@
-// DrainGate: what the daemon has taken and not yet answered, and whether it takes more.
+// DrainGate: counts the tasks that the daemon has accepted and not yet answered, and refuses new
+// ones once it drains.
 //
 //   open ──Close──▶ draining (for good)
 //
@@ -16,7 +17,8 @@ namespace resident {
 
 class DrainGate {
  public:
-  // Whether `tasks` more are taken; then Leave(tasks) follows when they are answered.
+  // Accepts `tasks` more and returns true, unless the daemon drains. Leave(tasks) must follow once
+  // they are answered.
   bool Enter(uint64_t tasks) {
     absl::MutexLock lock(&mu_);
     if (draining_) return false;
@@ -37,7 +39,7 @@ class DrainGate {
     return draining_;
   }
 
-  // Waits until nothing is left, at most until `deadline`; returns what is.
+  // Waits until no task is left, at most until `deadline`. Returns the number of tasks left.
   uint64_t AwaitEmpty(absl::Time deadline) const {
     absl::ReaderMutexLock lock(&mu_);
     mu_.AwaitWithDeadline(absl::Condition(this, &DrainGate::Empty), deadline);

@@ -44,7 +44,7 @@ std::string DescribeAccess(const AccessOptions& options) {
                       options.tls_client_ca.empty()     ? ""
                       : options.tls_require_client_cert ? ", client certificates"
                                                         : ", client certificates or tokens",
-                      options.policy.empty() ? ", everybody may do everything" : ", policy");
+                      options.policy.empty() ? ", every caller has all roles" : ", policy");
 }
 
 std::string AccessWarning(const AccessOptions& options, const std::string& address) {

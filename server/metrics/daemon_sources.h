@@ -1,6 +1,6 @@
-// Where the metrics page of a daemon gets its figures: each from the part that counts it.
+// Builds the sources of a daemon's metrics page: each figure comes from the part that counts it.
 //
-// Thread safety: a function without state; what it returns is as MetricsSources.
+// Thread safety: a function without state; for its result, see MetricsSources.
 #ifndef RESIDENT_SERVER_METRICS_DAEMON_SOURCES_H_
 #define RESIDENT_SERVER_METRICS_DAEMON_SOURCES_H_
 

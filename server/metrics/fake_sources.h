@@ -1,5 +1,5 @@
-// Sources with figures that a test sets, for tests of the metrics page alone. tests/metrics
-// asks a real daemon.
+// Sources with figures that a test sets, for tests of the metrics page alone. tests/metrics scrapes
+// a real daemon.
 //
 // Thread safety: none needed; set the figures before the first scrape.
 #ifndef RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_

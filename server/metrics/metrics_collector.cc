@@ -37,10 +37,6 @@ constexpr std::array<std::pair<Device::State, const char*>, 6> kStateNames = {{
     {Device::State::kUnhealthy, "unhealthy"},
 }};
 
-// Reasons that the supervisor counts (device.h); reported at zero before the first.
-constexpr std::array<const char*, 5> kRestartCauses = {"fault", "hang", "heartbeat", "killed",
-                                                       "start"};
-
 MetricFamily Family(std::string name, MetricType type, std::string help) {
   MetricFamily family;
   family.name = std::move(name);
@@ -75,8 +71,7 @@ void AddHistogram(MetricFamily& family, Labels labels, const DurationHistogram& 
                              : INFINITY;
     metric.histogram.bucket.push_back({count, bound});
   }
-  // Counted from what was read above, so that count and buckets agree
-  // while others observe.
+  // The sum of the buckets read above, so that count and buckets agree while other threads observe.
   metric.histogram.sample_count = count;
   metric.histogram.sample_sum = static_cast<double>(durations.sum_ns()) * 1e-9;
   family.metric.push_back(std::move(metric));
@@ -123,7 +118,7 @@ void CollectOperators(const std::vector<OperatorSeries>& operators,
   }
 }
 
-// Everything that is reported once for each device.
+// The families with one series for each device.
 class DeviceFamilies {
  public:
   void Add(const Device& device, uint64_t buffers, const StagingFigures& staging) {
@@ -133,7 +128,8 @@ class DeviceFamilies {
     for (const auto& [state, name] : kStateNames) {
       AddGauge(state_, With(labels, "state", name), snapshot.state == state ? 1 : 0);
     }
-    AddGauge(info_, With(With(labels, "engine", snapshot.info.kind), "name", snapshot.info.name),
+    AddGauge(info_,
+             With(With(labels, "engine", snapshot.info.traits.engine), "name", snapshot.info.name),
              1);
     AddGauge(generation_, labels, static_cast<double>(snapshot.info.generation));
     AddCounter(changes_, With(labels, "outcome", "ok"),
@@ -152,10 +148,10 @@ class DeviceFamilies {
     AddHistogram(park_, labels, device.park_duration());
     AddHistogram(resume_, labels, device.resume_duration());
 
-    std::map<std::string, uint64_t> restarts = snapshot.restarts_by_cause;
-    for (const char* cause : kRestartCauses) restarts.try_emplace(cause, 0);
-    for (const auto& [cause, count] : restarts) {
-      AddCounter(restarts_, With(labels, "cause", cause), static_cast<double>(count));
+    for (const EngineEndReason reason : kEngineEndReasons) {
+      const auto found = snapshot.restarts_by_reason.find(reason);
+      const uint64_t count = found == snapshot.restarts_by_reason.end() ? 0 : found->second;
+      AddCounter(restarts_, With(labels, "cause", ReasonLabel(reason)), static_cast<double>(count));
     }
 
     AddGauge(spare_, labels, snapshot.spare_pid != 0 ? 1 : 0);
@@ -194,10 +190,10 @@ class DeviceFamilies {
   MetricFamily state_ = Family("resident_device_state", MetricType::Gauge,
                                "1 for the state that the device is in, 0 for the others.");
   MetricFamily info_ = Family("resident_device_info", MetricType::Gauge,
-                              "Always 1; the labels say what the device is.");
-  MetricFamily generation_ =
-      Family("resident_generation", MetricType::Gauge,
-             "Generation of code on the device: counts from 1, one more for each image loaded.");
+                              "Always 1; the labels describe the device.");
+  MetricFamily generation_ = Family(
+      "resident_generation", MetricType::Gauge,
+      "Generation of code on the device: starts at 1 and increases by 1 for each image loaded.");
   MetricFamily workers_ = Family("resident_workers", MetricType::Gauge,
                                  "Blocks of the resident kernel, or worker threads of the CPU.");
   MetricFamily queue_ = Family("resident_queue_tasks", MetricType::Gauge,
@@ -206,43 +202,41 @@ class DeviceFamilies {
                                    "Slots of the ring that hold a task: submitted, not completed.");
   MetricFamily slots_ =
       Family("resident_ring_slots", MetricType::Gauge,
-             "Slots of the ring. Less the occupancy: the credits left for submission.");
+             "Slots of the ring. Minus the occupancy: the credits left for submission.");
   MetricFamily changes_ = Family("resident_generation_changes_total", MetricType::Counter,
                                  "Changes of the generation of code, by how they ended.");
   MetricFamily pause_ = Family("resident_generation_pause_seconds", MetricType::Histogram,
-                               "Time for which a change of generation held tasks back.");
-  MetricFamily parks_ =
-      Family("resident_parks_total", MetricType::Counter, "Times that the kernel left the device.");
+                               "Time for which a change of generation delayed tasks.");
+  MetricFamily parks_ = Family("resident_parks_total", MetricType::Counter,
+                               "Number of times that the kernel left the device.");
   MetricFamily resumes_ = Family("resident_resumes_total", MetricType::Counter,
-                                 "Times that the kernel was put back on the device.");
+                                 "Number of times that the kernel was started again.");
   MetricFamily park_ = Family("resident_park_seconds", MetricType::Histogram,
                               "Time from the park marker until the kernel had left the device.");
   MetricFamily resume_ = Family("resident_resume_seconds", MetricType::Histogram,
-                                "Time to put a parked kernel back on the device.");
+                                "Time to start a parked kernel again.");
   MetricFamily restarts_ = Family("resident_engine_restarts_total", MetricType::Counter,
                                   "Engine processes that ended and were replaced, by cause.");
   MetricFamily spare_ =
       Family("resident_spare_engine", MetricType::Gauge,
-             "1 if a prepared engine stands ready to replace the device's, 0 if not.");
+             "1 if a spare engine is ready to replace the device's engine, 0 if not.");
   MetricFamily last_restart_ =
       Family("resident_engine_last_restart_seconds", MetricType::Gauge,
              "Time from the end of the last engine that was replaced until "
-             "another one served; 0 if none was.");
+             "the next one served; 0 if none was replaced.");
   MetricFamily memory_ = Family("resident_device_memory_bytes", MetricType::Gauge,
-                                "Device memory set aside for buffers.");
+                                "Device memory reserved for buffers.");
   MetricFamily memory_used_ = Family("resident_device_memory_used_bytes", MetricType::Gauge,
-                                     "Device memory that buffers take.");
-  MetricFamily buffers_ =
-      Family("resident_buffers", MetricType::Gauge, "Buffers that live on the device.");
+                                     "Device memory that buffers use.");
+  MetricFamily buffers_ = Family("resident_buffers", MetricType::Gauge, "Buffers on the device.");
   MetricFamily staging_used_ =
       Family("resident_staging_used_bytes", MetricType::Gauge,
              "Staging memory that batches with inline or returned tensors, and transfers, hold.");
-  MetricFamily staging_waiting_ =
-      Family("resident_staging_waiting", MetricType::Gauge,
-             "Streams and transfers that stand in line for staging memory.");
+  MetricFamily staging_waiting_ = Family("resident_staging_waiting", MetricType::Gauge,
+                                         "Streams and transfers that wait for staging memory.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
-             "Processor time of the device's engine process; starts anew with each.");
+             "Processor time of the device's engine process; restarts at 0 with each engine.");
   MetricFamily engine_memory_ =
       Family("resident_engine_resident_memory_bytes", MetricType::Gauge,
              "Resident memory of the device's engine process, the shared region included.");
@@ -253,7 +247,7 @@ std::string CodeName(int code) {
   return absl::AsciiStrToLower(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
 }
 
-// Codes that are reported before the first batch was refused with them.
+// Codes that are reported, with the value 0, before the first batch is refused with them.
 bool IsUsualRefusal(absl::StatusCode code) {
   return code == absl::StatusCode::kInvalidArgument ||
          code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable;
@@ -284,7 +278,7 @@ void CollectRpc(const RpcCounters& rpc, std::vector<MetricFamily>& families) {
 void CollectAccess(const Access& access, const AccessFiles::Counters& files,
                    std::vector<MetricFamily>& families) {
   MetricFamily denied = Family("resident_denied_calls_total", MetricType::Counter,
-                               "Calls refused for who made them, by status code.");
+                               "Calls refused because of the caller's identity, by status code.");
   for (const absl::StatusCode code :
        {absl::StatusCode::kUnauthenticated, absl::StatusCode::kPermissionDenied}) {
     AddCounter(denied, {{"code", CodeName(static_cast<int>(code))}},
@@ -292,12 +286,12 @@ void CollectAccess(const Access& access, const AccessFiles::Counters& files,
   }
   families.push_back(std::move(denied));
   families.push_back(Single("resident_access_reloads_total", MetricType::Counter,
-                            "Policy, token and certificate files that were read anew.",
+                            "Policy, token and certificate files that were reloaded.",
                             static_cast<double>(files.reloads)));
   families.push_back(
       Single("resident_access_reload_failures_total", MetricType::Counter,
-             "Policy, token and certificate files that could not be read anew; what held "
-             "before holds.",
+             "Policy, token and certificate files that failed to reload; the previous "
+             "contents stay in force.",
              static_cast<double>(files.failures)));
   families.push_back(Single("resident_certificate_expires_seconds", MetricType::Gauge,
                             "When the server's certificate expires, in seconds since the epoch; "
@@ -313,10 +307,12 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
   for (const auto& [event, count] : sources.operator_events()) {
     AddCounter(events, {{"event", event}}, static_cast<double>(count));
   }
-  MetricFamily shadowed = Family("resident_trial_shadow_tasks", MetricType::Gauge,
-                                 "Tasks that a version on trial has run beside the active one.");
-  MetricFamily mismatches = Family("resident_trial_shadow_mismatches", MetricType::Gauge,
-                                   "Tasks of these whose outputs differed beyond the tolerance.");
+  MetricFamily shadowed =
+      Family("resident_trial_shadow_tasks", MetricType::Gauge,
+             "Tasks that a version on trial has run in addition to the active version.");
+  MetricFamily mismatches =
+      Family("resident_trial_shadow_mismatches", MetricType::Gauge,
+             "Shadow tasks whose outputs differed by more than the tolerance.");
   for (const TrialSeries& trial : sources.trials()) {
     const Labels labels = {{"operator", trial.operator_name},
                            {"version", std::to_string(trial.version)}};
@@ -396,7 +392,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
                             "Lines that gRPC logged over the limit, which were not written.",
                             static_cast<double>(sources_.log_lines_suppressed())));
   MetricFamily host = Family("resident_host_memory_used_bytes", MetricType::Gauge,
-                             "Memory of the front end that clients take, by purpose.");
+                             "Memory of the front end that clients use, by purpose.");
   for (const auto& [purpose, bytes] : sources_.host_memory()) {
     AddGauge(host, {{"purpose", purpose}}, static_cast<double>(bytes));
   }

@@ -1,8 +1,8 @@
 // MetricsCollector: the runtime's counters under Prometheus names and labels.
 //
 // Names follow Prometheus' conventions: base units (seconds, bytes), _total on
-// counters, one family for each meaning. A family is there from the first scrape on,
-// at zero, wherever its labels are known, so that rate() sees the first event.
+// counters, one family for each meaning. If its labels are known in advance, a family is reported
+// from the first scrape on, with the value 0, so that rate() includes the first event.
 //
 // Thread safety: Collect may be called from any thread; see MetricsSources.
 #ifndef RESIDENT_SERVER_METRICS_METRICS_COLLECTOR_H_

@@ -29,8 +29,8 @@
 namespace resident {
 namespace {
 
-// So that a few clients that send half a request do not hold up the next: each holds a thread
-// until the time for a request is over.
+// Enough threads that a few clients that send half a request do not delay others: each occupies a
+// thread until its request times out.
 constexpr int kThreads = 16;
 constexpr int kRequestMs = 2000;
 constexpr int kMaxRequestBytes = 8192;
@@ -39,10 +39,10 @@ absl::Status AddressError(const std::string& address) {
   return absl::InvalidArgumentError(
       absl::StrCat("--metrics_address is \"", address,
                    "\", which is not host:port. Fix: for example --metrics_address=127.0.0.1:9464 "
-                   "(port 0 takes a free one)"));
+                   "(port 0 selects a free one)"));
 }
 
-// Addresses of `parts`, as the resolver orders them; null with why on an error.
+// The addresses of `parts`, in the resolver's order. On an error, returns null and sets `*why`.
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 AddressList Resolve(const HostPort& parts, std::string* why) {
   addrinfo hints{};
@@ -57,7 +57,7 @@ AddressList Resolve(const HostPort& parts, std::string* why) {
   return AddressList(found, &freeaddrinfo);
 }
 
-// Why nothing can listen there. The listener itself says only that it failed.
+// Finds out why nothing can listen there, because the listener itself reports only that it failed.
 std::string WhyNot(const HostPort& parts) {
   std::string why = "the listener failed";
   const AddressList found = Resolve(parts, &why);
@@ -72,14 +72,14 @@ std::string WhyNot(const HostPort& parts) {
   return why;
 }
 
-// Connects to the listener and hangs up.
-void Knock(const HostPort& parts) {
+// Connects to the listener and closes the connection, which wakes the listener up.
+void WakeListener(const HostPort& parts) {
   std::string why;
   const AddressList found = Resolve(parts, &why);
   if (found == nullptr) return;
   const int fd = socket(found->ai_family, found->ai_socktype | SOCK_NONBLOCK, found->ai_protocol);
   if (fd < 0) return;
-  // Refused, or under way: the listener woke up, or is gone. Either will do.
+  // If this fails, the connection is in progress and wakes the listener, or the listener is closed.
   (void)connect(fd, found->ai_addr, found->ai_addrlen);
   close(fd);
 }
@@ -90,9 +90,9 @@ std::string LowerCaseHost(std::string host) {
   return host;
 }
 
-// Names in the header Host under which the page is served. A page of the web whose name its
-// owner lets point to this machine (DNS rebinding) would otherwise be able to read this one in
-// the browser of somebody here. Addresses need no such check: no name leads to them.
+// The names in the header Host under which the page is served. Without this check, a web page whose
+// owner lets its name point to this machine (DNS rebinding) could read the metrics through the
+// browser of a user here. Addresses need no check, because then no name was resolved.
 class ServedHosts {
  public:
   ServedHosts(const std::string& listens_on, const std::vector<std::string>& more)
@@ -100,7 +100,7 @@ class ServedHosts {
     for (const std::string& name : more) names_.insert(LowerCaseHost(name));
   }
 
-  // `header`: null without one, as HTTP/1.0 allows; browsers always send it.
+  // `header`: null if there is none, which HTTP/1.0 allows; browsers always send one.
   bool Contains(const char* header) const {
     if (header == nullptr) return true;
     std::string host = header;
@@ -127,7 +127,7 @@ class Page : public CivetHandler {
   bool handleGet(CivetServer*, mg_connection* connection) override {
     if (!hosts_.Contains(mg_get_header(connection, "Host"))) {
       Answer(connection, "403 Forbidden",
-             "The page is not served under this host name. Fix: ask for it by address, or add the "
+             "The page is not served under this host name. Fix: request it by address, or add the "
              "name to --metrics_hosts\n");
       return true;
     }
@@ -151,7 +151,7 @@ class Page : public CivetHandler {
 
 class CivetMetricsServer : public MetricsServer {
  public:
-  // Throws what the listener throws.
+  // Throws the exceptions of the listener.
   CivetMetricsServer(const std::string& address, const HostPort& parts, MetricsSources sources,
                      const std::vector<std::string>& hosts)
       : page_(std::move(sources), ServedHosts(parts.host, hosts)),
@@ -166,13 +166,13 @@ class CivetMetricsServer : public MetricsServer {
     parts_.port = static_cast<uint16_t>(port_);
   }
 
-  // The listener looks for its end between connections, or every two seconds. So that
-  // the daemon need not wait for that, somebody knocks meanwhile.
+  // The listener checks whether it has to stop between connections, or every two seconds. A thread
+  // wakes it up meanwhile, so that the daemon does not wait for that.
   ~CivetMetricsServer() override {
-    std::jthread knocker([this](std::stop_token stopped) {
+    std::jthread waker([this](std::stop_token stopped) {
       while (!stopped.stop_requested()) {
-        Knock(parts_);
-        std::this_thread::sleep_for(kKnockPause);
+        WakeListener(parts_);
+        std::this_thread::sleep_for(kWakePause);
       }
     });
     server_.reset();
@@ -181,7 +181,7 @@ class CivetMetricsServer : public MetricsServer {
   int port() const override { return port_; }
 
  private:
-  static constexpr std::chrono::milliseconds kKnockPause{5};
+  static constexpr std::chrono::milliseconds kWakePause{5};
 
   Page page_;  // Outlives the server.
   HostPort parts_;
@@ -193,8 +193,8 @@ class CivetMetricsServer : public MetricsServer {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts) {
-  // The listener takes a list with options of its own ("80s,[::]:81r"); only one host:port is let
-  // through.
+  // The listener accepts a list with its own options ("80s,[::]:81r"); this accepts only one
+  // host:port.
   const std::optional<HostPort> parts = ParseHostPort(address);
   if (!parts.has_value() || parts->host.find(',') != std::string::npos) {
     return AddressError(address);
@@ -202,11 +202,12 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   try {
     return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts);
   } catch (const std::exception&) {
-    // Its text is the same for every reason.
-    return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics on ", address, ": ", WhyNot(*parts),
-        ". Fix: stop what listens there, or choose another --metrics_address (port 0 takes a "
-        "free one)"));
+    // The exception's text is the same for every reason.
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",
+                                               WhyNot(*parts),
+                                               ". Fix: stop the program that listens there, or "
+                                               "choose another --metrics_address (port 0 selects a "
+                                               "free one)"));
   }
 }
 

@@ -1,19 +1,19 @@
 // MetricsServer: the Prometheus page of the daemon, http://ADDRESS/metrics.
 //
-// Nothing is counted here. The runtime counts as it works (operator_stats.h,
-// device.h), without a lookup by label for any task; a scrape reads those counters
-// and puts names and labels to them. A daemon that nobody scrapes pays nothing.
+// Nothing is counted here. The runtime counts as it works (operator_stats.h, device.h), without a
+// lookup by label for any task; a scrape reads those counters and adds names and labels. Without
+// scrapes the page costs nothing.
 //
 // docs/operations.md lists the metrics; deploy/prometheus has alert rules over them
 // and deploy/grafana a dashboard.
 //
-// A request that is not sent within two seconds is dropped, and so is a client that does not
-// take the answer; 16 requests are served at a time. The page is given to those who ask for it
-// by an address, as localhost, by the name that it listens on, or by one of `hosts`: others
-// are refused (DNS rebinding).
+// A request that is not sent within two seconds is dropped, and so is a client that does not read
+// the answer; 16 requests are served at a time. The header Host must contain an address, localhost,
+// the name that the server listens on, or one of `hosts`; other requests are refused (DNS
+// rebinding).
 //
-// Thread safety: all members may be called from any thread. Scrapes are served by threads of
-// its own, which call the functions of MetricsSources.
+// Thread safety: all members may be called from any thread. Scrapes are served by the server's own
+// threads, which call the functions of MetricsSources.
 //
 //   MetricsSources sources{.devices = {device.get()}, ...};
 //   ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start("127.0.0.1:9464", std::move(sources)));
@@ -32,18 +32,18 @@ namespace resident {
 
 class MetricsServer {
  public:
-  // Listens on `address` (host:port; port 0: a free one). Errors:
+  // Listens on `address` (host:port; port 0 selects a free one). Errors:
   //   INVALID_ARGUMENT     not host:port
-  //   UNAVAILABLE          in use, or not an address of this machine: the message says
-  //                        which, and names the address
-  // `hosts`: further names that the header Host may have.
+  //   UNAVAILABLE          in use, or not an address of this machine: the message contains
+  //                        the reason and the address
+  // `hosts`: further names that the header Host may contain.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& address, MetricsSources sources,
       const std::vector<std::string>& hosts = {});
-  // Stops listening, and waits for scrapes under way.
+  // Stops listening, and waits for running scrapes.
   virtual ~MetricsServer() = default;
 
-  // The port that is listened on.
+  // The port that the server listens on.
   virtual int port() const = 0;
 };
 

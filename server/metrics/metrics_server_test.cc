@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A connection on which this was sent.
+// Returns a connection over which `request` was sent.
 int Send(int port, const std::string& request) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -34,7 +34,7 @@ int Send(int port, const std::string& request) {
   return fd;
 }
 
-// What is answered to it until the end, header and body.
+// Reads until the end of the answer, header and body, and closes the connection.
 std::string Receive(int fd) {
   std::string answer;
   char buffer[4096];
@@ -45,10 +45,10 @@ std::string Receive(int fd) {
   return answer;
 }
 
-// What GET /metrics on the loopback answers.
+// The answer to GET /metrics on the loopback interface.
 std::string Get(int port) { return Receive(Send(port, "GET /metrics HTTP/1.0\r\n\r\n")); }
 
-TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
+TEST(MetricsServerTest, PortZeroSelectsAFreePortAndReportsIt) {
   FakeSources fake;
   auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -65,7 +65,7 @@ TEST(MetricsServerTest, PortZeroTakesAFreeOneAndSaysWhich) {
                     HasSubstr("resident_buffers{device=\"0\"} 7")));
 }
 
-TEST(MetricsServerTest, ScrapeSeesTheCountersOfThatMoment) {
+TEST(MetricsServerTest, AScrapeReportsTheCountersOfThatMoment) {
   FakeSources fake;
   auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -74,7 +74,7 @@ TEST(MetricsServerTest, ScrapeSeesTheCountersOfThatMoment) {
   EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 5)"));
 }
 
-TEST(MetricsServerTest, HalfSentRequestsDoNotHoldUpTheNext) {
+TEST(MetricsServerTest, HalfSentRequestsDoNotDelayOthers) {
   FakeSources fake;
   auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -84,7 +84,7 @@ TEST(MetricsServerTest, HalfSentRequestsDoNotHoldUpTheNext) {
   }
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(Get((*server)->port()), HasSubstr("200 OK"));
-  // Prometheus gives a scrape ten seconds.
+  // The default timeout of a scrape by Prometheus is ten seconds.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   for (const int fd : half_sent) EXPECT_THAT(Receive(fd), Not(HasSubstr("200 OK")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
@@ -120,7 +120,7 @@ TEST(MetricsServerTest, PortInUseIsAnErrorThatNamesTheAddress) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(address), HasSubstr("Address already in use"), HasSubstr("Fix: ")));
-  // The first one is undisturbed.
+  // The first server still answers.
   EXPECT_THAT(Get((*first)->port()), HasSubstr("200 OK"));
 }
 
@@ -137,13 +137,13 @@ TEST(MetricsServerTest, PortIsFreeAgainAfterTheServer) {
 
 TEST(MetricsServerTest, AddressOfAnotherMachineIsAnError) {
   FakeSources fake;
-  // 192.0.2.0/24 is for documentation: nobody has it.
+  // 192.0.2.0/24 is reserved for documentation, so no machine has it.
   auto server = MetricsServer::Start("192.0.2.1:9464", fake.Sources());
   EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("192.0.2.1:9464"));
 }
 
-TEST(MetricsServerTest, WhatIsNoAddressIsRefused) {
+TEST(MetricsServerTest, InvalidAddressesAreRefused) {
   FakeSources fake;
   for (const char* address :
        {"", "9464", ":9464", "localhost", "localhost:", "localhost:x", "localhost:65536",

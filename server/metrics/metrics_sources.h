@@ -1,8 +1,8 @@
-// MetricsSources: where the metrics page gets its figures.
+// MetricsSources: the functions and counters that the metrics page reads.
 //
 // Thread safety: everything here is called from the scrape threads while the daemon
-// works, so each function must be safe to call at any time. What pointers and references
-// name must outlive the MetricsServer (which is stopped last).
+// works, so each function must be safe to call at any time. The objects behind pointers and
+// references must outlive the MetricsServer, which is stopped last.
 #ifndef RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
 #define RESIDENT_SERVER_METRICS_METRICS_SOURCES_H_
 
@@ -39,7 +39,7 @@ struct TrialSeries {
 // Staging memory of a device.
 struct StagingFigures {
   uint64_t used_bytes = 0;
-  uint64_t waiting = 0;  // Streams and transfers in line for it.
+  uint64_t waiting = 0;  // Streams and transfers that wait for it.
 };
 
 struct MetricsSources {
@@ -51,18 +51,18 @@ struct MetricsSources {
   std::function<AccessFiles::Counters()> access_files;
   // Every operator version with counters, on every device.
   std::function<std::vector<OperatorSeries>()> operators;
-  // Buffers that live on a device.
+  // The number of buffers on a device.
   std::function<uint64_t(uint32_t device)> buffers;
   std::function<StagingFigures(uint32_t device)> staging;
-  // Bytes of the front end's own memory that clients take, by purpose ("requests").
+  // Bytes of the front end's own memory that clients use, by purpose ("requests").
   std::function<std::map<std::string, uint64_t>()> host_memory;
   // Open sessions.
   std::function<uint64_t()> clients;
   std::function<ConnectionFigures()> connections;
-  // Lines that gRPC logged and that were not written.
+  // Log lines of gRPC that were suppressed.
   std::function<uint64_t()> log_lines_suppressed;
-  // Changes of operators since the start, by kind ("installed", "rolled_back"), and what
-  // is on trial now.
+  // Changes of operators since the start, by kind ("installed", "rolled_back"), and the versions
+  // that are on trial now.
   std::function<std::map<std::string, uint64_t>()> operator_events;
   std::function<std::vector<TrialSeries>()> trials;
 };

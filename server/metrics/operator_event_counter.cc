@@ -35,7 +35,7 @@ void OperatorEventCounter::Count() {
   while (true) {
     const auto events = manager_->EventsAfter(after_, kEventsRead);
     if (!events.ok()) {
-      // More came at once than are kept: those are not counted.
+      // More events came at once than the manager keeps; the lost ones are not counted.
       after_ = manager_->revision();
       return;
     }

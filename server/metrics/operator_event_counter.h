@@ -1,7 +1,7 @@
-// OperatorEventCounter: how often operators changed since it was made, by kind of event.
+// OperatorEventCounter: counts the changes of operators since its construction, by kind of event.
 //
-// Counts from the manager's own events, so that the metrics page, Watch and the audit log
-// cannot disagree.
+// Counts the manager's own events, so that the metrics page, Watch and the audit log cannot
+// disagree.
 //
 // Thread safety: counts() may be called from any thread.
 #ifndef RESIDENT_SERVER_METRICS_OPERATOR_EVENT_COUNTER_H_
@@ -24,7 +24,7 @@ class OperatorEventCounter {
   ~OperatorEventCounter();
   OperatorEventCounter(const OperatorEventCounter&) = delete;
 
-  // By name ("rolled_back"); every kind is there, also those that never came.
+  // By name ("rolled_back"); includes every kind, also those without an event.
   std::map<std::string, uint64_t> counts() const;
 
  private:
@@ -32,7 +32,7 @@ class OperatorEventCounter {
 
   OperatorManager* const manager_;
   mutable absl::Mutex mu_;
-  uint64_t after_ ABSL_GUARDED_BY(mu_);  // Revision up to which is counted.
+  uint64_t after_ ABSL_GUARDED_BY(mu_);  // Revision of the last event counted.
   std::map<EventKind, uint64_t> counts_ ABSL_GUARDED_BY(mu_);
   uint64_t subscription_;
 };

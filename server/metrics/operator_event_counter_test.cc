@@ -12,7 +12,7 @@ OperatorEvent Of(EventKind kind) {
   return event;
 }
 
-TEST(OperatorEventCounterTest, CountsWhatComesAfterItWasMade) {
+TEST(OperatorEventCounterTest, CountsEventsAfterItsConstruction) {
   FakeOperatorManager manager;
   manager.AddEvent(Of(EventKind::kInstalled));
   OperatorEventCounter counter(&manager);
@@ -25,7 +25,7 @@ TEST(OperatorEventCounterTest, CountsWhatComesAfterItWasMade) {
   EXPECT_EQ(counter.counts()["installed"], 0u);
 }
 
-TEST(OperatorEventCounterTest, LetsGoOfTheManager) {
+TEST(OperatorEventCounterTest, UnsubscribesFromTheManager) {
   FakeOperatorManager manager;
   { OperatorEventCounter counter(&manager); }
   EXPECT_EQ(manager.subscribers(), 0u);

@@ -18,19 +18,19 @@
 namespace resident {
 namespace {
 
-// Enough to tell sessions apart, too little to be one.
+// Enough to distinguish sessions, too few to use one.
 constexpr size_t kShownSessionChars = 8;
-// Between looks whether a drain has ended, or nobody waits for it any more.
-constexpr std::chrono::milliseconds kDrainLook{20};
+// Interval of the checks whether a drain has ended or its caller has gone.
+constexpr std::chrono::milliseconds kDrainPoll{20};
 
 void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::DeviceStatus* out) {
   const Device::Snapshot snapshot = device.snapshot();
   const EngineInfo& info = snapshot.info;
   out->set_device(device.index());
   out->set_name(info.name);
-  out->set_engine(info.kind);
+  out->set_engine(info.traits.engine);
   out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
-  // It can name others' operators, and has the words of an engine that may not be trusted.
+  // The detail can name others' operators, and contains text from an engine, which is not trusted.
   if (sees_others) out->set_detail(snapshot.detail);
   out->set_engine_pid(snapshot.engine_pid);
   out->set_spare_engine_pid(snapshot.spare_pid);
@@ -38,7 +38,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   out->set_parks(snapshot.parks);
   out->set_resumes(snapshot.resumes);
   uint64_t restarts = 0;
-  for (const auto& [cause, count] : snapshot.restarts_by_cause) restarts += count;
+  for (const auto& [reason, count] : snapshot.restarts_by_reason) restarts += count;
   out->set_restarts(restarts);
   out->mutable_ring()->set_slots(snapshot.queue.ring_slots);
   out->mutable_ring()->set_in_flight(snapshot.queue.in_flight);
@@ -53,7 +53,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
 }
 
 void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
-  // Not all of a session's id: whoever has it may use the session's buffers.
+  // Only a part of a session's id, because the id gives access to the session's buffers.
   out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars) : client.peer());
   out->set_name(client.name());
   out->set_peer(client.peer());
@@ -73,17 +73,17 @@ void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* ou
   out->set_buffer_bytes(usage.bytes);
 }
 
-// A Drain that waits, without a thread of its own.
+// Waits for a Drain without blocking a thread.
 class DrainWait : public std::enable_shared_from_this<DrainWait> {
  public:
-  // `ended`: looks whether the wait is over, and ends the call if so.
+  // `ended` returns whether the wait is over, and ends the call if so.
   explicit DrainWait(std::function<bool()> ended) : ended_(std::move(ended)) {}
 
-  void Look() {
+  void Poll() {
     if (ended_()) return;
     alarm_ = std::make_unique<grpc::Alarm>();
-    alarm_->Set(std::chrono::system_clock::now() + kDrainLook,
-                [self = shared_from_this()](bool) { self->Look(); });
+    alarm_->Set(std::chrono::system_clock::now() + kDrainPoll,
+                [self = shared_from_this()](bool) { self->Poll(); });
   }
 
  private:
@@ -141,7 +141,7 @@ grpc::ServerUnaryReactor* AdminService::OnDevice(
     reactor->Finish(ToGrpc(errors::UnknownDevice(device, devices_.size())));
     return reactor;
   }
-  // The context lives until the call is finished.
+  // The context is valid until the call is finished.
   (devices_[device]->*start)(
       {[reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); },
        [context] { return context->IsCancelled(); }});
@@ -153,7 +153,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               v1::DrainResponse* response) {
   auto* const reactor = context->DefaultReactor();
   const uint64_t default_ms = static_cast<uint64_t>(facts_.drain_timeout.count());
-  // A day is longer than anybody waits; more would overflow.
+  // Limited to a day, because large values would overflow.
   const uint64_t timeout_ms = std::min<uint64_t>(
       request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
   const absl::Time deadline = absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms));
@@ -166,7 +166,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
       reactor->Finish(remaining == 0 ? grpc::Status::OK
                                      : ToGrpc(errors::DrainUnfinished(remaining)));
       return true;
-    })->Look();
+    })->Poll();
   });
   return reactor;
 }

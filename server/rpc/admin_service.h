@@ -1,7 +1,7 @@
 // AdminService: resident.v1.Admin.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread. A call that waits, for
-// a device or for a drain, is registered as a waiter and keeps no thread.
+// Thread safety: gRPC makes calls from any thread. A call that waits for a device or for a drain is
+// registered as a waiter and does not block a thread.
 #ifndef RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 #define RESIDENT_SERVER_RPC_ADMIN_SERVICE_H_
 
@@ -19,7 +19,8 @@ namespace resident {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  // What Status tells of the daemon, beside what the core has; Drain's default.
+  // Facts about the daemon that Status reports and the core does not have, and Drain's default
+  // timeout.
   struct Facts {
     Clock::time_point started;
     std::string metrics_address;  // Empty: there is no metrics page.
@@ -27,7 +28,7 @@ class AdminService final : public v1::Admin::CallbackService {
     std::chrono::milliseconds drain_timeout{0};
   };
 
-  // `devices`: by index. `begin_drain`: from now on the daemon takes no work.
+  // `devices`: by index. `begin_drain` makes the daemon refuse new work.
   AdminService(Core& core, std::vector<DeviceControl*> devices, Facts facts,
                std::function<void()> begin_drain)
       : core_(core),
@@ -49,7 +50,7 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
-  // Answers once the device has settled what `start` begins.
+  // Answers once the operation that `start` begins has ended.
   grpc::ServerUnaryReactor* OnDevice(grpc::CallbackServerContext* context, uint32_t device,
                                      void (DeviceControl::*start)(DeviceControl::Waiter));
 

@@ -23,7 +23,7 @@ namespace {
 using grpc::internal::MethodHandler;
 using Parameter = MethodHandler::HandlerParameter;
 
-// Ends a call without having read anything of it.
+// Ends a call without reading its message.
 class RefusedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit RefusedCall(const absl::Status& why) { Finish(ToGrpc(why)); }
@@ -37,11 +37,11 @@ void Refuse(const Parameter& call, const absl::Status& why) {
                               call.call_requester));
 }
 
-// A method: its name, the service's handler for it, and who may call it.
+// A method: its name, the service's handler for it, and the check of its callers.
 struct Method {
   MethodHandler& handler;
   const std::string& name;
-  bool one_message;  // The caller sends one, and does not stream.
+  bool one_message;  // The client sends exactly one message.
   AdmittedService::Admit admit;
 
   absl::Status Admit(const Parameter& call) const {
@@ -51,8 +51,8 @@ struct Method {
 
 // Reads the message of a call that has one, then runs the handler. Owns itself.
 //
-// It asks gRPC's core: the C++ layer's readers belong to a reactor, which only the handler
-// can make.
+// It uses gRPC's core API, because the C++ API reads through a reactor, which only the handler can
+// create.
 class MessageRead final : private grpc_completion_queue_functor {
  public:
   static void Start(const Method& method, const Parameter& call) { new MessageRead(method, call); }
@@ -70,10 +70,10 @@ class MessageRead final : private grpc_completion_queue_functor {
     read.data.recv_message.recv_message = &message_;
     const grpc_call_error error = grpc_call_start_batch(
         core_call_, &read, 1, static_cast<grpc_completion_queue_functor*>(this), nullptr);
-    if (error != GRPC_CALL_OK) std::abort();  // Only a mistake in this class makes it fail.
+    if (error != GRPC_CALL_OK) std::abort();  // Can only fail because of a bug in this class.
   }
 
-  // Cancels the call when its message has taken too long.
+  // Cancels the call if its message takes longer than kOpenMessage.
   void LimitTime() {
     grpc_call_ref(core_call_);
     late_.Set(std::chrono::system_clock::now() + AdmittedService::kOpenMessage,
@@ -102,12 +102,12 @@ class MessageRead final : private grpc_completion_queue_functor {
     void* handler_data = nullptr;
     void* request = nullptr;
     grpc::Status parsed;
-    if (message_ != nullptr) {  // Takes the bytes.
+    if (message_ != nullptr) {  // Takes ownership of the bytes.
       request = method_.handler.Deserialize(core_call_, message_, &parsed, &handler_data);
     }
-    // message_ is also null if the caller has cancelled; it then gets no status.
+    // message_ is also null if the caller has cancelled, in which case the status is not sent.
     if (message_ == nullptr || !parsed.ok()) {
-      // The messages of a unary call lie in the call's arena.
+      // The messages of a unary call are allocated in the call's arena.
       if (handler_data != nullptr) {
         static_cast<grpc::RpcAllocatorState*>(handler_data)->~RpcAllocatorState();
       }
@@ -144,7 +144,7 @@ class AdmittedMethod final : public MethodHandler {
   const Method method_;
 };
 
-// grpc::Service gives its handlers to derived classes only.
+// Gives access to the handlers, which are protected members of grpc::Service.
 struct Handlers : grpc::Service {
   using grpc::Service::GetHandler;
 };
@@ -155,7 +155,7 @@ AdmittedService::AdmittedService(grpc::Service& service, absl::string_view full_
                                  const Admit& admit) {
   const google::protobuf::ServiceDescriptor* const descriptor =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(std::string(full_name));
-  // Generated code numbers the methods as the descriptor does.
+  // Generated code and the descriptor number the methods in the same order.
   for (int i = 0; i < descriptor->method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *descriptor->method(i);
     const std::string& name =

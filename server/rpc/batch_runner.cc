@@ -30,10 +30,10 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
   batch->done = [this, client, answer = std::move(answer)](Batch& finished) mutable {
     auto held = static_cast<RequestBatch&>(finished).shared_from_this();
     auto finish = [client = std::move(client), answer = std::move(answer), held] {
-      // Whoever has the answer may use the queue and the quota again.
+      // Before the answer, so that a client that has it can use the queue and the quota again.
       held->ticket.EndTasks();
       answer(*held);
-      // What waits for the ticket may need this memory.
+      // Before the ticket, because requests that wait for it may need this memory.
       held->keep_alive.clear();
       held->shadow = nullptr;
       held->ticket.Release();

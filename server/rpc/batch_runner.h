@@ -1,11 +1,11 @@
-// BatchRunner: takes a client's batch from the message to a device's queue, and calls back when
-// it can be answered. What Run and Submit have in common.
+// BatchRunner: takes a client's batch from the message to a device's queue, and calls back when it
+// can be answered. Used by Run and Submit.
 //
 //   message ──Plan──▶ work ──(admission.h)──▶ ticket ──Fill──▶ batch ──Launch──▶ queue ──▶ answer
 //
-// The callback comes on the caller's own thread if it runs the dispatch loop inline (Launch's
-// `inline_time`), else on a thread of the runner's: never on the queue's dispatcher, which serves
-// everybody.
+// The callback runs on the caller's own thread if it runs the dispatch loop inline (Launch's
+// `inline_time`), otherwise on a thread of the runner's pool. It never runs on the queue's
+// dispatcher, which serves all clients.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -36,7 +36,7 @@ namespace resident {
 
 class BatchRunner {
  public:
-  // Must leave nothing pending that the batch's memory is needed for.
+  // After it returns, nothing may use the batch's memory.
   using Answer = std::function<void(RequestBatch& batch)>;
 
   BatchRunner(const Planner& planner, std::vector<Device*> devices, const DrainGate& gate,
@@ -47,7 +47,7 @@ class BatchRunner {
         answers_(answers),
         shadow_(shadow) {}
 
-  // Errors: as Executor.Run documents. The message must not change or go until Fill.
+  // Errors: see Executor.Run. The message must stay valid and unchanged until Fill.
   absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, const Client& client);
 
   std::shared_ptr<RequestBatch> Fill(const v1::Batch& message,
@@ -59,9 +59,9 @@ class BatchRunner {
   absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, const Client& client,
                       std::chrono::nanoseconds inline_time);
 
-  // Runs `work` on one of the threads that answers are made on.
+  // Runs `work` on a thread of the pool for answers.
   void Post(std::function<void()> work) { answers_.Post(std::move(work)); }
-  // What posts `act(object)`, for as long as there is the object.
+  // Returns a function that posts `act(object)` if the object still exists.
   template <typename Object, typename Act>
   std::function<void()> PostTo(std::weak_ptr<Object> object, Act act) {
     return [this, object = std::move(object), act = std::move(act)] {
@@ -71,7 +71,7 @@ class BatchRunner {
     };
   }
 
-  // Skips what is not yet in the ring.
+  // Cancels the batch's tasks that are not yet in the ring.
   void Cancel(RequestBatch& batch);
 
  private:

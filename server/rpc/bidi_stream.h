@@ -11,13 +11,13 @@
 //    │  ▲
 //    └──┘ Read ─▶ OnRequest or OnHalfClose; Write ─▶ OnWritten
 //
-// A stream that is cancelled (the client left, or a write failed) drops what it has queued, and
-// calls OnEnd, which normally concludes.
+// A stream that is cancelled (the client has gone, or a write failed) drops the queued responses,
+// and calls OnEnd, which normally concludes.
 //
 // Invariants:
 //   1. At most one read and one write are under way. Responses are written in the order of Write.
 //   2. The transport gets exactly one Finish, when no write is under way, and no operation after
-//      it. A read may be under way then.
+//      it. A read may be under way at that time.
 //   3. The first Conclude decides the status.
 //   4. Each Write is followed by exactly one OnWritten, also if its response is dropped. The
 //      memory charged for the response is released before it.
@@ -73,7 +73,7 @@ class StreamTransport {
   virtual void SendHeaders() = 0;
   // OnDone follows, after the ends of all other operations.
   virtual void Finish(const absl::Status& status) = 0;
-  // Breaks the call off: what is under way fails.
+  // Aborts the call: operations under way fail.
   virtual void Cancel() = 0;
 };
 
@@ -115,7 +115,7 @@ class BidiStream : public LiveStream,
     OnWritten();
     Advance();
   }
-  // The client cancelled the call or is gone.
+  // The client cancelled the call or has gone.
   void OnCancel() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     HandleCancel();
@@ -133,14 +133,15 @@ class BidiStream : public LiveStream,
   // `transport` must be valid until OnDone.
   BidiStream(Transport& transport, Core& core) : core_(core), transport_(transport) {}
 
-  // Lets the daemon end the stream, at the latest when `recheck` fails. To be called first, once.
+  // Allows the daemon to end the stream when it stops or when `recheck` fails. REQUIRES: called
+  // first, once.
   void Register(LiveStreams::Recheck recheck = nullptr) {
     core_.streams.Add(this->shared_from_this(), std::move(recheck));
   }
 
   // Hooks.
 
-  // A request has come.
+  // A request was read.
   virtual void OnRequest(Request& request) {}
   // The client sends no more requests. Not called once the stream is ending.
   virtual void OnHalfClose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Conclude(absl::OkStatus()); }
@@ -166,8 +167,8 @@ class BidiStream : public LiveStream,
     reading_.store(true, std::memory_order_relaxed);
     transport_.Read(&request_);
   }
-  // True: the client's requests take too much of the daemon's memory, so that it must not read
-  // now. OnMayRead is called when that has changed.
+  // Returns true if the client's requests use too much of the daemon's memory, so that the stream
+  // must not read now. OnMayRead is called when that has changed.
   bool WaitToRead(const std::shared_ptr<ClientAccounts>& accounts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!core_.admission.host().Full(*accounts->host())) return false;
@@ -178,9 +179,9 @@ class BidiStream : public LiveStream,
       if (!self->ending()) self->OnMayRead();
     });
   }
-  // Queues a response: a Protobuf message or a grpc::ByteBuffer, which is swapped out of
-  // `response`, as the latter copies when it is moved. `charge`: the memory that it takes, until
-  // it is written. Once the stream is cancelled or finished, the response is dropped.
+  // Queues a response: a Protobuf message or a grpc::ByteBuffer. It is swapped out of `response`,
+  // because moving a grpc::ByteBuffer copies it. `charge`: the memory of the response, released
+  // when it is written. Once the stream is cancelled or finished, the response is dropped.
   void Write(Response&& response, Budget::Charge charge = {}) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (cancelled_ || finished_) {
       charge.Clear();
@@ -207,7 +208,7 @@ class BidiStream : public LiveStream,
     if (!end_.has_value()) end_ = status;
     Advance();
   }
-  // Starts what is due: the next write, or the end.
+  // Starts the next operation: a write, or the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (finished_ || writing_) return;
     if (!queue_.empty()) {
@@ -219,7 +220,7 @@ class BidiStream : public LiveStream,
       transport_.Finish(*end_);
     }
   }
-  // Breaks the call off.
+  // Aborts the call.
   void CancelCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!finished_) transport_.Cancel();
   }
@@ -268,7 +269,7 @@ class BidiStream : public LiveStream,
   }
 
   Transport& transport_;
-  Request request_;  // The transport's while it reads; then the handler's.
+  Request request_;  // Owned by the transport during a read, otherwise by the handler.
   std::atomic<bool> reading_{false};
   std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);  // The first is written while writing_.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;

@@ -31,7 +31,7 @@ Int64Value Message(int64_t value) {
   return message;
 }
 
-// Notes the hooks; the tests call its operations.
+// Records the calls of hooks; the tests call its operations.
 class TestStream final : public BidiStream<Int64Value, Int64Value> {
  public:
   TestStream(Transport& transport, Core& core) : BidiStream(transport, core) { ++alive; }
@@ -161,7 +161,7 @@ TEST_F(BidiStreamTest, MemoryOfAResponseIsChargedUntilItIsWritten) {
   EXPECT_EQ(account->counted(), 110u);
   call.EndWrite();
   EXPECT_EQ(account->counted(), 10u);
-  call->OnCancel();  // The write that is under way keeps its memory.
+  call->OnCancel();  // The write that is under way keeps its charge.
   EXPECT_EQ(account->counted(), 10u);
   call->Write1(3, core_.admission.host().Count(account, 1000));
   EXPECT_EQ(account->counted(), 10u);
@@ -184,7 +184,7 @@ TEST_F(BidiStreamTest, EndDoesNotWaitForARead) {
   call->Read1();
   call->End(absl::UnavailableError("over"));
   EXPECT_EQ(call.finished(), absl::UnavailableError("over"));
-  call.EndRead(Message(1));  // It came all the same; nothing may be started for it.
+  call.EndRead(Message(1));  // The read ends after Finish; nothing may be started for it.
   call->Read1();
   call->Write1(2);
   EXPECT_FALSE(call.reading());
@@ -193,7 +193,7 @@ TEST_F(BidiStreamTest, EndDoesNotWaitForARead) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, EndWaitsForEverythingThatIsQueued) {
+TEST_F(BidiStreamTest, EndWaitsForQueuedResponses) {
   FakeCall<TestStream> call(core_);
   call->Write1(1);
   call->Write1(2);
@@ -225,7 +225,7 @@ TEST_F(BidiStreamTest, NothingIsStartedAfterFinish) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, FirstConclusionDecides) {
+TEST_F(BidiStreamTest, TheFirstConclusionDecidesTheStatus) {
   FakeCall<TestStream> call(core_);
   call->Write1(1);
   call->Conclude1(absl::OkStatus());
@@ -237,12 +237,12 @@ TEST_F(BidiStreamTest, FirstConclusionDecides) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, CancellationDropsWhatIsQueued) {
+TEST_F(BidiStreamTest, CancellationDropsQueuedResponses) {
   FakeCall<TestStream> call(core_);
   for (int i = 1; i <= 3; ++i) call->Write1(i);
   call->OnCancel();
   call->OnCancel();
-  EXPECT_EQ(call->written, 2) << "the first is under way still";
+  EXPECT_EQ(call->written, 2) << "the first is still under way";
   EXPECT_FALSE(call.finished().has_value());
   call.EndWrite(false);
   EXPECT_EQ(call->written, 3);
@@ -286,7 +286,7 @@ TEST_F(BidiStreamTest, HandlerThatIsBusyDelaysTheEnd) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, HandlerMayWriteWhenItHasWritten) {
+TEST_F(BidiStreamTest, HandlerMayWriteInOnWritten) {
   FakeCall<TestStream> call(core_);
   call->write_more = true;
   call->Write1(1);
@@ -299,7 +299,7 @@ TEST_F(BidiStreamTest, HandlerMayWriteWhenItHasWritten) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, DroppingKeepsWhatIsBeingWritten) {
+TEST_F(BidiStreamTest, DroppingKeepsTheResponseThatIsBeingWritten) {
   FakeCall<TestStream> call(core_);
   for (int i = 1; i <= 3; ++i) call->Write1(i);
   call->Drop();
@@ -322,7 +322,7 @@ TEST_F(BidiStreamTest, HalfCloseConcludes) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, HandlerThatIsEndingHearsOfNoHalfClose) {
+TEST_F(BidiStreamTest, HandlerThatIsEndingGetsNoHalfClose) {
   FakeCall<TestStream> call(core_);
   call->Read1();
   call->Write1(1);
@@ -334,7 +334,7 @@ TEST_F(BidiStreamTest, HandlerThatIsEndingHearsOfNoHalfClose) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, ReadsGoOnOnceThereIsMemory) {
+TEST_F(BidiStreamTest, ReadsContinueOnceThereIsMemory) {
   Limits limits = SmallLimits();
   const auto accounts = std::make_shared<ClientAccounts>(nullptr, 0);
   FakeCall<TestStream> call(core_);
@@ -361,7 +361,7 @@ TEST_F(BidiStreamTest, DestructionWhileWaitingForMemoryIsSafe) {
   }
 }
 
-TEST_F(BidiStreamTest, AlarmBreaksOffACallThatIsNotFinished) {
+TEST_F(BidiStreamTest, AlarmAbortsACallThatIsNotFinished) {
   FakeCall<TestStream> call(core_);
   call->Write1(1);
   call->End(absl::UnavailableError("over"));
@@ -371,7 +371,7 @@ TEST_F(BidiStreamTest, AlarmBreaksOffACallThatIsNotFinished) {
   call.Done();
 }
 
-TEST_F(BidiStreamTest, AlarmOfAStreamThatFinishedOrIsGoneDoesNothing) {
+TEST_F(BidiStreamTest, AlarmOfAFinishedOrDestroyedStreamDoesNothing) {
   for (int i = 0; i < 20; ++i) {
     FakeCall<TestStream> call(core_);
     call->BreakOffAfter(std::chrono::milliseconds(i % 3));
@@ -393,10 +393,10 @@ TEST_F(BidiStreamTest, DaemonEndsTheStreamsThatAreRegistered) {
   EXPECT_EQ(let_in.finished(), absl::UnavailableError("stopping"));
   EXPECT_EQ(unchecked.finished(), absl::UnavailableError("stopping"));
   for (auto* call : {&refused, &let_in, &unchecked}) call->Done();
-  core_.streams.EndAll(absl::UnavailableError("again"));  // There is no stream any more.
+  core_.streams.EndAll(absl::UnavailableError("again"));  // All streams have been destroyed.
 }
 
-TEST_F(BidiStreamTest, WorkKeepsTheStreamLongerThanTheCall) {
+TEST_F(BidiStreamTest, WorkKeepsTheStreamAliveAfterTheCall) {
   std::shared_ptr<TestStream> work;
   {
     FakeCall<TestStream> call(core_);
@@ -405,13 +405,13 @@ TEST_F(BidiStreamTest, WorkKeepsTheStreamLongerThanTheCall) {
     call.Done();
     EXPECT_TRUE(work->done);
   }
-  work->Write1(1);  // Its answer comes when there is no call any more.
+  work->Write1(1);  // The answer follows the end of the call.
   EXPECT_EQ(work->written, 1);
 }
 
 // Operations, their ends, an end and a cancellation, all at the same time. FakeCall checks the
 // rules, and a sanitizer the memory.
-TEST_F(BidiStreamTest, RulesHoldWhenEverythingHappensAtOnce) {
+TEST_F(BidiStreamTest, RulesHoldUnderConcurrentEvents) {
   constexpr int kWriters = 3, kWrites = 50;
   for (int round = 0; round < 50; ++round) {
     FakeCall<TestStream> call(core_);

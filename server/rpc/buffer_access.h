@@ -1,6 +1,6 @@
-// What uploads, downloads and Persist ask of a buffer before and after a copy.
+// Checks of a buffer before and after a copy, for uploads, downloads and Persist.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_BUFFER_ACCESS_H_
 #define RESIDENT_SERVER_RPC_BUFFER_ACCESS_H_
 
@@ -17,7 +17,7 @@ namespace resident {
 // buffer was lost), UNAVAILABLE (no engine, or it is being replaced).
 absl::StatusOr<std::shared_ptr<EngineSession>> FindEngine(const Core& core, const Buffer& buffer);
 
-// Why a copy, a batch of one task, did not end OK. `what`: "the upload".
+// The error of a copy (a batch of one task) that failed. `what`: "the upload".
 absl::Status CopyError(const std::string& what, const Batch& copy);
 
 }  // namespace resident

@@ -51,8 +51,8 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
   return absl::OkStatus();
 }
 
-// Where a buffer goes that the client wants on this device, or on any, and that takes so
-// much of its memory.
+// Chooses a device with `bytes` of free memory for a client's buffer; `wanted`: the device that the
+// client requests, if any.
 absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
                                    std::optional<uint32_t> wanted, uint64_t bytes) {
   const BufferTable::Usage usage = core.buffers.usage(client.id());
@@ -61,8 +61,8 @@ absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
   return PlaceBuffer(core.devices, wanted, home, bytes);
 }
 
-// Takes the buffer's bytes from its identity's quota. A shape that is too large for any
-// device is the buffer table's to refuse.
+// Takes the buffer's bytes from its identity's quota. The buffer table refuses a shape that is too
+// large for any device.
 absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
   const auto elements = ElementCount(spec->shape);
   if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
@@ -90,7 +90,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  // One that is too large for any device is the buffer table's to refuse.
+  // The buffer table refuses one that is too large for any device.
   const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
   ASSIGN_OR_RETURN(const auto place,
                    PlaceFor(core_, *client, wanted, elements * SizeOf(spec.dtype)));
@@ -170,7 +170,7 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
   if (!core_.gate.Enter(1)) return FinishNow(context, errors::Draining());
 
   auto* const reactor = context->DefaultReactor();
-  // The reader's callbacks refer to it, and it to them, until it ends.
+  // The reader and its callbacks refer to each other until the reader ends.
   struct Job {
     std::shared_ptr<DeviceReader> reader;
     std::unique_ptr<DurableWrite> write;
@@ -224,7 +224,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   const absl::Cleanup close_fd = [&fd] {
     if (fd >= 0) close(fd);
   };
-  // A token is used up by this call, whatever becomes of it.
+  // This call consumes the token, also if it fails.
   if (!request.descriptor_token().empty()) {
     ASSIGN_OR_RETURN(const int passed,
                      core_.passed_descriptors->Take(request.descriptor_token(), client.session(),
@@ -245,7 +245,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   }
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  // The memory is the client's: none of a device's.
+  // The memory belongs to the client: no device memory is needed.
   ASSIGN_OR_RETURN(const auto place, PlaceFor(core_, client, wanted, 0));
   spec.device = place.device;
 
@@ -255,7 +255,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
     ASSIGN_OR_RETURN(const int opened, OpenSharedMemory(request.name(), request.size_bytes()));
     fd = opened;
   }
-  // As much of it as is counted: the shape's bytes, and not the object's.
+  // Maps only the bytes that were counted: those of the shape, not of the whole object.
   ASSIGN_OR_RETURN(
       const auto buffer,
       core_.buffers.Adopt(

@@ -1,6 +1,6 @@
 // BuffersService: resident.v1.Buffers.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_BUFFERS_SERVICE_H_
 #define RESIDENT_SERVER_RPC_BUFFERS_SERVICE_H_
 
@@ -11,7 +11,7 @@
 
 namespace resident {
 
-// Upload reads bytes (message_bytes.h); the others are as in v1::Buffers::CallbackService.
+// Upload reads bytes (message_bytes.h); for the other methods, see v1::Buffers::CallbackService.
 using BuffersCallbacks =
     v1::Buffers::WithCallbackMethod_Allocate<v1::Buffers::WithRawCallbackMethod_Upload<
         v1::Buffers::WithCallbackMethod_Download<v1::Buffers::WithCallbackMethod_Free<
@@ -45,10 +45,10 @@ class BuffersService final : public BuffersCallbacks {
  private:
   absl::Status DoAllocate(const grpc::CallbackServerContext& context,
                           const v1::AllocateRequest& request, v1::AllocateResponse& response);
-  // Answers with what `work` returns, once the disk's thread has done it.
+  // Runs `work` on the disk's thread and answers with its result.
   grpc::ServerUnaryReactor* FinishOnDisk(grpc::CallbackServerContext* context,
                                          std::function<absl::Status()> work);
-  // Whether the memory is named in a way that this daemon accepts.
+  // Whether this daemon accepts the way in which the request identifies the memory.
   absl::Status CheckImport(const v1::ImportSharedRequest& request) const;
   absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,
                         v1::ImportSharedResponse& response);

@@ -58,7 +58,7 @@ Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
   const auto left = deadline - std::chrono::system_clock::now();
-  // A deadline beyond a century is none; adding it must not overflow.
+  // A deadline over a century away counts as none, so that the addition cannot overflow.
   if (left > std::chrono::hours(24 * 365 * 100)) return Clock::time_point::max();
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
 }

@@ -1,6 +1,6 @@
-// What every service asks of a call: whose it is, and until when it waits.
+// What every service reads from a call: its caller, its client and its deadline.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_CALL_H_
 #define RESIDENT_SERVER_RPC_CALL_H_
 
@@ -17,7 +17,7 @@ namespace resident {
 // Value of the metadata "resident-session"; empty if there is none.
 std::string ReadSessionId(const grpc::CallbackServerContext& context);
 
-// Who calls. UNAUTHENTICATED: the credential was withdrawn since the call was let in.
+// The caller. UNAUTHENTICATED: the credential was withdrawn after the call was admitted.
 absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackServerContext& context,
                                                          const Core& core);
 
@@ -26,13 +26,13 @@ absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackSer
 LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, const Core& core,
                                  RoleSet any_of, const std::string& method);
 
-// Whether the caller sees what others did: who installed a version, the hash of what, why it
-// is quarantined (the reason may hold the arguments of somebody's task), and other identities'
-// clients. Those with the role admin do, and everybody where there is no policy. The one rule
-// for Operators.List, Describe and Watch and for Admin.Status.
+// Whether the caller may see information about others: who installed a version, the hash of its
+// content, why it is quarantined (the reason may contain the arguments of another client's task),
+// and other identities' clients. Requires the role admin, which every caller has without a policy.
+// Operators.List, Describe and Watch and Admin.Status all use this rule.
 bool SeesOthers(const Identity& caller);
 
-// The client in whose name the call's work is queued. Errors: as ClientTable::ForCall.
+// The client for which the call's work is queued. Errors: see ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
                                                    Core& core);
 
@@ -40,8 +40,8 @@ absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerCon
 absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
     const grpc::CallbackServerContext& context, Core& core);
 
-// Who changes the operator, for the audit log: "anonymous" where nobody has to say who
-// they are. PERMISSION_DENIED: the caller may not.
+// The name of the caller that changes the operator, for the audit log; "anonymous" if callers have
+// no identities. PERMISSION_DENIED: the caller may not change it.
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
                                             const Core& core, const std::string& operator_name);
 

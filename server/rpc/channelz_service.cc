@@ -16,7 +16,7 @@ using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 namespace channelz = grpc::channelz::v1;
 
-// Ends the call with `json`, which is freed; null: there is no such thing.
+// Ends the call with `json`, which is freed; null: there is no such object.
 ServerUnaryReactor* Answer(CallbackServerContext* context, char* json,
                            google::protobuf::Message* response) {
   absl::Status status;

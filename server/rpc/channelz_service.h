@@ -1,9 +1,9 @@
-// ChannelzService: grpc.channelz.v1.Channelz, gRPC's description of its own connections and
-// calls, for tools that ask for it.
+// ChannelzService: grpc.channelz.v1.Channelz, gRPC's description of its own connections and calls,
+// for debugging tools.
 //
 // gRPC's library describes itself in JSON, which this service converts.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_CHANNELZ_SERVICE_H_
 #define RESIDENT_SERVER_RPC_CHANNELZ_SERVICE_H_
 

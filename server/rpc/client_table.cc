@@ -14,11 +14,12 @@
 namespace resident {
 namespace {
 
-// Connections without work are forgotten after this time, looked for at most so often.
+// Connections' clients without work are removed after kForgetAfter; the table is scanned every
+// kSweepEvery at most.
 constexpr absl::Duration kForgetAfter = absl::Seconds(30);
 constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 
-// 128 bits that nobody can guess: a session's id is what lets a client at its buffers.
+// 128 random bits, because a session's id gives access to its buffers.
 std::string NewSessionId() {
   char bits[16];
   size_t have = 0;
@@ -89,7 +90,7 @@ void ClientTable::ForgetIdle(absl::Time now, bool all) {
   last_sweep_ = now;
   for (auto it = peers_.begin(); it != peers_.end();) {
     const auto current = it++;
-    // Only the table refers to it, so that no call can have work for it.
+    // Only the table refers to the client, so no call can have work for it.
     if (current->second.client.use_count() == 1 &&
         (all || now - current->second.last_seen > kForgetAfter)) {
       RemoveQueues(*current->second.client);

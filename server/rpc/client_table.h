@@ -1,10 +1,10 @@
-// ClientTable: who sends work, and in whose name it is queued.
+// ClientTable: the clients that send work, and the queues of each.
 //
-// A client is a session (Sessions.Open), or, for calls without one, what one identity
-// sends over one connection. A session is used by the identity that opened it. Each
-// has a queue of its own on every device; uploads and downloads have a second one, so
-// that they do not wait behind the client's own tasks. A connection's client owns no
-// buffers and is forgotten when it has been idle for a while.
+// A client is a session (Sessions.Open), or, for calls without one, the pair of one identity and
+// one connection. Only the identity that opened a session may use it. Each client has its own queue
+// on every device, and a second one for uploads and downloads, so that they do not wait behind the
+// client's own tasks. A connection's client owns no buffers and is removed when it has been idle
+// for a while.
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -37,7 +37,7 @@ class Client {
   Client(ClientId id, ClientId transfer_id, std::string session, std::string name, std::string peer,
          std::shared_ptr<Account> account, size_t devices);
 
-  // Names of its queues.
+  // The ids of its queues.
   ClientId id() const { return id_; }
   ClientId transfer_id() const { return transfer_id_; }
   bool is_session() const { return !session_.empty(); }
@@ -45,9 +45,9 @@ class Client {
   const std::string& session() const { return session_; }
   const std::string& name() const { return name_; }
   const std::string& peer() const { return peer_; }
-  // Whose rights and quotas hold.
+  // The account whose rights and quotas apply.
   Account& account() const { return *account_; }
-  // What it holds of each budget.
+  // The amounts that it holds of each budget.
   const std::shared_ptr<ClientAccounts>& accounts() const { return accounts_; }
 
  private:
@@ -75,17 +75,17 @@ class ClientTable {
   absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
                                                       const std::string& peer,
                                                       const std::shared_ptr<Account>& account);
-  // Drops what the session has queued, and frees its buffers.
+  // Drops the session's queued tasks, and frees its buffers.
   void EndSession(const std::shared_ptr<Client>& client);
 
-  // The client of a call of `account`: that of `session`, or with an empty one that of
-  // the connection. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED
-  // (somebody else's), RESOURCE_EXHAUSTED.
+  // The client of a call of `account`: that of `session`, or that of the connection if `session` is
+  // empty. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED (another identity's
+  // session), RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<Client>> ForCall(const std::string& session,
                                                   const std::string& peer,
                                                   const std::shared_ptr<Account>& account);
 
-  // Whether such a session is open, whoever's it is.
+  // Whether the session is open, for any identity.
   bool HasSession(const std::string& session) const;
 
   std::vector<std::shared_ptr<Client>> List() const;

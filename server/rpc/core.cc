@@ -11,7 +11,7 @@
 namespace resident {
 namespace {
 
-// Client of the queues that restores durable buffers; the ids of clients are below it.
+// The queues' client for restoring durable buffers; the ids of all other clients are smaller.
 constexpr ClientId kRestoreClient = UINT64_MAX;
 
 int AnswerThreads() {

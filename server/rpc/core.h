@@ -1,7 +1,7 @@
-// Core: what the services share. It owns all of it but the devices, the operators and the rights
-// of callers, which exist before it; its members are constructed in their order below.
+// Core: the state that the services share. It owns all of it except the devices, the operators and
+// the rights of callers, which must outlive it. The members are constructed in the order below.
 //
-// Thread safety: the members' own; the structure itself does not change after its construction.
+// Thread safety: that of each member; the structure itself does not change after its construction.
 #ifndef RESIDENT_SERVER_RPC_CORE_H_
 #define RESIDENT_SERVER_RPC_CORE_H_
 
@@ -37,37 +37,39 @@ struct CoreOptions {
   uint64_t staging_bytes = 0;
   // --task_time_limit; 0: none.
   std::chrono::milliseconds task_time_limit{10'000};
-  // Whether calls have credentials that say who calls; otherwise every caller is `anonymous`.
+  // Whether credentials identify callers; otherwise every caller is `anonymous`.
   bool credentials = false;
   bool allow_shared_memory = true;
-  // Whether shared memory may be imported by its name, which proves nothing: only where callers
-  // have no identities and are on this machine.
+  // Whether shared memory may be imported by its name, which does not prove that the caller may use
+  // it. True only if callers have no identities and are on this machine.
   bool named_shared_memory = false;
-  // Where descriptors are passed; empty: nowhere.
+  // The socket over which descriptors are passed; empty: none.
   std::string local_address = {};
 };
 
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.
 struct Pools {
   explicit Pools(uint32_t max_installs);
-  // Finishes what was posted and ends the threads. Work in a pool may post to the pools above it
-  // here, which therefore stop after it. REQUIRES: nothing else posts any more.
+  // Finishes the posted work and ends the threads. Work in a pool may post to the pools declared
+  // before it, which therefore stop after it. REQUIRES: nothing else posts any more.
   void Stop();
 
-  // For answers that copy a lot, and what follows the end of a batch.
+  // For answers that copy a lot, and other work after the end of a batch.
   WorkerPool answers;
-  // For making the tasks of large batches that waited, which must not delay answers.
+  // For building the tasks of large batches that waited, which must not delay answers.
   WorkerPool fills;
-  // For calls that wait for an engine's answer or for the disk (mapping, the audit log).
+  // For calls that wait for an engine's answer or for the disk (mapping of shared memory, the audit
+  // log).
   WorkerPool blocking;
-  // One thread, for what waits for the disk of --state_dir.
+  // One thread, for work that waits for the disk of --state_dir.
   WorkerPool disk;
-  // For changes of what serves, which must not wait behind those: a rollback is urgent.
+  // For changes of the active versions. They must not wait behind the pools above, because a
+  // rollback is urgent.
   WorkerPool changes;
-  // For changes that wait for a generation (a forced activation), which those must not wait
-  // behind.
+  // For changes that wait for a generation (a forced activation), so that `changes` do not wait
+  // behind them.
   WorkerPool rounds;
-  // For installs; a thread for each of Limits::max_installs.
+  // For installs; one thread for each of Limits::max_installs.
   WorkerPool installs;
 };
 
@@ -79,11 +81,11 @@ struct Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // Refuses what waits to be admitted, then stops the pools. REQUIRES: no call is left, and no
-  // device has a batch. Idempotent.
+  // Refuses the requests that wait to be admitted, then stops the pools. REQUIRES: no call is left,
+  // and no device has a batch. Idempotent.
   void Stop();
 
-  // Puts the durable buffers back on a device whose engine this session is.
+  // Restores the durable buffers on a device whose engine is `session`.
   void RestoreBuffers(Device& device, EngineSession& session);
 
   const Limits limits;
@@ -101,11 +103,11 @@ struct Core {
   DrainGate gate;
   Admission admission;
   BufferTable buffers;
-  // Of Operators.Watch streams, and of installs under way.
+  // Slots for Operators.Watch streams, and for concurrent installs.
   SharedSlots watch_slots;
   SharedSlots install_slots;
   LiveStreams streams;
-  // What came over the local socket, whose threads may outlive this object.
+  // Descriptors from the local socket, whose threads may outlive this object.
   const std::shared_ptr<PassedDescriptors> passed_descriptors;
   Pools pools;
   ClientTable clients;

@@ -55,7 +55,7 @@ bool DeviceReader::RequestPieces() {
       return true;
     }
     const absl::Status requested = Request(*needs, *std::move(ticket));
-    // A queue that is full may be so of this reader's own: its next piece retries.
+    // The queue may be full because of this reader's own pieces: the next piece that ends retries.
     if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) return false;
     if (!requested.ok()) status_ = requested;
   }
@@ -92,7 +92,7 @@ void DeviceReader::AwaitTicket() {
         self->Post();
       });
   absl::MutexLock lock(&mu_);
-  // What ended it meanwhile did not find it waiting.
+  // If the reader was ended meanwhile, that call could not cancel the wait yet: cancel it now.
   if (!status_.ok() && waiting_ && core_.admission.Cancel(this)) waiting_ = false;
 }
 
@@ -155,7 +155,8 @@ void DeviceReader::Advance() {
           return;
         }
         if (waiting_) {
-          // It has its ticket already: it ends when that has come.
+          // If the wait cannot be cancelled, the ticket's callback follows, and the reader ends
+          // then.
           if (!core_.admission.Cancel(this)) return;
           waiting_ = false;
         }

@@ -1,18 +1,18 @@
 // DeviceReader: reads a range of a buffer, piece by piece, in order.
 //
-// Each piece is handed over on a thread of the answers' pool, one at a time; its staging
-// memory is given back when `take` returns, so that a receiver who is slow holds none of
-// it. At most kPiecesAhead pieces are under way or handed over and not given back by
-// Next(). The daemon's memory for the message that the receiver makes of a piece is acquired
-// with its staging memory, and handed over with it; the reader waits for both.
+// Pieces are passed to `take` one at a time, on a thread of the pool for answers. The staging
+// memory of a piece is released when `take` returns, so that a slow receiver holds none of it. At
+// most kPiecesAhead pieces are under way, or passed on and not released by Next(). The memory
+// charge for the receiver's message is acquired together with the staging memory, and passed on
+// with the piece; the reader waits for both.
 //
 //   auto reader = DeviceReader::Start(core, client, buffer, offset, size, piece,
 //       /*take=*/[](absl::Span<const uint8_t> data, Budget::Charge memory) {
 //         ... copies; later: reader->Next(); },
 //       /*end=*/[](const absl::Status& status) {...});
 //
-// `end` is called once: when something failed or every piece was handed over, and all
-// that were are given back. Neither callback comes after it.
+// `end` is called once: when a copy failed or every piece was passed on, and Next() was called for
+// all pieces passed on. No callback follows it.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_RPC_DEVICE_READER_H_
@@ -35,7 +35,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
  public:
   static constexpr size_t kPiecesAhead = 4;
 
-  // Of each byte of a piece: the receiver's message, and gRPC's copy of it.
+  // Copies of each byte of a piece: the receiver's message, and gRPC's copy of it.
   static constexpr uint64_t kMessageCopies = 2;
 
   using Take = std::function<void(absl::Span<const uint8_t> data, Budget::Charge memory)>;
@@ -59,7 +59,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
         end_offset_(range.offset + range.size) {}
 
   void Start() { Post(); }
-  // One of the pieces handed over is not needed any more.
+  // Releases one of the pieces passed on.
   void Next();
   // Ends with CANCELLED.
   void Cancel();
@@ -71,16 +71,16 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
     bool done = false;
   };
 
-  // Requests as many pieces as there may be. Returns whether a ticket has to be waited for.
+  // Requests as many pieces as may be under way. Returns whether the reader must wait for a ticket.
   bool RequestPieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What the next piece needs.
+  // The needs of the next piece.
   absl::StatusOr<Needs> NextNeeds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Request(const Needs& needs, Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitTicket() ABSL_LOCKS_EXCLUDED(mu_);
-  // Advance(), on the pool.
+  // Runs Advance() on the pool.
   void Post();
   void OnPieceDone(Piece& piece, const absl::Status& status);
-  // Requests, hands over and ends, whichever is due. Runs on the pool.
+  // Requests pieces, passes pieces on, or ends. Runs on the pool.
   void Advance();
 
   Core& core_;

@@ -12,8 +12,8 @@
 namespace resident {
 namespace {
 
-// How long a stream that is ended waits for its client to take the message that is being
-// written; then it is broken off.
+// How long an ended stream waits for its client to read the message that is being written, before
+// it is aborted.
 constexpr auto kLastWrite = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -62,7 +62,8 @@ void DownloadStream::Take(absl::Span<const uint8_t> data, Budget::Charge memory)
   core_.counters.Sent(data.size());
   absl::MutexLock lock(&mu_);
   if (ending()) {
-    // Not sent any more: OnEnd has set unread_alarm_ only for what was being written by then.
+    // Do not send it: OnEnd has set unread_alarm_ only for the message that was being written at
+    // that time.
     if (reader_ != nullptr) reader_->Next();
     return;
   }
@@ -75,7 +76,7 @@ void DownloadStream::OnWritten() {
 
 void DownloadStream::OnEnd(const absl::Status& status) {
   if (reader_ != nullptr) reader_->Cancel();
-  // What is being written is the transport's; the rest is not sent any more.
+  // The transport still uses the message that is being written; drop the others.
   DropQueued();
   if (writing() && !cancelled()) {
     CallAfter(unread_alarm_, kLastWrite,
@@ -86,7 +87,7 @@ void DownloadStream::OnEnd(const absl::Status& status) {
 
 void DownloadStream::OnReaderEnd(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
-  reader_.reset();  // It refers to this object.
+  reader_.reset();  // The reader refers to this object.
   Conclude(status);
 }
 

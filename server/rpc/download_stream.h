@@ -1,11 +1,11 @@
 // DownloadStream: one Buffers.Download.
 //
-// Pieces are copied into messages as they come, so that a client who does not read holds
+// Pieces are copied into messages as they arrive, so that a client that does not read holds at most
 // DeviceReader::kPiecesAhead messages of the daemon's memory, for which it is charged, and no
-// staging memory. One whose client does not read is broken off soon after End: gRPC sends no
-// status past a message that the client does not take.
+// staging memory. A stream whose client does not read is aborted soon after End, because gRPC sends
+// no status while the client does not read the message before it.
 //
-// Thread safety: as BidiStream. The reader's mutex is taken while mu_ is held, never the reverse.
+// Thread safety: see BidiStream. The reader's mutex is locked while mu_ is held, never the reverse.
 #ifndef RESIDENT_SERVER_RPC_DOWNLOAD_STREAM_H_
 #define RESIDENT_SERVER_RPC_DOWNLOAD_STREAM_H_
 
@@ -31,7 +31,7 @@ class DownloadStream final : public BidiStream<NoMessage, v1::DownloadResponse> 
  private:
   void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnEnd(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The reader ends once all of its pieces are given back.
+  // The reader ends once all of its pieces are released.
   bool Busy() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reader_ != nullptr; }
 
   absl::Status StartReader(const grpc::CallbackServerContext& context,

@@ -1,6 +1,6 @@
 // ExecutorService: resident.v1.Executor.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_EXECUTOR_SERVICE_H_
 #define RESIDENT_SERVER_RPC_EXECUTOR_SERVICE_H_
 

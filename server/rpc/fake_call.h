@@ -1,5 +1,5 @@
-// FakeCall: the transport of a BidiStream for tests, without a network. The test says when
-// operations end, and sees what the stream has started.
+// FakeCall: the transport of a BidiStream for tests, without a network. The test ends the
+// operations, and can check which ones the stream has started.
 //
 // It adds a failure to the test if the stream breaks a rule of the transport: a second read or
 // write while one is under way, or any operation after Finish.
@@ -35,14 +35,14 @@ class FakeCall final : public Stream::Transport {
   using Request = typename Stream::Request;
   using Response = typename Stream::Response;
 
-  // `owner`: what the stream's constructor takes beside the transport.
+  // `owner`: the second argument of the stream's constructor.
   template <typename Owner>
   explicit FakeCall(Owner& owner) : stream_(std::make_shared<Stream>(*this, owner)) {}
 
   const std::shared_ptr<Stream>& stream() const { return stream_; }
   Stream* operator->() const { return stream_.get(); }
 
-  // What the stream has started.
+  // The operations that the stream has started.
   bool reading() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return reading_ != nullptr;
@@ -59,7 +59,7 @@ class FakeCall final : public Stream::Transport {
     absl::MutexLock lock(&mu_);
     return broken_off_;
   }
-  // Null until then.
+  // nullopt until Finish.
   std::optional<absl::Status> finished() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return finished_;
@@ -87,7 +87,7 @@ class FakeCall final : public Stream::Transport {
     }
     stream_->OnWriteDone(ok);
   }
-  // The call is over: ends what is under way, and lets go of the stream. REQUIRES: finished().
+  // The call is over: ends the operations under way, and releases the stream. REQUIRES: finished().
   void Done() {
     EXPECT_TRUE(finished().has_value());
     if (reading()) HalfClose();

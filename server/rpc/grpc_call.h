@@ -2,7 +2,7 @@
 // streaming calls.
 //
 // The reactor owns the stream until OnDone, and destroys itself then. Work of the stream that is
-// still under way may keep the stream longer, but not the call.
+// still under way may keep the stream alive longer, but not the call.
 //
 // Thread safety: gRPC calls the reactions from any thread, OnDone last. The stream starts
 // operations with its mutex held; gRPC keeps those that are started before it has the reactor.
@@ -22,11 +22,11 @@
 
 namespace resident {
 
-// What the three kinds have in common.
+// The part that the three kinds have in common.
 template <typename Stream, typename Reactor>
 class GrpcCall : public Reactor, public Stream::Transport {
  public:
-  // `owner`: what the stream's constructor takes beside the transport.
+  // `owner`: the second argument of the stream's constructor.
   template <typename Owner>
   GrpcCall(const grpc::CallbackServerContext& context, Owner& owner)
       : context_(context), stream_(std::make_shared<Stream>(*this, owner)) {}
@@ -58,8 +58,8 @@ class WithReads : public Base {
     if (ok) {
       this->stream_->OnReadDone();
     } else if (this->context_.IsCancelled()) {
-      // A broken connection ends the reading as a half-close does. What came until then must not
-      // be taken for everything that the client wanted to send.
+      // A broken connection ends the reads in the same way as a half-close. The requests until then
+      // must not be treated as complete.
       this->stream_->OnCancel();
     } else {
       this->stream_->OnReadsEnded();
@@ -76,7 +76,7 @@ class WithWrites : public Base {
   void OnWriteDone(bool ok) final { this->stream_->OnWriteDone(ok); }
 };
 
-// Makes the call of a stream and opens it. The result is what the service's method returns.
+// Creates the call of a stream and opens it. The service's method returns the result.
 template <typename Stream, typename Call, typename Owner, typename... Args>
 Call* StartCall(const grpc::CallbackServerContext& context, Owner& owner, Args&&... args) {
   Call* const call = new Call(context, owner);

@@ -50,7 +50,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
   }
   const std::string& service() const { return service_; }
 
-  // The service's status is `status` from here on.
+  // Writes the service's new status.
   void Tell(Status::ServingStatus status) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     latest_ = status;
@@ -79,8 +79,8 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
 
   // Writes the latest status, unless the client has it or a write is under way.
   void WriteLatest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (ending() || writing() || told_ == latest_) return;
-    told_ = latest_;
+    if (ending() || writing() || written_ == latest_) return;
+    written_ = latest_;
     HealthCheckResponse response;
     response.set_status(latest_);
     Write(std::move(response));
@@ -94,11 +94,12 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
   SharedSlots::Ticket slot_;
 
   Status::ServingStatus latest_ ABSL_GUARDED_BY(mu_) = HealthCheckResponse::UNKNOWN;
-  std::optional<Status::ServingStatus> told_ ABSL_GUARDED_BY(mu_);  // What was written last.
+  std::optional<Status::ServingStatus> written_ ABSL_GUARDED_BY(mu_);  // Written last.
 };
 
 void HealthService::Update() {
-  // Held while states are read: of two callers, the later one tells the later state.
+  // Locked while states are read, so that of two concurrent callers the later one writes the later
+  // state.
   absl::MutexLock lock(&mu_);
   const bool draining = core_.gate.draining();
   bool any_usable = false;

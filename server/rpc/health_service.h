@@ -1,12 +1,12 @@
 // HealthService: grpc.health.v1.Health, for load balancers, probes and clients. Open to every
 // caller, and therefore with limits of its own.
 //
-// Every service, and "" for all of them, is SERVING while the daemon takes work and at least
-// one device is usable. "resident.device/N" is SERVING while the daemon takes work and device N
-// is usable: for clients that send work to a certain device, and for alerts.
+// Every service, and "" for all of them, is SERVING while the daemon accepts work and at least one
+// device is usable. "resident.device/N" is SERVING while the daemon accepts work and device N is
+// usable: for clients that send work to a certain device, and for alerts.
 //
-// Check answers at once. Watch answers at once and after each change; a change that a slow
-// reader has not seen yet is replaced by the next one, so that a watch holds one message.
+// Check answers at once. Watch answers at once and after each change; a change that was not yet
+// sent to a slow reader is replaced by the next one, so that a watch holds one message.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_RPC_HEALTH_SERVICE_H_
@@ -32,18 +32,18 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // A watch of the peer (gRPC's form) has begun, or ended.
   using OnWatch = std::function<void(const std::string& peer, bool open)>;
 
-  // Nothing is known, and so nothing SERVING, before the first Update.
+  // Before the first Update there are no statuses, and no service is SERVING.
   HealthService(Core& core, OnWatch on_watch) : core_(core), on_watch_(std::move(on_watch)) {}
 
-  // Reads the states of the daemon and its devices, and tells the watches what changed.
+  // Reads the states of the daemon and its devices, and sends changes to the watches.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);
 
   // INVALID_ARGUMENT: the name is longer than kMaxHealthNameBytes. NOT_FOUND: no such service.
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::health::v1::HealthCheckRequest* request,
                                   grpc::health::v1::HealthCheckResponse* response) override;
-  // INVALID_ARGUMENT: as Check. RESOURCE_EXHAUSTED: kMaxHealthWatches are open, or the caller
-  // has its share of them.
+  // INVALID_ARGUMENT: see Check. RESOURCE_EXHAUSTED: kMaxHealthWatches are open, or the caller has
+  // used its share of them.
   grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
       grpc::CallbackServerContext* context,
       const grpc::health::v1::HealthCheckRequest* request) override;
@@ -54,7 +54,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   Status::ServingStatus FindStatus(const std::string& service) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // From here on Update tells `watch`.
+  // From now on Update sends changes to `watch`.
   void Add(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -25,7 +25,7 @@ uint64_t MaxFileBytes(OperatorKind kind) {
   return kind == OperatorKind::kObject ? kMaxInstallObjectBytes : kMaxInstallSourceBytes;
 }
 
-// Texts of the header that are bounded before they are kept.
+// Texts of the header whose sizes are checked before they are stored.
 absl::Status CheckTexts(const v1::InstallHeader& header) {
   const struct {
     const char* field;
@@ -153,7 +153,7 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
       return errors::ExampleRank(index, place, sent.shape_size(), kMaxRank);
     }
     for (const uint64_t dim : sent.shape()) {
-      // What does not fit is negative, and has no element count.
+      // A dimension that does not fit becomes negative, so that the shape has no element count.
       value.shape.push_back(dim > std::numeric_limits<int64_t>::max() ? -1
                                                                       : static_cast<int64_t>(dim));
     }
@@ -164,8 +164,8 @@ absl::Status InstallCollector::AddExample(v1::InstallExample& message) {
       return errors::ExampleTooLarge(index, place, kMaxInstallExampleBytes);
     }
     const uint64_t bytes = static_cast<uint64_t>(*elements) * element_bytes;
-    // Twice: of an inout, what it holds at first and what is expected. Which of the
-    // parameters are inout, the signature says.
+    // Twice for an inout: its initial and its expected contents. Only the signature shows which
+    // parameters are inout.
     const uint64_t sent_bytes = sent.data().size();
     if (sent_bytes != 0 && sent_bytes != bytes && sent_bytes != 2 * bytes) {
       return errors::ExampleSize(index, place, sent_bytes, bytes);

@@ -1,9 +1,9 @@
-// InstallCollector: the messages of one Operators.Install, made one InstallRequest.
+// InstallCollector: combines the messages of one Operators.Install into one InstallRequest.
 //
 //   header ──▶ files and examples, in any order ──▶ Finish
 //
-// What it takes is bounded by the limits on installs (runtime/base/limits.h) before it is
-// kept. What only the signature can tell (whether examples fit it) is not its affair.
+// Data is checked against the limits on installs (runtime/base/limits.h) before it is stored.
+// Whether examples fit the signature is not checked here.
 //
 // Thread safety: an object belongs to one thread at a time.
 //
@@ -25,14 +25,14 @@ namespace resident {
 
 class InstallCollector {
  public:
-  // INVALID_ARGUMENT: out of order, malformed, or over a limit. The message's bytes are
-  // taken out of it. After an error nothing more may be added.
+  // INVALID_ARGUMENT: out of order, malformed, or over a limit. Moves the bytes out of the message.
+  // After an error nothing more may be added.
   absl::Status Add(v1::InstallRequest& message);
 
-  // Once everything was added. INVALID_ARGUMENT: something is missing.
+  // REQUIRES: everything was added. INVALID_ARGUMENT: something is missing.
   absl::StatusOr<InstallRequest> Finish();
 
-  // Whether the header has come; then the operator's name.
+  // Whether the header was added; if so, `name` is the operator's name.
   bool has_header() const { return has_header_; }
   const std::string& name() const { return request_.name; }
 

@@ -92,7 +92,7 @@ void InstallStream::Install(const InstallRequest& request) {
       [this] { return withdrawn_.load(std::memory_order_relaxed); });
   absl::MutexLock lock(&mu_);
   installing_ = false;
-  // Withdrawn by the daemon itself: why is for the client.
+  // If the daemon withdrew the install, send the reason to the client.
   if (done.code() == absl::StatusCode::kCancelled && !withdrawn_why_.ok()) done = withdrawn_why_;
   Conclude(done);
 }
@@ -106,7 +106,7 @@ void InstallStream::Answer(const InstallProgress& progress) {
 }
 
 void InstallStream::OnEnd(const absl::Status& status) {
-  withdrawn_why_ = status;  // Before the install can see it.
+  withdrawn_why_ = status;  // Before `withdrawn_`, which the install reads.
   withdrawn_ = true;
   if (!installing_) Conclude(status);
 }

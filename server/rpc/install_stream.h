@@ -1,18 +1,18 @@
 // InstallStream: one Operators.Install.
 //
 //   reading ──half-close──▶ waiting for a thread ──▶ installing ──▶ last answers ──▶ end
-//      └──────── refused, or the client is gone ────────────────────────────────────▶ end
+//      └──────── refused, or the client has gone ───────────────────────────────────▶ end
 //
-// The manager installs on a thread of Core::installs; each state that it reports becomes
-// an answer. A client that is gone, or a daemon that stops, withdraws the install: the
-// manager sees that before it loads anything.
+// The manager installs on a thread of Core::installs; each state that it reports is sent as an
+// answer. If the client has gone or the daemon stops, the install is withdrawn: the manager checks
+// for that before it loads anything.
 //
-// An install holds one of Limits::max_installs slots from its beginning on, since what it
-// sends is kept in memory (server/rpc/shared_slots.h). So that nobody holds slots with installs
-// that are never sent, the call ends DEADLINE_EXCEEDED if the header has not come after
-// Limits::max_install_header_ms, or all of it after Limits::max_install_upload_ms.
+// An install holds one of Limits::max_installs slots from its beginning, because its data is kept
+// in memory (server/rpc/shared_slots.h). So that incomplete installs cannot hold slots, the call
+// ends with DEADLINE_EXCEEDED if the header has not arrived after Limits::max_install_header_ms, or
+// the whole install after Limits::max_install_upload_ms.
 //
-// Thread safety: as BidiStream. The manager calls it from a thread of Core::installs.
+// Thread safety: see BidiStream. The manager calls it from a thread of Core::installs.
 #ifndef RESIDENT_SERVER_RPC_INSTALL_STREAM_H_
 #define RESIDENT_SERVER_RPC_INSTALL_STREAM_H_
 
@@ -35,34 +35,34 @@ class InstallStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer
  public:
   InstallStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
   void Open(const grpc::CallbackServerContext& context);
-  // A compiler or a validation may take minutes, and nothing of it is lost that counts: what
-  // was compiled is in the cache.
+  // A compilation or a validation may take minutes, and little is lost: compiled code is in the
+  // cache.
   bool ends_at_drain() const override { return true; }
 
  private:
   void OnRequest(grpc::ByteBuffer& bytes) override;
-  // Hands what was sent to the manager.
+  // Passes the install to the manager.
   void OnHalfClose() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnEnd(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // An install that was withdrawn is waited for: the manager still calls back.
+  // Waits for an install that was withdrawn, because the manager still calls back.
   bool Busy() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return installing_; }
-  // Before the client has the status: its next install must find the slot.
+  // Before the status is sent, so that the client's next install finds the slot free.
   void OnFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { slot_.Release(); }
 
   absl::Status TakeSlot(const std::string& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the call after this time unless it has been half-closed, or (`header`) its header
-  // has come.
+  // Ends the call after this time unless it has been half-closed, or (`header`) its header has
+  // arrived.
   void EndIfNotSent(grpc::Alarm& alarm, uint64_t limit_ms, bool header);
-  // Takes a message. The header says what is installed, and so whether the caller may.
+  // Adds a message. Its header names the operator, for which the caller's permission is checked.
   absl::Status Accept(grpc::ByteBuffer& bytes);
-  // On a thread that may block.
+  // Runs on a thread that may block.
   void Install(const InstallRequest& request);
   void Answer(const InstallProgress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock::time_point started_ = Clock::now();
-  // Who installs. An error ends the call. Set before the first operation.
+  // The caller. An error ends the call. Set before the first operation.
   absl::StatusOr<std::shared_ptr<Identity>> identity_;
-  InstallCollector collector_;  // The reader's.
+  InstallCollector collector_;  // Used only by the reads.
   std::atomic<bool> withdrawn_{false};
   grpc::Alarm header_alarm_;
   grpc::Alarm upload_alarm_;

@@ -1,5 +1,5 @@
-// LiveStreams: streams that last until their client ends them, so that a daemon that
-// stops, or a credential that is withdrawn, can end them instead.
+// LiveStreams: streams that normally last until their client ends them. They are registered so that
+// they can be ended when the daemon stops or a credential is withdrawn.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_RPC_LIVE_STREAMS_H_
@@ -20,18 +20,18 @@ namespace resident {
 class LiveStream {
  public:
   virtual ~LiveStream() = default;
-  // Ends the stream with `status` once what is answered has been sent. Idempotent.
+  // Ends the stream with `status` once its queued answers have been sent. Idempotent.
   virtual void End(const absl::Status& status) = 0;
-  // Whether a daemon that drains ends it at once: what it does would not be waited for.
+  // Whether a drain ends the stream at once instead of waiting for it.
   virtual bool ends_at_drain() const { return false; }
 };
 
 class LiveStreams {
  public:
-  // Whether the stream's caller would still be let in.
+  // Whether the stream's caller would still be admitted.
   using Recheck = std::function<absl::Status()>;
 
-  // Without `recheck` EndRefused leaves the stream alone.
+  // Without `recheck`, EndRefused does not end the stream.
   void Add(const std::shared_ptr<LiveStream>& stream, Recheck recheck = nullptr) {
     absl::MutexLock lock(&mu_);
     streams_[stream.get()] = {stream, std::move(recheck)};
@@ -48,7 +48,7 @@ class LiveStreams {
       if (stream->ends_at_drain()) stream->End(status);
     }
   }
-  // Ends the streams whose callers would not be let in any more, with the reason.
+  // Ends the streams whose callers would no longer be admitted, with the reason.
   void EndRefused() {
     for (const auto& [stream, recheck] : Live()) {
       if (recheck == nullptr) continue;

@@ -1,8 +1,8 @@
-// Messages as the bytes they come and go in. Run, and the streams that clients send, read
-// bytes: where gRPC parses, a message that is none ends a stream as if the client had ended
-// it, and whatever it carried is lost without a word.
+// Converts messages from and to bytes. Run, and the streams that clients send, read bytes: if gRPC
+// parses, a message that cannot be parsed ends a stream as if the client had ended it, and the
+// message is lost without an error.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_MESSAGE_BYTES_H_
 #define RESIDENT_SERVER_RPC_MESSAGE_BYTES_H_
 
@@ -13,8 +13,7 @@
 
 namespace resident {
 
-// Takes the bytes. INVALID_ARGUMENT: they are no such message, and `message` has no
-// meaning then.
+// Consumes the bytes. INVALID_ARGUMENT: the bytes cannot be parsed; `message` is then unspecified.
 template <typename Message>
 absl::Status ParseMessage(grpc::ByteBuffer& bytes, Message* message) {
   if (grpc::SerializationTraits<Message>::Deserialize(&bytes, message).ok()) {
@@ -27,7 +26,7 @@ template <typename Message>
 grpc::ByteBuffer ToBytes(const Message& message) {
   grpc::ByteBuffer bytes;
   bool own = false;
-  // Fails only beyond 2 GiB, for which nothing here has room.
+  // Fails only over 2 GiB, which no message here can reach.
   (void)grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own);
   return bytes;
 }

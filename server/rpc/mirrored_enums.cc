@@ -1,5 +1,5 @@
-// Enums of the runtime have the values of their mirrors in the protos, so that a cast translates
-// them.
+// Checks that enums of the runtime have the same values as those in the protos, so that a cast
+// converts them.
 #include "kernels/layout/task.h"
 #include "resident/v1/admin.pb.h"
 #include "resident/v1/operators.pb.h"

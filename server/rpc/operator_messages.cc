@@ -19,7 +19,7 @@ uint64_t Microseconds(std::chrono::nanoseconds time) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
 }
 
-// Bytes of the UTF-8 character at the start of `text`; 0: there is none.
+// The number of bytes of the UTF-8 character at the start of `text`; 0: none.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -29,7 +29,7 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, and what is beyond Unicode.
+  // Overlong forms, surrogates, and values beyond Unicode.
   if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
       (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) {
     return 0;

@@ -1,7 +1,7 @@
-// Between resident.v1's messages about operators and the types of registry and manager.
+// Converts between resident.v1's messages about operators and the types of registry and manager.
 //
-// Text that compilers and state folders give may be any bytes; a message takes UTF-8 alone, so
-// what is not becomes U+FFFD here.
+// Text from compilers and state folders may contain any bytes, but a message accepts only UTF-8.
+// Invalid bytes are replaced by U+FFFD.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_OPERATOR_MESSAGES_H_
@@ -22,7 +22,7 @@ std::string ToUtf8(std::string_view text);
 void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
 void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 
-// INVALID_ARGUMENT: a value that could not be meant. The actor is left empty.
+// INVALID_ARGUMENT: a value is out of range. The actor is left empty.
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
 SwitchRequest ParseSwitch(const v1::RollbackRequest& message);
 absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);

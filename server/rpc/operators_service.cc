@@ -18,11 +18,11 @@
 namespace resident {
 namespace {
 
-// What the first GPU engine reports of each slot; the CPU engine has nothing to report.
+// The resources of each slot, from the first engine that reports them.
 std::vector<OperatorResources> CollectResources(const Core& core) {
   for (const Device* device : core.devices) {
     const EngineInfo info = device->snapshot().info;
-    if (info.kind == "cuda" && !info.operators.empty()) return info.operators;
+    if (!info.operators.empty()) return info.operators;
   }
   return {};
 }
@@ -80,7 +80,8 @@ void Describe(const OperatorView& op, const Core& core,
   }
 }
 
-// Fills in who calls; the error takes the request's place if they may not.
+// Sets the actor of the request; if the caller may not make the change, replaces the request by the
+// error.
 template <typename Request>
 void SetActor(const grpc::CallbackServerContext& context, const Core& core,
               absl::StatusOr<Request>& request) {

@@ -1,8 +1,8 @@
 // OperatorsService: resident.v1.Operators.
 //
-// What changes something, or reads the state folder, runs on a thread that may block.
+// Methods that change something, or read the state folder, run on a thread that may block.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_OPERATORS_SERVICE_H_
 #define RESIDENT_SERVER_RPC_OPERATORS_SERVICE_H_
 
@@ -16,7 +16,7 @@
 
 namespace resident {
 
-// Install reads bytes (message_bytes.h); the others are as in v1::Operators::CallbackService.
+// Install reads bytes (message_bytes.h); for the other methods, see v1::Operators::CallbackService.
 using OperatorsCallbacks =
     v1::Operators::WithCallbackMethod_List<v1::Operators::WithCallbackMethod_Describe<
         v1::Operators::WithRawCallbackMethod_Install<v1::Operators::WithCallbackMethod_Activate<
@@ -55,8 +55,8 @@ class OperatorsService final : public OperatorsCallbacks {
                                   v1::AuditResponse* response) override;
 
  private:
-  // Ends the call with what `change` returns on a thread of the pool, unless the daemon is
-  // draining.
+  // Runs `change` on a thread of the pool and ends the call with its result; refuses the call if
+  // the daemon is draining.
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, WorkerPool& pool,
                                    std::function<absl::Status()> change);
 

@@ -79,7 +79,7 @@ class OperatorsServiceTest : public ::testing::Test {
     return client::Installation::Source("swish", "swish.cc", {{"swish.cc", kSource}});
   }
 
-  // Sends these messages and half-closes; how the call ended.
+  // Sends the messages, half-closes, and returns the call's status.
   grpc::Status Send(const std::vector<v1::InstallRequest>& messages) {
     grpc::ClientContext context;
     const auto stream = stub_->Install(&context);
@@ -120,7 +120,7 @@ class OperatorsServiceTest : public ::testing::Test {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
     for (const std::string& part : parts) EXPECT_THAT(status.error_message(), HasSubstr(part));
     EXPECT_THAT(status.error_message(), HasSubstr("Fix: "));
-    EXPECT_EQ(manager_.installs().size(), before) << "it reached the manager";
+    EXPECT_EQ(manager_.installs().size(), before) << "a refused install reached the manager";
   }
 
   // "swish", whose only version is quarantined.
@@ -136,7 +136,7 @@ class OperatorsServiceTest : public ::testing::Test {
     ASSERT_TRUE(registry_->Load(*std::move(reserved), std::nullopt, commit).ok());
     ASSERT_TRUE(registry_->Quarantine("swish", 1, "hung on x = 42", commit).ok());
   }
-  // What List and Describe show of it to a caller with these roles.
+  // The details of it that List and Describe show to a caller with these roles.
   std::string SeenBy(RoleSet roles) {
     access_.Load({.identities = {{"anonymous", Rights{.roles = roles}}}}, {});
     const auto text = [](const v1::Operator& op) {
@@ -197,7 +197,7 @@ class CredentialsTest : public OperatorsServiceTest {
   CredentialsTest() : OperatorsServiceTest(Options({}, /*credentials=*/true)) {}
 };
 
-TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
+TEST_F(OperatorsServiceTest, AnInstallArrivesComplete) {
   manager_.set_script({{At(VersionState::kCompiled), At(VersionState::kLoaded)}, {}});
   auto installation = client::Installation::Source(
       "swish", "swish.cc", {{"swish.cc", kSource}, {"util/math.h", std::string(3 << 18, 'x')}});
@@ -246,7 +246,7 @@ TEST_F(OperatorsServiceTest, AnInstallArrivesWhole) {
   EXPECT_EQ(example.values[1].data, "");
 }
 
-TEST_F(OperatorsServiceTest, AFileComesInPieces) {
+TEST_F(OperatorsServiceTest, AFileMayBeSentInPieces) {
   EXPECT_TRUE(
       Send({Header(), File("swish.cc", "ab"), File("other.h", "x"), File("swish.cc", "cd")}).ok());
   EXPECT_EQ(manager_.installs()[0].files.at("swish.cc"), "abcd");
@@ -293,7 +293,7 @@ TEST_F(OperatorsServiceTest, AnErrorOfManyLinesFitsTheHeadersOfAnAnswer) {
   EXPECT_THAT(std::string(done.status().message()), ::testing::EndsWith("Fix: and ends"));
 }
 
-TEST_F(OperatorsServiceTest, RefusesWhatIsOutOfOrder) {
+TEST_F(OperatorsServiceTest, RefusesMessagesOutOfOrder) {
   ExpectRefused({}, {"does not begin with a header"});
   ExpectRefused({File("swish.cc", kSource)}, {"does not begin with a header"});
   ExpectRefused({OneExample({1}, "1234")}, {"does not begin with a header"});
@@ -381,13 +381,13 @@ TEST_F(OperatorsServiceTest, RefusesBadExamples) {
   ExpectRefused(many, {"more than 64 examples"});
 }
 
-TEST_F(OperatorsServiceTest, AnInoutComesWithWhatIsExpectedOfIt) {
+TEST_F(OperatorsServiceTest, AnInoutHasInitialAndExpectedContents) {
   ASSERT_TRUE(
       Send({Header(), File("swish.cc", kSource), OneExample({2}, "firsttwothenfour")}).ok());
   EXPECT_EQ(manager_.installs()[0].examples[0].values[0].data, "firsttwothenfour");
 }
 
-TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {
+TEST_F(OperatorsServiceTest, AClientThatCancelsWithdrawsItsInstall) {
   manager_.set_script({{At(VersionState::kCompiled)}, {}, /*until_withdrawn=*/true});
   const auto done = operators_->Install(Source(), [](const v1::InstallResponse& progress) {
     return progress.state() != v1::VERSION_STATE_COMPILED;
@@ -397,8 +397,8 @@ TEST_F(OperatorsServiceTest, AClientThatGoesWithdraws) {
       << "the manager still installs";
 }
 
-TEST_F(ManyInstallsTest, AClientThatGoesWhileItSendsInstallsNothing) {
-  // One that is taken for whole, since the connection's end came first, is withdrawn.
+TEST_F(ManyInstallsTest, AClientThatCancelsWhileSendingInstallsNothing) {
+  // If the cancellation was read as a half-close, the install is withdrawn.
   manager_.set_script({{}, {}, /*until_withdrawn=*/true});
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
@@ -434,7 +434,7 @@ TEST_F(OperatorsServiceTest, MoreInstallsThanTheLimitAreRefused) {
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
 }
 
-TEST_F(ShortUploadTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
+TEST_F(ShortUploadTest, InstallsThatAreNotSentReleaseTheirSlots) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::InstallRequest, v1::InstallResponse>>>
       streams;
@@ -442,7 +442,7 @@ TEST_F(ShortUploadTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     streams.push_back(stub_->Install(contexts.back().get()));
   }
-  ASSERT_TRUE(streams[1]->Write(Header()));  // The other says nothing at all.
+  ASSERT_TRUE(streams[1]->Write(Header()));  // The other stream sends nothing.
   for (const auto& stream : streams) {
     v1::InstallResponse none;
     EXPECT_FALSE(stream->Read(&none));
@@ -455,7 +455,7 @@ TEST_F(ShortUploadTest, InstallsThatAreNotSentGiveTheirPlacesBack) {
   EXPECT_TRUE(Eventually([&] { return operators_->Install(Source()).ok(); }));
 }
 
-TEST_F(ShortHeaderTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
+TEST_F(ShortHeaderTest, AnInstallWithoutAHeaderReleasesItsSlotSooner) {
   grpc::ClientContext silent_context;
   const auto silent = stub_->Install(&silent_context);
   grpc::ClientContext header_context;
@@ -468,7 +468,7 @@ TEST_F(ShortHeaderTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
   EXPECT_THAT(status.error_message(), HasSubstr("header was not sent within 1000 ms"));
   EXPECT_THAT(status.error_message(), HasSubstr("--max_install_header_ms"));
   EXPECT_EQ(core_.install_slots.taken(), 1u);
-  // The other has the longer time.
+  // The other install has the longer time limit.
   ASSERT_TRUE(with_header->Write(File("swish.cc", kSource)));
   ASSERT_TRUE(with_header->WritesDone());
   while (with_header->Read(&response)) {
@@ -476,7 +476,7 @@ TEST_F(ShortHeaderTest, AnInstallWhoseHeaderDoesNotComeGivesItsSlotBackSooner) {
   EXPECT_TRUE(with_header->Finish().ok());
 }
 
-TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndSaysWhy) {
+TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndReportsTheReason) {
   manager_.set_script({{At(VersionState::kCompiled)}, {}, /*until_withdrawn=*/true});
   const auto done = operators_->Install(Source(), [&](const v1::InstallResponse& progress) {
     if (progress.state() == v1::VERSION_STATE_COMPILED) {
@@ -495,7 +495,7 @@ TEST_F(OperatorsServiceTest, ADaemonThatStopsWithdrawsInstallsAndSaysWhy) {
   }
 }
 
-TEST_F(OperatorsServiceTest, ChangesCarryWhatWasAsked) {
+TEST_F(OperatorsServiceTest, ChangesPassOnAllFields) {
   client::ChangeOptions options;
   options.version = 4;
   options.expected_revision = 9;
@@ -550,7 +550,7 @@ TEST_F(OperatorsServiceTest, ARollbackDoesNotWaitBehindForcedActivations) {
   for (std::thread& thread : forced) thread.join();
 }
 
-TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksHoldNobodyUp) {
+TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksDelayNoOtherCalls) {
   const auto first = std::make_shared<absl::Notification>();
   const auto second = std::make_shared<absl::Notification>();
   manager_.set_drained({first, second});
@@ -564,7 +564,7 @@ TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksHoldNobodyUp) {
     });
   }
   EXPECT_TRUE(Eventually([&] { return manager_.removals() == kRemovals; }));
-  EXPECT_TRUE(operators_->Audit("", 10).ok());  // As Resume: on a thread of `blocking`.
+  EXPECT_TRUE(operators_->Audit("", 10).ok());  // Runs on a thread of `blocking`, like Resume.
   EXPECT_TRUE(operators_->Rollback("swish").ok());
   first->Notify();
   EXPECT_TRUE(operators_->Audit("", 10).ok());
@@ -573,7 +573,7 @@ TEST_F(OperatorsServiceTest, RemovalsThatWaitForTasksHoldNobodyUp) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
+TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneEnds) {
   manager_.set_drained({std::make_shared<absl::Notification>()});
   grpc::ClientContext context;
   std::thread caller([&] {
@@ -590,7 +590,7 @@ TEST_F(OperatorsServiceTest, ARemovalWhoseCallerHasGoneIsNotWaitedFor) {
   caller.join();
 }
 
-TEST_F(OperatorsServiceTest, ARemovalSaysThatTasksStillRunAtItsDeadline) {
+TEST_F(OperatorsServiceTest, ARemovalReportsAtItsDeadlineThatTasksStillRun) {
   manager_.set_drained({std::make_shared<absl::Notification>()});
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
@@ -612,7 +612,7 @@ TEST_F(OperatorsServiceTest, AnInstallEndsWhenTheDaemonDrains) {
   EXPECT_EQ(installed, errors::Draining());
 }
 
-TEST_F(OperatorsServiceTest, ManagersRefusalsArriveWordForWord) {
+TEST_F(OperatorsServiceTest, ManagersErrorsArriveUnchanged) {
   manager_.set_status(absl::AbortedError("revision 4 is stale. Fix: read it again"));
   for (const absl::Status& status :
        {operators_->Activate("swish").status(), operators_->Rollback("swish").status(),
@@ -621,7 +621,7 @@ TEST_F(OperatorsServiceTest, ManagersRefusalsArriveWordForWord) {
   }
 }
 
-TEST_F(OperatorsServiceTest, RefusesChangesThatMakeNoSense) {
+TEST_F(OperatorsServiceTest, RefusesInvalidChanges) {
   const auto refused = [](const absl::Status& status, const std::string& part) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
@@ -676,7 +676,7 @@ TEST_F(OperatorsServiceTest, WatchResumesAndFollows) {
   EXPECT_TRUE(Eventually([&] { return manager_.subscribers() == 0; }));
 }
 
-TEST_F(CredentialsTest, WhoDidItAndWithWhatIsForAdminsWhoWatch) {
+TEST_F(CredentialsTest, WatchShowsActorAndHashOnlyToAdmins) {
   manager_.AddEvent(Event("old"));
   OperatorEvent quarantined = Event("swish", EventKind::kQuarantined);
   quarantined.actor = "deployer";
@@ -704,12 +704,12 @@ TEST_F(CredentialsTest, ListAndDescribeHideFromOthersWhatWatchHides) {
   EXPECT_EQ(SeenBy(RoleSet(Role::kSubmit) | Role::kInstall), "||");
 }
 
-TEST_F(OperatorsServiceTest, WithoutCredentialsEverybodyIsShownEverything) {
+TEST_F(OperatorsServiceTest, WithoutCredentialsEveryCallerSeesEverything) {
   QuarantineSwish();
   EXPECT_EQ(SeenBy({}), "deployer|abc|hung on x = 42");
 }
 
-TEST_F(OperatorsServiceTest, WatchFromNowOnSeesNothingOld) {
+TEST_F(OperatorsServiceTest, WatchFromNowOnSendsNoOldEvents) {
   manager_.AddEvent(Event("old"));
   auto watcher = *operators_->Watch();
   ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == 1; }));
@@ -719,7 +719,7 @@ TEST_F(OperatorsServiceTest, WatchFromNowOnSeesNothingOld) {
   EXPECT_EQ(event.operator_(), "new");
 }
 
-TEST_F(OperatorsServiceTest, AWatcherThatFellBehindIsToldSo) {
+TEST_F(OperatorsServiceTest, AWatcherThatFellBehindGetsAnError) {
   for (int i = 0; i < 20; ++i) manager_.AddEvent(Event("swish"), /*keep=*/5);
   auto watcher = *operators_->Watch(/*after_revision=*/3);
   v1::OperatorEvent event;
@@ -727,9 +727,9 @@ TEST_F(OperatorsServiceTest, AWatcherThatFellBehindIsToldSo) {
   EXPECT_EQ(watcher->Finish().code(), absl::StatusCode::kOutOfRange);
 }
 
-TEST_F(OperatorsServiceTest, WatchersAreLimitedAndOneThatEndsMakesRoom) {
+TEST_F(OperatorsServiceTest, WatchersAreLimitedAndAnEndedOneReleasesItsSlot) {
   std::vector<std::unique_ptr<client::Watcher>> watchers;
-  // One caller's share: the rest is for others.
+  // One caller's share; the rest is reserved for others.
   const uint32_t most = kMaxWatchers - core_.watch_slots.reserve();
   for (uint32_t i = 0; i < most; ++i) watchers.push_back(*operators_->Watch());
   ASSERT_TRUE(Eventually([&] { return core_.watch_slots.taken() == most; }));

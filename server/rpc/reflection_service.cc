@@ -94,7 +94,7 @@ Response AnswerTo(const Request& request, const std::vector<std::string>& servic
     case Request::MESSAGE_REQUEST_NOT_SET:
       response.mutable_error_response()->set_error_code(grpc::StatusCode::INVALID_ARGUMENT);
       response.mutable_error_response()->set_error_message(
-          "the request asks for nothing. Fix: set one field of message_request");
+          "the request is empty. Fix: set one field of message_request");
       break;
   }
   return response;

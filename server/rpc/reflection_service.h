@@ -1,9 +1,9 @@
-// ReflectionService: grpc.reflection.v1alpha.ServerReflection, for clients that have no protos.
+// ReflectionService: grpc.reflection.v1alpha.ServerReflection, for clients without the protos.
 //
 // Answers from the descriptors that are linked into the program, one answer for each request,
-// in order. A request that names nothing known gets an error response, and the stream goes on.
+// in order. A request for an unknown name gets an error response, and the stream continues.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_REFLECTION_SERVICE_H_
 #define RESIDENT_SERVER_RPC_REFLECTION_SERVICE_H_
 
@@ -18,7 +18,7 @@ namespace resident {
 class ReflectionService final
     : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
  public:
-  // `services`: full names of what the daemon serves.
+  // `services`: full names of the services of the daemon.
   ReflectionService(Core& core, std::vector<std::string> services)
       : core_(core), services_(std::move(services)) {}
 

@@ -13,12 +13,13 @@
 namespace resident {
 namespace {
 
-// Between looks at deadlines, callers that have gone, and all removals but the oldest.
-constexpr absl::Duration kLook = absl::Milliseconds(5);
+// Interval of the checks of deadlines, of callers that have gone, and of all removals except the
+// oldest.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 
 using Drained = std::vector<std::shared_ptr<absl::Notification>>;
 
-// What is waited for; null: nothing is left.
+// The first notification that is not yet set; null: all are set.
 std::shared_ptr<absl::Notification> FindNext(const Drained& drained) {
   const auto next = std::find_if(drained.begin(), drained.end(), [](const auto& last_task) {
     return !last_task->HasBeenNotified();
@@ -26,7 +27,7 @@ std::shared_ptr<absl::Notification> FindNext(const Drained& drained) {
   return next == drained.end() ? nullptr : *next;
 }
 
-// How the wait ends, if it does now.
+// The outcome of the wait if it has ended; otherwise nullopt.
 std::optional<absl::Status> FindOutcome(const RemovalWaits::Waiting& waiting, bool stopping) {
   if (FindNext(waiting.drained) == nullptr) return absl::OkStatus();
   if (waiting.cancelled()) return errors::Cancelled();
@@ -69,10 +70,10 @@ void RemovalWaits::Work() {
         it = end.has_value() ? waiting_.erase(it) : std::next(it);
       }
       if (!waiting_.empty()) oldest = FindNext(waiting_.front().drained);
-      if (ended.empty() && waiting_.empty()) return;  // It stops.
+      if (ended.empty() && waiting_.empty()) return;  // `stopping_` is set.
     }
     for (const auto& [waiting, status] : ended) waiting.done(status);
-    if (oldest != nullptr) oldest->WaitForNotificationWithTimeout(kLook);
+    if (oldest != nullptr) oldest->WaitForNotificationWithTimeout(kPollInterval);
   }
 }
 

@@ -1,6 +1,6 @@
-// RemovalWaits: Operators.Remove calls whose operator is gone and whose last tasks still
-// run. One thread waits for all of them, however many there are: tasks of a parked device
-// stay for as long as it is parked, and its Resume must not queue behind who waits for that.
+// RemovalWaits: Operators.Remove calls whose operator is removed and whose last tasks still run. A
+// single thread waits for all of them, because tasks of a parked device stay until it is resumed,
+// and its Resume must not wait behind these calls.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_RPC_REMOVAL_WAITS_H_
@@ -27,10 +27,10 @@ class RemovalWaits {
     std::string name;
     std::vector<std::shared_ptr<absl::Notification>> drained;
     Clock::time_point deadline;
-    // Whether the caller has gone. Asked until `done`.
+    // Whether the caller has gone. Called repeatedly until `done`.
     std::function<bool()> cancelled;
-    // Called once, on a thread of this object. DEADLINE_EXCEEDED: tasks of it still run.
-    // CANCELLED. UNAVAILABLE: the daemon stops.
+    // Called once, on the thread of this object. DEADLINE_EXCEEDED: the operator's tasks still run.
+    // CANCELLED: the caller has gone. UNAVAILABLE: the daemon stops.
     std::function<void(const absl::Status&)> done;
   };
 

@@ -1,7 +1,7 @@
-// RpcCounters: what went over gRPC since the start.
+// RpcCounters: counters of the traffic over gRPC since the start.
 //
-// Thread safety: all members may be called from any thread. Relaxed atomics: they
-// order nothing.
+// Thread safety: all members may be called from any thread. The atomics are relaxed and order
+// nothing.
 #ifndef RESIDENT_SERVER_RPC_RPC_COUNTERS_H_
 #define RESIDENT_SERVER_RPC_RPC_COUNTERS_H_
 
@@ -19,7 +19,7 @@ class RpcCounters {
 
   void Received(uint64_t bytes) { received_.fetch_add(bytes, std::memory_order_relaxed); }
   void Sent(uint64_t bytes) { sent_.fetch_add(bytes, std::memory_order_relaxed); }
-  // A batch arrived, to be taken or refused.
+  // Counts a batch that arrived, including batches that are refused later.
   void CountBatch() { batches_.fetch_add(1, std::memory_order_relaxed); }
   void CountRefused(absl::StatusCode code) {
     const int index = static_cast<int>(code);

@@ -14,8 +14,8 @@
 namespace resident {
 namespace {
 
-// How long the handler's thread waits for its own batch: several times what a small
-// task takes, and short enough that a slow one does not hold up other calls.
+// How long the handler's thread waits for its own batch: several times the duration of a small
+// task, and short enough that a slow task does not delay other calls.
 constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
 // Answers up to this size are not charged once they are built.
 constexpr uint64_t kSmallAnswerBytes = 64u << 10;
@@ -27,7 +27,7 @@ bool AllEnded(const RequestBatch& batch, TaskStatus status) {
 
 }  // namespace
 
-// Owns itself until gRPC is done with it.
+// Owns itself until OnDone.
 class RunCall::Reactor final : public grpc::ServerUnaryReactor {
  public:
   explicit Reactor(std::shared_ptr<RunCall> call) : call_(std::move(call)) {}
@@ -78,7 +78,7 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
   const absl::Status taken = core_.runner.Launch(batch, *client, kInlineTime);
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
-    batch_.reset();  // It refers to this object.
+    batch_.reset();  // The batch refers to this object.
   }
   return taken;
 }
@@ -91,7 +91,7 @@ RunCall::Reactor* RunCall::HandOver() {
     reactor->Finish(std::move(status_));
     return reactor;
   }
-  // A cancellation that came before is told to the reactor once gRPC has it.
+  // gRPC reports an earlier cancellation to the reactor once the handler has returned it.
   reactor_ = new Reactor(shared_from_this());
   return reactor_;
 }
@@ -108,7 +108,7 @@ grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
   response_ = ToBytes(response);
   const uint64_t bytes = response_.Length();
   answer_charge_ = batch.ticket.TakeAnswer(bytes);
-  // Whoever has a small answer has all of its memory again.
+  // Released before a small answer is sent, so that the client can use all of its memory again.
   if (bytes <= kSmallAnswerBytes) answer_charge_.Clear();
   core_.counters.Sent(response_.Length());
   return grpc::Status::OK;

@@ -1,13 +1,12 @@
 // RunCall: one Executor.Run.
 //
-// The handler's thread runs the dispatch loop inline for a moment, so that a lone task is
-// submitted, awaited and answered without a change of threads. Such a call is finished
-// with gRPC's own reactor: it is let go of in place, while that of one of ours costs a
-// hop to another thread, which a lone task's caller would wait for (half of a bare
-// round trip). Calls that are not answered within that moment get a reactor of ours,
-// which hears of their cancellation.
+// The handler's thread runs the dispatch loop inline for a short time, so that a lone task is
+// submitted, awaited and answered without a thread switch. Such a call is finished with gRPC's own
+// reactor, which gRPC releases in place. A custom reactor costs a switch to another thread, for
+// which a lone task's caller would wait (half of an empty round trip). Calls that are not answered
+// within that time get a custom reactor, which receives their cancellation.
 //
-// A large answer gets a reactor of ours too: its memory is charged until gRPC has sent it.
+// A large answer gets a custom reactor too: its memory is charged until gRPC has sent it.
 //
 //   launched ──answered within the handler──▶ finished
 //      └────────handed over to a Reactor──answered──────────▲
@@ -28,7 +27,7 @@ namespace resident {
 
 class RunCall : public std::enable_shared_from_this<RunCall> {
  public:
-  // Serves the call; what the handler returns to gRPC.
+  // Serves the call. The handler returns the result to gRPC.
   static grpc::ServerUnaryReactor* Start(Core& core, grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& request,
                                          grpc::ByteBuffer& response);
@@ -39,8 +38,7 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   class Reactor;
 
   absl::Status Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer request);
-  // The reactor of a call that is not answered yet; null if it is by now, and its answer is
-  // small.
+  // Returns a reactor for the call; null if it is already answered with a small answer.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
   grpc::Status BuildAnswer(RequestBatch& batch);

@@ -13,7 +13,7 @@
 namespace resident {
 namespace {
 
-// One session: lasts from its first message until the client or the daemon goes.
+// One session: lasts from its first message until the client or the daemon ends it.
 class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse> {
  public:
   SessionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}

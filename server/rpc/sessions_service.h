@@ -1,6 +1,6 @@
 // SessionsService: resident.v1.Sessions.
 //
-// Thread safety: as gRPC's callback services: calls come from any thread.
+// Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_SESSIONS_SERVICE_H_
 #define RESIDENT_SERVER_RPC_SESSIONS_SERVICE_H_
 

@@ -8,7 +8,7 @@
 namespace resident {
 namespace {
 
-// Client of the queues that twins wait in; clients' ids are far below it.
+// The queues' client for twins; the ids of all other clients are far smaller.
 constexpr ClientId kShadowClient = UINT64_MAX - 1;
 // Device memory is aligned to this.
 constexpr uint64_t kOutputAlignment = 256;
@@ -51,7 +51,7 @@ struct ShadowRunner::Trial {
   std::function<void()> done;
   std::shared_ptr<Batch> twin;
   std::shared_ptr<Batch> comparison;
-  // Task of the batch that each task of the comparison is about.
+  // For each task of the comparison, the index of the batch's task.
   std::vector<size_t> compared;
 };
 
@@ -65,8 +65,8 @@ void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()
   auto trial = std::make_shared<Trial>();
   trial->batch = std::move(batch);
   trial->done = std::move(done);
-  // Sizing and copying the tasks of a large batch takes long: not on the dispatch loop, which calls
-  // this.
+  // Posted, because sizing and copying the tasks of a large batch takes long, and the dispatch loop
+  // calls this function.
   after_.Post([this, trial] {
     if (!StartTwin(trial)) trial->done();
   });
@@ -74,7 +74,8 @@ void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()
 
 bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,
                            std::function<void()> then) {
-  // `then` holds the batch: it is moved out of it, so that they do not keep each other.
+  // `then` refers to the batch. It is moved out when it is called, so that they do not keep each
+  // other alive.
   auto once = std::make_shared<std::function<void()>>(std::move(then));
   batch->done = [this, once](Batch&) { after_.Post(std::exchange(*once, nullptr)); };
   const bool taken = devices_[device]->queue().Enqueue(kShadowClient, batch).ok();
@@ -126,8 +127,8 @@ bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
   trial->comparison = std::make_shared<Batch>();
   Batch& comparison = *trial->comparison;
   for (size_t i = 0; i < batch.tasks.size(); ++i) {
-    // A twin that was lost with its engine says nothing about the version here: what the
-    // version itself did to the engine is told by its quarantine.
+    // A twin that was lost with its engine is no evidence against the version here. If the version
+    // caused the loss, it is quarantined separately.
     if (twin.status[i] == TaskStatus::kUnavailable || twin.status[i] == TaskStatus::kAborted) {
       return false;
     }

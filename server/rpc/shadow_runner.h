@@ -1,14 +1,14 @@
-// ShadowRunner: runs the tasks of a batch once more, on the version that is on trial, and
-// compares what the two wrote.
+// ShadowRunner: runs the tasks of a batch once more, on the version that is on trial, and compares
+// the outputs of both versions.
 //
-// A batch is sampled when it is translated (RequestBatch::shadow). Once its tasks have
-// ended, and before it is answered, so that its inputs are still what they were:
+// A batch is sampled when it is translated (RequestBatch::shadow). After its tasks have ended and
+// before it is answered, so that its inputs are unchanged, two batches run:
 //
-//   the twin      the same tasks, on the other version, with outputs of their own
+//   the twin        the same tasks, on the version on trial, with separate outputs
 //   the comparison  one task of the operator `compare` for each output of each task
 //
-// What the twin writes nobody sees. A batch that cannot have a twin (no memory for its
-// outputs, an engine that has ended) is answered without, and not counted.
+// The twin's outputs are never visible to clients. A batch that cannot have a twin (no memory for
+// its outputs, an engine that has ended) is answered without one, and not counted.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_RPC_SHADOW_RUNNER_H_
@@ -28,12 +28,12 @@ namespace resident {
 
 class ShadowRunner {
  public:
-  // What a comparison found: of `tasks` that ended OK on the version that serves,
-  // `mismatches` gave something else on `shadow`, or did not end OK.
+  // Records a comparison: of `tasks` tasks that ended OK on the active version, `mismatches` had
+  // other outputs on `shadow`, or did not end OK there.
   using Record =
       std::function<void(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches)>;
 
-  // `after`: threads for making the twin and for what follows its end.
+  // `after`: threads for building the twin and for the work after its end.
   ShadowRunner(const Registry& registry, std::vector<Device*> devices, WorkerPool& after,
                Record record);
 
@@ -44,11 +44,11 @@ class ShadowRunner {
  private:
   struct Trial;
 
-  // False: there is no twin to wait for.
+  // Returns false if there is no twin to wait for.
   bool StartTwin(const std::shared_ptr<Trial>& trial);
   bool StartComparison(const std::shared_ptr<Trial>& trial);
   void Finish(const Trial& trial);
-  // Gives `batch` to the device's queue; `then` is called when it has ended.
+  // Enqueues `batch` on the device; calls `then` when it has ended.
   bool Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch, std::function<void()> then);
 
   const Registry& registry_;

@@ -1,5 +1,4 @@
-// What the dispatch loop of a queue calls must not do the work of a twin: with threads that are
-// held up.
+// Callbacks of a queue's dispatch loop must not do the work of a twin; tested with blocked threads.
 #include "server/rpc/shadow_runner.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +14,8 @@
 namespace resident {
 namespace {
 
-// The session of an engine that has been replaced: a twin is not made once its epoch is known.
+// The session of an engine that has been replaced: a twin is not built once its epoch has been
+// read.
 class CountingSession : public FakeSession {
  public:
   CountingSession() : FakeSession(/*epoch=*/2, 1 << 20, 1 << 20) {}

@@ -30,7 +30,7 @@ absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_byte
   struct stat object {};
   absl::Status status;
   if (fstat(fd, &object) != 0 || !S_ISREG(object.st_mode)) {
-    status = errors::SharedMemoryDenied(name, "it is no regular object");
+    status = errors::SharedMemoryDenied(name, "it is not a regular object");
   } else if (object.st_uid != geteuid() && (object.st_mode & 0006) != 0006) {
     status = errors::SharedMemoryDenied(name, "it belongs to another user");
   } else if (size_bytes == 0 || size_bytes > static_cast<uint64_t>(object.st_size)) {

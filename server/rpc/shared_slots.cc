@@ -22,7 +22,7 @@ uint32_t ReserveFor(uint32_t total) {
   return total < kLeastWithReserve ? 0 : (total - 1) / kReserveShare + 1;
 }
 
-// The network of an IPv6 address: "2001:db8::/64". An IPv4 address in IPv6's form is itself.
+// The network of an IPv6 address: "2001:db8::/64". An IPv4-mapped address is returned as it is.
 std::string Ipv6Network(const std::string& host) {
   in6_addr address{};
   // A link-local address has its interface after '%'.

@@ -1,8 +1,8 @@
-// SharedSlots: places that all callers share (sessions, watches, installs), divided so that
-// no caller can take those of the others.
+// SharedSlots: slots that all callers share (sessions, watches, installs), divided so that no
+// single caller can take all of them.
 //
-// A caller is named by its holder: "identity 'ranking'" where the policy or a certificate
-// tells callers apart, otherwise "address 10.0.0.1" (NameHolder). The rule:
+// A holder is the name of a caller: "identity 'ranking'" if callers have identities, otherwise
+// "address 10.0.0.1" (NameHolder). The rules:
 //
 //   1. A holder that has no slot gets any free one.
 //   2. A holder that has one already gets another only while more slots are free than the
@@ -40,13 +40,13 @@ class SharedSlots {
   struct State;
 
  public:
-  // Words of the messages that refuse a slot.
+  // Text for the errors that refuse a slot.
   struct Kind {
     // In the plural: "sessions".
     std::string what;
-    // The flag that sets how many there are: "--max_sessions". Empty: none does.
+    // The flag that sets the number of slots: "--max_sessions". Empty: none.
     std::string flag = "";
-    // The quota in the policy: "sessions". Empty: there is none.
+    // The quota in the policy: "sessions". Empty: none.
     std::string quota = "";
   };
 
@@ -72,12 +72,12 @@ class SharedSlots {
     std::string holder_;
   };
 
-  // RESOURCE_EXHAUSTED: names the limit, what the holder has, and what to do.
+  // RESOURCE_EXHAUSTED: the message contains the limit, the holder's slots, and what to do.
   absl::StatusOr<Ticket> Take(const std::string& holder,
                               std::optional<uint32_t> quota = std::nullopt);
 
   uint32_t taken() const;
-  // Slots that only holders without a slot get.
+  // The number of slots that only holders without a slot can get.
   uint32_t reserve() const { return reserve_; }
 
  private:
@@ -94,8 +94,8 @@ class SharedSlots {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// Who holds what `account` takes over the connection from `peer` (gRPC's form:
-// "ipv4:10.0.0.1:4242"): the identity, or the peer's address where callers have none. IPv6
+// The holder of the slots that `account` takes over the connection from `peer` (gRPC's form:
+// "ipv4:10.0.0.1:4242"): the identity, or the peer's address if callers have no identities. IPv6
 // addresses count by their first 64 bits, since one machine usually has all of the others.
 std::string NameHolder(const Account& account, const std::string& peer);
 

@@ -28,7 +28,7 @@ absl::Status TakeAll(SharedSlots& slots, const std::string& holder,
   }
 }
 
-TEST(SharedSlotsTest, OneHolderLeavesTheReserveToThoseWhoHoldNone) {
+TEST(SharedSlotsTest, OneHolderLeavesTheReserveToHoldersWithoutASlot) {
   SharedSlots slots = Sessions(32);
   std::vector<SharedSlots::Ticket> greedy;
   const absl::Status refused = TakeAll(slots, "identity 'a'", &greedy);
@@ -47,11 +47,11 @@ TEST(SharedSlotsTest, OneHolderLeavesTheReserveToThoseWhoHoldNone) {
   }
   EXPECT_THAT(std::string(slots.Take("f").status().message()), HasSubstr("all 32 sessions"));
   others.pop_back();
-  EXPECT_FALSE(slots.Take("identity 'a'").ok()) << "what was given back is in the reserve";
+  EXPECT_FALSE(slots.Take("identity 'a'").ok()) << "the slot that was released is in the reserve";
   EXPECT_TRUE(slots.Take("f").ok());
 }
 
-TEST(SharedSlotsTest, AQuotaHoldsWhateverIsFree) {
+TEST(SharedSlotsTest, AQuotaAppliesHoweverManySlotsAreFree) {
   SharedSlots slots = Sessions(32);
   const auto first = slots.Take("identity 'a'", 1);
   ASSERT_TRUE(first.ok());
@@ -72,7 +72,7 @@ TEST(SharedSlotsTest, FewSlotsHaveNoReserve) {
   }
 }
 
-TEST(SharedSlotsTest, SlotsAreGivenBackOnceAndMayOutliveTheirSource) {
+TEST(SharedSlotsTest, TicketsReleaseTheirSlotOnceAndMayOutliveTheSlots) {
   SharedSlots::Ticket kept;
   {
     SharedSlots slots = Sessions(2);
@@ -88,7 +88,7 @@ TEST(SharedSlotsTest, SlotsAreGivenBackOnceAndMayOutliveTheirSource) {
   }
 }
 
-TEST(SharedSlotsTest, ThreadsTakeAndGiveBackWithoutLoss) {
+TEST(SharedSlotsTest, ConcurrentThreadsTakeAndReleaseWithoutLoss) {
   SharedSlots slots = Sessions(8);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

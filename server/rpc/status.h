@@ -1,4 +1,4 @@
-// The one place that turns absl::Status into grpc::Status.
+// Converts absl::Status to grpc::Status. All services use this function.
 #ifndef RESIDENT_SERVER_RPC_STATUS_H_
 #define RESIDENT_SERVER_RPC_STATUS_H_
 
@@ -10,12 +10,12 @@
 
 namespace resident {
 
-// A message travels as a header, of which clients take 8 KiB in all, and bytes that are
-// not plain ASCII take three there.
+// A message is sent in a header. Clients accept 8 KiB of headers in total, and each byte that is
+// not printable ASCII takes three.
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
 
-// Codes have the same numbers on both sides. Of a message that is too long the middle is
-// left out: it begins with what was wrong and ends with what to do.
+// Codes have the same numbers on both sides. The middle of a message that is too long is left out:
+// it begins with what was wrong and ends with what to do.
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());

@@ -13,12 +13,12 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/rpc/core.h"
 #include "server/rpc/fake_call.h"
 #include "server/rpc/install_stream.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/submit_stream.h"
 #include "server/rpc/watch_stream.h"
-#include "server/rpc/core.h"
 #include "tests/support/eventually.h"
 
 namespace resident {
@@ -81,7 +81,7 @@ class StreamsTest : public ::testing::Test {
              access_};
 };
 
-TEST_F(StreamsTest, SubmitRefusesABatchAndReadsOn) {
+TEST_F(StreamsTest, SubmitRefusesABatchAndContinuesToRead) {
   FakeCall<SubmitStream> call(core_);
   call->Open(context_);
   call.EndRead(Halt(7));
@@ -97,7 +97,7 @@ TEST_F(StreamsTest, SubmitRefusesABatchAndReadsOn) {
   call.Done();
 }
 
-TEST_F(StreamsTest, SubmitEndsWithAMessageThatIsNone) {
+TEST_F(StreamsTest, SubmitEndsAfterAMessageThatCannotBeParsed) {
   FakeCall<SubmitStream> call(core_);
   call->Open(context_);
   grpc::Slice slice(std::string("\xff\xff\xff\xff"));
@@ -124,7 +124,7 @@ TEST_F(StreamsTest, SubmitAnswersABatchThatWaitsBeforeItEnds) {
   call.Done();
 }
 
-TEST_F(StreamsTest, SubmitThatIsCancelledForgetsABatchThatWaits) {
+TEST_F(StreamsTest, CancelledSubmitDropsABatchThatWaits) {
   Ticket others = FillQueue();
   std::weak_ptr<SubmitStream> stream;
   {
@@ -142,13 +142,13 @@ TEST_F(StreamsTest, SubmitThatIsCancelledForgetsABatchThatWaits) {
   EXPECT_EQ(core_.admission.host().used(), 0u);
 }
 
-TEST_F(StreamsTest, SubmitGoesOnWithABatchThatWaited) {
+TEST_F(StreamsTest, SubmitContinuesWithABatchThatWaited) {
   Ticket others = FillQueue();
   FakeCall<SubmitStream> call(core_);
   call->Open(context_);
   call.EndRead(Halt(7));
   others.Release();
-  // It is admitted, and then refused, as there is no engine.
+  // It is admitted, and then refused, because there is no engine.
   ASSERT_TRUE(Eventually([&] { return call.reading() && call.writing(); }));
   EXPECT_THAT(Result(call.written()[0]).refused().message(), HasSubstr("engine"));
   call.EndWrite();
@@ -158,7 +158,7 @@ TEST_F(StreamsTest, SubmitGoesOnWithABatchThatWaited) {
   EXPECT_TRUE(Eventually([&] { return core_.admission.host().used() == 0; }));
 }
 
-TEST_F(StreamsTest, WatchReadsAnEventOnceTheOneBeforeIsWritten) {
+TEST_F(StreamsTest, WatchReadsAnEventOnceThePreviousOneIsWritten) {
   FakeCall<WatchStream> call(core_);
   call->Open(context_, {});
   EXPECT_TRUE(call.headers_sent());

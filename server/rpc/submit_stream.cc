@@ -10,11 +10,11 @@
 namespace resident {
 namespace {
 
-// A small batch on a stream with nothing else under way is somebody's lone task: the thread that
-// read it runs the dispatch loop inline for so long.
+// If a stream has nothing else under way, the thread that read a small batch (at most kLoneTasks)
+// runs the dispatch loop inline for this time.
 constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
 constexpr size_t kLoneTasks = 16;
-// A larger request gives its memory back; a smaller one's serves the next.
+// The memory of a larger request is released; that of a smaller one is reused for the next.
 constexpr uint64_t kKeptRequestBytes = 1u << 20;
 
 }  // namespace
@@ -34,7 +34,8 @@ void SubmitStream::OnRequest(grpc::ByteBuffer& bytes) {
   core_.counters.Received(bytes.Length());
   const absl::Status parsed = ParseMessage(bytes, &request_);
   if (!parsed.ok()) {
-    // Which batch it was is unknown: the stream ends with this, and is not read any more.
+    // The batch's id is unknown. Therefore the stream ends with this error, and nothing more is
+    // read.
     core_.counters.CountRefused(parsed.code());
     return End(parsed);
   }
@@ -56,7 +57,7 @@ void SubmitStream::AwaitTicket(const Needs& needs) {
       this, client_->accounts(), needs, expires_,
       [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
   absl::MutexLock lock(&mu_);
-  // What ended the stream meanwhile did not find the batch waiting.
+  // If the stream was ended meanwhile, OnEnd could not cancel the wait yet: cancel it now.
   if (ending() && core_.admission.Cancel(this)) Refuse(DropRequest(), errors::Cancelled());
 }
 
@@ -150,7 +151,7 @@ void SubmitStream::Refuse(uint64_t id, const absl::Status& why) {
 }
 
 void SubmitStream::OnEnd(const absl::Status& status) {
-  // The batch that waits to be admitted is refused first.
+  // First refuse the batch that waits to be admitted.
   if (core_.admission.Cancel(this)) Refuse(DropRequest(), status);
   if (cancelled()) {
     for (const auto& [key, batch] : running_) core_.runner.Cancel(*batch);

@@ -7,13 +7,13 @@
 //      ▼ │ an answer was written / the daemon has memory for requests
 //     paused
 //
-// Flow control: a stream is not read from while max_stream_batches of its batches are
-// not written back, or the client's requests that wait take too much of the daemon's memory
-// (paused), nor while the batch that it has read waits to be admitted (server/admission). A
-// ticket covers the batch's answer until it is written: a client that does not read its answers
-// gets no further tickets. A batch whose time is over before it is admitted is refused.
+// Flow control: a stream is not read while answers to max_stream_batches of its batches are not yet
+// written, or while the client's requests that wait use too much of the daemon's memory (paused),
+// or while the batch that it has read waits to be admitted (server/admission). A ticket covers the
+// batch's answer until it is written, so that a client that does not read its answers gets no
+// further tickets. A batch whose deadline passes before it is admitted is refused.
 //
-// Thread safety: as BidiStream. One thread at a time owns the read loop, from OnRequest until the
+// Thread safety: see BidiStream. One thread at a time owns the read loop, from OnRequest until the
 // next Read; a batch that waits to be admitted passes the ownership to the callback, or to the
 // thread that cancels the wait.
 #ifndef RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
@@ -43,22 +43,22 @@ class SubmitStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>
   void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnMayRead() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnEnd(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The client is owed an answer to each batch. The batches of a cancelled call keep the object,
-  // and not the call.
+  // Each batch must be answered, unless the call is cancelled: its batches then keep this object
+  // alive, but not the call.
   bool Busy() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return unanswered_ > 0 && !cancelled();
   }
 
   // The members marked (read loop) are called by the owner of the read loop.
 
-  // (read loop) Has the batch admitted later.
+  // (read loop) Waits asynchronously for the batch's ticket.
   void AwaitTicket(const Needs& needs);
-  // (read loop) Launches the batch, or answers its refusal, and reads on.
+  // (read loop) Launches the batch, or answers that it was refused, and continues to read.
   void Admit(absl::StatusOr<Ticket> ticket);
   absl::Status Launch(Ticket ticket);
-  // (read loop) request_ is done with: its memory is given back. Returns its batch's id.
+  // (read loop) Releases the memory of request_, which is no longer needed. Returns its batch's id.
   uint64_t DropRequest();
-  // (read loop) Reads on, or pauses.
+  // (read loop) Continues to read, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ConcludeIfAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch);
@@ -68,7 +68,7 @@ class SubmitStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 
-  // Of the read loop.
+  // State of the read loop.
   v1::SubmitRequest request_;
   uint64_t request_space_ = 0;  // Bytes that request_ takes.
   Clock::time_point expires_;   // request_'s deadline.

@@ -96,7 +96,7 @@ void UploadStream::AwaitTicket() {
       this, client_->accounts(), needs, Clock::time_point::max(),
       [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
   absl::MutexLock lock(&mu_);
-  // What ended it meanwhile did not find it waiting.
+  // If the stream was ended meanwhile, Fail could not cancel the wait yet: cancel it now.
   if (!ending() || !waiting_ || !core_.admission.Cancel(this)) return;
   waiting_ = false;
   Advance();
@@ -128,8 +128,8 @@ absl::Status UploadStream::Send(Ticket ticket) {
                              buffer_->memory->address + offset_, bytes);
   batch->keep_alive = {held, buffer_};
   batch->done = [self = Ref(this), offset = offset_, bytes, host](Batch& piece) {
-    // Not on the dispatcher's thread: it may have to copy the piece once more. The piece keeps
-    // the staging memory, so it is kept until then.
+    // Posted, because OnPieceDone may have to copy the piece once more, and this is the
+    // dispatcher's thread. `keep` holds the staging memory until then.
     const absl::Status outcome =
         piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
     self->core_.runner.Post(
@@ -158,7 +158,8 @@ void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint
   }
   absl::Status outcome = copied;
   if (outcome.ok() && durable != nullptr) outcome = durable->Add(offset, {host, bytes});
-  durable.reset();  // The stream's is the last one: the write ends before the answer.
+  // The stream then has the last reference, so that the write ends before the answer.
+  durable.reset();
   absl::MutexLock lock(&mu_);
   --under_way_;
   if (outcome.ok()) written_ += bytes;
@@ -190,7 +191,7 @@ void UploadStream::Step() {
   while (!ending() && !waiting_ && buffer_ != nullptr && !awaits_message_ &&
          position_ < message_.data().size() && under_way_ < kPiecesUnderWay) {
     const absl::Status sent = SendPiece();
-    // A queue that is full may be so of this upload's own: its next piece retries.
+    // The queue may be full because of this upload's own pieces: the next piece that ends retries.
     if (sent.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) return;
     Fail(sent);
   }
@@ -209,7 +210,7 @@ void UploadStream::Complete() {
   const absl::Status committed = durable_write_->Commit();
   durable_write_.reset();
   if (!committed.ok() || !core_.buffers.on_disk()) return Conclude(committed);
-  // Answered once a restart would bring it back.
+  // Answer only once a restart would restore the contents.
   saving_ = true;
   core_.pools.disk.Post([self = Ref(this), buffer = buffer_] {
     const absl::Status saved = self->core_.buffers.Save(*buffer);

@@ -32,7 +32,7 @@ void WatchStream::Open(const grpc::CallbackServerContext& context,
     self->WriteNext();
   });
   absl::MutexLock lock(&mu_);
-  // So that a client knows that it sees everything from here on.
+  // The headers show a client that it receives all events from now on.
   SendHeaders();
   WriteNext();
 }
@@ -72,7 +72,7 @@ void WatchStream::WriteNext() {
 }
 
 void WatchStream::OnDone() {
-  // Waits for a wake that is under way, which takes mu_.
+  // Waits for a running callback, which locks mu_; therefore mu_ is not held here.
   core_.operators.Unsubscribe(subscription_);
 }
 

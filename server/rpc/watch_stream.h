@@ -1,13 +1,13 @@
 // WatchStream: one Operators.Watch.
 //
-// Nothing is queued: an event is read from the manager once the one before it is written,
-// so that a client that reads slowly takes no memory. One that falls behind what is kept
-// ends OUT_OF_RANGE.
+// Nothing is queued: an event is read from the manager once the previous one is written, so that a
+// slow client uses no memory. If the manager no longer has the client's next event, the stream ends
+// with OUT_OF_RANGE.
 //
-// Who did something, the hash of what, and the daemon's account of it are left out for callers
-// who may not see what others did (SeesOthers in call.h).
+// The actor, the hash of the content, and the message of an event are left out for callers that may
+// not see information about others (SeesOthers in call.h).
 //
-// Thread safety: as BidiStream. The manager calls it from any thread.
+// Thread safety: see BidiStream. The manager calls it from any thread.
 #ifndef RESIDENT_SERVER_RPC_WATCH_STREAM_H_
 #define RESIDENT_SERVER_RPC_WATCH_STREAM_H_
 
@@ -40,12 +40,12 @@ class WatchStream final : public BidiStream<NoMessage, v1::WatchResponse> {
 
   // Set before the service's method returns.
   std::string name_;
-  absl::StatusOr<std::shared_ptr<Identity>> identity_;  // Who watches. An error ends the call.
+  absl::StatusOr<std::shared_ptr<Identity>> identity_;  // The caller. An error ends the call.
   SharedSlots::Ticket slot_;
   uint64_t subscription_ = 0;
 
   uint64_t after_ ABSL_GUARDED_BY(mu_) = 0;  // Revision of the last event read.
-  // Read and not yet written; few.
+  // Events that are read and not yet written; at most kEventsRead.
   std::deque<OperatorEvent> events_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,9 +1,9 @@
-// WorkerPool: a few threads for what must not run where it arises: answers that copy
-// a lot (the dispatch loop must not wait), and calls that block.
+// WorkerPool: a few threads for work that must not run on the thread that posts it: answers that
+// copy a lot (the dispatch loop must not wait), and calls that block.
 //
-// Unbounded, as what is posted is bounded by what was admitted.
+// The queue is unbounded, because admission limits the work that is posted.
 //
-// Thread safety: Post may be called from any thread, Stop from the owner's.
+// Thread safety: Post may be called from any thread, Stop only from the owner's.
 #ifndef RESIDENT_SERVER_RPC_WORKER_POOL_H_
 #define RESIDENT_SERVER_RPC_WORKER_POOL_H_
 
@@ -27,7 +27,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Finishes what was posted, and ends the threads. REQUIRES: nothing is posted any more, but by
+  // Finishes the posted work, and ends the threads. REQUIRES: nothing is posted any more, except by
   // the work itself. Idempotent; called by one thread at a time.
   void Stop() {
     {
@@ -49,7 +49,7 @@ class WorkerPool {
       std::function<void()> work;
       {
         absl::MutexLock lock(&mu_);
-        mu_.Await(absl::Condition(this, &WorkerPool::HasNews));
+        mu_.Await(absl::Condition(this, &WorkerPool::HasWorkOrStops));
         if (work_.empty()) return;
         work = std::move(work_.front());
         work_.pop_front();
@@ -57,7 +57,9 @@ class WorkerPool {
       work();
     }
   }
-  bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !work_.empty(); }
+  bool HasWorkOrStops() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !work_.empty();
+  }
 
   absl::Mutex mu_;
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mu_);

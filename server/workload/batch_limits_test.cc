@@ -1,4 +1,4 @@
-// Batches whose descriptors and arguments would take more than a batch may.
+// Batches whose descriptors and arguments exceed the limit.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -37,14 +37,14 @@ class BatchLimitsTest : public ::testing::Test {
     EXPECT_TRUE(buffers_.Allocate(spec, kClient, *device_.session()).ok());
   }
 
-  // Plans the batch and fills it, with all that it needs.
+  // Plans the batch and fills it, with all resources that it needs.
   absl::StatusOr<std::shared_ptr<RequestBatch>> Make(const v1::Batch& batch, Admission& admission,
                                                      milliseconds time_limit) {
     const Planner planner({&limits_, registry_.get(), &buffers_, {&device_}, time_limit});
     ASSIGN_OR_RETURN(auto work, planner.Plan(batch, kClient));
     ASSIGN_OR_RETURN(auto ticket,
                      admission.TryAcquire(std::make_shared<ClientAccounts>(
-                                              std::make_shared<Account>("everybody", Rights{}), 1),
+                                              std::make_shared<Account>("anonymous", Rights{}), 1),
                                           work->ResourcesNeeded()));
     return Planner::Fill(batch, Clock::time_point::max(), std::move(work), std::move(ticket));
   }
@@ -61,7 +61,7 @@ class BatchLimitsTest : public ::testing::Test {
   DrainGate gate_;
 };
 
-// Tasks of an operator of which all use the same tensors of the first buffer.
+// Tasks of an operator that all use the same tensors of the first buffer.
 v1::Batch Tasks(const std::string& name, uint32_t count,
                 const std::vector<std::vector<uint64_t>>& shapes) {
   v1::Batch batch;
@@ -93,11 +93,11 @@ TEST_F(BatchLimitsTest, TasksWithTooManyArguments) {
               AllOf(HasSubstr(std::to_string(kTooMany * kTaskBytes) + " bytes of descriptors"),
                     HasSubstr("limit of " + std::to_string(kMaxBatchDescriptorBytes)),
                     HasSubstr("Fix: send fewer tasks in a batch")));
-  // Compact ones have no arguments beside.
+  // Compact tasks have no separate arguments.
   EXPECT_TRUE(Translate(Tasks("copy", kTooMany, {{4}, {4}})).ok());
 }
 
-// Version 2 serves, and all of its batches are run by version 1 beside.
+// Version 2 is active, and version 1 runs all of its batches too, as a shadow.
 void InstallOnTrial(Registry& registry, const std::string& name) {
   const auto commit = [](const RegistryChange&) -> absl::StatusOr<uint64_t> { return 1; };
   VersionSpec spec;
@@ -146,7 +146,7 @@ TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
   }
   EXPECT_EQ(admission.host().used(), 0u);
 
-  // Where the trial does not fit, the client's batch does without it.
+  // If the trial does not fit, the client's batch runs without it.
   const auto other = std::make_shared<Budget::Account>();
   auto taken = admission.host().Acquire(other, (1 << 20) - with_trial - alone);
   ASSERT_TRUE(taken.has_value());
@@ -156,10 +156,10 @@ TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
   EXPECT_EQ(admission.host().used(), taken->amount() + alone);
 }
 
-TEST_F(BatchLimitsTest, ProgramsThatAreTooManyTasks) {
+TEST_F(BatchLimitsTest, ProgramsThatNeedTooManyTasks) {
   constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
   constexpr uint32_t kMax = kMaxBatchDescriptorBytes / kTaskBytes;
-  // Each run may take as long as a task: it is one.
+  // Each run may take as long as a task may, so each run is one task.
   constexpr milliseconds kTimeLimit(1'000);
   const EngineInfo engine = device_.session()->info();
   const uint64_t cycles = SplitFlux({kMax, 1, 1}, engine, kTimeLimit).most_cycles;
@@ -174,9 +174,9 @@ TEST_F(BatchLimitsTest, ProgramsThatAreTooManyTasks) {
                     HasSubstr("Fix: send fewer runs in a batch, or a lower max_cycles")));
   // Runs that end sooner share tasks.
   EXPECT_TRUE(Translate(Programs(kMax + 1, 1'000), kTimeLimit).ok());
-  // As many tasks as there may be.
-  const v1::Batch most = Programs(kMax, cycles);
-  FluxPrograms programs(most.programs(), nullptr);
+  // The largest number of tasks.
+  const v1::Batch largest = Programs(kMax, cycles);
+  FluxPrograms programs(largest.programs(), nullptr);
   ASSERT_TRUE(programs.Check(limits_).ok());
   EXPECT_TRUE(programs.CheckSplit(programs.Split(engine, kTimeLimit)).ok());
 }

@@ -5,25 +5,30 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/errors/argument_errors.h"
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
 
 namespace resident {
 namespace {
 
 // Columns in staging memory start at cache lines, so that operators may use wide loads.
 constexpr uint64_t kColumnAlignment = 64;
-// Sizes beyond this are no memory; sums of a few of them do not overflow.
+// Larger sizes fit into no memory; sums of a few sizes up to this do not overflow.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 
-constexpr char kKnownDTypes[] =
-    "DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_I8, "
-    "DTYPE_U32";
+// "DTYPE_F32, ...".
+std::string KnownDTypes() {
+  return absl::StrJoin(kDTypeTable, ", ", [](std::string* out, const DTypeInfo& info) {
+    absl::StrAppend(out, v1::DType_Name(static_cast<v1::DType>(info.dtype)));
+  });
+}
 
-// False: does not fit kMaxBytes.
+// Returns false if the product exceeds kMaxBytes.
 bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
   return !__builtin_mul_overflow(a, b, product) && *product <= kMaxBytes;
 }
@@ -41,8 +46,8 @@ bool IsDense(const Shape& shape, const Shape& strides) {
   return true;
 }
 
-// Whether no two elements fall on one another, for certain: each stride is larger than what
-// the dimensions with smaller ones reach together. REQUIRES: no stride is negative.
+// Whether it is certain that no two elements overlap: each stride is larger than the total reach of
+// the dimensions with smaller strides. REQUIRES: no stride is negative.
 bool IsInjective(const Shape& shape, const Shape& strides) {
   absl::InlinedVector<size_t, 4> order;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -65,7 +70,7 @@ absl::Status Columns::ReadTensorType(size_t column, int dtype,
                                      Plan& plan) {
   if (!v1::DType_IsValid(dtype)) {
     return errors::UnknownEnum(absl::StrCat("the dtype of column ", column + 1), dtype,
-                               kKnownDTypes);
+                               KnownDTypes());
   }
   plan.dtype = static_cast<DType>(dtype);
   if (shape.size() > static_cast<int>(kMaxRank)) {
@@ -111,7 +116,7 @@ absl::Status Columns::ReadStrides(size_t column,
         __int128{plan.shape[d] - 1} * given[d] * static_cast<int64_t>(SizeOf(plan.dtype));
     (reach < 0 ? before : from) += reach < 0 ? -reach : reach;
   }
-  // Beyond kMaxBytes it is beyond any buffer.
+  // Anything over kMaxBytes exceeds every buffer.
   plan.bytes_before = static_cast<uint64_t>(std::min<__int128>(before, kMaxBytes + 1));
   plan.bytes_from = static_cast<uint64_t>(std::min<__int128>(from, kMaxBytes + 1));
   return absl::OkStatus();
@@ -182,7 +187,7 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
   const Signature& signature = op_.op->signature();
   const size_t given = tasks_.arguments_size();
   if (given > signature.parameters().size() || given < signature.required_arguments()) {
-    // Match says how many are taken; it looks at nothing else when the count is off.
+    // Match returns the error for a wrong number of arguments before it reads their types.
     return signature.Match(op_.op->name(), std::vector<ArgumentType>(given));
   }
   plans_.resize(signature.parameters().size());
@@ -264,7 +269,7 @@ absl::Status Columns::PlaceBuffers(size_t column, const v1::BufferColumn& from, 
   const uint64_t bytes = plan.bytes_from;
 
   if (offsets == 0 && plan.buffers.size() == 1) {
-    // An arithmetic progression: checking its last member checks all.
+    // An arithmetic progression: checking its last member is enough.
     const Buffer& buffer = *plan.buffers[0];
     uint64_t last = 0;
     if (count > 1 && stride % element != 0) {
@@ -364,9 +369,9 @@ uint64_t Columns::chunks() const {
   return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape);
 }
 
-// The signature has made sure that rank cannot matter; what is left is that all tensors are
-// dense float32 of one length. (What broadcasts and has as many elements as the output has
-// its shape, but for leading ones.)
+// The signature guarantees that the rank does not matter. It remains to check that all tensors are
+// dense float32 of one length. (A tensor that is broadcast and has as many elements as the output
+// has the output's shape, except for leading dimensions of 1.)
 bool Columns::compact() const {
   if (!op_.op->signature().compact() || chunks_ > 1) return false;
   const Plan* first = nullptr;
@@ -456,7 +461,7 @@ void Columns::FillArguments(RequestBatch& batch) const {
       }
     }
     for (size_t i = 0; i < batch.tasks.size(); ++i) {
-      // The address and a scalar's bits stand in the same place.
+      // The address and a scalar's bits are at the same offset.
       argument.scalar_bits = plan.values.empty() ? plan.base + i * plan.stride : plan.values[i];
       batch.arguments[i * plans_.size() + c] = argument;
     }

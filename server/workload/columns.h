@@ -1,9 +1,9 @@
-// Columns: the arguments of a batch of operator tasks, checked and made addresses.
+// Columns: checks the arguments of a batch of operator tasks and converts them to addresses.
 //
-// Used in four steps, because each needs what the one before it found:
+// Used in four steps, because each needs the results of the previous one:
 //
 //   Read         kinds, dtypes, shapes, scalars; buffers; against the signature
-//   FindDevice   where the buffers are
+//   FindDevice   the device of the buffers
 //   Place        offsets and sizes, against the buffers and the bytes sent
 //   Fill         descriptors, in tight loops
 //
@@ -27,7 +27,8 @@
 
 namespace resident {
 
-// Where the tasks of a batch write a returned column: task i at host + i * task_bytes.
+// The memory to which the tasks of a batch write a returned column: task i at host + i *
+// task_bytes.
 struct ReturnedColumn {
   const uint8_t* host;  // Null: nothing is returned.
   uint64_t task_bytes;
@@ -38,26 +39,26 @@ class Columns {
   // The message must outlive the object.
   Columns(const ResolvedOperator& op, const v1::OperatorTasks& tasks) : op_(op), tasks_(tasks) {}
 
-  // Reads the columns and looks their buffers up, which `hold` then keeps alive.
+  // Reads the columns and looks up their buffers, which `hold` then keeps alive.
   absl::Status Read(const BufferTable& table, ClientId client,
                     std::vector<std::shared_ptr<const void>>& hold);
-  // The device of the buffers; none if there are none. FAILED_PRECONDITION: they are
-  // not all on one device, or not on `wanted`.
+  // The device of the buffers; none if there are none. FAILED_PRECONDITION: they are on different
+  // devices, or not on `wanted`.
   absl::Status FindDevice(std::optional<uint32_t>& wanted) const;
-  // Works out where each task's tensors are. `epoch`: of the engine that will run
-  // them; FAILED_PRECONDITION: a buffer was lost with an earlier one.
+  // Calculates the addresses of each task's tensors. `epoch`: that of the engine that will run the
+  // tasks. FAILED_PRECONDITION: a buffer was lost with an earlier engine.
   absl::Status Place(uint64_t epoch);
-  // Staging memory that inline and returned columns take; bytes of the latter.
+  // Bytes of staging memory for inline and returned columns; those for returned columns alone.
   uint64_t staging_bytes() const { return staging_bytes_; }
   uint64_t returned_bytes() const { return returned_bytes_; }
-  // Bytes of descriptors and arguments that Fill makes.
+  // Bytes of the descriptors and arguments that Fill writes.
   uint64_t descriptor_bytes() const;
-  // Fills in tasks, arguments and returned columns; copies inline data into the
-  // staging. `staging` may be null when staging_bytes() is 0.
+  // Fills in tasks, arguments and returned columns; copies inline data into `staging`. `staging`
+  // may be null when staging_bytes() is 0.
   void Fill(const StagingMemory* staging, RequestBatch& batch,
             std::vector<ReturnedColumn>* returned);
-  // Whether what a task writes could be written elsewhere as well: only to outputs, each
-  // dense. `outputs` gets their indices.
+  // Whether the tasks could also run with other outputs: they write only to outputs, and each of
+  // these is dense. Sets `outputs` to their indices.
   bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
 
  private:
@@ -69,14 +70,14 @@ class Columns {
     // In elements; empty: dense.
     Shape strides;
     uint64_t elements = 1;
-    // Of the dense tensor.
+    // Bytes of the dense tensor.
     uint64_t tensor_bytes = 0;
-    // What a tensor takes of its buffer: bytes before its first element (negative strides)
-    // and from there on.
+    // The part of its buffer that a tensor uses: bytes before its first element (negative strides),
+    // and bytes from there on.
     uint64_t bytes_before = 0;
     uint64_t bytes_from = 0;
-    // Value of task i, an address or a scalar's bits: values[i], or if there are none
-    // base + i * stride.
+    // Value of task i, an address or a scalar's bits: values[i], or base + i * stride if `values`
+    // is empty.
     uint64_t base = 0;
     uint64_t stride = 0;
     std::vector<uint64_t> values;
@@ -98,7 +99,7 @@ class Columns {
   absl::Status ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan);
   absl::Status PlaceBuffers(size_t column, const v1::BufferColumn& from, uint64_t epoch,
                             Plan& plan);
-  // The refusal of a tensor that its buffer does not hold.
+  // The error for a tensor that exceeds its buffer.
   absl::Status Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
                       const Buffer& buffer) const;
   absl::Status PlaceInStaging(size_t column, Plan& plan, uint64_t bytes);

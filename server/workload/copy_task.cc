@@ -61,7 +61,7 @@ absl::Status WriteAndWait(
     auto batch = MakeCopyBatch(copy_bytes, device.index(), session, staging->address,
                                address + offset, size);
     batch->keep_alive.push_back(staging);
-    // Shared with `done`, which may come after this function has given up.
+    // Shared with `done`, which may be called after this function has timed out.
     auto done = std::make_shared<absl::Notification>();
     batch->done = [done](Batch&) { done->Notify(); };
     RETURN_IF_ERROR(device.queue().Enqueue(client, batch));

@@ -16,7 +16,7 @@ constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * s
 
 constexpr uint32_t kRegisters = 16;
 // Programs larger than this on average are not staged in fast memory by the operator
-// (kernels/flux/run_arguments.h), which then reads them where they are.
+// (kernels/flux/run_arguments.h), which then reads them in place.
 constexpr uint64_t kSmallProgramBytes = 64;
 constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
 
@@ -31,7 +31,7 @@ uint64_t FluxPrograms::Reserve(uint64_t bytes) {
 absl::Status FluxPrograms::Check(const Limits& limits) {
   const uint64_t bytecode_bytes = bytecode_.size();
   if (message_.offsets_size() == 1) {
-    return errors::FluxOffsets("1 value makes no program");
+    return errors::FluxOffsets("1 value describes no program");
   }
   if (message_.offsets_size() > 1) {
     programs_ = message_.offsets_size() - 1;
@@ -83,8 +83,8 @@ absl::Status FluxPrograms::Check(const Limits& limits) {
 
   max_cycles_ = message_.has_max_cycles() ? message_.max_cycles()
                                           : std::min(kFluxDefaultCycles, limits.flux_max_cycles);
-  const uint64_t most_cycles = std::min<uint64_t>(limits.flux_max_cycles, UINT32_MAX);
-  if (max_cycles_ > most_cycles) return errors::FluxCycles(max_cycles_, most_cycles);
+  const uint64_t max_allowed = std::min<uint64_t>(limits.flux_max_cycles, UINT32_MAX);
+  if (max_cycles_ > max_allowed) return errors::FluxCycles(max_cycles_, max_allowed);
   if (!v1::FluxPrograms::UnknownOpcode_IsValid(message_.unknown_opcode())) {
     return errors::UnknownEnum("FluxPrograms.unknown_opcode", message_.unknown_opcode(),
                                "UNKNOWN_OPCODE_ERROR, UNKNOWN_OPCODE_NOP");
@@ -144,7 +144,7 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   batch.tasks.resize(first_run_task + run_tasks);
   batch.arguments_per_task = flux::kRunArguments;
   batch.arguments.resize(batch.tasks.size() * flux::kRunArguments);
-  // The programs run once their bytecode is staged.
+  // In order, because the programs need the staged bytecode.
   batch.in_order = staged != nullptr;
   batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
   if (staged != nullptr) {
@@ -177,9 +177,9 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit
     std::memset(&arguments[i], 0, sizeof(Argument));
     arguments[i].scalar_bits = value;
   };
-  // What there is one of for each run starts at this task's first run. Offsets count from
-  // the start of all bytecode in every task; programs that are picked by index, or that
-  // there is one of, are the same for every task.
+  // Data with one entry for each run starts at this task's first run. In every task, offsets are
+  // relative to the start of all bytecode. A single program, or programs that are selected by
+  // index, are the same for every task.
   const bool indexed = message_.program_index_size() != 0;
   const bool program_of_its_own = !indexed && programs_ > 1;
   const uint64_t width = initial_shared_ ? 0 : message_.initial_width();

@@ -1,5 +1,5 @@
-// FluxPrograms: a batch of FLUX programs, checked and made wide tasks of flux.run: one, or
-// several where it might take long (flux_split.h).
+// FluxPrograms: checks a batch of FLUX programs and converts it to wide tasks of flux.run: one, or
+// several if it might take long (flux_split.h).
 //
 // Used in these steps: Check (the message alone), Split and CheckSplit (for the device),
 // staging_bytes, Fill.
@@ -22,7 +22,7 @@
 
 namespace resident {
 
-// Where the programs of a batch leave their results, in staging memory.
+// The addresses in staging memory to which the programs of a batch write their results.
 struct FluxOutputs {
   uint32_t runs = 0;
   uint32_t wanted = 0;  // Registers of each run.
@@ -33,35 +33,36 @@ struct FluxOutputs {
 
 class FluxPrograms {
  public:
-  // `installed`: the program of the operator that the message names; null if it brings its
-  // own. Both must outlive the object.
+  // `installed`: the program of the operator that the message names; null if the message contains
+  // its own. Both must outlive the object.
   FluxPrograms(const v1::FluxPrograms& message, const std::string* installed)
       : message_(message), bytecode_(installed == nullptr ? message.bytecode() : *installed) {}
 
-  // Checks every offset, index and length against what was sent.
+  // Checks every offset, index and length against the data sent.
   absl::Status Check(const Limits& limits);
 
   uint32_t runs() const { return runs_; }
   uint64_t bytecode_bytes() const { return bytecode_.size(); }
-  // Staging memory that inputs and outputs take.
+  // Bytes of staging memory for inputs and outputs.
   uint64_t staging_bytes() const { return staging_bytes_; }
-  // Whether the bytecode is read often enough, and is large enough, that it is worth
-  // a copy into device memory before the programs run.
+  // Whether the bytecode is so large, and read so often, that it should be copied into device
+  // memory before the programs run.
   bool wants_staging() const;
 
-  // Which runs each task has on this engine; `time_limit` as in SplitFlux. Programs that name
-  // no limit of their cycles get what it can do in that time, if that is less.
+  // The division of the runs into tasks on this engine; for `time_limit`, see SplitFlux. If the
+  // message sets no limit of cycles, lowers the default limit to what the engine can execute in
+  // that time.
   FluxSplit Split(const EngineInfo& engine, std::chrono::milliseconds time_limit);
-  // INVALID_ARGUMENT: a run may be allowed more cycles than end on this device in time, or
+  // INVALID_ARGUMENT: the message allows a run more cycles than this device can execute in time, or
   // there are more tasks than a batch may have.
   absl::Status CheckSplit(const FluxSplit& split) const;
-  // Tasks that Fill makes at most, one that stages the bytecode among them; bytes of their
-  // descriptors and arguments.
+  // The largest number of tasks that Fill creates, including the one that stages the bytecode;
+  // bytes of their descriptors and arguments.
   uint64_t most_tasks(const FluxSplit& split) const {
     return (wants_staging() ? 1 : 0) + split.tasks(runs_);
   }
   uint64_t descriptor_bytes(const FluxSplit& split) const;
-  // Of registers, errors and cycles.
+  // Bytes of registers, errors and cycles.
   uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4); }
 
   // Fills in the tasks that run the programs, and one before them that copies the

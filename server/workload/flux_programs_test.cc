@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
 namespace {
@@ -12,7 +13,7 @@ using std::chrono::milliseconds;
 
 EngineInfo Gpu() {
   EngineInfo info;
-  info.kind = "cuda";
+  info.traits = CudaTraits(90, 256);
   info.workers = 264;
   info.threads_per_block = 256;
   return info;
@@ -26,8 +27,8 @@ v1::FluxPrograms TwoPrograms() {
   return message;
 }
 
-// Whoever names no limit is not refused for the one that the daemon takes for them.
-TEST(FluxProgramsTest, DefaultOfCyclesIsWhatTheDeviceDoesInTimeIfThatIsLess) {
+// A message without a limit of cycles must not be refused because of the daemon's default.
+TEST(FluxProgramsTest, DefaultLimitOfCyclesIsLoweredToWhatTheDeviceExecutesInTime) {
   const v1::FluxPrograms message = TwoPrograms();
   FluxPrograms programs(message, nullptr);
   ASSERT_TRUE(programs.Check(Limits()).ok());
@@ -36,7 +37,7 @@ TEST(FluxProgramsTest, DefaultOfCyclesIsWhatTheDeviceDoesInTimeIfThatIsLess) {
   EXPECT_TRUE(programs.CheckSplit(split).ok()) << programs.CheckSplit(split);
 }
 
-TEST(FluxProgramsTest, LimitOfCyclesThatIsNamedAndTooHighIsRefused) {
+TEST(FluxProgramsTest, ExplicitLimitOfCyclesThatIsTooHighIsRefused) {
   v1::FluxPrograms message = TwoPrograms();
   message.set_max_cycles(1'000'000);
   FluxPrograms programs(message, nullptr);

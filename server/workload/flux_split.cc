@@ -7,32 +7,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Instructions for each millisecond of the time limit: a sixth of what a CPU's worker
-// executes in it (300 M/s), whose core may have other work, and a quarter of what a GPU's
-// block of 256 threads does beside others (1 G/s, "FLUX, one program over 1 Mi inputs" in
-// docs/benchmarks).
-constexpr uint64_t kCpuInstructions = 50'000;
-constexpr uint64_t kGpuInstructions = 256'000;
-// The same of one run: of a GPU's, while all its blocks are at FLUX (3,800 for one program; a
-// lone run has 6,800).
-constexpr uint64_t kGpuRunInstructions = 2'500;
-// With a longer time limit, or none, tasks are made for this one: parking and changes of
-// generation wait for tasks, and so does the lone task of another client. A CPU has few workers,
-// each of which may have two tasks before it.
-constexpr milliseconds kMaxGpuLimit{10'000};
-constexpr milliseconds kMaxCpuLimit{4'000};
-// Slowdown of a GPU where the lanes of a warp execute different programs.
-constexpr uint64_t kDivergence = 8;
-constexpr uint64_t kWarp = 32;
-// A chunk is a run for each thread of a GPU's largest block, or more, unless that takes too long;
-// and for one program over many inputs enough of them to be worth staging the program for.
+// A chunk has at least one run for each thread of a GPU's largest block, unless that takes too
+// long. For one program over many inputs it has enough runs to be worth staging the program.
 constexpr uint64_t kRunsOfBlock = 256;
-// Threads of a block when the figures above were measured.
-constexpr uint64_t kMeasuredThreads = 256;
 constexpr uint64_t kMaxRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
-// The least chunk on the CPU, as a part of a task that might take long.
-constexpr uint64_t kCpuParts = 16;
+// The least chunk of a task that one work unit may have to execute alone, as a part of that task.
+constexpr uint64_t kPartsOfTask = 16;
 
 uint64_t Up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -48,38 +29,35 @@ uint64_t FluxSplit::task_bound_ns(const FluxWork& work) const {
 }
 
 FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds time_limit) {
-  const bool gpu = engine.kind == "cuda";
+  const EngineTraits& traits = engine.traits;
   const bool differ = work.programs > 1;
+  const uint64_t slowdown = differ ? std::max(1u, traits.divergence_slowdown) : 1;
+  const uint64_t lanes = std::max(1u, traits.lockstep_runs);
+  const uint64_t workers = std::max(1u, engine.workers);
   FluxSplit split;
   if (time_limit.count() > 0) {
-    const uint64_t in_a_ms =
-        gpu ? kGpuRunInstructions / (differ ? kDivergence : 1) : kCpuInstructions;
-    split.most_cycles = in_a_ms * static_cast<uint64_t>(time_limit.count());
+    split.most_cycles =
+        traits.run_instructions_per_ms / slowdown * static_cast<uint64_t>(time_limit.count());
   }
-  const milliseconds max_limit = gpu ? kMaxGpuLimit : kMaxCpuLimit;
-  if (time_limit.count() <= 0 || time_limit > max_limit) time_limit = max_limit;
-  const uint64_t ms = static_cast<uint64_t>(time_limit.count());
-  const uint64_t workers = std::max<uint32_t>(1, engine.workers);
+  if (time_limit.count() <= 0) time_limit = traits.max_task_time;
+  time_limit = std::min(time_limit, traits.max_task_time);
+  split.instructions_per_ms = std::max<uint64_t>(1, traits.instructions_per_ms / slowdown);
+  // Of one work unit.
+  const uint64_t instructions =
+      split.instructions_per_ms * static_cast<uint64_t>(time_limit.count());
   const uint64_t cycles = std::max<uint64_t>(1, work.max_cycles);
-  split.instructions_per_ms = kCpuInstructions;
-  uint64_t least;  // Runs of a chunk.
-  if (gpu) {
-    split.instructions_per_ms =
-        std::max<uint64_t>(1, kGpuInstructions * engine.threads_per_block / kMeasuredThreads /
-                                  (differ ? kDivergence : 1));
-    const uint64_t instructions = split.instructions_per_ms * ms;
-    const uint64_t warps = instructions * workers / cycles / kWarp;
-    const uint64_t runs = std::max<uint64_t>(1, warps) * kWarp;
-    split.runs_of_task = runs < kRunsOfBlock ? runs : runs / kRunsOfBlock * kRunsOfBlock;
-    least = std::clamp(instructions / cycles / kWarp * kWarp, kWarp, kRunsOfBlock);
-  } else {
-    split.runs_of_task = std::max<uint64_t>(1, kCpuInstructions * ms / cycles);
-    least = std::clamp<uint64_t>(split.runs_of_task / kCpuParts, 1, kRunsOfBlock);
+  const uint64_t units = traits.units_share_task ? workers : 1;
+  const uint64_t parts = traits.units_share_task ? 1 : kPartsOfTask;
+  split.runs_of_task = std::max<uint64_t>(1, instructions * units / cycles / lanes) * lanes;
+  if (lanes > 1 && split.runs_of_task > kRunsOfBlock) {
+    split.runs_of_task -= split.runs_of_task % kRunsOfBlock;
   }
+  // Runs of a chunk.
+  const uint64_t least =
+      std::clamp(instructions / cycles / parts / lanes * lanes, lanes, kRunsOfBlock);
+  const uint64_t most = !differ ? kMaxRunsOfChunk : lanes > 1 ? least : kRunsOfBlock;
   const uint64_t runs = std::min(work.runs, split.runs_of_task);
-  const uint64_t fair = Up(runs / (kChunksOfWorker * workers), least);
-  const uint64_t most = !differ ? kMaxRunsOfChunk : gpu ? least : kRunsOfBlock;
-  split.runs_of_chunk = std::clamp(fair, least, most);
+  split.runs_of_chunk = std::clamp(Up(runs / (kChunksOfWorker * workers), least), least, most);
   return split;
 }
 

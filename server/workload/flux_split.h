@@ -1,18 +1,20 @@
-// FluxSplit: how a batch of FLUX runs becomes tasks, and a task becomes chunks, so that no
-// batch that is taken comes near --task_time_limit, which ends the engine and costs
-// everybody there their tasks.
+// FluxSplit: divides a batch of FLUX runs into tasks, and a task into chunks, so that no accepted
+// batch comes near --task_time_limit. Exceeding it ends the engine, and all clients lose their
+// tasks there.
 //
-// Only max_cycles is known of a program. So a task has no more runs than would end in time
-// if each looped up to it, on an engine that has as little for the task as may be:
+// The only bound of a program's duration is max_cycles. So a task has at most as many runs as would
+// end in time if each ran for max_cycles, on an engine with the least capacity for the task:
 //
-//   CPU   One worker: the others may be at tasks of their own. The task of a batch of
-//         ordinary programs is still shared, in chunks small enough that all find some.
-//   GPU   All blocks: they come to a task one after the other and run it together. Where
-//         programs differ, the lanes of a warp wait for one another. Less than a warp in a
-//         task would not make it shorter by much.
+//   one work unit    (a CPU's worker.) The others may have tasks of their own. The task of a batch
+//                    of ordinary programs is still shared, in chunks small enough for all.
+//   all work units   (a GPU's blocks, EngineTraits::units_share_task.) They come to a task one
+//                    after the other and run it together. If programs differ, the runs that execute
+//                    in lockstep wait for one another. Fewer runs than that in a task would not
+//                    make it much shorter.
 //
-// A run that alone might take longer than the limit is not taken (most_cycles). The speeds
-// all this goes by are a part of what was measured; a much slower machine is not helped.
+// A run that alone might take longer than the limit is not taken (most_cycles). The speeds come
+// from the engine (EngineTraits), which states a safe fraction of what was measured; on a much
+// slower machine a task may still exceed the limit.
 //
 // Thread safety: a function without state.
 //
@@ -29,20 +31,20 @@ namespace resident {
 
 struct FluxWork {
   uint64_t runs = 0;
-  uint64_t programs = 1;  // Different ones.
+  uint64_t programs = 1;  // The number of different programs.
   uint64_t max_cycles = 0;
 };
 
 struct FluxSplit {
   uint64_t runs_of_task = 1;
   uint64_t runs_of_chunk = 1;
-  // Instructions that a worker certainly executes in a millisecond, on which all this is based.
+  // Instructions that a worker is assumed to execute in a millisecond at least.
   uint64_t instructions_per_ms = 1;
-  // That a run may be allowed.
+  // The largest limit of cycles that a run may have.
   uint64_t most_cycles = UINT64_MAX;
 
   uint64_t tasks(uint64_t runs) const { return (runs + runs_of_task - 1) / runs_of_task; }
-  // Of a task of so many runs.
+  // The number of chunks of a task with `runs` runs.
   uint64_t chunks(uint64_t runs) const { return (runs + runs_of_chunk - 1) / runs_of_chunk; }
   // Worker time that a task may take, in nanoseconds.
   uint64_t task_bound_ns(const FluxWork& work) const;

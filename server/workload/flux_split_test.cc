@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "gtest/gtest.h"
+#include "runtime/engine/cpu/cpu_registration.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
 namespace {
@@ -16,21 +18,21 @@ constexpr uint64_t kDefaultCycles = 1'000'000;
 
 EngineInfo Cpu(uint32_t workers) {
   EngineInfo info;
-  info.kind = "cpu";
+  info.traits = CpuTraits();
   info.workers = workers;
   return info;
 }
 
 EngineInfo Gpu(uint32_t blocks, uint32_t threads = 256) {
   EngineInfo info;
-  info.kind = "cuda";
+  info.traits = CudaTraits(90, threads);
   info.workers = blocks;
   info.threads_per_block = threads;
   return info;
 }
 
 TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
-  // Half of what a worker was measured to do.
+  // Half of the measured speed of a worker.
   constexpr uint64_t kInstructionsOfSecond = 150'000'000;
   for (const uint32_t workers : {1u, 2u, 16u, 64u}) {
     for (const uint64_t programs : {1u, 64u}) {
@@ -41,7 +43,7 @@ TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
               SplitFlux({64, programs, cycles}, Cpu(workers), milliseconds(limit_ms));
           ASSERT_GE(split.runs_of_task, 1u);
           ASSERT_GE(split.runs_of_chunk, 1u);
-          if (split.runs_of_task == 1) continue;  // There is no less.
+          if (split.runs_of_task == 1) continue;  // One run is the minimum.
           EXPECT_LT(split.runs_of_task * cycles * 1000 / kInstructionsOfSecond,
                     static_cast<uint64_t>(limit_ms))
               << workers << " workers, " << cycles << " cycles";
@@ -84,12 +86,12 @@ TEST(FluxSplitTest, LongRunsOnAGpuAreWarps) {
   EXPECT_EQ(SplitFlux({64, 64, UINT32_MAX}, Gpu(1), milliseconds(1)).runs_of_task, 32u);
 }
 
-TEST(FluxSplitTest, NoTimeLimitIsAsTheLongest) {
+TEST(FluxSplitTest, NoTimeLimitIsTreatedAsTheLongest) {
   const FluxSplit none = SplitFlux({64, 1, kMaxCycles}, Cpu(2), milliseconds(0));
   EXPECT_EQ(none.runs_of_task, SplitFlux({64, 1, kMaxCycles}, Cpu(2), kDefaultLimit).runs_of_task);
 }
 
-TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
+TEST(FluxSplitTest, SmallerBlocksGetFewerRuns) {
   const FluxWork work = {1 << 24, 1, kDefaultCycles};
   const uint64_t whole = SplitFlux(work, Gpu(264), kDefaultLimit).runs_of_task;
   const uint64_t quarter = SplitFlux(work, Gpu(264, 64), kDefaultLimit).runs_of_task;
@@ -97,7 +99,7 @@ TEST(FluxSplitTest, SmallerBlocksAreGivenLess) {
   EXPECT_GE(quarter, whole / 4 - 256);
 }
 
-TEST(FluxSplitTest, ATaskIsBoundByItsCyclesAndNotByWhatProgramsUsuallyTake) {
+TEST(FluxSplitTest, TheBoundOfATaskFollowsFromItsCyclesAndNotFromUsualDurations) {
   // 50,000 instructions in a millisecond of a CPU's worker.
   const FluxWork alone = {1, 1, kMaxCycles};
   EXPECT_EQ(SplitFlux(alone, Cpu(2), kDefaultLimit).task_bound_ns(alone), 2'000'000'000u);
@@ -107,16 +109,16 @@ TEST(FluxSplitTest, ATaskIsBoundByItsCyclesAndNotByWhatProgramsUsuallyTake) {
   EXPECT_GE(SplitFlux(largest, Gpu(1), milliseconds(0)).task_bound_ns(largest), 10'000'000'000u);
 }
 
-TEST(FluxSplitTest, ARunIsAllowedWhatEndsInTime) {
-  const auto most = [](uint64_t programs, const EngineInfo& engine, int64_t limit_ms) {
+TEST(FluxSplitTest, TheCyclesOfARunAreLimitedToWhatEndsInTime) {
+  const auto max_cycles = [](uint64_t programs, const EngineInfo& engine, int64_t limit_ms) {
     return SplitFlux({64, programs, 1}, engine, milliseconds(limit_ms)).most_cycles;
   };
-  EXPECT_EQ(most(1, Cpu(2), 10'000), 500'000'000u);
-  EXPECT_EQ(most(64, Cpu(2), 10'000), 500'000'000u);
-  EXPECT_EQ(most(1, Gpu(264), 10'000), 25'000'000u);
-  EXPECT_EQ(most(64, Gpu(264), 10'000), 3'120'000u);
-  EXPECT_EQ(most(1, Gpu(264), 60'000), 150'000'000u);
-  EXPECT_EQ(most(1, Gpu(264), 0), UINT64_MAX);
+  EXPECT_EQ(max_cycles(1, Cpu(2), 10'000), 500'000'000u);
+  EXPECT_EQ(max_cycles(64, Cpu(2), 10'000), 500'000'000u);
+  EXPECT_EQ(max_cycles(1, Gpu(264), 10'000), 25'000'000u);
+  EXPECT_EQ(max_cycles(64, Gpu(264), 10'000), 3'120'000u);
+  EXPECT_EQ(max_cycles(1, Gpu(264), 60'000), 150'000'000u);
+  EXPECT_EQ(max_cycles(1, Gpu(264), 0), UINT64_MAX);
 }
 
 }  // namespace

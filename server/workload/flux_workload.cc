@@ -69,7 +69,7 @@ void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   batch.version = counted_.version->version;
   batch.stats = counted_.stats(place_.device);
   batch.keep_alive.push_back(counted_.version);
-  // The copy in device memory is only for speed: without it the programs read staging memory.
+  // The copy in device memory is only an optimization: without it the programs read staging memory.
   const DeviceMemory* staged = nullptr;
   if (programs_->wants_staging()) {
     auto memory = place_.session->AllocateMemory(programs_->bytecode_bytes());
@@ -85,7 +85,7 @@ void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
 }
 
 void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
-  // One status for the batch, that of the first task that failed, and one time.
+  // The batch has one status, that of the first task that failed, and one time.
   size_t decisive = 0;
   while (decisive + 1 < batch.status.size() && batch.status[decisive] == TaskStatus::kOk)
     ++decisive;
@@ -102,7 +102,8 @@ void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* resul
   flux->mutable_registers()->assign(reinterpret_cast<const char*>(outputs_.registers),
                                     runs * outputs_.wanted * 4);
   flux->mutable_cycles()->assign(reinterpret_cast<const char*>(outputs_.cycles), runs * 4);
-  // memcmp of a run of zeros with itself, shifted by one: no errors, nothing sent.
+  // If the first byte is 0 and memcmp with the array shifted by one finds no difference, there are
+  // no errors, and none are sent.
   const uint8_t* const errors = outputs_.errors;
   const bool clean = errors[0] == 0 && std::memcmp(errors, errors + 1, runs - 1) == 0;
   if (!clean) flux->mutable_errors()->assign(reinterpret_cast<const char*>(errors), runs);

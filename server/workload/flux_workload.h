@@ -20,7 +20,7 @@ class FluxWorkload final : public Workload {
   FluxWorkload(const PlanSources& sources, const v1::Batch& message)
       : sources_(sources), message_(message) {}
 
-  // Programs without a name are flux.run's.
+  // Returns flux.run for programs without a name.
   static std::string FindOperatorName(const v1::FluxPrograms& message);
 
   absl::Status Check() override;
@@ -29,12 +29,12 @@ class FluxWorkload final : public Workload {
   void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
 
  private:
-  // The installed program that the message names, if it names one.
+  // Looks up the installed program, if the message names one.
   absl::Status FindInstalled();
 
   const PlanSources& sources_;
   const v1::Batch& message_;   // Until Fill.
-  ResolvedOperator counted_;   // Whose statistics count the tasks.
+  ResolvedOperator counted_;   // The operator whose statistics count the tasks.
   ResolvedOperator flux_run_;  // Until Fill, as those below.
   ResolvedOperator copy_bytes_;
   std::optional<FluxPrograms> programs_;

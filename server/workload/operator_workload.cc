@@ -54,8 +54,8 @@ Needs OperatorWorkload::ResourcesNeeded() const {
   needs.staging_bytes = columns_->staging_bytes();
   needs.host_bytes = batch_bytes + columns_->returned_bytes();
   if (trial_) {
-    // A copy of the batch, and a task for each output of each task that compares the two: its
-    // descriptor, the two tensors, and which task it is about.
+    // The trial needs a copy of the batch, and a comparison task for each output of each task: its
+    // descriptor, the two tensors, and the index of the compared task.
     constexpr uint64_t kComparisonBytes =
         sizeof(TaskDescriptor) + 2 * sizeof(Argument) + sizeof(uint64_t) + kTaskOutcomeBytes;
     needs.trial_bytes = batch_bytes + tasks * outputs_.size() * kComparisonBytes;
@@ -100,7 +100,8 @@ void OperatorWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* r
     if (result->errors_size() < static_cast<int>(kMaxTaskErrors)) {
       AddTaskError(batch, static_cast<uint32_t>(i), i, result);
     }
-    // Staging memory that no task has written may hold another client's data.
+    // Clear the outputs of failed tasks, because staging memory that was not written may contain
+    // another client's data.
     for (size_t c = 0; c < returned_.size(); ++c) {
       const uint64_t bytes = returned_[c].task_bytes;
       if (bytes == 0) continue;

@@ -33,7 +33,7 @@ class OperatorWorkload final : public Workload {
   ResolvedOperator op_;
   std::optional<Columns> columns_;  // Until Fill.
   Placement place_;
-  // Buffers, until they are the batch's.
+  // Buffers, until Fill moves them to the batch.
   std::vector<std::shared_ptr<const void>> hold_;
   bool trial_ = false;  // A version on trial may run the tasks once more.
   std::vector<uint32_t> outputs_;

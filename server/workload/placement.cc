@@ -8,7 +8,7 @@ namespace resident {
 
 namespace {
 
-// The device asked for, if it has an engine.
+// The requested device, if it has an engine.
 absl::StatusOr<Placement> PlaceOn(const std::vector<Device*>& devices, uint32_t wanted) {
   if (wanted >= devices.size()) return errors::UnknownDevice(wanted, devices.size());
   Device* const device = devices[wanted];
@@ -20,8 +20,8 @@ absl::StatusOr<Placement> PlaceOn(const std::vector<Device*>& devices, uint32_t 
              : errors::DeviceUnavailable(wanted, snapshot.detail);
 }
 
-// The device whose `load` is least: of those that are open to all, or, where none is, of
-// those that have an engine, so that what is sent to parked devices waits there.
+// The device with the smallest `load`, among the devices that are open to all. If there is none,
+// among all devices with an engine: work sent to parked devices waits there.
 template <typename Load>
 absl::StatusOr<Placement> PlaceOnLeast(const std::vector<Device*>& devices, const Load& load) {
   for (const bool only_open : {true, false}) {

@@ -1,9 +1,9 @@
-// Placement: which device runs a batch or holds a buffer, and its engine at this moment.
+// Placement: the device that runs a batch or holds a buffer, and its current engine.
 //
-// Where nothing is asked for, a device that somebody has parked is passed over as long as
-// another is open: what went there would wait until it is resumed.
+// If the client requests no device, a device that was parked by an administrator is skipped while
+// another one is open, because work on it would wait until it is resumed.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_WORKLOAD_PLACEMENT_H_
 #define RESIDENT_SERVER_WORKLOAD_PLACEMENT_H_
 
@@ -22,15 +22,15 @@ struct Placement {
   std::shared_ptr<EngineSession> session;
 };
 
-// Of a batch. `wanted`: the device asked for, or that of the buffers; none: the one with
-// the fewest tasks queued and in flight. Errors: NOT_FOUND (no such device), UNAVAILABLE
-// (no engine).
+// Chooses the device of a batch. `wanted`: the device requested, or that of the buffers; nullopt:
+// the one with the fewest tasks queued and in flight. Errors: NOT_FOUND (no such device),
+// UNAVAILABLE (no engine).
 absl::StatusOr<Placement> Place(const std::vector<Device*>& devices,
                                 std::optional<uint32_t> wanted);
 
-// Of a buffer of so many bytes. `wanted`: the device asked for; none: `home`, where the
-// client's newest buffer is, while there is room, since a task takes its buffers from one
-// device; else the one with the most free memory. Errors: as Place.
+// Chooses the device of a buffer of `bytes` bytes. `wanted`: the device requested; nullopt: `home`,
+// the device of the client's newest buffer, if it has room, because all buffers of a task must be
+// on one device; otherwise the one with the most free memory. Errors: see Place.
 absl::StatusOr<Placement> PlaceBuffer(const std::vector<Device*>& devices,
                                       std::optional<uint32_t> wanted, std::optional<uint32_t> home,
                                       uint64_t bytes);

@@ -28,7 +28,7 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
 
 Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline) {
   if (options.timeout_us() == 0) return call_deadline;
-  // A timeout beyond a century is none; adding it must not overflow.
+  // A timeout over a century counts as none, so that the addition cannot overflow.
   constexpr uint64_t kMaxUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
   return std::min(call_deadline,
                   Clock::now() + std::chrono::microseconds(std::min(options.timeout_us(), kMaxUs)));

@@ -1,9 +1,9 @@
-// Planner: which kind of work a message asks for (workload.h), checked.
+// Planner: creates the kind of work that a message requests (workload.h), and checks it.
 //
-// Everything a client sends is checked here, before anything reaches a ring: names,
-// counts, dtypes, shapes, and every offset and length against the bytes that are
-// there. The work for each task is a few stores; all that is the same for all tasks of a
-// column (lookups, signature, sizes) is done once.
+// All data from a client is checked here, before anything reaches a ring: names, counts, dtypes,
+// shapes, and every offset and length against the available bytes. The work for each task is a few
+// stores; checks that are the same for all tasks of a column (lookups, signature, sizes) are done
+// once.
 //
 // Thread safety: all members may be called from any thread at once.
 //
@@ -30,7 +30,7 @@
 
 namespace resident {
 
-// What plans are made from.
+// The inputs of a plan.
 struct PlanSources {
   const Limits* limits;
   const Registry* registry;
@@ -40,17 +40,17 @@ struct PlanSources {
   std::chrono::milliseconds task_time_limit{10'000};
 };
 
-// Until when a batch with these options waits that has arrived now.
+// The deadline of a batch with these options that arrives now.
 Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline);
 
-// The operator that a message asks for.
+// The name of the operator that a message requests.
 std::string FindOperatorName(const v1::Batch& message);
 
 class Planner {
  public:
   explicit Planner(PlanSources sources) : sources_(std::move(sources)) {}
 
-  // Errors: as Executor.Run documents. The message must not change or go until Fill.
+  // Errors: see Executor.Run. The message must stay valid and unchanged until Fill.
   absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, ClientId client) const;
 
   static std::shared_ptr<RequestBatch> Fill(const v1::Batch& message, Clock::time_point deadline,

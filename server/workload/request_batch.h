@@ -1,7 +1,6 @@
-// RequestBatch: a client's batch on its way through the runtime, with what it takes to
-// answer it.
+// RequestBatch: a client's batch in the runtime, with the data that is needed to answer it.
 //
-// Thread safety: as Batch.
+// Thread safety: see Batch.
 #ifndef RESIDENT_SERVER_WORKLOAD_REQUEST_BATCH_H_
 #define RESIDENT_SERVER_WORKLOAD_REQUEST_BATCH_H_
 
@@ -24,13 +23,13 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   std::string operator_name;
   uint32_t version = 0;
 
-  // Everything that the batch was admitted with.
+  // All resources with which the batch was admitted.
   Ticket ticket;
   // Builds the result.
   std::unique_ptr<const Workload> work;
 
-  // The tasks also run on this version once they have ended (server/rpc/shadow_runner.h); mostly
-  // null. The arguments that are its outputs.
+  // If not null, the tasks also run on this version once they have ended
+  // (server/rpc/shadow_runner.h). `shadow_outputs`: the indices of the arguments that are outputs.
   std::shared_ptr<const OperatorVersion> shadow;
   std::vector<uint32_t> shadow_outputs;
 };

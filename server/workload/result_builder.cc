@@ -22,8 +22,8 @@ std::string DescribeFailure(const RequestBatch& batch, TaskStatus status, uint16
       return "the call was cancelled before the task reached the device; it did not run. Fix: none "
              "needed if that was intended";
     case TaskStatus::kAborted:
-      return absl::StrCat("the task's operator is a suspect in the end of the engine (",
-                          batch.cause, "); it may have run in part. Fix: check operator ",
+      return absl::StrCat("the task's operator may have caused the end of the engine (",
+                          batch.cause, "); the task may have run in part. Fix: check operator ",
                           batch.operator_name, " before sending it again");
     case TaskStatus::kUnavailable:
       return absl::StrCat("the engine ended or the daemon is stopping (", batch.cause,

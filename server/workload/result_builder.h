@@ -1,6 +1,6 @@
-// Results: a finished batch to resident.v1.BatchResult.
+// Converts a finished batch to resident.v1.BatchResult.
 //
-// Thread safety: functions without state of their own.
+// Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_WORKLOAD_RESULT_BUILDER_H_
 #define RESIDENT_SERVER_WORKLOAD_RESULT_BUILDER_H_
 
@@ -13,11 +13,11 @@
 
 namespace resident {
 
-// Bytes of each task beside its descriptor: status, time and detail, once in the batch and once
-// in its answer, as a message and as bytes.
+// Bytes for each task in addition to its descriptor: status, time and detail, in the batch, in the
+// answer's message, and in its bytes.
 inline constexpr uint64_t kTaskOutcomeBytes = 24;
 
-// Copies what the batch returns out of staging memory. REQUIRES: its `done` was called.
+// Copies the batch's results out of staging memory. REQUIRES: its `done` was called.
 void BuildResult(const RequestBatch& batch, v1::BatchResult* result);
 
 // Adds the error of a task, whose index in the result is `index`.

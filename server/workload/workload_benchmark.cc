@@ -1,8 +1,8 @@
-// What a batch costs between the message's bytes and the ring, and back:
+// Measures the cost of a batch from the message's bytes to the ring, and back:
 //
 //   bazel run -c opt //server/workload:workload_benchmark
 //
-// The baseline is parsing the message alone, which any server would have to do.
+// The baseline is only parsing the message, which any server has to do.
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +20,8 @@ namespace {
 constexpr uint32_t kTasks = 1024;
 constexpr ClientId kClient = 1;
 
-// kTasks additions of 16 floats: inline and returned, or in one buffer each, by
-// offsets.
+// kTasks additions of 16 floats: with inline and returned columns, or with one buffer for each
+// column, by offsets.
 v1::Batch InlineBatch() {
   v1::Batch batch;
   batch.mutable_tasks()->set_operator_("add");
@@ -65,7 +65,7 @@ struct World {
     admission.AddDevice(64 << 20);
   }
 
-  // From the message to a batch that can be queued.
+  // Translates the message to a batch that can be queued.
   absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(const v1::Batch& message) {
     ASSIGN_OR_RETURN(auto work, planner->Plan(message, kClient));
     ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client, work->ResourcesNeeded()));
@@ -80,7 +80,7 @@ struct World {
   DrainGate gate;
   Admission admission{limits, &gate};
   const std::shared_ptr<ClientAccounts> client = std::make_shared<ClientAccounts>(
-      std::make_shared<Account>("everybody", Rights{}, /*everybody=*/true), 1);
+      std::make_shared<Account>("anonymous", Rights{}, /*everybody=*/true), 1);
 };
 
 void Parse(benchmark::State& state, const v1::Batch& message) {

@@ -861,7 +861,7 @@ TEST(StartTest, AnUnencryptedNetworkIsServedOnlyOnRequest) {
   refused({"--policy=" + folder.Path("none")}, "cannot read");
   refused({"--policy=" + folder.Write("bad", "{")}, "at line 1");
   Daemon trusted({"--insecure_non_loopback"}, "0.0.0.0:0");
-  EXPECT_THAT(trusted.Output(), HasSubstr("everybody may do everything"));
+  EXPECT_THAT(trusted.Output(), HasSubstr("every caller has all roles"));
   EXPECT_THAT(trusted.Output(),
               HasSubstr("warning: --insecure_non_loopback: anyone who can reach"));
 }

@@ -1,13 +1,11 @@
 // Tensors as text, and the arguments of `residentctl run`.
 #include "client/cli/values.h"
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-
 #include "client/cli/run_argument.h"
+#include "client/residentd_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/model/dtype.h"
 
 namespace resident::cli {
 namespace {
@@ -60,27 +58,16 @@ TEST(ValuesTest, LongTensorsAreCut) {
   EXPECT_EQ(FormatValues(v1::DTYPE_I32, *bytes, 2), "1 1 ... 18 more");
 }
 
-TEST(HalfTest, EveryHalfReadsBack) {
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
-    const float value = HalfToFloat(static_cast<uint16_t>(bits));
-    if (std::isnan(value)) {
-      EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(value))));
-    } else {
-      ASSERT_EQ(FloatToHalf(value), bits) << value;
-    }
+TEST(ValuesTest, TheTableOfTypesHasThoseOfTheApi) {
+  EXPECT_EQ(static_cast<int>(kDTypeTable.size()) + 1, v1::DType_ARRAYSIZE);
+  for (const DTypeInfo& info : kDTypeTable) {
+    const auto dtype = static_cast<v1::DType>(info.dtype);
+    EXPECT_EQ(EnumName(dtype), info.name);
+    EXPECT_EQ(ParseDType(info.name), dtype);
+    EXPECT_EQ(client::SizeOf(dtype), info.size_bytes());
   }
-}
-
-TEST(HalfTest, RoundsToNearestEven) {
-  EXPECT_EQ(FloatToHalf(1.0f + 0x1p-11f), 0x3c00);      // Half way, to even.
-  EXPECT_EQ(FloatToHalf(1.0f + 3 * 0x1p-11f), 0x3c02);  // Half way, to even.
-  EXPECT_EQ(FloatToHalf(65519.0f), 0x7bff);             // Largest half.
-  EXPECT_EQ(FloatToHalf(65520.0f), 0x7c00);             // Infinity.
-  EXPECT_EQ(FloatToHalf(0x1p-25f), 0x0000);             // Half the smallest, to even.
-  EXPECT_EQ(FloatToHalf(-0.0f), 0x8000);
-  EXPECT_EQ(FloatToBfloat16(1.0f + 0x1p-8f), 0x3f80);
-  EXPECT_EQ(FloatToBfloat16(1.0f + 3 * 0x1p-8f), 0x3f82);
-  EXPECT_TRUE(std::isnan(Bfloat16ToFloat(FloatToBfloat16(NAN))));
+  EXPECT_EQ(ParseDType("unspecified"), std::nullopt);
+  EXPECT_EQ(client::SizeOf(v1::DTYPE_UNSPECIFIED), 0u);
 }
 
 TEST(ShapeTest, DimensionsAreSeparatedByX) {

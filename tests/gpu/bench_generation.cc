@@ -176,7 +176,7 @@ class Bench {
     Rates(&traffic);
     traffic.Stop();
     const Device::Snapshot snapshot = harness_.device().snapshot();
-    if (!snapshot.restarts_by_cause.empty()) Fail("an engine was lost");
+    if (!snapshot.restarts_by_reason.empty()) Fail("an engine was lost");
     report_.Add("changes that failed", static_cast<double>(snapshot.failed_generation_changes),
                 "changes");
   }
@@ -186,7 +186,7 @@ class Bench {
     const EngineInfo info = harness_.device().snapshot().info;
     auto& changed = versions_[kFirstFreeSlot + 2 * (info.generation % versions_.size())];
     changed = (changed + 1) % kVersions;
-    return VersionsGeneration(info.generation + 1, info.architecture, versions_);
+    return VersionsGeneration(info.generation + 1, info.traits.architecture, versions_);
   }
 
   void Load(const std::shared_ptr<const Generation>& next) {

@@ -300,7 +300,7 @@ TEST_F(BadRequestsTest, InconsistentFluxPrograms) {
          f.clear_offsets();
          f.add_offsets(0);
        }),
-       {"makes no program"}},
+       {"describes no program"}},
       {changed([](auto& f) { f.set_count(3); }), {"count is 3 for 2 programs"}},
       {changed([](auto& f) { f.set_count(100'001); }), {"100001", "--max_batch_tasks"}},
       {changed([](auto& f) { f.add_program_index(0); }), {"1 values for 2 runs"}},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/ops/builtin.h"
+#include "runtime/engine/engines.h"
 #include "runtime/ring/doorbell.h"
 
 namespace resident::testing {
@@ -18,11 +19,6 @@ namespace {
 
 }  // namespace
 
-std::string TestEngineKind() {
-  const char* kind = std::getenv("RESIDENT_TEST_ENGINE");
-  return kind == nullptr || *kind == '\0' ? "cpu" : kind;
-}
-
 EngineHarness::EngineHarness(Options options) {
   auto region = SharedRegion::Create(options.ring_slots, options.staging_bytes);
   if (!region.ok()) Abort(region.status().ToString());
@@ -31,13 +27,12 @@ EngineHarness::EngineHarness(Options options) {
   if (const char* threads = std::getenv("RESIDENT_TEST_THREADS_PER_BLOCK")) {
     options.engine.threads_per_block = static_cast<uint32_t>(std::atoi(threads));
   }
-  if (TestEngineKind() == "cuda") {
-    auto engine = CreateCudaEngine(options.engine.ordinal);
-    if (!engine.ok()) Abort(engine.status().ToString());
-    engine_ = std::move(*engine);
-  } else {
-    engine_ = CreateCpuEngine();
-  }
+  const char* const name = std::getenv("RESIDENT_TEST_ENGINE");
+  const auto type = FindEngineType(name == nullptr || *name == '\0' ? "cpu" : name);
+  if (!type.ok()) Abort(type.status().ToString());
+  auto engine = (*type)->create(options.engine.ordinal);
+  if (!engine.ok()) Abort(engine.status().ToString());
+  engine_ = std::move(*engine);
   const auto prepared = engine_->Prepare(*region_);
   if (!prepared.ok()) Abort(prepared.status().ToString());
   auto info = engine_->Start(options.engine);

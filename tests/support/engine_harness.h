@@ -24,9 +24,6 @@
 
 namespace resident::testing {
 
-// "cpu" or "cuda".
-std::string TestEngineKind();
-
 class EngineHarness {
  public:
   struct Options {

@@ -117,19 +117,20 @@ bool EngineFilesConfined() { return Mode() != "off" && Mode() != "calls"; }
 
 bool EngineCallsConfined() { return Mode() != "off" && Mode() != "files"; }
 
-absl::Status ConfineEngineFiles(EngineKind kind) {
+absl::Status ConfineEngineFiles(EngineProfile profile) {
   if (Mode() == "off") return absl::OkStatus();
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return absl::InternalError(absl::StrCat("no_new_privs: ", strerror(errno)));
   }
   if (!EngineFilesConfined() || LandlockVersion() == 0) return absl::OkStatus();
-  return RestrictFiles(kind == EngineKind::kGpu ? GpuPaths() : CpuPaths());
+  return RestrictFiles(profile == EngineProfile::kDriver ? GpuPaths() : CpuPaths());
 }
 
-absl::Status ConfineEngineCalls(EngineKind kind) {
+absl::Status ConfineEngineCalls(EngineProfile profile) {
   if (!EngineCallsConfined() || !HasSyscallFilters()) return absl::OkStatus();
   FilterOptions options;
-  options.policy = kind == EngineKind::kGpu ? SyscallPolicy::kGpuEngine : SyscallPolicy::kCpuEngine;
+  options.policy = profile == EngineProfile::kDriver ? SyscallPolicy::kDriverEngine
+                                                     : SyscallPolicy::kNativeEngine;
   options.all_threads = true;
   options.trap = Mode() == "report";
   if (options.trap) {

@@ -1,7 +1,8 @@
 // The sandbox of an engine process. A malicious operator can reach the resources of its engine, but
 // nothing else on the machine.
 //
-//   layer      CPU engine                             GPU engine
+//              EngineProfile::kNative                 EngineProfile::kDriver
+//   layer      (the CPU engine)                       (the CUDA engine)
 //   Landlock   can open only the files with the       can open the driver's devices, and read the
 //              number of CPUs (an operator's          system's libraries and the files in which
 //              shared object is in memory)            the kernel describes devices
@@ -23,9 +24,11 @@
 //
 //   ConfineEngineFiles(...)   before the process starts threads: Landlock applies to the calling
 //                             thread and to the threads that it starts
-//   ConfineEngineCalls(...)   CPU: directly after it. GPU: when the driver is initialised.
+//   ConfineEngineCalls(...)   kNative: directly after it. kDriver: when the driver is initialised.
 #ifndef RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
 #define RESIDENT_RUNTIME_BASE_SANDBOX_ENGINE_SANDBOX_H_
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 
@@ -37,12 +40,18 @@ inline constexpr char kEngineSandboxVariable[] = "RESIDENTD_ENGINE_SANDBOX";
 bool EngineFilesConfined();
 bool EngineCallsConfined();
 
-enum class EngineKind { kCpu, kGpu };
+// What runs in an engine's process, and so what the process may do: a column of the table above.
+enum class EngineProfile : uint8_t {
+  // This project's code, and operators as native code.
+  kNative,
+  // NVIDIA's driver.
+  kDriver,
+};
 
 // INTERNAL: a layer that the kernel supports could not be applied.
-absl::Status ConfineEngineFiles(EngineKind kind);
+absl::Status ConfineEngineFiles(EngineProfile profile);
 // Applies to all threads of the process. REQUIRES: ConfineEngineFiles was called.
-absl::Status ConfineEngineCalls(EngineKind kind);
+absl::Status ConfineEngineCalls(EngineProfile profile);
 
 }  // namespace resident
 

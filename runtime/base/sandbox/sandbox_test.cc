@@ -72,7 +72,7 @@ int InFilter(SyscallPolicy policy, const std::function<int()>& attempt) {
 }
 
 constexpr SyscallPolicy kPolicies[] = {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone,
-                                       SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine};
+                                       SyscallPolicy::kNativeEngine, SyscallPolicy::kDriverEngine};
 
 int OpenFor(const std::string& path, int flags) {
   return open(path.c_str(), flags, 0600) >= 0 ? 0 : errno;
@@ -230,7 +230,7 @@ TEST_F(SystemCallsTest, SignalsLimitsAndMemoryOfOtherProcessesAreRefused) {
 TEST_F(SystemCallsTest, AnEngineCanUseThreadsMemoryAndItsSockets) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-  for (const SyscallPolicy policy : {SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine}) {
+  for (const SyscallPolicy policy : {SyscallPolicy::kNativeEngine, SyscallPolicy::kDriverEngine}) {
     EXPECT_EQ(InFilter(policy,
                        [&] {
                          int value = 0;
@@ -277,7 +277,7 @@ TEST_F(SystemCallsTest, AnEngineCannotStartProcessesOrConnect) {
       {"unshare", [] { return Try(SYS_unshare, CLONE_NEWUSER); }},
       {"mount", [] { return Try(SYS_mount, 0, 0, 0, 0, 0); }},
   };
-  for (const SyscallPolicy policy : {SyscallPolicy::kCpuEngine, SyscallPolicy::kGpuEngine}) {
+  for (const SyscallPolicy policy : {SyscallPolicy::kNativeEngine, SyscallPolicy::kDriverEngine}) {
     for (const auto& [name, make] : attempts) {
       EXPECT_EQ(InFilter(policy, make), EPERM) << name << ", policy " << static_cast<int>(policy);
     }
@@ -288,7 +288,7 @@ TEST_F(SystemCallsTest, AnEngineCannotStartProcessesOrConnect) {
 TEST_F(SystemCallsTest, ACpuEngineCannotOpenFilesForWriting) {
   const std::string file = folder_ + "/inside";
   const auto in_engine = [&](int flags) {
-    return InFilter(SyscallPolicy::kCpuEngine, [&] { return OpenFor(file, flags); });
+    return InFilter(SyscallPolicy::kNativeEngine, [&] { return OpenFor(file, flags); });
   };
   for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_CREAT, O_RDONLY | O_TRUNC}) {
     EXPECT_EQ(in_engine(flags), EPERM) << flags;
@@ -312,7 +312,7 @@ TEST_F(SystemCallsTest, ASingleProcessCompilerCannotOpenFilesForWriting) {
 TEST_F(SystemCallsTest, CallsThatAreInNoListAreRefused) {
   constexpr long kUnknown = 999;
   for (const SyscallPolicy policy :
-       {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone, SyscallPolicy::kCpuEngine}) {
+       {SyscallPolicy::kCompiler, SyscallPolicy::kCompilerAlone, SyscallPolicy::kNativeEngine}) {
     for (const long call : {long{SYS_inotify_init1}, long{SYS_signalfd4}, long{SYS_splice},
                             long{SYS_process_madvise}, long{SYS_sendmmsg}, kUnknown}) {
       EXPECT_EQ(InFilter(policy, [&] { return Try(call, -1, -1, -1); }), EPERM)
@@ -335,8 +335,8 @@ TEST_F(SystemCallsTest, AFilterAppliesToAllThreadsOfAnEngine) {
                           confined.get_future().wait();
                           result.set_value(Try(SYS_socket, AF_INET, SOCK_STREAM, 0));
                         });
-                        const bool ok = ConfineEngineFiles(EngineKind::kGpu).ok() &&
-                                        ConfineEngineCalls(EngineKind::kGpu).ok();
+                        const bool ok = ConfineEngineFiles(EngineProfile::kDriver).ok() &&
+                                        ConfineEngineCalls(EngineProfile::kDriver).ok();
                         confined.set_value();
                         const int error = result.get_future().get();
                         other.join();
@@ -347,7 +347,7 @@ TEST_F(SystemCallsTest, AFilterAppliesToAllThreadsOfAnEngine) {
 
 TEST_F(FilesTest, ACpuEngineCanOpenOnlyTheNumberOfCpus) {
   const auto in_engine = [](const std::string& path) {
-    return InProcess([] { return ConfineEngineFiles(EngineKind::kCpu).ok(); },
+    return InProcess([] { return ConfineEngineFiles(EngineProfile::kNative).ok(); },
                      [&] { return OpenFor(path, O_RDONLY); });
   };
   EXPECT_EQ(in_engine(folder_ + "/inside"), EACCES);
@@ -359,7 +359,7 @@ TEST_F(FilesTest, ACpuEngineCanOpenOnlyTheNumberOfCpus) {
 
 TEST_F(FilesTest, AGpuEngineCanOpenLibrariesButNoOtherFiles) {
   const auto in_engine = [](const std::string& path, int flags) {
-    return InProcess([] { return ConfineEngineFiles(EngineKind::kGpu).ok(); },
+    return InProcess([] { return ConfineEngineFiles(EngineProfile::kDriver).ok(); },
                      [&] { return OpenFor(path, flags); });
   };
   EXPECT_EQ(in_engine(folder_ + "/inside", O_RDONLY), EACCES);

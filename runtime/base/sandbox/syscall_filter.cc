@@ -407,11 +407,11 @@ bool HasSyscallFilters() {
 
 absl::Status FilterSyscalls(const FilterOptions& options) {
   const uint32_t refuse = options.trap ? SCMP_ACT_TRAP : SCMP_ACT_ERRNO(EPERM);
-  const bool refuses = options.policy == SyscallPolicy::kGpuEngine;
+  const bool refuses = options.policy == SyscallPolicy::kDriverEngine;
   Filter filter(/*default_action=*/refuses ? SCMP_ACT_ALLOW : refuse,
                 /*rule_action=*/refuses ? refuse : SCMP_ACT_ALLOW);
   // Calls of another architecture, or of x32. They fail in an engine, and end a compiler.
-  const bool engine = refuses || options.policy == SyscallPolicy::kCpuEngine;
+  const bool engine = refuses || options.policy == SyscallPolicy::kNativeEngine;
   filter.Set(SCMP_FLTATR_ACT_BADARCH, engine ? refuse : SCMP_ACT_KILL_PROCESS);
   filter.Set(SCMP_FLTATR_CTL_TSYNC, options.all_threads ? 1 : 0);
   // The flags of these calls are in memory, which a filter cannot read. After ENOSYS the C library
@@ -435,7 +435,7 @@ absl::Status FilterSyscalls(const FilterOptions& options) {
       filter.AddEach(SYS_ioctl, 1, {TCGETS, TIOCGPGRP, TIOCGWINSZ, FIOCLEX});
       AllowReading(filter);
       break;
-    case SyscallPolicy::kCpuEngine:
+    case SyscallPolicy::kNativeEngine:
       filter.AddAll(kBasics);
       filter.AddAll(kCpuEngineCalls);
       filter.Prefer(SYS_futex);
@@ -443,7 +443,7 @@ absl::Status FilterSyscalls(const FilterOptions& options) {
       AllowWithinItself(filter, /*one_process=*/true);
       AllowReading(filter);
       break;
-    case SyscallPolicy::kGpuEngine:
+    case SyscallPolicy::kDriverEngine:
       RefuseToGpuEngine(filter);
       break;
   }

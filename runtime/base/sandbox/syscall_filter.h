@@ -4,13 +4,13 @@
 //   policy               kind of list     used for
 //   kCompiler            allowed calls    a host compiler: a driver and the programs that it starts
 //   kCompilerAlone       allowed calls    NVRTC and nvJitLink, in one process
-//   kCpuEngine           allowed calls    this project's code, and operators as native code in it
-//   kGpuEngine           refused calls    NVIDIA's driver, whose calls differ between versions
+//   kNativeEngine        allowed calls    this project's code, and operators as native code in it
+//   kDriverEngine        refused calls    NVIDIA's driver, whose calls differ between versions
 //
 // The lists of the compilers contain the calls of g++ 12 (with cc1plus, as, collect2, ld and lto1)
 // and of NVRTC and nvJitLink 13.0 that strace showed, and calls that do the same or less.
 //
-// Landlock restricts files (landlock.h). kCompilerAlone and kCpuEngine can open files only for
+// Landlock restricts files (landlock.h). kCompilerAlone and kNativeEngine can open files only for
 // reading, also without Landlock.
 //
 // Thread safety: the functions may be called from any thread. A filter applies to the calling
@@ -39,9 +39,9 @@ enum class SyscallPolicy {
   // sockets, no fork and no exec.
   kCompilerAlone,
   // Allowed: the same, and messages on open sockets.
-  kCpuEngine,
+  kNativeEngine,
   // Refused: what no policy allows, and fork and exec.
-  kGpuEngine,
+  kDriverEngine,
 };
 
 struct FilterOptions {

@@ -185,13 +185,10 @@ std::unique_ptr<EngineCall> EngineClient::StartCall(internal::EngineRequest requ
                                          std::chrono::steady_clock::now() + timeout));
 }
 
-absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(bool cuda, int ordinal,
+absl::StatusOr<std::vector<EnginePhase>> EngineClient::Prepare(int ordinal,
                                                                std::chrono::milliseconds timeout) {
   internal::EngineRequest request;
-  internal::PrepareRequest* const prepare = request.mutable_prepare();
-  prepare->set_kind(cuda ? internal::PrepareRequest::KIND_CUDA
-                         : internal::PrepareRequest::KIND_CPU);
-  prepare->set_ordinal(ordinal);
+  request.mutable_prepare()->set_ordinal(ordinal);
   ASSIGN_OR_RETURN(const auto response, Call(std::move(request), timeout));
   return FromMessage(response.prepare().phases());
 }

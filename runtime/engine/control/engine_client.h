@@ -92,8 +92,7 @@ class EngineClient {
 
   // The calls of Engine (runtime/engine/engine.h), with their errors, and
   // DEADLINE_EXCEEDED if the engine does not respond in time.
-  absl::StatusOr<std::vector<EnginePhase>> Prepare(bool cuda, int ordinal,
-                                                   std::chrono::milliseconds timeout);
+  absl::StatusOr<std::vector<EnginePhase>> Prepare(int ordinal, std::chrono::milliseconds timeout);
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options, std::chrono::milliseconds timeout);
   absl::Status Resume(std::chrono::milliseconds timeout);
   absl::StatusOr<std::vector<OperatorResources>> Preload(const Generation& generation);

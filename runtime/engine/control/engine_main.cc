@@ -23,7 +23,7 @@
 #include "runtime/engine/control/engine_fds.h"
 #include "runtime/engine/control/engine_server.h"
 #include "runtime/engine/control/engine_service.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/engines.h"
 
 namespace resident {
 namespace {
@@ -58,8 +58,18 @@ void IgnoreSignalsMeantForTheFrontEnd() {
   }
 }
 
-int ListDevices() {
-  const absl::StatusOr<std::vector<std::string>> devices = ListCudaDevices();
+// The row that `name` names, or null after a message.
+const EngineType* FindType(std::string_view name) {
+  const auto type = FindEngineType(name);
+  if (type.ok()) return *type;
+  fprintf(stderr, "residentd engine: %s\n", std::string(type.status().message()).c_str());
+  return nullptr;
+}
+
+int ListDevices(const EngineType& type) {
+  const absl::StatusOr<std::vector<std::string>> devices =
+      type.list_devices != nullptr ? type.list_devices()
+                                   : std::vector<std::string>{std::string(type.name)};
   if (!devices.ok()) {
     printf("%s\n", std::string(devices.status().message()).c_str());
     return 1;
@@ -69,28 +79,16 @@ int ListDevices() {
   return 0;
 }
 
-// `confined_as`: the kind of device that was passed on the command line, because an engine is
-// confined before it has threads and before it receives requests.
-absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(bool cuda, int ordinal,
-                                                     EngineKind confined_as) {
-  const EngineKind kind = cuda ? EngineKind::kGpu : EngineKind::kCpu;
-  if (kind != confined_as) {
-    return absl::InvalidArgumentError("the engine was started for another kind of device");
-  }
-  if (cuda) return CreateCudaEngine(ordinal);
-  return CreateCpuEngine();
-}
-
 int ReportNotConfined(const absl::Status& status) {
   fprintf(stderr, "cannot confine the engine: %s\n", std::string(status.message()).c_str());
   return 2;
 }
 
-// Begins the slow steps of a GPU's engine that need no request: opens the driver, and clears the
-// pages of the region, so that they can be pinned quickly. An error is reported by the code that
-// later needs the result.
-void BeginEarly() {
-  std::thread([] { OpenCudaDriver(); }).detach();
+// Begins what takes long where there is a driver and needs no order of the front end: opening the
+// driver, and clearing the pages of the region, which are then pinned quickly. An error is reported
+// later, by the step that needs the result.
+void BeginEarly(const EngineType& type) {
+  std::thread(type.open_driver).detach();
   std::thread([region = fcntl(kEngineRegionFd, F_DUPFD_CLOEXEC, 0)] {
     struct stat size;
     if (fstat(region, &size) == 0) {
@@ -100,7 +98,8 @@ void BeginEarly() {
   }).detach();
 }
 
-int Serve(pid_t parent, EngineKind kind) {
+// The type is known from the command line, because an engine is confined before it has threads.
+int Serve(pid_t parent, const EngineType& type) {
   for (int fd : {kEngineRegionFd, kEngineControlFd, kEngineLifelineFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       fprintf(stderr,
@@ -110,21 +109,15 @@ int Serve(pid_t parent, EngineKind kind) {
       return 2;
     }
   }
-  if (absl::Status status = ConfineEngineFiles(kind); !status.ok()) {
-    return ReportNotConfined(status);
-  }
-  if (kind == EngineKind::kCpu) {
-    if (absl::Status status = ConfineEngineCalls(kind); !status.ok()) {
-      return ReportNotConfined(status);
-    }
-  }
-  if (kind == EngineKind::kGpu) BeginEarly();
-  EngineService service(
-      kEngineRegionFd, [kind](bool cuda, int ordinal) { return CreateEngine(cuda, ordinal, kind); },
-      [kind] {
-        // The driver has been opened and has started all its threads.
-        return kind == EngineKind::kGpu ? ConfineEngineCalls(kind) : absl::OkStatus();
-      });
+  // System calls are restricted once the driver is up, with all its threads.
+  const bool has_driver = type.open_driver != nullptr;
+  absl::Status confined = ConfineEngineFiles(type.profile);
+  if (confined.ok() && !has_driver) confined = ConfineEngineCalls(type.profile);
+  if (!confined.ok()) return ReportNotConfined(confined);
+  if (has_driver) BeginEarly(type);
+  EngineService service(kEngineRegionFd, type.create, [&type, has_driver] {
+    return has_driver ? ConfineEngineCalls(type.profile) : absl::OkStatus();
+  });
   const EngineServer server(kEngineControlFd, &service);
   while (!service.AwaitShutdown(service.BeatEvery())) {
     if (!service.Beat().ok()) _exit(kEngineFaultStatus);
@@ -143,7 +136,10 @@ int EngineMain(int argc, char** argv) {
   RaiseDescriptorLimit(kDescriptors);
   prctl(PR_SET_NAME, "resident-engine");
   RaiseOomScore(kEngineOomScore);
-  if (Flag(argc, argv, "--list_devices")) return ListDevices();
+  if (const auto name = Flag(argc, argv, "--list_devices=")) {
+    const EngineType* const type = FindType(*name);
+    return type == nullptr ? 2 : ListDevices(*type);
+  }
   const std::optional<std::string_view> parent = Flag(argc, argv, "--parent=");
   if (!parent) {
     fprintf(stderr,
@@ -152,9 +148,9 @@ int EngineMain(int argc, char** argv) {
     return 2;
   }
   IgnoreSignalsMeantForTheFrontEnd();
-  const EngineKind kind =
-      Flag(argc, argv, "--kind=") == "cuda" ? EngineKind::kGpu : EngineKind::kCpu;
-  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())), kind);
+  const EngineType* const type = FindType(Flag(argc, argv, "--engine=").value_or(""));
+  if (type == nullptr) return 2;
+  return Serve(static_cast<pid_t>(atoll(std::string(*parent).c_str())), *type);
 }
 
 }  // namespace resident

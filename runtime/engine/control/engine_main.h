@@ -1,12 +1,13 @@
 // The role `residentd engine`: the process that owns a device.
 //
-//   residentd engine --kind=cpu --parent=PID   serves the control protocol on the
-//                                              descriptors that it inherits
-//                                              (engine_fds.h), until a shutdown request or
-//                                              until its parent has ended
-//   residentd engine --list_devices            prints a line "OK" and the CUDA devices, one
-//                                              name on each line; or one line with the reason
-//                                              why there are none
+//   residentd engine --engine=NAME --parent=PID
+//       serves the control plane on the descriptors that it was started with (engine_fds.h), until
+//       it is told to stop or its parent has ended
+//   residentd engine --list_devices=NAME
+//       prints a line "OK" and then the name of each device that the engine can use; or one line
+//       with the reason why there are none
+//
+// NAME is a row of runtime/engine/engines.h. An unknown one ends the process with status 2.
 //
 // Started by the supervisor (runtime/device); not meant to be started by users.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_MAIN_H_

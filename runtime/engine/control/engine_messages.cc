@@ -92,12 +92,41 @@ SwitchTimes FromMessage(const internal::SwitchResponse& message) {
           std::chrono::nanoseconds(message.launch_ns())};
 }
 
+internal::EngineTraits ToMessage(const EngineTraits& traits) {
+  internal::EngineTraits message;
+  message.set_engine(traits.engine);
+  message.set_compile_target(traits.compile_target);
+  message.set_architecture(traits.architecture);
+  message.set_work_units(traits.work_units);
+  message.set_instructions_per_ms(traits.instructions_per_ms);
+  message.set_run_instructions_per_ms(traits.run_instructions_per_ms);
+  message.set_lockstep_runs(traits.lockstep_runs);
+  message.set_divergence_slowdown(traits.divergence_slowdown);
+  message.set_units_share_task(traits.units_share_task);
+  message.set_max_task_time_ms(static_cast<uint32_t>(traits.max_task_time.count()));
+  return message;
+}
+
+EngineTraits FromMessage(const internal::EngineTraits& message) {
+  EngineTraits traits;
+  traits.engine = message.engine();
+  traits.compile_target = message.compile_target();
+  traits.architecture = message.architecture();
+  traits.work_units = message.work_units();
+  traits.instructions_per_ms = message.instructions_per_ms();
+  traits.run_instructions_per_ms = message.run_instructions_per_ms();
+  traits.lockstep_runs = message.lockstep_runs();
+  traits.divergence_slowdown = message.divergence_slowdown();
+  traits.units_share_task = message.units_share_task();
+  traits.max_task_time = std::chrono::milliseconds(message.max_task_time_ms());
+  return traits;
+}
+
 internal::StartResponse ToMessage(const EngineInfo& info) {
   internal::StartResponse message;
-  message.set_kind(info.kind);
+  *message.mutable_traits() = ToMessage(info.traits);
   message.set_name(info.name);
   message.set_detail(info.detail);
-  message.set_architecture(info.architecture);
   message.set_layout_hash(info.layout_hash);
   message.set_generation(info.generation);
   message.set_region_address(info.region_address);
@@ -112,10 +141,9 @@ internal::StartResponse ToMessage(const EngineInfo& info) {
 
 EngineInfo FromMessage(const internal::StartResponse& message) {
   EngineInfo info;
-  info.kind = message.kind();
+  info.traits = FromMessage(message.traits());
   info.name = message.name();
   info.detail = message.detail();
-  info.architecture = message.architecture();
   info.layout_hash = message.layout_hash();
   info.generation = message.generation();
   info.region_address = message.region_address();

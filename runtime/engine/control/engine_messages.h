@@ -31,6 +31,9 @@ std::vector<EnginePhase> FromMessage(
 internal::SwitchResponse ToMessage(const SwitchTimes& times);
 SwitchTimes FromMessage(const internal::SwitchResponse& message);
 
+internal::EngineTraits ToMessage(const EngineTraits& traits);
+EngineTraits FromMessage(const internal::EngineTraits& message);
+
 internal::StartResponse ToMessage(const EngineInfo& info);
 EngineInfo FromMessage(const internal::StartResponse& message);
 

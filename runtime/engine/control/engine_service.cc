@@ -133,9 +133,6 @@ bool EngineService::Enter(Progress from, Progress to) {
 
 absl::Status EngineService::Prepare(const internal::PrepareRequest& request,
                                     internal::PrepareResponse* response) {
-  if (request.kind() == internal::PrepareRequest::KIND_UNSPECIFIED) {
-    return absl::InvalidArgumentError("the request does not specify the kind of engine");
-  }
   if (!Enter(Progress::kNew, Progress::kPreparing)) {
     return absl::FailedPreconditionError("the engine was prepared before");
   }
@@ -147,8 +144,7 @@ absl::Status EngineService::Prepare(const internal::PrepareRequest& request,
     absl::MutexLock lock(&mu_);
     region_ = std::move(region);
   }
-  ASSIGN_OR_RETURN(auto engine, factory_(request.kind() == internal::PrepareRequest::KIND_CUDA,
-                                         request.ordinal()));
+  ASSIGN_OR_RETURN(auto engine, factory_(request.ordinal()));
   timer.Mark("driver");
   Engine* const created = engine.release();
   {

@@ -27,8 +27,7 @@ namespace resident {
 
 class EngineService {
  public:
-  using EngineFactory =
-      std::function<absl::StatusOr<std::unique_ptr<Engine>>(bool cuda, int ordinal)>;
+  using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(int ordinal)>;
 
   // Requests of one lane are served in order, concurrently with those of the other lanes:
   // preloading a generation and pinning a client's memory take long, and a park must not wait for

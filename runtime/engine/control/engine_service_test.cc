@@ -66,7 +66,7 @@ class ControlPlane {
     int control[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
     service = std::make_unique<EngineService>(
-        dup(region_->fd()), [this](bool, int) { return std::unique_ptr<Engine>(engine); });
+        dup(region_->fd()), [this](int) { return std::unique_ptr<Engine>(engine); });
     server_ = std::make_unique<EngineServer>(control[1], service.get());
     client = std::make_unique<EngineClient>(control[0], map_limit);
   }
@@ -77,7 +77,7 @@ class ControlPlane {
   }
 
   void Start() {
-    EXPECT_TRUE(client->Prepare(false, 0, kTimeout).ok());
+    EXPECT_TRUE(client->Prepare(0, kTimeout).ok());
     EXPECT_TRUE(client->Start(EngineOptions(), kTimeout).ok());
   }
   void EndEngine() {
@@ -101,9 +101,9 @@ TEST(EngineServiceTest, StartsAfterPrepareAndOnce) {
   options.beat_every = milliseconds(500);
   EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Start(options, plane.kTimeout).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Resume(plane.kTimeout)));
-  ASSERT_TRUE(plane.client->Prepare(false, 0, plane.kTimeout).ok());
+  ASSERT_TRUE(plane.client->Prepare(0, plane.kTimeout).ok());
   EXPECT_GT(plane.service->BeatEvery(), milliseconds(500));  // A prepared engine may wait long.
-  EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Prepare(false, 0, plane.kTimeout).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(plane.client->Prepare(0, plane.kTimeout).status()));
   ASSERT_TRUE(plane.client->Start(options, plane.kTimeout).ok());
   EXPECT_EQ(plane.service->BeatEvery(), milliseconds(7));
 }

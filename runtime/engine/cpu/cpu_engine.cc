@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/engine/cpu/cpu_registration.h"
 #include "runtime/engine/cpu/fault_handler.h"
 #include "runtime/ring/doorbell.h"
 #include "runtime/ring/slot_codec.h"
@@ -64,8 +65,9 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   uint32_t count = options_.cpu_workers;
   if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxCpuWorkers);
   if (count > kMaxCpuWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--cpu_workers=", count, " is above the limit of ", kMaxCpuWorkers, ". Fix: lower it"));
+    return absl::InvalidArgumentError(absl::StrCat("--cpu_workers=", count,
+                                                   " is above the limit of ", kMaxCpuWorkers,
+                                                   ". Fix: ask for fewer"));
   }
   if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
   const Generation builtin;
@@ -96,7 +98,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
 
   EngineInfo info;
   info.phases = timer.phases();
-  info.kind = "cpu";
+  info.traits = CpuTraits();
   info.name = "cpu";
   info.detail = absl::StrCat(count, " worker threads");
   info.layout_hash = LayoutHash();
@@ -389,6 +391,8 @@ void CpuEngine::SleepUntilDoorbell() {
 
 void CpuEngine::WakeSleepers() { Doorbell::ForWorkers(region_->control()).Ring(); }
 
-std::unique_ptr<Engine> CreateCpuEngine() { return std::make_unique<CpuEngine>(); }
+absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(int) {
+  return std::make_unique<CpuEngine>();
+}
 
 }  // namespace resident

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/engine/cuda/cuda_registration.h"
 #include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/engine/image/cubin.h"
 #include "runtime/engine/image/first_generation.h"
@@ -83,7 +84,7 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const EngineOptions& options) {
     timer.Mark("launch");
   }
   info_.phases = timer.phases();
-  info_.kind = "cuda";
+  info_.traits = CudaTraits(architecture_, compute_threads_);
   info_.layout_hash = LayoutHash();
   info_.generation = number_;
   info_.workers = blocks_;
@@ -125,7 +126,7 @@ absl::Status CudaEngine::LoadKernel() {
   const auto minor = Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   RETURN_IF_ERROR(major.status());
   RETURN_IF_ERROR(minor.status());
-  info_.architecture = static_cast<uint32_t>(UnitArchitecture(*major, *minor));
+  architecture_ = static_cast<uint32_t>(UnitArchitecture(*major, *minor));
   const bool from_ptx = std::getenv("RESIDENT_LINK_FROM_PTX") != nullptr;
   const auto image = FirstGenerationImage(*major, *minor, from_ptx);
   RETURN_IF_ERROR(image.status());

@@ -119,6 +119,7 @@ class CudaEngine : public Engine {
   const SharedRegion* region_ = nullptr;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
+  uint32_t architecture_ = 0;  // What operators are compiled for, as in 90.
   CUfunction kernel_ = nullptr;
   CUdeviceptr table_ = 0;                   // The kernel's jump table.
   std::vector<uint64_t> builtin_table_;     // The table without installed operators.

@@ -128,7 +128,7 @@ absl::Status InstallRun::RunNative() {
   }
   validation_ = std::make_unique<VersionValidation>(
       VersionValidation::Setup{&manager_.builder_, &manager_.verdicts_, manager_.sources_.devices,
-                               manager_.sources_.ordinals, manager_.options_.engine_program},
+                               manager_.sources_.engines, manager_.options_.engine_program},
       VersionValidation::Case{request_.name, spec_.content_hash, signature, split,
                               &request_.examples, spec_.task_time_limit, std::move(active)});
   status = Compile();
@@ -155,7 +155,7 @@ absl::Status InstallRun::Compile() {
   if (!built_.inspected.ok()) return built_.inspected;
   InstallProgress inspected{.state = VersionState::kInspected, .steps = built_.inspect_steps};
   for (const auto& [target, unit] : built_.payload->units) {
-    inspected.resources[target.name()] = unit.resources;
+    inspected.resources[target] = unit.resources;
   }
   Report(std::move(inspected));
   return absl::OkStatus();

@@ -46,8 +46,8 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
           sources.registry, sources.devices,
           [this](const Device& device, uint64_t number,
                  const GenerationLoader::Versions& versions) {
-            return VersionBuilder::MakeGeneration(VersionBuilder::FindTarget(device), number,
-                                                  MakeMembers(versions));
+            return VersionBuilder::MakeGeneration(device.snapshot().info.traits.compile_target,
+                                                  number, MakeMembers(versions));
           },
           [this](uint64_t number, const GenerationLoader::Versions& loaded,
                  const GenerationLoader::Versions& members) {
@@ -264,7 +264,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
   for (const uint32_t slot : fault.suspects) {
     auto version = sources_.registry->FindBySlot(slot);
     if (version == nullptr || version->builtin) continue;
-    if (fault.kind == "hang") overdue.push_back(version);
+    if (fault.reason == EngineEndReason::kHang) overdue.push_back(version);
     if (guilty == nullptr || version->spec.installed_ms > guilty->spec.installed_ms ||
         (version->spec.installed_ms == guilty->spec.installed_ms &&
          version->version > guilty->version)) {

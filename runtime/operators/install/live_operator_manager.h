@@ -60,7 +60,7 @@ class LiveOperatorManager final : public OperatorManager {
     StateStore* state;
     Compiler* compiler;
     std::vector<DeviceControl*> devices;  // Devices that started.
-    std::vector<int> ordinals;            // CUDA ordinals, by device index().
+    std::vector<EngineChoice> engines;    // By device index().
   };
 
   LiveOperatorManager(const Options& options, const Sources& sources);

@@ -71,7 +71,8 @@ class LiveOperatorManagerTest : public ::testing::Test {
     auto version = *registry_->Reserve(name, spec, std::nullopt, absl::InfiniteFuture());
     auto payload = std::make_shared<UnitPayload>();
     payload->symbol = "resident_op_0123456789abcdef";
-    payload->units[CompileTarget()] = {std::make_shared<const std::string>("unit"), {}};
+    payload->units[device_.snapshot().info.traits.compile_target] = {
+        std::make_shared<const std::string>("unit"), {}};
     version->payload = payload;
     const uint32_t slot = version->slot;
     const Registry::Commit commit = [this](const RegistryChange& change) {
@@ -87,7 +88,9 @@ class LiveOperatorManagerTest : public ::testing::Test {
   FakeCompiler compiler_;
   FakeDevice device_{0};
   LiveOperatorManager manager_{
-      {}, LiveOperatorManager::Sources{registry_.get(), state_.get(), &compiler_, {&device_}, {0}}};
+      {},
+      LiveOperatorManager::Sources{
+          registry_.get(), state_.get(), &compiler_, {&device_}, {EngineChoice()}}};
 };
 
 TEST_F(LiveOperatorManagerTest, ARefusedRollbackDoesNotEndTheBake) {
@@ -123,7 +126,7 @@ TEST_F(LiveOperatorManagerTest, ATrialsMismatchesDoNotCountForALaterActivation) 
 TEST_F(LiveOperatorManagerTest, AForcedActivationReloadsTheCodeBeforeItServes) {
   const uint32_t slot = InstallNative("times");
   DeviceFault fault;
-  fault.kind = "fault";
+  fault.reason = EngineEndReason::kFault;
   fault.cause = "it stored to a bad address";
   fault.suspects = {slot};
   const auto replacement = manager_.OnFault(device_, fault);
@@ -140,7 +143,7 @@ TEST_F(LiveOperatorManagerTest, AForcedActivationReloadsTheCodeBeforeItServes) {
 
 TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForADevice) {
   DeviceFault fault;
-  fault.kind = "fault";
+  fault.reason = EngineEndReason::kFault;
   fault.suspects = {InstallNative("times")};
   device_.Restart(manager_.OnFault(device_, fault));
   SwitchRequest stale = MakeSwitch("times");

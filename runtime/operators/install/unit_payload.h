@@ -19,8 +19,8 @@ struct CompiledUnit {
 struct UnitPayload : VersionPayload {
   // The function that every object defines.
   std::string symbol;
-  // By architecture of the devices.
-  std::map<CompileTarget, CompiledUnit> units;
+  // By compile target (EngineTraits::compile_target).
+  std::map<std::string, CompiledUnit> units;
 };
 
 }  // namespace resident

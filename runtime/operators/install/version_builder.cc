@@ -17,11 +17,11 @@ namespace {
 
 // One compilation of the request: for a target, with or without checks.
 struct Compilation {
-  CompileTarget target;
+  std::string target;
   bool checked;
   CompileResult result;
 
-  std::string Name() const { return absl::StrCat(target.name(), checked ? " checked" : ""); }
+  std::string Name() const { return absl::StrCat(target, checked ? " checked" : ""); }
 };
 
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
@@ -59,20 +59,17 @@ absl::Status ForTarget(const absl::Status& status, const Compilation& compilatio
 
 VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices)
     : compiler_(compiler) {
-  for (const Device* device : devices) targets_.push_back(FindTarget(*device));
-  std::sort(targets_.begin(), targets_.end());
-  targets_.erase(std::unique(targets_.begin(), targets_.end()), targets_.end());
-}
-
-CompileTarget VersionBuilder::FindTarget(const Device& device) {
-  const uint32_t architecture = device.snapshot().info.architecture;
-  return {architecture != 0, static_cast<int>(architecture)};
+  for (const Device* device : devices) {
+    std::string target = device->snapshot().info.traits.compile_target;
+    if (std::find(targets_.begin(), targets_.end(), target) != targets_.end()) continue;
+    targets_.push_back(std::move(target));
+  }
 }
 
 absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
                                                    std::string* log) const {
   std::vector<Compilation> compilations;
-  for (const CompileTarget& target : targets_) {
+  for (const std::string& target : targets_) {
     compilations.push_back({target, /*checked=*/false, {}});
     if (request.kind != OperatorKind::kObject) compilations.push_back({target, true, {}});
   }
@@ -113,14 +110,14 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
 }
 
 absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::MakeGeneration(
-    const CompileTarget& target, uint64_t number, const std::vector<Member>& members) {
+    const std::string& target, uint64_t number, const std::vector<Member>& members) {
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const Member& member : members) {
     const auto unit = member.payload->units.find(target);
     if (unit == member.payload->units.end()) {
       return absl::InternalError(
-          absl::StrCat(member.payload->symbol, " was not compiled for ", target.name()));
+          absl::StrCat(member.payload->symbol, " was not compiled for ", target));
     }
     generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
   }

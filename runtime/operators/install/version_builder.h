@@ -58,9 +58,9 @@ class VersionBuilder {
  public:
   VersionBuilder(Compiler* compiler, const std::vector<DeviceControl*>& devices);
 
-  // The targets of the devices, each once.
-  const std::vector<CompileTarget>& targets() const { return targets_; }
-  static CompileTarget FindTarget(const Device& device);
+  // The compile targets of the devices (EngineTraits::compile_target): each once, in the order of
+  // the devices.
+  const std::vector<std::string>& targets() const { return targets_; }
 
   // INVALID_ARGUMENT: it does not compile (the message is the compiler's; `log` has all of
   // it). A refused inspection is reported in the result. DEADLINE_EXCEEDED,
@@ -75,11 +75,11 @@ class VersionBuilder {
     std::shared_ptr<const UnitPayload> payload;
   };
   static absl::StatusOr<std::shared_ptr<const Generation>> MakeGeneration(
-      const CompileTarget& target, uint64_t number, const std::vector<Member>& members);
+      const std::string& target, uint64_t number, const std::vector<Member>& members);
 
  private:
   Compiler* const compiler_;
-  std::vector<CompileTarget> targets_;
+  std::vector<std::string> targets_;
 };
 
 }  // namespace resident

@@ -13,7 +13,7 @@
 namespace resident {
 namespace {
 
-std::shared_ptr<const UnitPayload> Payload(const CompileTarget& target) {
+std::shared_ptr<const UnitPayload> Payload(const std::string& target) {
   auto payload = std::make_shared<UnitPayload>();
   payload->symbol = "resident_op_a";
   payload->units[target] = {std::make_shared<const std::string>("code"), {}};
@@ -28,9 +28,9 @@ class VersionBuilderTest : public ::testing::Test {
 };
 
 TEST_F(VersionBuilderTest, AUnitMayBeInTwoSlots) {
-  const CompileTarget gpu{true, 90};
-  const auto payload = Payload(gpu);
-  const auto generation = VersionBuilder::MakeGeneration(gpu, 2, {{40, payload}, {42, payload}});
+  const auto payload = Payload("sm_90");
+  const auto generation =
+      VersionBuilder::MakeGeneration("sm_90", 2, {{40, payload}, {42, payload}});
   ASSERT_TRUE(generation.ok()) << generation.status();
   ASSERT_EQ((*generation)->operators.size(), 2u);
   EXPECT_EQ((*generation)->operators[0].slot, 40u);
@@ -39,8 +39,7 @@ TEST_F(VersionBuilderTest, AUnitMayBeInTwoSlots) {
 }
 
 TEST_F(VersionBuilderTest, AUnitThatWasNotCompiledForTheDeviceIsAnError) {
-  const auto generation =
-      VersionBuilder::MakeGeneration({true, 90}, 2, {{40, Payload({true, 80})}});
+  const auto generation = VersionBuilder::MakeGeneration("sm_90", 2, {{40, Payload("sm_80")}});
   EXPECT_EQ(generation.status().code(), absl::StatusCode::kInternal) << generation.status();
 }
 

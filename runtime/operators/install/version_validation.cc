@@ -48,7 +48,10 @@ class WithdrawalWatch {
 
 std::string VerdictKey(const VersionValidation::Case& test_case, const EngineInfo& engine) {
   Sha256 hash;
-  hash.Field(test_case.content_hash).Field(engine.kind).Field(engine.name).Field(engine.detail);
+  hash.Field(test_case.content_hash)
+      .Field(engine.traits.engine)
+      .Field(engine.name)
+      .Field(engine.detail);
   hash.Field(test_case.active == nullptr ? "" : test_case.active->spec.content_hash);
   hash.Field(absl::StrCat(test_case.task_time_limit.count()));
   for (const Example& example : *test_case.examples) {
@@ -65,20 +68,19 @@ std::string VerdictKey(const VersionValidation::Case& test_case, const EngineInf
 
 VersionValidation::VersionValidation(const Setup& setup, Case version)
     : setup_(setup), version_(std::move(version)) {
-  for (const CompileTarget& target : setup_.builder->targets()) {
+  for (const std::string& target : setup_.builder->targets()) {
     for (Device* device : setup_.devices) {
-      if (VersionBuilder::FindTarget(*device) != target) continue;
       const EngineInfo engine = device->snapshot().info;
+      if (engine.traits.compile_target != target) continue;
       std::string key = VerdictKey(version_, engine);
       if (!setup_.verdicts->Passed(key)) {
         trials_.push_back({target, std::move(key),
-                           ValidationEngine::Start({.cuda = target.cuda,
-                                                    .ordinal = setup_.ordinals[device->index()],
+                           ValidationEngine::Start({.engine = setup_.engines[device->index()],
                                                     .threads_per_block = engine.threads_per_block,
                                                     .spare = device->spare(),
                                                     .engine_program = setup_.engine_program})});
       }
-      break;  // One device of each architecture.
+      break;  // One device for each target.
     }
   }
 }
@@ -115,7 +117,7 @@ absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
   }
   ASSIGN_OR_RETURN(auto generation,
                    VersionBuilder::MakeGeneration(trial.target, kValidationGeneration, members));
-  const std::string target = trial.target.name();
+  const std::string& target = trial.target;
   job.generation = std::move(generation);
   job.signature = version_.signature;
   job.split = version_.split;

@@ -30,7 +30,7 @@ class VersionValidation {
     const VersionBuilder* builder;
     ValidationVerdicts* verdicts;
     std::vector<DeviceControl*> devices;  // Devices that started with the daemon.
-    std::vector<int> ordinals;            // CUDA ordinals, by device index().
+    std::vector<EngineChoice> engines;    // By device index().
     std::string engine_program;
   };
   struct Case {
@@ -59,7 +59,7 @@ class VersionValidation {
 
  private:
   struct Trial {
-    CompileTarget target;
+    std::string target;
     std::string key;  // Key of the verdict.
     std::unique_ptr<ValidationEngine> engine;
   };

@@ -1,7 +1,6 @@
 #include "runtime/operators/validation/generated_examples.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -28,36 +27,18 @@ class Random {
   uint64_t state_ = 1;
 };
 
-template <typename T>
-void Append(std::string& data, T value) {
-  data.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 // Floats are from -4 to 4; integers are small, since they may be used as indices.
 void AppendElement(DType dtype, Random& random, std::string& data) {
   const uint32_t r = random.Next();
-  const double real = static_cast<double>(r % 8001) / 1000 - 4;
-  switch (dtype) {
-    case DType::kF32:
-      return Append(data, static_cast<float>(real));
-    case DType::kF64:
-      return Append(data, real);
-    case DType::kBF16:
-      return Append(data,
-                    static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(real)) >> 16));
-    case DType::kF16:  // Sign, an exponent for 0.25 to 4, any mantissa.
-      return Append(data, static_cast<uint16_t>((r & 0x83ff) | (13 + (r >> 16) % 4) << 10));
-    case DType::kI32:
-    case DType::kU32:
-      return Append(data, static_cast<uint32_t>(r % 3));
-    case DType::kI64:
-      return Append(data, static_cast<uint64_t>(r % 3));
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kInvalid:
-      break;
+  uint64_t bits = 0;
+  if (dtype == DType::kF16) {  // Sign, an exponent for 0.25 to 4, any mantissa.
+    bits = (r & 0x83ff) | (13 + (r >> 16) % 4) << 10;
+  } else if (IsFloat(dtype)) {
+    bits = ScalarBits(dtype, static_cast<double>(r % 8001) / 1000 - 4);
+  } else {
+    bits = ScalarBits(dtype, static_cast<int64_t>(r % 3));
   }
-  Append(data, static_cast<uint8_t>(r % 3));
+  data.append(reinterpret_cast<const char*>(&bits), SizeOf(dtype));
 }
 
 // The shape that each variable of the signature is bound to.

@@ -44,10 +44,10 @@ constexpr milliseconds kEndLimit{1'000};
 
 DeviceOptions EngineProcessOptions(const ValidationOptions& options) {
   DeviceOptions device;
-  device.cuda = options.cuda;
-  device.index = static_cast<uint32_t>(options.ordinal);
+  device.engine_type = options.engine.type;
+  device.index = static_cast<uint32_t>(options.engine.ordinal);
   device.engine_program = options.engine_program;
-  device.engine.ordinal = options.ordinal;
+  device.engine.ordinal = options.engine.ordinal;
   device.engine.threads_per_block = options.threads_per_block;
   device.engine.max_blocks = kMaxBlocks;
   device.engine.start_parked = true;

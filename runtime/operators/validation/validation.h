@@ -29,7 +29,7 @@
 // Thread safety: call Start from any thread, and the other members from one thread at a
 // time, except Cancel(), which may be called at any time.
 //
-//   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.cuda = true});
+//   std::unique_ptr<ValidationEngine> validation = ValidationEngine::Start({.engine = choice});
 //   ... compile, link ...
 //   ValidationReport report = validation->Run(job);
 //   if (!report.status.ok()) return report.status;
@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/engine/engine_type.h"
 #include "runtime/model/signature.h"
 #include "runtime/model/split_rule.h"
 #include "runtime/operators/validation/example.h"
@@ -54,9 +55,8 @@ class SpareEngine;  // runtime/device/spare_engine.h
 struct Generation;  // runtime/engine/generation.h
 
 struct ValidationOptions {
-  // The device for which the version is validated.
-  bool cuda = false;
-  int ordinal = 0;
+  // The engine and the device for which the version is validated.
+  EngineChoice engine;
   // Threads of a GPU's block, as the device has them (EngineOptions).
   uint32_t threads_per_block = 0;
   // The device's spare engine, which is used if there is one (spare_engine.h); may be null.

@@ -42,7 +42,7 @@ uint32_t Architecture() {
     auto process = EngineProcess::Launch(options);
     if (!process.ok()) return 0u;
     const auto info = (*process)->Start(std::chrono::seconds(60));
-    return info.ok() ? info->architecture : 0u;
+    return info.ok() ? info->traits.architecture : 0u;
   }();
   return architecture;
 }
@@ -74,7 +74,7 @@ SplitRule SplitBy(uint64_t grain, int parameter = 1) {
 
 ValidationOptions Options() {
   ValidationOptions options;
-  options.cuda = TestOnCuda();
+  options.engine = {TestEngineType(), 0};
   options.engine_program = EngineProgramForTest();
   return options;
 }
@@ -307,8 +307,7 @@ TEST(ValidationTest, ActiveVersionThatFailsIsNotAReference) {
   ValidationJob job = Job("twice");
   job.active_slot = testing::TrialSlot("fails");
   job.examples = {TwiceExample(10, /*expected=*/false)};
-  ExpectRefused(Validate(job),
-                HasSubstr("the active version's outputs are the expected values"));
+  ExpectRefused(Validate(job), HasSubstr("the active version's outputs are the expected values"));
 }
 
 TEST(ValidationTest, OperatorThatNeverReturnsTimesOut) {

@@ -1,4 +1,4 @@
-#include "runtime/device/cuda_probe.h"
+#include "runtime/device/device_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,10 +9,12 @@
 
 #include "absl/status/status.h"
 #include "runtime/device/device_harness.h"
+#include "runtime/engine/engines.h"
 
 namespace resident {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -23,8 +25,10 @@ std::string Maps() {
   return text.str();
 }
 
-TEST(CudaProbeTest, ReturnsTheDevicesOrTheReasonWhyThereAreNone) {
-  const auto devices = ProbeCudaDevices(EngineProgramForTest());
+const EngineType& Cuda() { return **FindEngineType("cuda"); }
+
+TEST(DeviceProbeTest, NamesTheDevicesOrSaysWhyThereAreNone) {
+  const auto devices = ProbeDevices(Cuda(), EngineProgramForTest());
   if (TestOnCuda()) {
     ASSERT_TRUE(devices.ok()) << devices.status();
     ASSERT_FALSE(devices->empty());
@@ -35,19 +39,26 @@ TEST(CudaProbeTest, ReturnsTheDevicesOrTheReasonWhyThereAreNone) {
   }
 }
 
-TEST(CudaProbeTest, DoesNotLoadTheDriverIntoThisProcess) {
-  ProbeCudaDevices(EngineProgramForTest()).IgnoreError();
+TEST(DeviceProbeTest, LeavesThisProcessFreeOfTheDriver) {
+  ProbeDevices(Cuda(), EngineProgramForTest()).IgnoreError();
   EXPECT_THAT(Maps(), Not(HasSubstr("libcuda")));
 }
 
-TEST(CudaProbeTest, ProgramWithoutOutputIsAnError) {
-  const auto devices = ProbeCudaDevices("/bin/true");
+TEST(DeviceProbeTest, EngineThatTheProgramDoesNotKnowHasNoDevices) {
+  const auto devices = ProbeDevices({.name = "abacus"}, EngineProgramForTest());
+  EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(devices.status().message()),
+              AllOf(HasSubstr("abacus devices"), HasSubstr("exited with status 2")));
+}
+
+TEST(DeviceProbeTest, ProgramThatSaysNothing) {
+  const auto devices = ProbeDevices(Cuda(), "/bin/true");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("exited with status 0"));
 }
 
-TEST(CudaProbeTest, MissingProgramIsAnError) {
-  const auto devices = ProbeCudaDevices("/nonexistent");
+TEST(DeviceProbeTest, ProgramThatIsMissing) {
+  const auto devices = ProbeDevices(Cuda(), "/nonexistent");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("/nonexistent"));
 }

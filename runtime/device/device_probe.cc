@@ -1,4 +1,4 @@
-#include "runtime/device/cuda_probe.h"
+#include "runtime/device/device_probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -17,7 +16,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/process/child_process.h"
-#include "runtime/engine/image/gpu_variables.h"
 
 namespace resident {
 namespace {
@@ -45,18 +43,20 @@ std::optional<std::string> ReadAll(int fd, Clock::time_point until) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& program) {
+absl::StatusOr<std::vector<std::string>> ProbeDevices(const EngineType& type,
+                                                      const std::string& program) {
+  const std::string devices = absl::StrCat(type.name, " devices");
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot create a pipe to query CUDA devices: ", strerror(errno)));
+        absl::StrCat("cannot list ", devices, ": no pipe: ", strerror(errno)));
   }
   absl::Cleanup close_read = [&] { close(output[0]); };
   absl::Cleanup close_write = [&] { close(output[1]); };
   ChildOptions options;
   options.program = program.empty() ? "/proc/self/exe" : program;
-  options.arguments = {"residentd", "engine", "--list_devices"};
-  options.environment = PickEnvironment({std::begin(kGpuVariables), std::end(kGpuVariables)});
+  options.arguments = {"residentd", "engine", absl::StrCat("--list_devices=", type.name)};
+  options.environment = PickEnvironment({type.variables.begin(), type.variables.end()});
   options.fds = {{output[1], STDOUT_FILENO}};
   const auto child = ChildProcess::Spawn(options);
   if (!child.ok()) return absl::UnavailableError(child.status().message());
@@ -64,15 +64,15 @@ absl::StatusOr<std::vector<std::string>> ProbeCudaDevices(const std::string& pro
 
   const std::optional<std::string> text = ReadAll(output[0], Clock::now() + kProbeLimit);
   if (!text) {
-    return absl::UnavailableError(absl::StrCat("the CUDA driver did not answer within ",
-                                               kProbeLimit.count(),
-                                               " s. Fix: check nvidia-smi and the kernel log"));
+    return absl::UnavailableError(
+        absl::StrCat("the driver of ", devices, " did not answer within ", kProbeLimit.count(),
+                     " s. Fix: look at the driver's own tool (nvidia-smi) and the kernel log"));
   }
   std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
   if (lines.empty()) {
     const auto exit = (*child)->Wait(std::chrono::seconds(1));
-    return absl::UnavailableError(absl::StrCat("the process that queries CUDA devices ",
-                                               exit ? exit->ToString() : "had no output"));
+    return absl::UnavailableError(absl::StrCat("the process that lists ", devices, " ",
+                                               exit ? exit->ToString() : "printed nothing"));
   }
   if (lines.front() != "OK") return absl::UnavailableError(lines.front());
   lines.erase(lines.begin());

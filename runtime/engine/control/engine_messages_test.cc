@@ -1,0 +1,36 @@
+#include "runtime/engine/control/engine_messages.h"
+
+#include <chrono>
+
+#include "gtest/gtest.h"
+
+namespace resident {
+namespace {
+
+// A trait that is lost on its way to the front end is one that the front end takes for absent.
+TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
+  EngineTraits traits;
+  traits.engine = "abacus";
+  traits.compile_target = "beads-2";
+  traits.architecture = 3;
+  traits.work_units = "rods";
+  traits.instructions_per_ms = uint64_t{1} << 40;
+  traits.run_instructions_per_ms = uint64_t{1} << 41;
+  traits.lockstep_runs = 6;
+  traits.divergence_slowdown = 7;
+  traits.units_share_task = true;
+  traits.max_task_time = std::chrono::milliseconds(8);
+
+  const internal::EngineTraits message = ToMessage(traits);
+  const auto* const type = message.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    EXPECT_TRUE(message.GetReflection()->HasField(message, type->field(i)))
+        << type->field(i)->name();
+  }
+  EngineInfo info;
+  info.traits = traits;
+  EXPECT_EQ(FromMessage(ToMessage(info)).traits, traits);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,58 @@
+// EngineType: what is known of an engine before one of its kind runs. engines.h has the table.
+//
+// Thread safety: constants; the functions may be called from any thread.
+#ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
+#define RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/sandbox/engine_sandbox.h"
+#include "runtime/engine/engine.h"
+
+namespace resident {
+
+struct EngineType {
+  // As --devices, the engine's process and EngineTraits::engine name it.
+  const char* name = "";
+  // What a device of it is called in messages: "CPU", "GPU".
+  const char* device_label = "";
+
+  // In the engine's process: makes the engine for the device with this ordinal. UNAVAILABLE, with
+  // the reason: there is no such device, or this build does not have the engine.
+  absl::StatusOr<std::unique_ptr<Engine>> (*create)(int ordinal) = nullptr;
+
+  // Lists the machine's devices by name; UNAVAILABLE, with the reason, if there are none. It may
+  // load a driver into the process: probe it from another one (runtime/device/device_probe.h).
+  // Null: there is exactly one device, on every machine.
+  absl::StatusOr<std::vector<std::string>> (*list_devices)() = nullptr;
+
+  // In the engine's process: opens the driver, which `create` does otherwise. It takes 100 ms and
+  // more, and runs beside the start of the process. Errors are left to `create`. Null: no driver.
+  void (*open_driver)() = nullptr;
+
+  // What confines the engine's process.
+  EngineProfile profile = EngineProfile::kNative;
+  // Environment variables that its process gets, as PickEnvironment takes them.
+  std::span<const char* const> variables = {};
+};
+
+// An engine of a type, and the device that it is for.
+struct EngineChoice {
+  const EngineType* type = nullptr;
+  int ordinal = 0;
+
+  // "CPU", "GPU 1". REQUIRES: type != nullptr.
+  std::string Label() const {
+    return type->list_devices == nullptr ? std::string(type->device_label)
+                                         : absl::StrCat(type->device_label, " ", ordinal);
+  }
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
