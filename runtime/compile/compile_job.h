@@ -66,7 +66,7 @@ struct CompileJob {
 // A unit that a client compiled: PTX or a relocatable cubin with the SDK's ABI. It exports one
 // function resident_op_<16 hex digits>; its author chose the digits.
 struct ObjectJob {
-  std::string target;  // A GPU's.
+  std::string target;  // The name of a GPU's CompileTarget.
   std::string bytes;
   std::function<bool()> cancelled = nullptr;
 };

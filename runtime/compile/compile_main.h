@@ -3,7 +3,7 @@
 // (proto/resident/internal/compile.proto) until the other side closes it. Started by
 // CompileProcess only.
 //
-//   --kind=host|cuda  what it is for, and so what it may open and start
+//   --kind=host|cuda  the toolchain; determines what it may open and start
 //   --folder=PATH          host: the one folder it may write to
 //   --compiler=PATH, --readable=PATH..., --executable=PATH...   host: HostCompiler
 //   --cpu_seconds=N, --memory_mib=N

@@ -1,6 +1,6 @@
-// CompileTarget: what operators are compiled for, and by which toolchain. An engine names its
-// target (EngineTraits::compile_target); jobs, units and the cache carry that name. Only this
-// package knows what a name stands for.
+// CompileTarget: what operators are compiled for, and by which toolchain. An engine reports the
+// name of its target (EngineTraits::compile_target); jobs, units and the cache contain that name.
+// Only this package interprets it.
 //
 // Thread safety: a value.
 //
@@ -25,14 +25,14 @@ enum class Toolchain : uint8_t {
 
 struct CompileTarget {
   Toolchain toolchain = Toolchain::kHost;
-  // kCuda: as in 90.
+  // kCuda: 90 for sm_90.
   int architecture = 0;
 
   bool operator==(const CompileTarget&) const = default;
 
   // "x86-64", "sm_90": also the key of InstallProgress::resources.
   std::string name() const;
-  // The target of this name. INVALID_ARGUMENT: there is none.
+  // Returns the target with this name. INVALID_ARGUMENT: there is none.
   static absl::StatusOr<CompileTarget> Find(std::string_view name);
 };
 

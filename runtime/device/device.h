@@ -65,7 +65,7 @@ class Device {
     SwitchTimes last_switch;
     uint64_t parks = 0;
     uint64_t resumes = 0;
-    // Engines lost. A reason that did not occur may be absent.
+    // Engines lost, by reason. A reason that did not occur may be absent.
     std::map<EngineEndReason, uint64_t> restarts_by_reason;
     // Process of the spare that is ready; 0: there is none.
     int64_t spare_pid = 0;

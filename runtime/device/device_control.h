@@ -32,8 +32,8 @@ namespace resident {
 // How an engine was lost.
 struct DeviceFault {
   EngineEndReason reason = EngineEndReason::kFault;
-  std::string cause;  // For people.
-  // Operator slots that may be to blame, each once. Empty: no task is.
+  std::string cause;  // Message.
+  // Operator slots that may have caused it, each once. Empty: it was not caused by a task.
   std::vector<uint32_t> suspects;
   // Tasks of the suspects that workers were running.
   std::vector<RunningTask> running;
@@ -41,7 +41,7 @@ struct DeviceFault {
 
 struct DeviceOptions {
   uint32_t index = 0;
-  // What runs the device. REQUIRES: not null.
+  // The type of the device's engine. REQUIRES: not null.
   const EngineType* engine_type = nullptr;
   // engine.generation: the generation of the first engine.
   EngineOptions engine;

@@ -24,7 +24,7 @@
 
 namespace resident {
 
-// The engine that RESIDENT_TEST_ENGINE asks for, and whether that is the CUDA engine.
+// The engine that RESIDENT_TEST_ENGINE selects, and whether that is the CUDA engine.
 const EngineType* TestEngineType();
 bool TestOnCuda();
 

@@ -1,5 +1,5 @@
-// Which devices of an engine there are. A child process is asked, because a driver, once it is
-// loaded, stays in a process with its threads and its memory, and the front end must not have it.
+// Lists the devices of an engine in a child process, so that the front end does not load the
+// driver: a loaded driver cannot be unloaded, and keeps threads and memory.
 //
 // Thread safety: may be called from any thread.
 #ifndef RESIDENT_RUNTIME_DEVICE_DEVICE_PROBE_H_
@@ -13,8 +13,8 @@
 
 namespace resident {
 
-// Names of the engine's devices, by ordinal. UNAVAILABLE: why there are none. `program` is run as
-// `PROGRAM engine --list_devices=NAME`; empty: this program.
+// Returns the names of the engine's devices, by ordinal. UNAVAILABLE: there are none; the message
+// says why. `program` is run as `PROGRAM engine --list_devices=NAME`; empty: this program.
 absl::StatusOr<std::vector<std::string>> ProbeDevices(const EngineType& type,
                                                       const std::string& program = "");
 

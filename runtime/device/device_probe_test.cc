@@ -39,25 +39,25 @@ TEST(DeviceProbeTest, NamesTheDevicesOrSaysWhyThereAreNone) {
   }
 }
 
-TEST(DeviceProbeTest, LeavesThisProcessFreeOfTheDriver) {
+TEST(DeviceProbeTest, DoesNotLoadTheDriverIntoThisProcess) {
   ProbeDevices(Cuda(), EngineProgramForTest()).IgnoreError();
   EXPECT_THAT(Maps(), Not(HasSubstr("libcuda")));
 }
 
-TEST(DeviceProbeTest, EngineThatTheProgramDoesNotKnowHasNoDevices) {
+TEST(DeviceProbeTest, UnknownEngineHasNoDevices) {
   const auto devices = ProbeDevices({.name = "abacus"}, EngineProgramForTest());
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()),
               AllOf(HasSubstr("abacus devices"), HasSubstr("exited with status 2")));
 }
 
-TEST(DeviceProbeTest, ProgramThatSaysNothing) {
+TEST(DeviceProbeTest, ProgramWithoutOutputIsAnError) {
   const auto devices = ProbeDevices(Cuda(), "/bin/true");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("exited with status 0"));
 }
 
-TEST(DeviceProbeTest, ProgramThatIsMissing) {
+TEST(DeviceProbeTest, MissingProgramIsAnError) {
   const auto devices = ProbeDevices(Cuda(), "/nonexistent");
   EXPECT_EQ(devices.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(devices.status().message()), HasSubstr("/nonexistent"));

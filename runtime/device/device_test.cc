@@ -104,12 +104,12 @@ TEST(DeviceTest, CreateFailsIfTheEngineCannotStart) {
   EXPECT_THAT(std::string(ended.status().message()), HasSubstr("exited with status 1"));
 }
 
-// It must not be taken for another engine.
-TEST(DeviceTest, EngineThatTheProgramDoesNotKnowIsRefused) {
+// An unknown engine must not be replaced by another one.
+TEST(DeviceTest, UnknownEngineIsRefused) {
   const EngineType abacus = {.name = "abacus", .device_label = "abacus"};
   DeviceOptions options = DeviceHarness::Options();
   options.engine_type = &abacus;
-  const auto device = Device::Create(options);
+  const auto device = DeviceControl::Create(options);
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("exited with status 2"));
 }

@@ -9,24 +9,24 @@
 namespace resident {
 
 enum class EngineEndReason : uint8_t {
-  // It faulted: its process ended by itself, or its device's context did.
+  // It faulted: its process ended by itself, or its device's context failed.
   kFault,
-  // It did not answer, or a task ran past its time limit, and it was ended.
+  // It did not respond, or a task exceeded its time limit, and it was terminated.
   kHang,
-  // Its heartbeat stopped, and it was ended.
+  // Its heartbeat stopped, and it was terminated.
   kHeartbeat,
   // Something else ended its process.
   kKilled,
-  // It was to replace another engine and did not start.
+  // A replacement for another engine did not start.
   kStart,
 };
 
-// All of them, in the order of their values.
+// All reasons, in the order of their values.
 inline constexpr std::array<EngineEndReason, 5> kEngineEndReasons = {
     EngineEndReason::kFault, EngineEndReason::kHang, EngineEndReason::kHeartbeat,
     EngineEndReason::kKilled, EngineEndReason::kStart};
 
-// A public name: the value of the label `cause` of resident_engine_restarts_total.
+// Returns the public name: the value of the label `cause` of resident_engine_restarts_total.
 constexpr const char* ReasonLabel(EngineEndReason reason) {
   switch (reason) {
     case EngineEndReason::kFault:
@@ -43,7 +43,7 @@ constexpr const char* ReasonLabel(EngineEndReason reason) {
   return "";
 }
 
-// The list has every value from 0 on that has a label.
+// The list contains every value that has a label.
 static_assert([] {
   for (size_t i = 0; i <= kEngineEndReasons.size(); ++i) {
     const bool labelled = *ReasonLabel(static_cast<EngineEndReason>(i)) != '\0';

@@ -40,7 +40,7 @@ absl::StatusOr<SocketPair> MakeSocketPair(int type) {
   return SocketPair{sockets[0], sockets[1]};
 }
 
-// Variables that the engine gets.
+// Environment variables of the engine.
 std::vector<std::string> EngineEnvironment(const EngineType& type) {
   std::vector<std::string> names = SanitizerVariables();
   names.push_back(kEngineSandboxVariable);

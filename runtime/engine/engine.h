@@ -1,9 +1,9 @@
 // Engine: runs the resident kernel, in the engine process.
 //
-// Two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
-// sources on worker threads). What differs between them is behind this interface. What other
-// code has to know of an engine is in EngineTraits, which the engine fills in, and in EngineType
-// (engine_type.h), which is known before an engine runs. No other code asks which engine it is.
+// There are two implementations: CudaEngine (a kernel on a GPU) and CpuEngine (the same kernel
+// sources on worker threads). Other code uses only this interface, EngineTraits, which the engine
+// fills in, and EngineType (engine_type.h), which is available before an engine runs. No other code
+// checks which engine it is.
 //
 //   created ──Prepare──▶ prepared ──Start──▶ resident ──AwaitPark──▶ parked ──Resume──▶ resident
 //                                               │  ▲                  ▲  │
@@ -96,12 +96,12 @@ struct SwitchTimes {
 // change afterwards. The speeds are a safe fraction of what was measured: they size tasks, so that
 // no task comes near the time limit.
 struct EngineTraits {
-  // Shown to people, in the status and as a label of metrics: EngineType::name.
+  // EngineType::name: part of the status, and a label of metrics.
   std::string engine;
   // What operators are compiled for ("x86-64", "sm_90"): the name of a target of
   // runtime/compile/compile_target.h.
   std::string compile_target;
-  // The GPU's architecture, as in 90; 0: the engine runs on the host's processor.
+  // The GPU's architecture, 90 for sm_90; 0: the engine runs on the host's processor.
   uint32_t architecture = 0;
   // What EngineInfo::workers counts: "workers", "blocks".
   std::string work_units;
@@ -126,7 +126,7 @@ struct EngineTraits {
 struct EngineInfo {
   EngineTraits traits;
   std::string name;    // Of the device: "cpu", or the GPU's name.
-  std::string detail;  // Driver and toolkit versions, for people.
+  std::string detail;  // Driver and toolkit versions, as text.
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
   // Addresses of the shared region and of the buffer memory for operators.

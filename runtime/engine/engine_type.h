@@ -1,4 +1,5 @@
-// EngineType: what is known of an engine before one of its kind runs. engines.h has the table.
+// EngineType: the properties of an engine that are available before it runs. engines.h has the
+// table.
 //
 // Thread safety: constants; the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
@@ -17,13 +18,13 @@
 namespace resident {
 
 struct EngineType {
-  // As --devices, the engine's process and EngineTraits::engine name it.
+  // Its name in --devices, in the engine's command line and in EngineTraits::engine.
   const char* name = "";
-  // What a device of it is called in messages: "CPU", "GPU".
+  // The name of a device in messages: "CPU", "GPU".
   const char* device_label = "";
 
-  // In the engine's process: makes the engine for the device with this ordinal. UNAVAILABLE, with
-  // the reason: there is no such device, or this build does not have the engine.
+  // Called in the engine's process: makes the engine for the device with this ordinal. UNAVAILABLE,
+  // with the reason: there is no such device, or this build does not have the engine.
   absl::StatusOr<std::unique_ptr<Engine>> (*create)(int ordinal) = nullptr;
 
   // Lists the machine's devices by name; UNAVAILABLE, with the reason, if there are none. It may
@@ -31,13 +32,13 @@ struct EngineType {
   // Null: there is exactly one device, on every machine.
   absl::StatusOr<std::vector<std::string>> (*list_devices)() = nullptr;
 
-  // In the engine's process: opens the driver, which `create` does otherwise. It takes 100 ms and
-  // more, and runs beside the start of the process. Errors are left to `create`. Null: no driver.
+  // Called in the engine's process, concurrently with its start: opens the driver, which takes
+  // 100 ms or more; otherwise `create` opens it. Errors are returned by `create`. Null: no driver.
   void (*open_driver)() = nullptr;
 
-  // What confines the engine's process.
+  // The sandbox profile of the engine's process.
   EngineProfile profile = EngineProfile::kNative;
-  // Environment variables that its process gets, as PickEnvironment takes them.
+  // Environment variables of its process, for PickEnvironment.
   std::span<const char* const> variables = {};
 };
 

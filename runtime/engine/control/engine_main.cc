@@ -58,7 +58,7 @@ void IgnoreSignalsMeantForTheFrontEnd() {
   }
 }
 
-// The row that `name` names, or null after a message.
+// Returns the row with this name, or null after printing a message.
 const EngineType* FindType(std::string_view name) {
   const auto type = FindEngineType(name);
   if (type.ok()) return *type;
@@ -84,9 +84,9 @@ int ReportNotConfined(const absl::Status& status) {
   return 2;
 }
 
-// Begins what takes long where there is a driver and needs no order of the front end: opening the
-// driver, and clearing the pages of the region, which are then pinned quickly. An error is reported
-// later, by the step that needs the result.
+// Begins the slow steps that need no request: opens the driver, if there is one, and clears the
+// pages of the region, so that they can be pinned quickly. An error is reported by the step that
+// later needs the result.
 void BeginEarly(const EngineType& type) {
   std::thread(type.open_driver).detach();
   std::thread([region = fcntl(kEngineRegionFd, F_DUPFD_CLOEXEC, 0)] {

@@ -1,8 +1,8 @@
 // The role `residentd engine`: the process that owns a device.
 //
 //   residentd engine --engine=NAME --parent=PID
-//       serves the control plane on the descriptors that it was started with (engine_fds.h), until
-//       it is told to stop or its parent has ended
+//       serves the control protocol on the descriptors that it inherits (engine_fds.h), until a
+//       shutdown request or until its parent has ended
 //   residentd engine --list_devices=NAME
 //       prints a line "OK" and then the name of each device that the engine can use; or one line
 //       with the reason why there are none

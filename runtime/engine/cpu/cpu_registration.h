@@ -1,4 +1,4 @@
-// The CPU engine, as runtime/engine/engines.cc registers it.
+// The functions of the CPU engine that runtime/engine/engines.cc registers.
 #ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_REGISTRATION_H_
 #define RESIDENT_RUNTIME_ENGINE_CPU_CPU_REGISTRATION_H_
 

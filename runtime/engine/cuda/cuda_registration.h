@@ -1,5 +1,5 @@
-// The CUDA engine, as runtime/engine/engines.cc registers it. A build without the CUDA toolkit has
-// these functions too (no_cuda.cc); they say that it has no CUDA.
+// The functions of the CUDA engine that runtime/engine/engines.cc registers. In a build without the
+// CUDA toolkit (no_cuda.cc) they return an error.
 #ifndef RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_REGISTRATION_H_
 #define RESIDENT_RUNTIME_ENGINE_CUDA_CUDA_REGISTRATION_H_
 

@@ -1,4 +1,5 @@
-// The CUDA engine in a build without the CUDA toolkit: all functions return an error.
+// The CUDA engine in a build without the CUDA toolkit: CreateCudaEngine and ListCudaDevices return
+// an error.
 #include "runtime/engine/cuda/cuda_registration.h"
 
 namespace resident {
