@@ -116,7 +116,7 @@ FluxBatch& FluxBatch::Runs(uint32_t count) {
   return *this;
 }
 
-FluxBatch& FluxBatch::ProgramOfRun(std::span<const uint32_t> program) {
+FluxBatch& FluxBatch::SelectProgram(std::span<const uint32_t> program) {
   programs().mutable_program_index()->Assign(program.begin(), program.end());
   programs().set_count(static_cast<uint32_t>(program.size()));
   return *this;

@@ -260,7 +260,7 @@ class FluxBatch : public Batch {
   FluxBatch& Inputs(std::span<const int32_t> registers, uint32_t width);
   FluxBatch& Runs(uint32_t count);
   // The program that each run executes.
-  FluxBatch& ProgramOfRun(std::span<const uint32_t> program);
+  FluxBatch& SelectProgram(std::span<const uint32_t> program);
   // Registers to return. Without it: R0.
   FluxBatch& Wanted(std::span<const uint32_t> registers);
   FluxBatch& Wanted(std::initializer_list<uint32_t> registers) {

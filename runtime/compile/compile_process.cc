@@ -162,7 +162,8 @@ absl::Status CompileProcess::CheckFolder() {
   if (folder_.empty() || now - folder_checked_ < kFolderPoll) return absl::OkStatus();
   folder_checked_ = now;
   const uint64_t most_mib = options_.limits.folder_mib;
-  if (!IsFolderOver(folder_, most_mib << 20, kMaxCompileFolderEntries)) return absl::OkStatus();
+  if (!ExceedsFolderLimit(folder_, most_mib << 20, kMaxCompileFolderEntries))
+    return absl::OkStatus();
   return errors::CompileFolderFull(most_mib, kMaxCompileFolderEntries);
 }
 

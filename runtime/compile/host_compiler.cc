@@ -212,7 +212,7 @@ absl::StatusOr<HostUnit> HostCompile(const HostCompiler& compiler, const std::st
   place.folder = (root / "src").string();
   place.input_file = main.string();
   place.temporary = folder;
-  place.most_output = kMaxCompilerLogBytes;
+  place.max_output = kMaxCompilerLogBytes;
   ASSIGN_OR_RETURN(const auto output, RunProgram(command, place));
   *log = CleanLog(output.text);
   if (!output.success) return DescribeFailure(output);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kPlainPrefix[] = "resident_operator_";
 constexpr char kMarkPrefix[] = "resident_sdk_";
-constexpr size_t kMaxNamesTold = 5;
+constexpr size_t kMaxNamesListed = 5;
 
 absl::Status NoEntry(const InspectRequest& request, const std::set<std::string>& functions) {
   std::vector<std::string> others;
@@ -81,7 +81,7 @@ absl::Status RefuseUndefined(const std::set<std::string>& names) {
   std::vector<std::string> listed;
   bool prints = false;
   for (const std::string& name : names) {
-    if (listed.size() < kMaxNamesTold) listed.push_back(absl::StrCat("'", Demangle(name), "'"));
+    if (listed.size() < kMaxNamesListed) listed.push_back(absl::StrCat("'", Demangle(name), "'"));
     prints |=
         name == "vprintf" || name == "printf" || name == "__assertfail" || name == "__assert_fail";
   }

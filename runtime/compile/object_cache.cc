@@ -47,7 +47,7 @@ std::optional<std::string> ReadWhole(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string& folder,
-                                                               uint64_t most_bytes) {
+                                                               uint64_t max_bytes) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error || access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string
         "the cache folder ", folder, " cannot be used: ", error ? error.message() : strerror(errno),
         ". Fix: choose a folder that the daemon may write to"));
   }
-  std::unique_ptr<ObjectCache> cache(new ObjectCache(folder, most_bytes));
+  std::unique_ptr<ObjectCache> cache(new ObjectCache(folder, max_bytes));
   absl::MutexLock lock(&cache->mu_);
   cache->Shrink();
   return cache;
@@ -88,7 +88,7 @@ absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) 
   }
   absl::MutexLock lock(&mu_);
   bytes_ += header.size() + bytes.size();
-  if (bytes_ > most_bytes_) Shrink();
+  if (bytes_ > max_bytes_) Shrink();
   return absl::OkStatus();
 }
 
@@ -117,13 +117,13 @@ void ObjectCache::Shrink() {
     entries.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});
   }
   closedir(folder);
-  if (bytes_ <= most_bytes_) return;
+  if (bytes_ <= max_bytes_) return;
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
   });
   for (const Entry& entry : entries) {
     // A tenth below the limit, so that not every Put has to read the folder.
-    if (bytes_ <= most_bytes_ - most_bytes_ / 10) break;
+    if (bytes_ <= max_bytes_ - max_bytes_ / 10) break;
     unlink(entry.path.c_str());
     bytes_ -= entry.bytes;
   }

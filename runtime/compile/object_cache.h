@@ -30,7 +30,7 @@ class ObjectCache {
  public:
   // Makes the folder if it does not exist. FAILED_PRECONDITION: it cannot be written to.
   static absl::StatusOr<std::unique_ptr<ObjectCache>> Open(const std::string& folder,
-                                                           uint64_t most_bytes);
+                                                           uint64_t max_bytes);
 
   // `key`: 64 hex digits.
   std::optional<std::string> Get(const std::string& key);
@@ -41,15 +41,15 @@ class ObjectCache {
   uint64_t bytes() const;
 
  private:
-  ObjectCache(std::string folder, uint64_t most_bytes)
-      : folder_(std::move(folder)), most_bytes_(most_bytes) {}
+  ObjectCache(std::string folder, uint64_t max_bytes)
+      : folder_(std::move(folder)), max_bytes_(max_bytes) {}
 
   std::string FindPath(const std::string& key) const { return folder_ + "/" + key; }
   // Reads the folder, and removes entries until it is a tenth below the limit.
   void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string folder_;
-  const uint64_t most_bytes_;
+  const uint64_t max_bytes_;
   mutable absl::Mutex mu_;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };

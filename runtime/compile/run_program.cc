@@ -69,7 +69,7 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::vector<std::string>& argumen
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     const uint64_t room =
-        place.most_output - std::min(place.most_output, uint64_t{result.text.size()});
+        place.max_output - std::min(place.max_output, uint64_t{result.text.size()});
     result.text.append(buffer, std::min<uint64_t>(room, static_cast<uint64_t>(got)));
   }
   while (waitpid(pid, &result.status, 0) < 0 && errno == EINTR) {

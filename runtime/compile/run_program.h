@@ -15,10 +15,10 @@
 namespace resident {
 
 struct ProgramPlace {
-  std::string folder;               // Current folder; empty: this process's.
-  std::string input_file;           // Standard input; empty: /dev/null.
-  std::string temporary;            // $TMPDIR; empty: /tmp.
-  uint64_t most_output = 1u << 20;  // Output beyond this limit is dropped.
+  std::string folder;              // Current folder; empty: this process's.
+  std::string input_file;          // Standard input; empty: /dev/null.
+  std::string temporary;           // $TMPDIR; empty: /tmp.
+  uint64_t max_output = 1u << 20;  // Output beyond this limit is dropped.
 };
 
 struct ProgramOutput {

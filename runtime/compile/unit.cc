@@ -29,7 +29,7 @@ bool IsHex(const std::string& text) {
 
 // Returns the SDK headers whose names occur in any of the files. They must be included before the
 // unit's namespace begins; an unnecessary one does no harm.
-std::vector<std::string> HeadersNamed(const CompileJob& job) {
+std::vector<std::string> FindHeaders(const CompileJob& job) {
   std::vector<std::string> named;
   for (const auto& [header, text] : SdkHeaders()) {
     for (const auto& [name, source] : job.files) {
@@ -93,7 +93,7 @@ Unit MakeUnit(const CompileJob& job) {
     unit.definitions.push_back(absl::StrCat("-DRESIDENT_SCRATCH_LIMIT=", job.scratch_bytes));
   }
   unit.main_text = "#include \"kernels/sdk/operator.h\"\n";
-  for (const std::string& header : HeadersNamed(job)) {
+  for (const std::string& header : FindHeaders(job)) {
     absl::StrAppend(&unit.main_text, "#include \"", header, "\"\n");
   }
   // With this declaration, an operator with a different parameter list does not compile.

@@ -27,7 +27,7 @@ constexpr int kMeasurements = 4;
 
 enum class Measured { kFits, kOver, kChanged };
 
-Measured Measure(const std::string& folder, uint64_t most_bytes, uint64_t most_entries) {
+Measured Measure(const std::string& folder, uint64_t max_bytes, uint64_t max_entries) {
   uint64_t bytes = 0, entries = 0;
   std::error_code error;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
@@ -38,7 +38,7 @@ Measured Measure(const std::string& folder, uint64_t most_bytes, uint64_t most_e
       continue;
     }
     bytes += static_cast<uint64_t>(status.st_blocks) * 512;
-    if (bytes > most_bytes || ++entries > most_entries) return Measured::kOver;
+    if (bytes > max_bytes || ++entries > max_entries) return Measured::kOver;
   }
   if (!error) return Measured::kFits;
   return error == std::errc::no_such_file_or_directory ? Measured::kChanged : Measured::kOver;
@@ -105,9 +105,9 @@ WorkFolder::~WorkFolder() {
   close(lock_);
 }
 
-bool IsFolderOver(const std::string& folder, uint64_t most_bytes, uint64_t most_entries) {
+bool ExceedsFolderLimit(const std::string& folder, uint64_t max_bytes, uint64_t max_entries) {
   for (int i = 0; i < kMeasurements; ++i) {
-    const Measured measured = Measure(folder, most_bytes, most_entries);
+    const Measured measured = Measure(folder, max_bytes, max_entries);
     if (measured != Measured::kChanged) return measured == Measured::kOver;
   }
   return true;

@@ -9,7 +9,7 @@
 //
 //   auto work = WorkFolder::Create("/tmp");         // absl::StatusOr<std::unique_ptr<WorkFolder>>
 //   ... a compiler works in a folder below (*work)->path() ...
-//   if (IsFolderOver(folder, 1 << 30, 10'000)) ...  // Kill the compiler.
+//   if (ExceedsFolderLimit(folder, 1 << 30, 10'000)) ...  // Kill the compiler.
 //   RemoveFolder(folder);                           // After it has ended.
 #ifndef RESIDENT_RUNTIME_COMPILE_WORK_FOLDER_H_
 #define RESIDENT_RUNTIME_COMPILE_WORK_FOLDER_H_
@@ -42,9 +42,9 @@ class WorkFolder {
   const int lock_;  // Descriptor of the folder, with the lock.
 };
 
-// Whether the contents of the folder exceed `most_bytes` of the disk or `most_entries`. Also true
+// Whether the contents of the folder exceed `max_bytes` of the disk or `max_entries`. Also true
 // if they cannot be measured: a folder cannot be read, or folders are created and removed too fast.
-bool IsFolderOver(const std::string& folder, uint64_t most_bytes, uint64_t most_entries);
+bool ExceedsFolderLimit(const std::string& folder, uint64_t max_bytes, uint64_t max_entries);
 
 // Removes the folder with its contents, whatever the modes of the folders. What cannot be removed
 // stays.

@@ -27,7 +27,7 @@ constexpr uint64_t kMaxEntries = 20;
 class WorkFolderTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(fs::create_directory(folder_)); }
-  bool IsOver() const { return IsFolderOver(folder_, kMaxBytes, kMaxEntries); }
+  bool IsOver() const { return ExceedsFolderLimit(folder_, kMaxBytes, kMaxEntries); }
   void WriteFile(const std::string& name, size_t bytes) const {
     std::ofstream(folder_ + "/" + name) << std::string(bytes, 'x');
   }

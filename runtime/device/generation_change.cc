@@ -24,7 +24,7 @@ constexpr milliseconds kKernelLimit{10'000};
 // How long the engine may take to respond after the end of the change; usually milliseconds.
 constexpr milliseconds kAnswerLimit{5'000};
 // Interval of checks of the running tasks while the change waits.
-constexpr milliseconds kLookEvery{1};
+constexpr milliseconds kPollInterval{1};
 // Spins between checks of the clock and of the process.
 constexpr int kSpinsBetweenChecks = 256;
 
@@ -95,7 +95,7 @@ GenerationChange::Progress GenerationChange::Step() {
 
 GenerationChange::Progress GenerationChange::StepWithdrawing() {
   if (call_->answered()) return End(Progress::kDone, std::move(result_));
-  next_step_ = Clock::now() + kLookEvery;
+  next_step_ = Clock::now() + kPollInterval;
   if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
   return End(Progress::kLost, absl::DeadlineExceededError(absl::StrCat(
                                   "the engine did not answer within ", kAnswerLimit.count(),
@@ -114,7 +114,7 @@ GenerationChange::Progress GenerationChange::StepWaiting() {
                                     ? absl::InternalError("the engine ended the change by itself")
                                     : call_->answer().status());
   }
-  next_step_ = now + kLookEvery;
+  next_step_ = now + kPollInterval;
   if (!signals_.armed(change_)) {
     if (now - began_ < kArmLimit) return Progress::kWaiting;
     return Withdraw(
@@ -152,7 +152,7 @@ GenerationChange::Progress GenerationChange::StepHolding() {
     if (now - hold_began_ > hold_) {
       EndHold();
       next_hold_ = Clock::now() + hold_ * kHoldShare;
-      next_step_ = now + kLookEvery;
+      next_step_ = now + kPollInterval;
       Enter(Phase::kWaiting);
       return Progress::kWaiting;
     }
@@ -198,7 +198,7 @@ GenerationChange::Progress GenerationChange::StepAnswering() {
   if (!call_->answered()) {
     // If the change was made, the signals have the same information as the response.
     if (made) return End(Progress::kDone, absl::OkStatus());
-    next_step_ = Clock::now() + kLookEvery;
+    next_step_ = Clock::now() + kPollInterval;
     if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
     return End(Progress::kDone, absl::UnavailableError("the engine did not report why"));
   }

@@ -13,7 +13,7 @@ std::optional<std::chrono::milliseconds> RestartPolicy::OnFailure(Clock::time_po
   return std::min(kFirstWait * (1 << (count - 2)), kLongestWait);
 }
 
-bool RestartPolicy::GoesOn(Clock::time_point now) const {
+bool RestartPolicy::AllowsRestart(Clock::time_point now) const {
   const auto recent = std::count_if(failures_.begin(), failures_.end(),
                                     [now](Clock::time_point at) { return now - at <= kWindow; });
   return recent + 1 < kMaxFailures;

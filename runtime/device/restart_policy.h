@@ -27,7 +27,7 @@ class RestartPolicy {
   std::optional<std::chrono::milliseconds> OnFailure(Clock::time_point now);
 
   // Whether a failure now would be followed by another start.
-  bool GoesOn(Clock::time_point now) const;
+  bool AllowsRestart(Clock::time_point now) const;
 
   // As if there had been no failure.
   void Forget() { failures_.clear(); }

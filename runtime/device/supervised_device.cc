@@ -31,7 +31,7 @@ using std::chrono::seconds;
 constexpr seconds kMemoryWait{4};
 constexpr seconds kShutdownLimit{2};
 // Interval of checks of an engine that was killed and has not ended.
-constexpr seconds kReapLook{5};
+constexpr seconds kReapPoll{5};
 
 // "engine replaced by the spare 12.3 ms after the end of the previous engine; ..."
 std::string RestartText(const Device::Restart& restart) {
@@ -138,7 +138,7 @@ void SupervisedDevice::BeginNext() {
   absl::MutexLock lock(&mu_);
   if (stop_ || next_ != nullptr) return;
   options.engine.generation = generation_;
-  options.engine.beat_every = RestTick();
+  options.engine.beat_every = IdleTick();
   options.engine.start_parked = true;
   if (options.engine.memory_bytes == 0) {
     options.engine.memory_bytes = options.limits.device_memory_mib << 20;
@@ -236,7 +236,7 @@ void SupervisedDevice::Publish() {
 EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
   const Clock::time_point now = Clock::now();
   Watched watched{.engine = engine,
-                  .heart = HeartbeatMonitor(options_.heartbeat_limit, RestTick(), now),
+                  .heart = HeartbeatMonitor(options_.heartbeat_limit, IdleTick(), now),
                   .next_tick = now + kTick,
                   .change = nullptr,
                   .changes = first_changes_,
@@ -254,7 +254,7 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
                                                     : watched.change->next_step());
       }
       if (watched.failed) until = std::min(until, watched.failed->until);
-      if (watched.died) until = Clock::now() + kDeathLook;
+      if (watched.died) until = Clock::now() + kExitPoll;
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
       // The lifeline stays readable after the process has begun to end, so it is polled only
       // before.
@@ -262,12 +262,12 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
       poll(events, count, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     }
     wake_->Drain();
-    const Wants wants = TakeWants();
+    const Wants wants = TakeRequests();
     if (wants.stop) return EngineEnd{};
     if (const auto exit = engine.child().Wait(seconds(0)))
       return DescribeExit(engine, Name(), *exit);
     if (watched.died || (events[2].revents & (POLLIN | POLLHUP)) != 0) {
-      if (auto end = StepDeath(watched)) return *std::move(end);
+      if (auto end = StepExit(watched)) return *std::move(end);
       continue;
     }
     if (Clock::now() >= watched.next_tick) {
@@ -285,7 +285,7 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
   }
 }
 
-std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
+std::optional<EngineEnd> SupervisedDevice::StepExit(Watched& watched) {
   const Clock::time_point now = Clock::now();
   if (!watched.died) {
     watched.died = now;
@@ -293,13 +293,13 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
     restart_ = Restart();
     // An engine that has closed its lifeline but still runs must end.
     watched.engine.child().Kill(SIGKILL);
-    if (restart_policy_.GoesOn(now)) BeginNext();
+    if (restart_policy_.AllowsRestart(now)) BeginNext();
     watched.change = nullptr;
     queue_.BeginPark().IgnoreError();
   }
   if (now - *watched.died < kExitGrace || queue_.counters().in_flight > 0) return std::nullopt;
   // If the device is given up, its state must say how the engine ended: wait for the exit status.
-  if (!restart_policy_.GoesOn(now)) return std::nullopt;
+  if (!restart_policy_.AllowsRestart(now)) return std::nullopt;
   const std::string words = watched.engine.exit_reason();
   if (!words.empty()) {
     return EngineEnd{
@@ -309,8 +309,8 @@ std::optional<EngineEnd> SupervisedDevice::StepDeath(Watched& watched) {
 }
 
 // A tenth of the limit, so that several checks find no heartbeat before the engine counts as late.
-milliseconds SupervisedDevice::RestTick() const {
-  return std::clamp(options_.heartbeat_limit / 10, kTick, kRestTick);
+milliseconds SupervisedDevice::IdleTick() const {
+  return std::clamp(options_.heartbeat_limit / 10, kTick, kIdleTick);
 }
 
 Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
@@ -320,9 +320,9 @@ Clock::time_point SupervisedDevice::NextTick(const Watched& watched) const {
   if (watched.parking == Parking::kRunning) {
     // Work that will be submitted soon, or a park that could not begin yet.
     if (queue.queued_tasks > 0 || ParkAt(watched) <= now) return now + kTick;
-    return std::min(now + RestTick(), ParkAt(watched));
+    return std::min(now + IdleTick(), ParkAt(watched));
   }
-  return now + RestTick();
+  return now + IdleTick();
 }
 
 std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
@@ -370,12 +370,12 @@ EngineClient::OnAnswer SupervisedDevice::WakeSupervisor() const {
   return [wake = wake_] { wake->Signal(); };
 }
 
-SupervisedDevice::Wants SupervisedDevice::TakeWants() {
+SupervisedDevice::Wants SupervisedDevice::TakeRequests() {
   bool restored = false;
   Wants wants;
   {
     absl::MutexLock lock(&mu_);
-    wants = Wants{stop_, park_requested_, resume_wanted_, *work_arrived_, loading_};
+    wants = Wants{stop_, park_requested_, resume_requested_, *work_arrived_, loading_};
     restored = std::exchange(restored_, false);
   }
   if (restored) {
@@ -405,7 +405,7 @@ void SupervisedDevice::Retire(std::unique_ptr<EngineProcess> process, const Engi
     engine.child().Wait(kShutdownLimit);
   }
   engine.child().Kill(SIGKILL);
-  if (end.reason && restart_policy_.GoesOn(Clock::now())) BeginNext();
+  if (end.reason && restart_policy_.AllowsRestart(Clock::now())) BeginNext();
   if (!end.drained) AwaitReaped(engine, end);
   MarkRestart(end.drained ? "end the engine" : "reap the engine");
 
@@ -456,7 +456,7 @@ void SupervisedDevice::ReapLater(std::unique_ptr<EngineProcess> engine) {
 
 void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) {
   const Clock::time_point killed = Clock::now();
-  while (!engine.child().Wait(kReapLook)) {
+  while (!engine.child().Wait(kReapPoll)) {
     const auto waited = std::chrono::duration_cast<seconds>(Clock::now() - killed);
     {
       absl::MutexLock lock(&mu_);
@@ -489,7 +489,7 @@ void SupervisedDevice::ReportFault(const EngineEnd& end, std::vector<RunningTask
 bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
   const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
   const auto retry = [this]()
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || resume_wanted_; };
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || resume_requested_; };
   if (!end.reason) return false;
   {
     absl::MutexLock lock(&mu_);
@@ -510,7 +510,7 @@ bool SupervisedDevice::AwaitRestart(const EngineEnd& end) {
       "cause, then resume the device (residentctl admin resume) or restart the daemon");
   {
     absl::MutexLock lock(&mu_);
-    resume_wanted_ = false;  // An earlier resume was not meant for this failure.
+    resume_requested_ = false;  // An earlier resume was not meant for this failure.
   }
   DropNext();
   SetState(State::kUnhealthy, detail);

@@ -108,7 +108,7 @@ class SupervisedDevice final : public DeviceControl {
   void Publish();
   EngineEnd Watch(EngineProcess& engine);
   // Called repeatedly while the process of the watched engine ends. Returns its end when known.
-  std::optional<EngineEnd> StepDeath(Watched& watched);
+  std::optional<EngineEnd> StepExit(Watched& watched);
   void Retire(std::unique_ptr<EngineProcess> engine, const EngineEnd& end);
   // Waits until the system has ended the killed engine, or up to a limit if the daemon shuts down.
   void AwaitReaped(EngineProcess& engine, const EngineEnd& end);
@@ -120,7 +120,7 @@ class SupervisedDevice final : public DeviceControl {
   bool AwaitRestart(const EngineEnd& end);
 
   // The longest time between ticks, and between heartbeats of the engine.
-  std::chrono::milliseconds RestTick() const;
+  std::chrono::milliseconds IdleTick() const;
   // Returns when the next tick is due.
   Clock::time_point NextTick(const Watched& watched) const;
   // Checks the heartbeat and overdue tasks. Returns why the engine must be terminated, if it must.
@@ -149,7 +149,7 @@ class SupervisedDevice final : public DeviceControl {
   // Calls the OnFault callback, which may choose the next engine's generation.
   void ReportFault(const EngineEnd& end, std::vector<RunningTask> running);
   std::chrono::nanoseconds FindTimeLimit(uint32_t operator_slot) const;
-  Wants TakeWants();
+  Wants TakeRequests();
 
   std::string Name() const;  // "engine of device 0"
   std::string SlotName(uint32_t operator_slot) const;
@@ -185,7 +185,7 @@ class SupervisedDevice final : public DeviceControl {
   Loading* loading_ ABSL_GUARDED_BY(mu_) = nullptr;
   // Requests of other threads, in addition to park_requested_.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool resume_wanted_ ABSL_GUARDED_BY(mu_) = false;
+  bool resume_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool restored_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Waiter> parks_awaited_ ABSL_GUARDED_BY(mu_);
   std::vector<Waiter> resumes_awaited_ ABSL_GUARDED_BY(mu_);

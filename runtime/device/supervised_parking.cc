@@ -40,7 +40,7 @@ std::optional<absl::Status> SupervisedDevice::ResumeOutcome() const {
   if (stop_) return StoppedError();
   if (park_requested_)
     return absl::AbortedError("the device was parked while it was being resumed");
-  if (resume_wanted_) return std::nullopt;
+  if (resume_requested_) return std::nullopt;
   if (status_.state == State::kUnhealthy) return UnhealthyError();
   if (status_.state == State::kResident) return absl::OkStatus();
   return std::nullopt;
@@ -51,7 +51,7 @@ void SupervisedDevice::StartPark(Waiter waiter) {
     absl::MutexLock lock(&mu_);
     if (!stop_ && status_.state != State::kUnhealthy) {
       park_requested_ = true;
-      resume_wanted_ = false;
+      resume_requested_ = false;
       wake_->Signal();
     }
     parks_awaited_.push_back(std::move(waiter));
@@ -64,7 +64,7 @@ void SupervisedDevice::StartResume(Waiter waiter) {
     absl::MutexLock lock(&mu_);
     if (!stop_) {
       park_requested_ = false;
-      resume_wanted_ = true;
+      resume_requested_ = true;
       wake_->Signal();
     }
     resumes_awaited_.push_back(std::move(waiter));
@@ -140,7 +140,7 @@ void SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
   {
     absl::MutexLock lock(&mu_);
     if (session_ == nullptr) return;  // Its buffers are still being restored.
-    resume_wanted_ = false;           // It is already resident.
+    resume_requested_ = false;        // It is already resident.
   }
   SettleWaiters();
   const Clock::time_point now = Clock::now();
@@ -208,7 +208,7 @@ void SupervisedDevice::FinishResuming(Watched& watched) {
   {
     absl::MutexLock lock(&mu_);
     ++status_.resumes;
-    resume_wanted_ = false;
+    resume_requested_ = false;
   }
   *work_arrived_ = false;
   SetState(State::kResident, "");

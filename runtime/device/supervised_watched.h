@@ -21,12 +21,12 @@ inline constexpr std::chrono::milliseconds kTick{50};
 // The longest interval while nothing is in flight, because an idle device's wake-ups cost processor
 // time. Nothing wakes the supervisor when work arrives, so it may notice a task this much later,
 // and enforce its time limit this much later.
-inline constexpr std::chrono::milliseconds kRestTick{500};
+inline constexpr std::chrono::milliseconds kIdleTick{500};
 // A process usually ends within this time after it began to, and then its exit status is known. A
 // process with a GPU takes longer; the supervisor does not wait for it if nothing is in flight.
 inline constexpr std::chrono::milliseconds kExitGrace{10};
 // Interval of checks of an engine that ends.
-inline constexpr std::chrono::milliseconds kDeathLook{1};
+inline constexpr std::chrono::milliseconds kExitPoll{1};
 
 struct SupervisedDevice::Watched {
   EngineProcess& engine;

@@ -204,12 +204,12 @@ TEST(AccountTest, QuotasAreReleased) {
   account->EndTasks(10);
   EXPECT_EQ(account->tasks_in_flight(), 0u);
   {
-    const auto held = account->HoldBuffer(60);
+    const auto held = account->ReserveBufferBytes(60);
     ASSERT_TRUE(held.ok());
-    ExpectDenied(account->HoldBuffer(41).status(), absl::StatusCode::kResourceExhausted,
+    ExpectDenied(account->ReserveBufferBytes(41).status(), absl::StatusCode::kResourceExhausted,
                  "41 bytes with 60 in use");
-    EXPECT_TRUE(account->HoldBuffer(40).ok());
-    EXPECT_EQ(account->HoldBuffer(UINT64_MAX).status().code(),
+    EXPECT_TRUE(account->ReserveBufferBytes(40).ok());
+    EXPECT_EQ(account->ReserveBufferBytes(UINT64_MAX).status().code(),
               absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(account->buffer_bytes(), 0u);

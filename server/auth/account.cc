@@ -72,7 +72,7 @@ absl::Status Account::BeginTasks(uint64_t tasks) {
 
 void Account::EndTasks(uint64_t tasks) { tasks_.fetch_sub(tasks, std::memory_order_relaxed); }
 
-absl::StatusOr<std::shared_ptr<const void>> Account::HoldBuffer(uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<const void>> Account::ReserveBufferBytes(uint64_t bytes) {
   absl::MutexLock lock(&mu_);
   const std::optional<uint64_t> max = rights_.buffer_bytes;
   if (max.has_value() && (bytes > *max || buffer_bytes_ > *max - bytes)) {

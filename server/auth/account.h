@@ -79,7 +79,7 @@ class Account : public std::enable_shared_from_this<Account> {
   void EndTasks(uint64_t tasks);
 
   // Reserves memory of buffers until the returned object is destroyed. RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::shared_ptr<const void>> HoldBuffer(uint64_t bytes);
+  absl::StatusOr<std::shared_ptr<const void>> ReserveBufferBytes(uint64_t bytes);
 
   // Counts the start of an install, with any result. PERMISSION_DENIED: see MayInstall.
   // RESOURCE_EXHAUSTED: too many within the last minute.

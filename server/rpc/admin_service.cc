@@ -102,7 +102,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
     reactor->Finish(ToGrpc(caller.status()));
     return reactor;
   }
-  const bool sees_others = SeesOthers(**caller);
+  const bool sees_others = MaySeeOthers(**caller);
   response->set_version(kVersion);
   response->set_uptime_ms(
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - facts_.started).count());

@@ -92,7 +92,7 @@ class MessageRead final : private grpc_completion_queue_functor {
   }
 
   void RunHandler() {
-    if (std::chrono::steady_clock::now() - started_ > AdmittedService::kAskAgainAfter) {
+    if (std::chrono::steady_clock::now() - started_ > AdmittedService::kRecheckAfter) {
       const absl::Status admitted = method_.Admit(call_);
       if (!admitted.ok()) {
         if (message_ != nullptr) grpc_byte_buffer_destroy(message_);

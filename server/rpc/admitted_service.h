@@ -43,7 +43,7 @@ class AdmittedService final : public grpc::Service {
   // Time limit for the message of a method that is open to all.
   static constexpr auto kOpenMessage = std::chrono::seconds(5);
   // If the message took longer, admission is checked again.
-  static constexpr auto kAskAgainAfter = std::chrono::seconds(1);
+  static constexpr auto kRecheckAfter = std::chrono::seconds(1);
 
   // Whether the call is admitted; an error ends the call. `method`: "/package.Service/Method".
   using Admit = std::function<absl::Status(const std::string& method,

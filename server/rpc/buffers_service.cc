@@ -63,11 +63,11 @@ absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
 
 // Takes the buffer's bytes from its identity's quota. The buffer table refuses a shape that is too
 // large for any device.
-absl::Status HoldBuffer(const Client& client, BufferSpec* spec) {
+absl::Status ReserveBufferBytes(const Client& client, BufferSpec* spec) {
   const auto elements = ElementCount(spec->shape);
   if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
-  ASSIGN_OR_RETURN(auto held, client.account().HoldBuffer(static_cast<uint64_t>(*elements) *
-                                                          SizeOf(spec->dtype)));
+  ASSIGN_OR_RETURN(auto held, client.account().ReserveBufferBytes(static_cast<uint64_t>(*elements) *
+                                                                  SizeOf(spec->dtype)));
   spec->quota = std::move(held);
   return absl::OkStatus();
 }
@@ -97,7 +97,7 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   spec.device = place.device;
   spec.durable = request.durable();
   spec.name = request.name();
-  RETURN_IF_ERROR(HoldBuffer(*client, &spec));
+  RETURN_IF_ERROR(ReserveBufferBytes(*client, &spec));
   ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Allocate(spec, client->id(), *place.session));
   Describe(*buffer, response.mutable_buffer());
   return absl::OkStatus();
@@ -249,7 +249,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   ASSIGN_OR_RETURN(const auto place, PlaceFor(core_, client, wanted, 0));
   spec.device = place.device;
 
-  status = HoldBuffer(client, &spec);
+  status = ReserveBufferBytes(client, &spec);
   if (!status.ok()) return status;
   if (fd < 0) {
     ASSIGN_OR_RETURN(const int opened, OpenSharedMemory(request.name(), request.size_bytes()));

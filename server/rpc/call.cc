@@ -30,7 +30,7 @@ LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, con
   return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
 }
 
-bool SeesOthers(const Identity& caller) {
+bool MaySeeOthers(const Identity& caller) {
   return caller.Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
 }
 

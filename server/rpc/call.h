@@ -30,7 +30,7 @@ LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, con
 // content, why it is quarantined (the reason may contain the arguments of another client's task),
 // and other identities' clients. Requires the role admin, which every caller has without a policy.
 // Operators.List, Describe and Watch and Admin.Status all use this rule.
-bool SeesOthers(const Identity& caller);
+bool MaySeeOthers(const Identity& caller);
 
 // The client for which the call's work is queued. Errors: see ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,

@@ -107,7 +107,7 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
                                                  v1::ListOperatorsResponse* response) {
   const auto caller = IdentifyCaller(*context, core_);
   if (!caller.ok()) return Refuse(context, caller.status());
-  const bool sees_others = SeesOthers(**caller);
+  const bool sees_others = MaySeeOthers(**caller);
   const std::vector<OperatorResources> resources = CollectResources(core_);
   for (const OperatorView& op : core_.registry.List()) {
     resident::Describe(op, core_, resources, sees_others, response->add_operators());
@@ -124,7 +124,7 @@ grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext
   if (!caller.ok()) return Refuse(context, caller.status());
   const auto op = core_.registry.Describe(request->name());
   if (op.ok()) {
-    resident::Describe(*op, core_, CollectResources(core_), SeesOthers(**caller),
+    resident::Describe(*op, core_, CollectResources(core_), MaySeeOthers(**caller),
                        response->mutable_operator_());
   }
   auto* const reactor = context->DefaultReactor();

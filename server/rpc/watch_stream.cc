@@ -60,7 +60,7 @@ void WatchStream::WriteNext() {
   if (ending() || writing()) return;
   OperatorEvent event = std::move(events_.front());
   events_.pop_front();
-  if (!SeesOthers(**identity_)) {
+  if (!MaySeeOthers(**identity_)) {
     event.actor.clear();
     event.content_hash.clear();
     event.message.clear();

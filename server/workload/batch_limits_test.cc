@@ -162,7 +162,7 @@ TEST_F(BatchLimitsTest, ProgramsThatNeedTooManyTasks) {
   // Each run may take as long as a task may, so each run is one task.
   constexpr milliseconds kTimeLimit(1'000);
   const EngineInfo engine = device_.session()->info();
-  const uint64_t cycles = SplitFlux({kMax, 1, 1}, engine, kTimeLimit).most_cycles;
+  const uint64_t cycles = SplitFlux({kMax, 1, 1}, engine, kTimeLimit).max_cycles_of_run;
   ASSERT_LT(kMax, limits_.max_batch_tasks);
 
   const absl::Status refused = Translate(Programs(kMax + 1, cycles), kTimeLimit);

@@ -107,20 +107,20 @@ bool FluxPrograms::wants_staging() const {
 
 FluxSplit FluxPrograms::Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) {
   FluxSplit split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
-  if (!message_.has_max_cycles() && max_cycles_ > split.most_cycles) {
-    max_cycles_ = split.most_cycles;
+  if (!message_.has_max_cycles() && max_cycles_ > split.max_cycles_of_run) {
+    max_cycles_ = split.max_cycles_of_run;
     split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
   }
   return split;
 }
 
 uint64_t FluxPrograms::descriptor_bytes(const FluxSplit& split) const {
-  return most_tasks(split) * kTaskBytes;
+  return max_tasks(split) * kTaskBytes;
 }
 
 absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
-  if (max_cycles_ > split.most_cycles) {
-    return errors::FluxCyclesInTime(max_cycles_, split.most_cycles);
+  if (max_cycles_ > split.max_cycles_of_run) {
+    return errors::FluxCyclesInTime(max_cycles_, split.max_cycles_of_run);
   }
   const uint64_t tasks = split.tasks(runs_);
   if (tasks * kTaskBytes <= kMaxBatchDescriptorBytes) return absl::OkStatus();

@@ -58,7 +58,7 @@ class FluxPrograms {
   absl::Status CheckSplit(const FluxSplit& split) const;
   // The largest number of tasks that Fill creates, including the one that stages the bytecode;
   // bytes of their descriptors and arguments.
-  uint64_t most_tasks(const FluxSplit& split) const {
+  uint64_t max_tasks(const FluxSplit& split) const {
     return (wants_staging() ? 1 : 0) + split.tasks(runs_);
   }
   uint64_t descriptor_bytes(const FluxSplit& split) const;

@@ -36,7 +36,7 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   const uint64_t workers = std::max(1u, engine.workers);
   FluxSplit split;
   if (time_limit.count() > 0) {
-    split.most_cycles =
+    split.max_cycles_of_run =
         traits.run_instructions_per_ms / slowdown * static_cast<uint64_t>(time_limit.count());
   }
   if (time_limit.count() <= 0) time_limit = traits.max_task_time;

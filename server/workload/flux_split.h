@@ -12,8 +12,8 @@
 //                    in lockstep wait for one another. Fewer runs than that in a task would not
 //                    make it much shorter.
 //
-// A run that alone might take longer than the limit is not taken (most_cycles). The speeds come
-// from the engine (EngineTraits), which states a safe fraction of what was measured; on a much
+// A run that alone might take longer than the limit is not taken (max_cycles_of_run). The speeds
+// come from the engine (EngineTraits), which states a safe fraction of what was measured; on a much
 // slower machine a task may still exceed the limit.
 //
 // Thread safety: a function without state.
@@ -41,7 +41,7 @@ struct FluxSplit {
   // Instructions that a worker is assumed to execute in a millisecond at least.
   uint64_t instructions_per_ms = 1;
   // The largest limit of cycles that a run may have.
-  uint64_t most_cycles = UINT64_MAX;
+  uint64_t max_cycles_of_run = UINT64_MAX;
 
   uint64_t tasks(uint64_t runs) const { return (runs + runs_of_task - 1) / runs_of_task; }
   // The number of chunks of a task with `runs` runs.

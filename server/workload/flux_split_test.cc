@@ -111,7 +111,7 @@ TEST(FluxSplitTest, TheBoundOfATaskFollowsFromItsCyclesAndNotFromUsualDurations)
 
 TEST(FluxSplitTest, TheCyclesOfARunAreLimitedToWhatEndsInTime) {
   const auto max_cycles = [](uint64_t programs, const EngineInfo& engine, int64_t limit_ms) {
-    return SplitFlux({64, programs, 1}, engine, milliseconds(limit_ms)).most_cycles;
+    return SplitFlux({64, programs, 1}, engine, milliseconds(limit_ms)).max_cycles_of_run;
   };
   EXPECT_EQ(max_cycles(1, Cpu(2), 10'000), 500'000'000u);
   EXPECT_EQ(max_cycles(64, Cpu(2), 10'000), 500'000'000u);

@@ -55,7 +55,7 @@ Needs FluxWorkload::ResourcesNeeded() const {
   Needs needs;
   needs.device = place_.device;
   needs.session = place_.session;
-  needs.tasks = programs_->most_tasks(split_);
+  needs.tasks = programs_->max_tasks(split_);
   needs.staging_bytes = programs_->staging_bytes();
   needs.host_bytes = programs_->descriptor_bytes(split_) + needs.tasks * kTaskOutcomeBytes +
                      programs_->answer_bytes();

@@ -234,7 +234,7 @@ TEST_F(ClientTest, FluxOfOneProgramOverManyInputs) {
 TEST_F(ClientTest, FluxOfManyProgramsByIndex) {
   FluxBatch batch;
   batch.Program({0x18, 0, 5, 0x00}).Program({0x18, 0, 9, 0x00});
-  batch.ProgramOfRun(std::vector<uint32_t>{1, 0, 1});
+  batch.SelectProgram(std::vector<uint32_t>{1, 0, 1});
   auto result = client_->Run(batch);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(result->registers(), ElementsAre(9, 5, 9));
