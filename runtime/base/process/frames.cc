@@ -63,8 +63,9 @@ bool MayTryAgain(int error) { return error == EINTR || error == EAGAIN; }
 absl::Status WriteAll(int socket, const char* from, uint64_t size, const WaitForFd& wait, int fd) {
   for (uint64_t done = 0; done < size;) {
     // The descriptor goes with the first byte.
-    const ssize_t some = fd >= 0 && done == 0 ? SendWithDescriptor(socket, from, size, fd)
-                                              : send(socket, from + done, size - done, MSG_NOSIGNAL);
+    const ssize_t some = fd >= 0 && done == 0
+                             ? SendWithDescriptor(socket, from, size, fd)
+                             : send(socket, from + done, size - done, MSG_NOSIGNAL);
     if (some >= 0) {
       done += static_cast<uint64_t>(some);
     } else if (!MayTryAgain(errno)) {
