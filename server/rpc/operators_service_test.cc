@@ -359,8 +359,8 @@ TEST_F(OperatorsServiceTest, RefusesBadExamples) {
   ExpectRefused({Header(), file, OneExample({2}, "1234")},
                 {"example 1, value 1", "data has 4 bytes", "8"});
   ExpectRefused({Header(), file, OneExample({2}, std::string(24, 'x'))}, {"data has 24 bytes"});
-  ExpectRefused({Header(), file, OneExample({UINT64_MAX, 2}, "")}, {"over the limit"});
-  ExpectRefused({Header(), file, OneExample({1ull << 33, 1ull << 33}, "")}, {"over the limit"});
+  ExpectRefused({Header(), file, OneExample({UINT64_MAX, 2}, "")}, {"exceeds the limit"});
+  ExpectRefused({Header(), file, OneExample({1ull << 33, 1ull << 33}, "")}, {"exceeds the limit"});
   ExpectRefused({Header(), file, OneExample({9u << 20}, ""), OneExample({9u << 20}, "")},
                 {"example 2, value 1", "67108864"});
   ExpectRefused({Header(), file, OneExample({1, 1, 1, 1, 1, 1, 1, 1, 1}, "1234")},

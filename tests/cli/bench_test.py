@@ -114,7 +114,7 @@ class Shown(unittest.TestCase):
             self.assertIn("FAILED", unchecked.stderr)
             absent = self.demo(folder, RESIDENTD="/bin/false")
             self.assertEqual(absent.returncode, 1, absent)
-            self.assertIn("ended at its start", absent.stderr)
+            self.assertIn("failed to start", absent.stderr)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class BashTest(unittest.TestCase):
         self.assertEqual(complete(*install, ""), {"validated", "loaded", "active"})
         # bash treats the equals sign as a separate word.
         self.assertEqual(complete(*install, "="), {"validated", "loaded", "active"})
-        self.assertEqual(complete(*install, "=", "st"), {"loaded"})
+        self.assertEqual(complete(*install, "=", "lo"), {"loaded"})
 
     def test_every_command_and_flag_is_completed(self):
         def check(at, command, inherited):
