@@ -51,7 +51,8 @@ TEST(FluxSplitTest, OneCpuWorkerEndsAnyTaskInTime) {
       }
     }
   }
-  EXPECT_EQ(SplitFlux({64, 1, kMaxCycles}, Cpu(2), kDefaultLimit).runs_of_task, 2u);
+  EXPECT_EQ(SplitFlux({64, 1, kMaxCycles}, Cpu(2), kDefaultLimit).runs_of_task, 1u);
+  EXPECT_EQ(SplitFlux({64, 1, kMaxCycles / 2}, Cpu(2), kDefaultLimit).runs_of_task, 2u);
 }
 
 TEST(FluxSplitTest, TaskOfFewLongRunsIsSharedByTheWorkers) {
@@ -60,8 +61,8 @@ TEST(FluxSplitTest, TaskOfFewLongRunsIsSharedByTheWorkers) {
 }
 
 TEST(FluxSplitTest, OrdinaryBatchIsOneTaskOfLargeChunks) {
-  const FluxSplit cpu = SplitFlux({65'536, 1, 3003}, Cpu(2), kDefaultLimit);
-  EXPECT_EQ(cpu.tasks(65'536), 1u);
+  const FluxSplit cpu = SplitFlux({32'768, 1, 3003}, Cpu(2), kDefaultLimit);
+  EXPECT_EQ(cpu.tasks(32'768), 1u);
   EXPECT_EQ(cpu.runs_of_chunk, 4096u);
   const FluxSplit gpu = SplitFlux({65'536, 1, 3003}, Gpu(264), kDefaultLimit);
   EXPECT_EQ(gpu.tasks(65'536), 1u);
@@ -104,7 +105,7 @@ TEST(FluxSplitTest, TheBoundOfATaskFollowsFromItsCyclesAndNotFromUsualDurations)
   const FluxWork alone = {1, 1, kMaxCycles};
   EXPECT_EQ(SplitFlux(alone, Cpu(2), kDefaultLimit).task_bound_ns(alone), 2'000'000'000u);
   const FluxWork many = {1 << 20, 1, kDefaultCycles};
-  EXPECT_EQ(SplitFlux(many, Cpu(2), kDefaultLimit).task_bound_ns(many), 4'000'000'000u);
+  EXPECT_EQ(SplitFlux(many, Cpu(2), kDefaultLimit).task_bound_ns(many), 2'000'000'000u);
   const FluxWork largest = {UINT32_MAX, 1, UINT32_MAX};
   EXPECT_GE(SplitFlux(largest, Gpu(1), milliseconds(0)).task_bound_ns(largest), 10'000'000'000u);
 }

@@ -107,7 +107,7 @@ TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
 TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
-  // Each batch becomes thirty tasks of ten runs.
+  // Each batch becomes sixty tasks of five runs.
   const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(300, 20'000'000)));
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 60; }));
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6u);
