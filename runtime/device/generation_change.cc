@@ -110,9 +110,9 @@ GenerationChange::Progress GenerationChange::StepWaiting() {
   const Clock::time_point now = Clock::now();
   if (call_->answered()) {
     // Nothing was parked: the engine has refused, or has ended, which the supervisor detects.
-    return End(Progress::kDone, call_->answer().ok()
-                                    ? absl::InternalError("the engine ended the change by itself")
-                                    : call_->answer().status());
+    const absl::Status answer = call_->answer().status();
+    return End(Progress::kDone,
+               answer.ok() ? absl::InternalError("the engine ended the change by itself") : answer);
   }
   next_step_ = now + kPollInterval;
   if (!signals_.armed(change_)) {
@@ -172,9 +172,9 @@ GenerationChange::Progress GenerationChange::StepParked() {
     }
     // The call is answered without an end signal if the engine could not launch or has ended.
     if (call_->answered() && !signals_.ended(change_)) {
-      return End(Progress::kLost, call_->answer().ok()
-                                      ? absl::InternalError("no kernel was launched")
-                                      : call_->answer().status());
+      const absl::Status answer = call_->answer().status();
+      return End(Progress::kLost,
+                 answer.ok() ? absl::InternalError("no kernel was launched") : answer);
     }
     const Clock::time_point now = Clock::now();
     if (now - phase_began_ > kKernelLimit) {
@@ -202,11 +202,12 @@ GenerationChange::Progress GenerationChange::StepAnswering() {
     if (next_step_ - phase_began_ < kAnswerLimit) return Progress::kWaiting;
     return End(Progress::kDone, absl::UnavailableError("the engine did not report why"));
   }
-  if (call_->answer().ok()) times_ = *call_->answer();
+  const absl::StatusOr<SwitchTimes> answer = call_->answer();
+  if (answer.ok()) times_ = *answer;
   return End(Progress::kDone, made ? absl::OkStatus()
-                              : call_->answer().ok()
+                              : answer.ok()
                                   ? absl::InternalError("the engine runs another generation")
-                                  : call_->answer().status());
+                                  : answer.status());
 }
 
 absl::Status GenerationChange::DeadlineError() const {

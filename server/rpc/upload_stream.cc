@@ -38,7 +38,8 @@ void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBu
 void UploadStream::OnRequest(grpc::ByteBuffer& bytes) {
   absl::MutexLock lock(&mu_);
   awaits_message_ = false;
-  Fail(Accept(bytes));
+  // A message that arrives after the end must not open another durable write.
+  if (!ending()) Fail(Accept(bytes));
   Step();
 }
 

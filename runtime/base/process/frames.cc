@@ -60,6 +60,9 @@ ssize_t ReceiveWithDescriptor(int socket, char* to, uint64_t size, UniqueFd* rec
 
 bool MayTryAgain(int error) { return error == EINTR || error == EAGAIN; }
 
+// Too many descriptors are in flight, or the system lacks memory for one: the socket is intact.
+bool CannotPass(int error) { return error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM; }
+
 absl::Status WriteAll(int socket, const char* from, uint64_t size, const WaitForFd& wait, int fd) {
   for (uint64_t done = 0; done < size;) {
     // The descriptor goes with the first byte.
@@ -68,6 +71,9 @@ absl::Status WriteAll(int socket, const char* from, uint64_t size, const WaitFor
                              : send(socket, from + done, size - done, MSG_NOSIGNAL);
     if (some >= 0) {
       done += static_cast<uint64_t>(some);
+    } else if (fd >= 0 && done == 0 && CannotPass(errno)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cannot pass a descriptor: ", strerror(errno), ". Fix: try again in a moment"));
     } else if (!MayTryAgain(errno)) {
       return Gone("write", errno);
     } else if (errno == EAGAIN) {

@@ -29,7 +29,8 @@ absl::Status WaitForever(int fd, short events);
 
 // After any error the stream cannot be used: part of a frame may have been transferred.
 
-// `fd`, if not -1, is sent along; the caller keeps its own. UNAVAILABLE: the other process has
+// `fd`, if not -1, is sent along; the caller keeps its own. RESOURCE_EXHAUSTED: the system cannot
+// pass a descriptor now; nothing was sent. UNAVAILABLE: the other process has
 // closed its end. Otherwise the error of `wait`.
 absl::Status WriteFrame(int socket, absl::string_view message, const WaitForFd& wait, int fd = -1);
 

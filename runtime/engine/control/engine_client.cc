@@ -1,8 +1,13 @@
 #include "runtime/engine/control/engine_client.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -10,7 +15,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "resident/internal/engine.pb.h"
 #include "runtime/base/process/frames.h"
@@ -27,6 +31,12 @@ constexpr std::chrono::milliseconds kPreloadLimit{30'000};
 constexpr std::chrono::milliseconds kLoadLimit{10'000};
 // For the response, in addition to the timeout of the call itself.
 constexpr std::chrono::milliseconds kAnswerLimit{5'000};
+
+absl::Status NoDescriptor(int error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot pass a descriptor to the engine: ", strerror(error),
+                   ". Fix: raise the limit on open files of the service"));
+}
 
 absl::Status Ended() { return absl::UnavailableError("the engine has ended"); }
 
@@ -45,37 +55,47 @@ internal::EngineRequest SwitchMessage(uint64_t change, bool launch,
 struct EngineCall::Pending {
   EngineClient::OnAnswer on_answer;   // May be null.
   internal::EngineResponse response;  // Written before `answered`.
-  absl::Notification answered;
+  std::atomic<bool> answered{false};
+
+  bool done() const { return answered.load(std::memory_order_acquire); }
 };
 
-// The socket, and the calls that wait for responses.
+// The socket, the requests that have not been sent, and the calls that wait for responses.
 class EngineConnection {
  public:
   using Pending = EngineCall::Pending;
 
   explicit EngineConnection(int socket) : socket_(socket) {}
 
-  // Sends the request and stores its id in `*id`. The returned call is answered exactly once.
+  // Queues the request, with a duplicate of the descriptor if it is not -1, and stores its id in
+  // `*id`. The returned call is answered exactly once.
   std::shared_ptr<Pending> Send(internal::EngineRequest request, int fd,
                                 EngineClient::OnAnswer on_answer, uint64_t* id) {
     auto pending = std::make_shared<Pending>();
     pending->on_answer = std::move(on_answer);
-    bool ended = false;
+    absl::Status status;
+    UniqueFd sent;
+    if (fd >= 0) sent.Reset(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (fd >= 0 && sent.get() < 0) status = NoDescriptor(errno);
     {
       absl::MutexLock lock(&mu_);
       *id = ++last_id_;
       request.set_id(*id);
-      const auto never_wait = [](int, short) {
-        return absl::UnavailableError("the engine does not read its requests");
-      };
-      ended =
-          ended_ || !WriteFrame(socket_.get(), request.SerializeAsString(), never_wait, fd).ok();
-      if (!ended) pending_[*id] = pending;
-      // The reader then fails the other calls.
-      if (ended && !ended_) shutdown(socket_.get(), SHUT_RDWR);
+      if (ended_ || unsent_.size() >= kMaxUnsentRequests) status = Ended();
+      if (status.ok()) {
+        unsent_.push_back({*id, request.SerializeAsString(), std::move(sent)});
+        pending_[*id] = pending;
+      }
     }
-    if (ended) Answer(*pending, Ended());
+    if (!status.ok()) Answer(*pending, status);
     return pending;
+  }
+
+  // Whether the call was answered within the time.
+  bool Await(const Pending& pending, std::chrono::nanoseconds timeout) {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&pending, &Pending::done),
+                                absl::FromChrono(timeout));
   }
 
   // Drops the response of this call if it arrives later.
@@ -84,7 +104,28 @@ class EngineConnection {
     pending_.erase(id);
   }
 
-  // Reads responses until the connection is closed; then fails all calls with UNAVAILABLE.
+  // Sends requests until the connection is closed.
+  void SendRequests() {
+    const auto due = [this]()
+                         ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ended_ || !unsent_.empty(); };
+    while (true) {
+      Unsent next;
+      {
+        absl::MutexLock lock(&mu_);
+        mu_.Await(absl::Condition(&due));
+        if (ended_) return;
+        next = std::move(unsent_.front());
+        unsent_.pop_front();
+      }
+      const absl::Status sent = WriteFrame(socket_.get(), next.bytes, WaitForever, next.fd.get());
+      if (sent.ok()) continue;
+      if (!absl::IsResourceExhausted(sent)) return Close();
+      if (const auto pending = Take(next.id)) Answer(*pending, sent);
+    }
+  }
+
+  // Reads responses until the connection is closed or a response is invalid; then closes it and
+  // fails all calls with UNAVAILABLE.
   void ReadResponses() {
     while (true) {
       const auto message = ReadFrame(socket_.get(), kMaxControlMessageBytes, WaitForever);
@@ -95,19 +136,30 @@ class EngineConnection {
         Notify(*pending);
       }
     }
+    Close();  // An engine that goes on without its control connection ends (engine_main.h).
     absl::flat_hash_map<uint64_t, std::shared_ptr<Pending>> pending;
     {
       absl::MutexLock lock(&mu_);
       ended_ = true;
+      unsent_.clear();
       pending.swap(pending_);
     }
     for (auto& [id, call] : pending) Answer(*call, Ended());
   }
 
-  // Ends ReadResponses.
+  // Ends ReadResponses and SendRequests.
   void Close() { shutdown(socket_.get(), SHUT_RDWR); }
 
  private:
+  struct Unsent {
+    uint64_t id = 0;
+    std::string bytes;
+    UniqueFd fd;
+  };
+  // More than a session's buffers, which may all be released at once, while the engine does not
+  // read.
+  static constexpr size_t kMaxUnsentRequests = size_t{1} << 20;
+
   std::shared_ptr<Pending> Take(uint64_t id) {
     absl::MutexLock lock(&mu_);
     const auto found = pending_.find(id);
@@ -117,33 +169,35 @@ class EngineConnection {
     return pending;
   }
 
-  static void Answer(Pending& pending, const absl::Status& status) {
+  void Answer(Pending& pending, const absl::Status& status) {
     SetStatus(status, pending.response.mutable_status());
     Notify(pending);
   }
-  static void Notify(Pending& pending) {
+  void Notify(Pending& pending) {
     const EngineClient::OnAnswer on_answer = std::move(pending.on_answer);
-    pending.answered.Notify();
+    {
+      absl::MutexLock lock(&mu_);  // For Await.
+      pending.answered.store(true, std::memory_order_release);
+    }
     if (on_answer) on_answer();
   }
 
   const UniqueFd socket_;
-  absl::Mutex mu_;  // Also serializes writes to the socket.
+  absl::Mutex mu_;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Unsent> unsent_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);  // By id.
 };
 
 EngineCall::~EngineCall() { connection_->Forget(id_); }
 
 bool EngineCall::answered() const {
-  return pending_->answered.HasBeenNotified() || std::chrono::steady_clock::now() >= deadline_;
+  return pending_->done() || std::chrono::steady_clock::now() >= deadline_;
 }
 
 absl::StatusOr<SwitchTimes> EngineCall::answer() const {
-  if (!pending_->answered.HasBeenNotified()) {
-    return absl::DeadlineExceededError("the engine did not answer in time");
-  }
+  if (!pending_->done()) return absl::DeadlineExceededError("the engine did not answer in time");
   RETURN_IF_ERROR(GetStatus(pending_->response.status()));
   return FromMessage(pending_->response.switch_generation());
 }
@@ -154,11 +208,16 @@ EngineClient::EngineClient(int control_socket, std::chrono::milliseconds map_lim
     prctl(PR_SET_NAME, "resident-answer");
     connection->ReadResponses();
   });
+  writer_ = std::thread([connection = connection_] {
+    prctl(PR_SET_NAME, "resident-call");
+    connection->SendRequests();
+  });
 }
 
 EngineClient::~EngineClient() {
   connection_->Close();
   reader_.join();
+  writer_.join();
 }
 
 absl::StatusOr<internal::EngineResponse> EngineClient::Call(internal::EngineRequest request,
@@ -166,7 +225,7 @@ absl::StatusOr<internal::EngineResponse> EngineClient::Call(internal::EngineRequ
                                                             int fd) {
   uint64_t id = 0;
   const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
-  if (!pending->answered.WaitForNotificationWithTimeout(absl::FromChrono(timeout))) {
+  if (!connection_->Await(*pending, timeout)) {
     connection_->Forget(id);
     return absl::DeadlineExceededError(absl::StrCat(
         "the engine did not answer within ",
@@ -233,7 +292,7 @@ absl::StatusOr<SharedMapping> EngineClient::MapShared(int fd, uint64_t bytes) {
   request.mutable_map_shared()->set_size_bytes(bytes);
   uint64_t id = 0;
   const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
-  if (!pending->answered.WaitForNotificationWithTimeout(absl::FromChrono(map_limit_))) {
+  if (!connection_->Await(*pending, map_limit_)) {
     connection_->Forget(id);
     // The engine may still map the object; it serves this request afterwards.
     StartUnmapShared(id);

@@ -4,7 +4,7 @@
 // A call either blocks its thread until the engine responds, with a timeout, or is started and its
 // response is polled (EngineCall), because the supervisor of an engine must not wait for it.
 // If the engine ends, its calls fail at once with UNAVAILABLE. No call waits to send its request:
-// if the socket is full because the engine does not read, the engine counts as ended.
+// a thread sends requests in order, and those that the engine has not read wait in memory.
 //
 // Thread safety: all members may be called from any thread, but the object must not be destroyed
 // from within OnAnswer. See proto/resident/internal/engine.proto for the calls that the engine
@@ -125,6 +125,7 @@ class EngineClient {
   const std::shared_ptr<EngineConnection> connection_;
   const std::chrono::milliseconds map_limit_;
   std::thread reader_;  // Runs EngineConnection::ReadResponses.
+  std::thread writer_;  // Runs EngineConnection::SendRequests.
   // The engine maps one object at a time, so a call's time limit begins after the previous call.
   absl::Mutex map_mu_;
 };

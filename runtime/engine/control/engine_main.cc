@@ -118,7 +118,10 @@ int Serve(pid_t parent, const EngineType& type) {
   EngineService service(kEngineRegionFd, type.create, [&type, has_driver] {
     return has_driver ? ConfineEngineCalls(type.profile) : absl::OkStatus();
   });
-  const EngineServer server(kEngineControlFd, &service);
+  const EngineServer server(kEngineControlFd, &service, [] {
+    fprintf(stderr, "residentd engine: the control connection ended\n");
+    _exit(1);
+  });
   while (!service.AwaitShutdown(service.BeatEvery())) {
     if (!service.Beat().ok()) _exit(kEngineFaultStatus);
     // The system kills an engine whose front end has ended, except if the binary has file

@@ -8,8 +8,9 @@
 
 namespace resident {
 
-EngineServer::EngineServer(int control_socket, EngineService* service)
-    : socket_(control_socket), service_(service) {
+EngineServer::EngineServer(int control_socket, EngineService* service,
+                           std::function<void()> on_closed)
+    : socket_(control_socket), service_(service), on_closed_(std::move(on_closed)) {
   for (Lane& lane : lanes_) {
     lane.thread = std::thread([this, &lane] { ServeRequests(lane); });
   }
@@ -42,6 +43,7 @@ void EngineServer::ReadRequests() {
     absl::MutexLock lock(&lane.mu);
     lane.ended = true;
   }
+  if (on_closed_) on_closed_();
 }
 
 void EngineServer::ServeRequests(Lane& lane) {

@@ -2,8 +2,8 @@
 // them with an EngineService, and sends the responses. It has a thread for each lane of the
 // service, and one that reads.
 //
-// If the front end closes its socket or sends data that is not a request, the server stops reading.
-// The process ends when its parent ends (engine_main.h).
+// If the front end closes its socket or sends data that is not a request, the server stops reading
+// and calls `on_closed`: without the connection the front end cannot control the engine.
 //
 // Thread safety: belongs to one thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_SERVER_H_
@@ -11,6 +11,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -25,7 +26,9 @@ namespace resident {
 class EngineServer {
  public:
   // Takes ownership of the socket. The service must outlive the object.
-  EngineServer(int control_socket, EngineService* service);
+  // `on_closed`, if not null, is called on the thread that reads.
+  EngineServer(int control_socket, EngineService* service,
+               std::function<void()> on_closed = nullptr);
   // Serves the requests that were received, then ends the threads.
   ~EngineServer();
   EngineServer(const EngineServer&) = delete;
@@ -49,6 +52,7 @@ class EngineServer {
 
   const UniqueFd socket_;
   EngineService* const service_;
+  const std::function<void()> on_closed_;
   absl::Mutex write_mu_;  // Serializes writes to the socket.
   std::array<Lane, EngineService::kLanes> lanes_;
   std::thread reader_;

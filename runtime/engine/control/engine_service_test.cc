@@ -16,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "runtime/base/process/frames.h"
 #include "runtime/engine/control/engine_client.h"
+#include "runtime/engine/control/engine_messages.h"
 #include "runtime/engine/control/engine_server.h"
 #include "tests/support/eventually.h"
 
@@ -220,6 +221,48 @@ TEST(EngineServiceTest, LargestGenerationIsPreloaded) {
   }
   const auto preloaded = plane.client->Preload(generation);
   EXPECT_TRUE(preloaded.ok()) << preloaded.status();
+}
+
+// A session that ends releases all its mappings at once, more than the socket holds, and the engine
+// may be slower than that.
+TEST(EngineServiceTest, RequestsThatTheEngineHasNotReadWait) {
+  int control[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  EngineClient client(control[0]);
+  for (uint64_t mapping = 0; mapping < 5000; ++mapping) client.StartUnmapShared(mapping);
+  const auto region = *SharedRegion::Create(64, 4096);
+  EngineService service(dup(region->fd()), [](int) -> absl::StatusOr<std::unique_ptr<Engine>> {
+    return absl::UnavailableError("no device");
+  });
+  const EngineServer server(control[1], &service);
+  const absl::Status prepared = client.Prepare(0, std::chrono::seconds(60)).status();
+  EXPECT_EQ(prepared.message(), "no device");
+}
+
+TEST(EngineServiceTest, InvalidResponseEndsTheConnection) {
+  int control[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  const UniqueFd engine(control[1]);
+  EngineClient client(control[0]);
+  ASSERT_TRUE(WriteFrame(engine.get(), "\xff\xff", WaitForever).ok());
+  // The other side reads the end, too.
+  absl::Status read;
+  do {
+    read = ReadFrame(engine.get(), kMaxControlMessageBytes, WaitForever).status();
+  } while (read.ok());
+  EXPECT_TRUE(absl::IsOutOfRange(read)) << read;
+  EXPECT_TRUE(absl::IsUnavailable(client.Resume(std::chrono::seconds(60))));
+}
+
+TEST(EngineServiceTest, ServerReportsThatItsConnectionEnded) {
+  int control[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  const auto region = *SharedRegion::Create(64, 4096);
+  EngineService service(dup(region->fd()), nullptr);
+  absl::Notification closed;
+  const EngineServer server(control[1], &service, [&] { closed.Notify(); });
+  close(control[0]);
+  closed.WaitForNotification();
 }
 
 }  // namespace

@@ -88,6 +88,11 @@ absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
     size = static_cast<uint64_t>(info.st_size);
   uint64_t expected = 0;
   for (const uint64_t bytes : message.object_bytes()) expected += bytes;
+  if (fd < 0 && expected != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the objects of generation ", message.number(),
+                     " did not arrive. Fix: raise the limit on open files of the service"));
+  }
   if (size != expected) {
     return absl::InvalidArgumentError(absl::StrCat("generation ", message.number(), " has ", size,
                                                    " bytes; its message specifies ", expected));

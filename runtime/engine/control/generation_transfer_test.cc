@@ -64,7 +64,7 @@ TEST(GenerationTransferTest, BytesThatDoNotMatchTheMessageAreRefused) {
   message.set_object_bytes(0, 1001);
   EXPECT_EQ(UnpackGeneration(message, fd->get()).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(UnpackGeneration(message, -1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(UnpackGeneration(message, -1).status().code(), absl::StatusCode::kResourceExhausted);
   message.set_object_bytes(0, 1000);
   message.add_operators()->set_object(2);
   EXPECT_EQ(UnpackGeneration(message, fd->get()).status().code(),
