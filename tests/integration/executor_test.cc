@@ -249,7 +249,7 @@ TEST_F(ExecutorTest, FluxBatchThatMightTakeLongIsSplitAndGivesTheSameResults) {
       std::string(reinterpret_cast<const char*>(initial.data()), initial.size() * 4));
   batch.mutable_options()->set_device(0);
   const uint64_t before = daemon_->Device().completed_tasks();
-  batch.mutable_programs()->set_max_cycles(5'000);
+  batch.mutable_programs()->set_max_cycles(2'000);
   const v1::BatchResult whole = MustRun(batch);
   const uint64_t after_whole = daemon_->Device().completed_tasks();
   EXPECT_EQ(after_whole - before, 1u);
