@@ -23,8 +23,8 @@ inline EngineTraits CpuTraits() {
   traits.run_instructions_per_ms = 50'000;
   // The other workers may be busy with tasks of their own.
   traits.units_share_task = false;
-  // There are few workers, each may have two tasks before it, and a task that takes as long as it may
-  // takes a sixth of this: another client's lone task waits 0.4 s (4 s: 0.8 to 1.2 s).
+  // There are few workers, each may have two tasks before it, and a task takes a sixth of this at
+  // most. The lone task of another client waits 0.4 s (with 4 s: 0.8 to 1.2 s).
   traits.max_task_time = std::chrono::seconds(2);
   return traits;
 }
