@@ -28,13 +28,14 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using State = Device::State;
 
-// Submits counting tasks until the device refuses one. Each ran exactly once if it is OK, and at
-// most once if it is not.
-uint64_t CountUntilRefused(DeviceHarness& harness) {
+// Submits counting tasks until the engine ends. Each ran exactly once if it is OK, and at most once
+// if it is not. A thread that did not run while the spare replaced the engine sees no refusal, only
+// the next engine's epoch.
+uint64_t CountUntilEngineEnds(DeviceHarness& harness, uint64_t epoch) {
   uint64_t ok = 0;
   while (true) {
     const auto session = harness.device().session();
-    if (session == nullptr) return ok;
+    if (session == nullptr || session->epoch() != epoch) return ok;
     auto memory = session->AllocateStaging(500 * sizeof(float));
     if (!memory.ok()) return ok;
     const Floats counters{*memory, 500};
@@ -74,10 +75,11 @@ TEST(DeviceFaultTest, KilledEngineUnderLoad) {
   DeviceHarness harness;
   for (uint64_t round = 1; round <= 3; ++round) {
     const pid_t pid = harness.engine_pid();
+    const uint64_t epoch = harness.device().queue().epoch();
     std::vector<std::thread> clients;
     std::atomic<uint64_t> ok{0};
     for (int c = 0; c < 3; ++c) {
-      clients.emplace_back([&] { ok += CountUntilRefused(harness); });
+      clients.emplace_back([&] { ok += CountUntilEngineEnds(harness, epoch); });
     }
     const uint64_t before = harness.device().snapshot().queue.completed_tasks;
     ASSERT_TRUE(Eventually(
