@@ -12,6 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/process/descriptor_message.h"
 
 namespace resident::client {
 namespace {
@@ -34,25 +35,10 @@ void SetTimeout(int socket, absl::Duration timeout) {
 }
 
 bool Send(int socket, const std::string& session, int fd) {
-  std::string packet = kMagic + session;
-  iovec payload{packet.data(), packet.size()};
-  union {
-    char bytes[CMSG_SPACE(sizeof(int))];
-    cmsghdr align;
-  } control = {};
-  msghdr message = {};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  const std::string packet = kMagic + session;
   ssize_t sent;
   do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = SendDescriptorMessage(socket, packet, fd);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(packet.size());
 }

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/process/descriptor_message.h"
 #include "runtime/base/process/wake_event.h"
 #include "runtime/base/status_macros.h"
 
@@ -38,9 +39,6 @@ using Clock = PassedDescriptors::Clock;
 
 constexpr absl::string_view kMagic = "residfd1";
 constexpr int kBacklog = 64;
-// A packet with more descriptors than this is refused; the kernel closes excess
-// descriptors.
-constexpr size_t kReceivedDescriptors = 2;
 // Interval of sweeps for expired descriptors, while there are any.
 constexpr int kSweepMs = 500;
 // Wait while the process has no file descriptor left.
@@ -175,42 +173,16 @@ class PathLock {
 struct Received {
   ssize_t bytes = 0;
   char packet[kMaxLocalPacketBytes];
-  bool packet_cut = false;
-  std::vector<int> fds;
-  // The kernel dropped descriptors: there was no room for them, in the message or the
-  // process.
-  bool fds_cut = false;
+  DescriptorMessage message;
 };
 
 // False: nothing was received.
 bool Receive(int connection, Received* received) {
-  union {
-    char bytes[CMSG_SPACE(kReceivedDescriptors * sizeof(int))];
-    cmsghdr align;
-  } control = {};
-  iovec payload{received->packet, sizeof(received->packet)};
-  msghdr message = {};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
   do {
-    received->bytes = recvmsg(connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    received->bytes = ReceiveDescriptorMessage(
+        connection, received->packet, sizeof(received->packet), MSG_DONTWAIT, &received->message);
   } while (received->bytes < 0 && errno == EINTR);
-  if (received->bytes < 0) return false;
-  received->packet_cut = (message.msg_flags & MSG_TRUNC) != 0;
-  received->fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-      received->fds.push_back(fd);
-    }
-  }
-  return true;
+  return received->bytes >= 0;
 }
 
 // Never blocks; a peer that does not read loses the answer.
@@ -375,30 +347,31 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     if (ready > 0 && Receive(connection, &received)) {
       absl::StatusOr<std::string> token = AddDescriptor(received, user);
       // passed_ owns the descriptor now.
-      if (token.ok()) received.fds.clear();
+      if (token.ok()) received.message.fds[0].Release();
       SendAnswer(connection, token);
     }
     Uncount(connection);
     close(connection);
-    for (const int fd : received.fds) close(fd);
+    received.message.fds.clear();  // Last: closing a client's descriptor can block.
   }
 
   absl::StatusOr<std::string> AddDescriptor(const Received& received, uid_t user) {
     const absl::string_view packet(received.packet, static_cast<size_t>(received.bytes));
-    if (received.packet_cut) {
+    const std::vector<UniqueFd>& fds = received.message.fds;
+    if (received.message.truncated) {
       return errors::LocalPacket(packet.size() + 1, sizeof(received.packet));
     }
     if (packet.size() <= kMagic.size() || packet.substr(0, kMagic.size()) != kMagic) {
       return errors::LocalPacket(packet.size(), sizeof(received.packet));
     }
-    if (received.fds_cut && received.fds.size() < kReceivedDescriptors) {
+    if (received.message.fds_lost && fds.size() < kMaxReceivedDescriptors) {
       return errors::NoFileDescriptorLeft();
     }
-    if (received.fds.size() != 1) return errors::LocalPacketDescriptors(received.fds.size());
+    if (fds.size() != 1) return errors::LocalPacketDescriptors(fds.size());
     const std::string session(packet.substr(kMagic.size()));
     if (!IsSession(session)) return errors::UnknownSession(session);
-    RETURN_IF_ERROR(CheckSharedDescriptor(received.fds[0], options_.sealed));
-    return passed_->Add(session, user, received.fds[0], Clock::now());
+    RETURN_IF_ERROR(CheckSharedDescriptor(fds[0].get(), options_.sealed));
+    return passed_->Add(session, user, fds[0].get(), Clock::now());
   }
 
   const int socket_;

@@ -6,55 +6,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "runtime/base/process/descriptor_message.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {
-
-// A control message with room for one descriptor, aligned as its macros require.
-union OneDescriptor {
-  char bytes[CMSG_SPACE(sizeof(int))];
-  cmsghdr align;
-};
 
 absl::Status Gone(const char* call, int error) {
   return absl::UnavailableError(
       absl::StrCat("the other process has closed its socket: ", call, ": ", strerror(error)));
 }
 
-ssize_t SendWithDescriptor(int socket, const char* bytes, uint64_t size, int fd) {
-  iovec payload{const_cast<char*>(bytes), size};
-  OneDescriptor control = {};
-  msghdr message = {};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  return sendmsg(socket, &message, MSG_NOSIGNAL);
-}
-
 ssize_t ReceiveWithDescriptor(int socket, char* to, uint64_t size, UniqueFd* received) {
-  iovec payload{to, size};
-  OneDescriptor control = {};
-  msghdr message = {};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  if (got < 0) return got;
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    int fd = -1;
-    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    received->Reset(fd);
-  }
+  DescriptorMessage message;
+  const ssize_t got = ReceiveDescriptorMessage(socket, to, size, 0, &message);
+  if (!message.fds.empty()) *received = std::move(message.fds.front());
   return got;
 }
 
@@ -67,7 +36,7 @@ absl::Status WriteAll(int socket, const char* from, uint64_t size, const WaitFor
   for (uint64_t done = 0; done < size;) {
     // The descriptor goes with the first byte.
     const ssize_t some = fd >= 0 && done == 0
-                             ? SendWithDescriptor(socket, from, size, fd)
+                             ? SendDescriptorMessage(socket, {from, size}, fd)
                              : send(socket, from + done, size - done, MSG_NOSIGNAL);
     if (some >= 0) {
       done += static_cast<uint64_t>(some);
