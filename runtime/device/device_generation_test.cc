@@ -45,13 +45,13 @@ uint64_t Observations(const DurationHistogram& histogram) {
 
 class DeviceGenerationTest : public ::testing::Test {
  protected:
-  static uint32_t Architecture(Device& device) {
-    return device.snapshot().info.traits.architecture;
+  static std::string FindCompileTarget(Device& device) {
+    return device.snapshot().info.traits.compile_target;
   }
   static std::shared_ptr<const Generation> Next(Device& device,
                                                 const std::map<uint32_t, uint32_t>& versions) {
     const EngineInfo info = device.snapshot().info;
-    return VersionsGeneration(info.generation + 1, info.traits.architecture, versions);
+    return VersionsGeneration(info.generation + 1, info.traits.compile_target, versions);
   }
   static absl::Status Load(DeviceControl& device, const std::map<uint32_t, uint32_t>& versions,
                            milliseconds park_deadline = kParkDeadline) {
@@ -195,7 +195,7 @@ TEST_F(DeviceGenerationTest, AfterAModuleOfAnotherArchitectureThePreviousGenerat
   DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
   const pid_t pid = harness.engine_pid();
-  const uint32_t other = Architecture(device) / 10 == 8 ? 90 : 80;
+  const std::string other = FindCompileTarget(device) == "sm_80" ? "sm_90" : "sm_80";
   const absl::Status refused =
       device.LoadGeneration(VersionsGeneration(3, other, {{kSlot, 2}}), kParkDeadline);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
@@ -264,12 +264,12 @@ TEST_F(DeviceGenerationTest, ReplacementOfAnEngineStartsWithTheCurrentGeneration
 
 TEST_F(DeviceGenerationTest, DeviceStartsWithTheGenerationItIsGiven) {
   DeviceOptions options = DeviceHarness::Options();
-  uint32_t architecture = 0;
+  std::string target = "x86-64";
   if (TestOnCuda()) {
     DeviceHarness probe;
-    architecture = Architecture(probe.device());
+    target = FindCompileTarget(probe.device());
   }
-  options.engine.generation = VersionsGeneration(17, architecture, {{kSlot, 8}});
+  options.engine.generation = VersionsGeneration(17, target, {{kSlot, 8}});
   DeviceHarness harness(options);
   EXPECT_EQ(harness.device().snapshot().info.generation, 17u);
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(8));
@@ -356,10 +356,10 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheCallbackChoosesTheNextGenera
   DeviceHarness harness;
   DeviceControl& device = harness.device();
   ASSERT_TRUE(Load(device, {{kSlot, 1}}).ok());
-  const uint32_t architecture = Architecture(device);
+  const std::string target = FindCompileTarget(device);
   device.OnFault([&](const DeviceFault& fault) {
     faults.push_back(fault);
-    return VersionsGeneration(9, architecture, {{kSlot, 2}});
+    return VersionsGeneration(9, target, {{kSlot, 2}});
   });
   const Floats out = harness.MakeFloats(1);
   const pid_t first = harness.engine_pid();
@@ -396,7 +396,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   });
   const auto start = Clock::now();
   const absl::Status loaded = harness.device().LoadGeneration(
-      VersionsGeneration(3, Architecture(harness.device()), {{kSlot, 1}}), milliseconds(300));
+      VersionsGeneration(3, FindCompileTarget(harness.device()), {{kSlot, 1}}), milliseconds(300));
   stopper.join();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
   ASSERT_TRUE(running.Await());

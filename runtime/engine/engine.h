@@ -101,8 +101,6 @@ struct EngineTraits {
   // What operators are compiled for ("x86-64", "sm_90"): the name of a target of
   // runtime/compile/compile_target.h.
   std::string compile_target;
-  // The GPU's architecture, 90 for sm_90; 0: the engine runs on the host's processor.
-  uint32_t architecture = 0;
   // What EngineInfo::workers counts: "workers", "blocks".
   std::string work_units;
 

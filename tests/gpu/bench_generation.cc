@@ -186,7 +186,7 @@ class Bench {
     const EngineInfo info = harness_.device().snapshot().info;
     auto& changed = versions_[kFirstFreeSlot + 2 * (info.generation % versions_.size())];
     changed = (changed + 1) % kVersions;
-    return VersionsGeneration(info.generation + 1, info.traits.architecture, versions_);
+    return VersionsGeneration(info.generation + 1, info.traits.compile_target, versions_);
   }
 
   void Load(const std::shared_ptr<const Generation>& next) {
@@ -226,7 +226,7 @@ class Bench {
     report_.AddPercentiles("engine: from the hold until the kernel has left", park);
     report_.AddPercentiles("engine: load", load);
     report_.AddPercentiles("engine: launch", launch);
-    report_.AddPercentiles("LoadGeneration, staging included", whole);
+    report_.AddPercentiles("LoadGeneration, preloading included", whole);
   }
 
   void Rates(Traffic* traffic) {

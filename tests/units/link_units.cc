@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/compile/compile_target.h"
+
 #ifdef RESIDENT_HAVE_CUDA
 #include "runtime/engine/image/operator_module.h"
 #endif
@@ -13,6 +15,12 @@ namespace resident::testing {
 void ExitWithError(const std::string& why) {
   std::fprintf(stderr, "tests/units: %s\n", why.c_str());
   std::exit(1);
+}
+
+uint32_t FindArchitecture(const std::string& compile_target) {
+  const auto target = CompileTarget::Find(compile_target);
+  if (!target.ok()) ExitWithError(target.status().ToString());
+  return static_cast<uint32_t>(target->architecture);
 }
 
 #ifdef RESIDENT_HAVE_CUDA

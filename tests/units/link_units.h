@@ -12,6 +12,10 @@ namespace resident::testing {
 // Prints the reason and exits with status 1.
 [[noreturn]] void ExitWithError(const std::string& why);
 
+// The GPU's architecture of a compile target (EngineTraits::compile_target), such as 90; 0 for the
+// host's processor. Exits with an error if there is no such target.
+uint32_t FindArchitecture(const std::string& compile_target);
+
 // Returns the module of a unit (a cubin, or PTX) that defines the operators `symbols`, for
 // an architecture such as 90. Exits with an error if it cannot be linked, for example in a
 // build without CUDA.

@@ -2,7 +2,7 @@
 //
 // Thread safety: pure functions.
 //
-//   auto generation = TrialsGeneration(info.architecture);
+//   auto generation = TrialsGeneration(info.traits.compile_target);
 //   ... TrialSlot("twice"), CheckedTrialSlot("twice") ...
 #ifndef RESIDENT_TESTS_UNITS_TRIALS_H_
 #define RESIDENT_TESTS_UNITS_TRIALS_H_
@@ -20,10 +20,10 @@ namespace resident::testing {
 uint32_t TrialSlot(const std::string& name);
 uint32_t CheckedTrialSlot(const std::string& name);
 
-// Returns the generation with all of them; `architecture` 0 is the CPU engine. Linked only
+// Returns the generation with all of them, for engines with this target. Linked only
 // once per process, because linking takes seconds. Exits with an error if it cannot be
 // linked.
-std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture);
+std::shared_ptr<const Generation> TrialsGeneration(const std::string& compile_target);
 
 }  // namespace resident::testing
 

@@ -87,7 +87,8 @@ uint32_t TrialSlot(const std::string& name) {
 
 uint32_t CheckedTrialSlot(const std::string& name) { return TrialSlot(name) + 1; }
 
-std::shared_ptr<const Generation> TrialsGeneration(uint32_t architecture) {
+std::shared_ptr<const Generation> TrialsGeneration(const std::string& compile_target) {
+  const uint32_t architecture = FindArchitecture(compile_target);
   static std::pair<uint32_t, std::shared_ptr<const Generation>> made;
   if (made.second != nullptr && made.first == architecture) return made.second;
   auto generation = std::make_shared<Generation>();

@@ -2,7 +2,7 @@
 //
 // Thread safety: pure functions.
 //
-//   auto next = VersionsGeneration(2, info.architecture, {{kFirstFreeSlot, 3}});
+//   auto next = VersionsGeneration(2, info.traits.compile_target, {{kFirstFreeSlot, 3}});
 //   device.LoadGeneration(next, ...);   // Slot kFirstFreeSlot returns VersionAnswer(3).
 #ifndef RESIDENT_TESTS_UNITS_VERSIONS_H_
 #define RESIDENT_TESTS_UNITS_VERSIONS_H_
@@ -28,9 +28,11 @@ float VersionAnswer(uint32_t k);
 // architecture 0. Returns an empty string if the build has no unit for this architecture.
 std::string VersionsUnit(uint32_t architecture);
 
-// Returns a generation with version `k` in `slot` for each entry. Exits with an error if it
+// Returns a generation with version `k` in `slot` for each entry, for engines with this target
+// (EngineTraits::compile_target). Exits with an error if it
 // cannot be linked.
-std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t architecture,
+std::shared_ptr<const Generation> VersionsGeneration(uint64_t number,
+                                                     const std::string& compile_target,
                                                      const std::map<uint32_t, uint32_t>& versions);
 
 }  // namespace resident::testing

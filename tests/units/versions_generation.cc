@@ -67,8 +67,10 @@ std::string VersionsUnit(uint32_t architecture) {
   }
 }
 
-std::shared_ptr<const Generation> VersionsGeneration(uint64_t number, uint32_t architecture,
+std::shared_ptr<const Generation> VersionsGeneration(uint64_t number,
+                                                     const std::string& compile_target,
                                                      const std::map<uint32_t, uint32_t>& versions) {
+  const uint32_t architecture = FindArchitecture(compile_target);
   auto generation = std::make_shared<Generation>();
   generation->number = number;
   for (const auto& [slot, k] : versions) {

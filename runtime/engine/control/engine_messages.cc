@@ -96,7 +96,6 @@ internal::EngineTraits ToMessage(const EngineTraits& traits) {
   internal::EngineTraits message;
   message.set_engine(traits.engine);
   message.set_compile_target(traits.compile_target);
-  message.set_architecture(traits.architecture);
   message.set_work_units(traits.work_units);
   message.set_instructions_per_ms(traits.instructions_per_ms);
   message.set_run_instructions_per_ms(traits.run_instructions_per_ms);
@@ -111,7 +110,6 @@ EngineTraits FromMessage(const internal::EngineTraits& message) {
   EngineTraits traits;
   traits.engine = message.engine();
   traits.compile_target = message.compile_target();
-  traits.architecture = message.architecture();
   traits.work_units = message.work_units();
   traits.instructions_per_ms = message.instructions_per_ms();
   traits.run_instructions_per_ms = message.run_instructions_per_ms();

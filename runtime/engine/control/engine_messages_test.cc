@@ -12,7 +12,6 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   EngineTraits traits;
   traits.engine = "abacus";
   traits.compile_target = "beads-2";
-  traits.architecture = 3;
   traits.work_units = "rods";
   traits.instructions_per_ms = uint64_t{1} << 40;
   traits.run_instructions_per_ms = uint64_t{1} << 41;

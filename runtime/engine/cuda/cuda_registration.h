@@ -22,7 +22,6 @@ inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block
   EngineTraits traits;
   traits.engine = kCudaEngineName;
   traits.compile_target = absl::StrCat("sm_", architecture);
-  traits.architecture = architecture;
   traits.work_units = "blocks";
   // A quarter of what a block of 256 threads executes beside others (1 G/s, "FLUX, one program
   // over 1 Mi inputs" in docs/benchmarks).

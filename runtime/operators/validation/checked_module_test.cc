@@ -10,7 +10,7 @@ namespace resident {
 namespace {
 
 TEST(CheckedModuleTest, BothBuildsStayWithinTheKernelsRegisters) {
-  const auto generation = testing::TrialsGeneration(/*architecture=*/90);
+  const auto generation = testing::TrialsGeneration("sm_90");
   ASSERT_FALSE(generation->operators.empty());
   for (const GenerationOperator& op : generation->operators) {
     const auto functions = ReadCubin(*op.object);

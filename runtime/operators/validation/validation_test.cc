@@ -33,18 +33,18 @@ constexpr char kTwiceSignature[] = "x: in f32[*S], out: out f32[*S]";
 constexpr char kAxpySignature[] = "x: in f32[*S], y: inout f32[*S], a: scalar f32 = 3";
 constexpr char kRowsSignature[] = "x: in f32[R, C], out: out f32[R]";
 
-// The architecture that units are linked for; 0 for the CPU.
-uint32_t Architecture() {
-  static const uint32_t architecture = [] {
-    if (!TestOnCuda()) return 0u;
+// What units are linked for.
+const std::string& FindCompileTarget() {
+  static const auto* const target = new std::string([]() -> std::string {
+    if (!TestOnCuda()) return "x86-64";
     DeviceOptions options = DeviceHarness::Options();
     options.engine.start_parked = true;
     auto process = EngineProcess::Launch(options);
-    if (!process.ok()) return 0u;
+    if (!process.ok()) return "";
     const auto info = (*process)->Start(std::chrono::seconds(60));
-    return info.ok() ? info->traits.architecture : 0u;
-  }();
-  return architecture;
+    return info.ok() ? info->traits.compile_target : "";
+  }());
+  return *target;
 }
 
 std::string Bytes(const std::vector<float>& values) {
@@ -83,7 +83,7 @@ ValidationOptions Options() {
 ValidationJob Job(const std::string& name, const std::string& signature = kTwiceSignature) {
   ValidationJob job;
   job.operator_name = name;
-  job.generation = testing::TrialsGeneration(Architecture());
+  job.generation = testing::TrialsGeneration(FindCompileTarget());
   job.slot = testing::TrialSlot(name);
   job.checked_slot = testing::CheckedTrialSlot(name);
   job.signature = *Signature::Parse(signature);
