@@ -11,7 +11,7 @@
 namespace resident {
 
 // Returns the function of `slot`; null for an empty slot.
-OperatorFunction BuiltinOperator(u32 slot, bool test_operators);
+OperatorFunction FindBuiltinFunction(u32 slot, bool test_operators);
 
 }  // namespace resident
 

@@ -23,6 +23,12 @@
 #include "kernels/sdk/checks.h"
 #include "kernels/sdk/tensor.h"
 
+// Tests of the operators on the host define RESIDENT_EMULATED_THREADS, the number of threads of a
+// block, which are then threads of the host.
+#if defined(RESIDENT_EMULATED_THREADS)
+#include "kernels/sdk/emulated_block.h"
+#endif
+
 namespace resident {
 
 // Threads of a GPU's block that run no operator: the last ones, which find the block's tasks.
@@ -89,6 +95,8 @@ class Block {
   // Maximum number of threads of a block, for sizes that must be known at compile time.
 #if RESIDENT_GPU
   static constexpr u32 kMaxThreads = 256;
+#elif defined(RESIDENT_EMULATED_THREADS)
+  static constexpr u32 kMaxThreads = RESIDENT_EMULATED_THREADS;
 #else
   static constexpr u32 kMaxThreads = 1;
 #endif
@@ -100,6 +108,8 @@ class Block {
   RESIDENT_HOST_DEVICE u32 thread() const {
 #if defined(__CUDA_ARCH__)
     return threadIdx.x;
+#elif defined(RESIDENT_EMULATED_THREADS)
+    return emulated::CurrentThread();
 #else
     return 0;
 #endif
@@ -141,6 +151,8 @@ class Block {
     CheckedBarrier(state_, threads());
 #elif defined(__CUDA_ARCH__)
     asm volatile("barrier.sync 1, %0;" ::"r"(threads()) : "memory");
+#elif defined(RESIDENT_EMULATED_THREADS)
+    emulated::Barrier();
 #endif
   }
 
@@ -173,6 +185,15 @@ class Block {
       if (32 * i < threads()) total = combine(total, partial[i]);
     }
     return total;
+#elif defined(RESIDENT_EMULATED_THREADS)
+    static_assert(kMaxThreads <= sizeof(BlockState::reduce) / sizeof(u64), "");
+    T* const partial = reinterpret_cast<T*>(state()->reduce);
+    barrier();  // The reads of the previous reduction have finished.
+    partial[thread()] = value;
+    barrier();
+    T total = partial[0];
+    for (u32 i = 1; i < kMaxThreads; ++i) total = combine(total, partial[i]);
+    return total;
 #else
     return value;
 #endif
@@ -204,7 +225,9 @@ class Block {
 #if defined(__CUDA_ARCH__)
     atomicCAS(&state()->status_and_detail, 0u, packed);
 #else
-    if (state()->status_and_detail == 0) state()->status_and_detail = packed;
+    u32 none = 0;
+    __atomic_compare_exchange_n(&state()->status_and_detail, &none, packed, /*weak=*/false,
+                                __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 #endif
   }
 

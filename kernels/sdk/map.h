@@ -77,7 +77,8 @@ RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const 
 
 #endif
 
-template <i32 kInputs, typename F>
+// `kInFlight`: as for elementwise (elementwise.h).
+template <i32 kInputs, i32 kInFlight = 4, typename F>
 RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const float* const* in,
                          F f) {
   Range range = block.share(out.size(), kMapStep);
@@ -86,10 +87,10 @@ RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const flo
 #pragma unroll
   for (i32 p = 0; p < kInputs; ++p) addresses |= reinterpret_cast<u64>(in[p]);
   if (addresses % 16 == 0) {
-    // A wide add needs this many loads in flight to keep the memory busy
-    // (docs/benchmarks, "wide add").
-    constexpr i32 kInFlight = 4;
-    range.begin = MapTiles<kInFlight, kInputs>(block, range, out.data(), in, f);
+    // A wide add needs four loads in flight to keep the memory busy (docs/benchmarks, "wide add").
+    if constexpr (kInFlight > 1) {
+      range.begin = MapTiles<kInFlight, kInputs>(block, range, out.data(), in, f);
+    }
     range.begin = MapTiles<1, kInputs>(block, range, out.data(), in, f);
   }
 #endif

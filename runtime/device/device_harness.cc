@@ -36,13 +36,7 @@ std::string EngineProgramForTest() {
 }
 
 uint16_t OperatorSlot(std::string_view name) {
-  uint16_t slot = 0;
-#define RESIDENT_MATCH(symbol, text, summary, signature, split) \
-  if (name == text) return slot;                                \
-  slot += 2;
-  RESIDENT_BUILTIN_OPERATORS(RESIDENT_MATCH)
-  RESIDENT_TEST_OPERATORS(RESIDENT_MATCH)
-#undef RESIDENT_MATCH
+  if (const std::optional<unsigned> slot = FindBuiltinSlot(name)) return *slot;
   std::fprintf(stderr, "no operator '%s'\n", std::string(name).c_str());
   std::abort();
 }

@@ -102,7 +102,7 @@ TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   }
   auto pending = NewBatch();
   pending->batch->tasks.push_back(
-      CompactTask(OperatorSlot("add"), kN, {x.address, y.address, out.address, Bits(2.5f)}));
+      CompactTask(OperatorSlot("add"), kN, {x.address, y.address, out.address, Bits(2.5)}));
   ASSERT_TRUE(queue_.Enqueue(1, pending->batch).ok());
   pending->Wait();
   EXPECT_EQ(pending->batch->status[0], TaskStatus::kOk);
@@ -117,7 +117,7 @@ TEST_F(DeviceQueueTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
   auto out = harness_->Staging(4096);
   for (int i = 0; i < 200; ++i) {
     auto pending = NewBatch();
-    pending->batch->tasks.push_back(CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(i)}));
+    pending->batch->tasks.push_back(CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(double{1} * i)}));
     ASSERT_TRUE(queue_.Enqueue(1, pending->batch, std::chrono::milliseconds(5)).ok());
     pending->Wait();
     EXPECT_EQ(out.as<float>()[15], static_cast<float>(i));
@@ -213,7 +213,7 @@ TEST_F(DeviceQueueTest, InOrderBatchRunsItsTasksOneAfterTheOther) {
   *one.as<float>() = 1;
   for (int i = 0; i < kSteps; ++i) {
     pending->batch->tasks.push_back(
-        CompactTask(OperatorSlot("add"), 1, {cell.address, one.address, cell.address, Bits(1.0f)}));
+        CompactTask(OperatorSlot("add"), 1, {cell.address, one.address, cell.address, Bits(1.0)}));
   }
   ASSERT_TRUE(queue_.Enqueue(1, pending->batch).ok());
   pending->Wait();

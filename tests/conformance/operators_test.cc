@@ -162,13 +162,13 @@ TEST_F(Operators, Copy) {
   CheckElementwise("copy", 1, {}, [](double x, double) { return x; });
 }
 TEST_F(Operators, Fill) {
-  CheckElementwise("fill", 0, {Bits(-2.5f)}, [](double, double) { return -2.5; });
+  CheckElementwise("fill", 0, {Bits(-2.5)}, [](double, double) { return -2.5; });
 }
 TEST_F(Operators, Add) {
-  CheckElementwise("add", 2, {Bits(0.75f)}, [](double x, double y) { return x + 0.75 * y; });
+  CheckElementwise("add", 2, {Bits(0.75)}, [](double x, double y) { return x + 0.75 * y; });
 }
 TEST_F(Operators, Sub) {
-  CheckElementwise("sub", 2, {Bits(1.25f)}, [](double x, double y) { return x - 1.25 * y; });
+  CheckElementwise("sub", 2, {Bits(1.25)}, [](double x, double y) { return x - 1.25 * y; });
 }
 TEST_F(Operators, Mul) {
   CheckElementwise("mul", 2, {}, [](double x, double y) { return x * y; });

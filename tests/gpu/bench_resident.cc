@@ -133,7 +133,7 @@ class Bench {
     std::vector<float> x, y, poison(kN, 1e30f);
     const uint64_t xa = RandomVectors(1, &x), ya = RandomVectors(1, &y);
     const uint64_t out = Upload(poison.data(), kVectorBytes);
-    TaskDescriptor task = CompactTask(OperatorSlot("add"), kN, {xa, ya, out, Bits(0.5f)});
+    TaskDescriptor task = CompactTask(OperatorSlot("add"), kN, {xa, ya, out, Bits(0.5)});
     task.flags |= kTaskDeviceOutputs;
     std::vector<double> us, device_us;
     for (int i = 0; i < Rounds(50'000); ++i) {
@@ -167,7 +167,7 @@ class Bench {
     for (uint64_t i = 0; i < kBurst; ++i) {
       tasks.push_back(CompactTask(
           OperatorSlot("add"), kN,
-          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(2.0f)}));
+          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(2.0)}));
     }
     std::vector<double> us;
     for (int i = 0; i < Rounds(5000); ++i) {
@@ -191,7 +191,7 @@ class Bench {
     for (uint64_t i = 0; i < kSets; ++i) {
       tasks.push_back(CompactTask(
           OperatorSlot("add"), kN,
-          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(1.5f)}));
+          {xa + i * kVectorBytes, ya + i * kVectorBytes, out + i * kVectorBytes, Bits(1.5)}));
       tasks.back().flags |= kTaskDeviceOutputs;
     }
     std::vector<double> per_s;
@@ -233,7 +233,7 @@ class Bench {
         last = *ring_->Reserve();
         ring_->Publish(
             last,
-            CompactTask(slot_add, kN, {in, in + kVectorBytes, out + i * kVectorBytes, Bits(1.0f)}));
+            CompactTask(slot_add, kN, {in, in + kVectorBytes, out + i * kVectorBytes, Bits(1.0)}));
       }
       const auto published = Clock::now();
       // Let the device finish without accessing its output, except for the last completion.
@@ -272,13 +272,13 @@ class Bench {
     const auto tensor = [](uint64_t at) {
       return DenseTensor(at, DType::kF32, {static_cast<int64_t>(kElements)});
     };
-    RunTask(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30f))});
+    RunTask(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30))});
     for (uint32_t grain : {8192u, 32768u, 131072u}) {
       std::vector<double> us;
       for (int i = 0; i < Rounds(30) + 3; ++i) {
         const auto start = Clock::now();
         RunTask(ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
-                {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0f))});
+                {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0))});
         if (i >= 3) us.push_back(Micros(Clock::now() - start).count());
       }
       report_.Add(absl::StrCat("wide add of 256 Mi, chunks of ", grain),

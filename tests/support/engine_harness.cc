@@ -63,14 +63,7 @@ uint64_t EngineHarness::Memory(uint64_t bytes) {
 }
 
 uint32_t OperatorSlot(const std::string& name) {
-  static const char* const kNames[] = {
-#define NAME(symbol, name, summary, signature, split) name,
-      RESIDENT_BUILTIN_OPERATORS(NAME) RESIDENT_TEST_OPERATORS(NAME)
-#undef NAME
-  };
-  for (uint32_t i = 0; i < std::size(kNames); ++i) {
-    if (name == kNames[i]) return 2 * i;
-  }
+  if (const std::optional<unsigned> slot = FindBuiltinSlot(name)) return *slot;
   Abort("no operator " + name);
 }
 

@@ -78,6 +78,11 @@ inline uint64_t Bits(float value) {
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
+inline uint64_t Bits(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
 
 // Arguments of a task in the arguments form.
 Argument DenseTensor(uint64_t address, DType dtype, std::initializer_list<int64_t> shape);

@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<const CpuGeneration>> CpuGeneration::Load(
   auto loaded = std::make_shared<CpuGeneration>();
   loaded->number_ = generation.number;
   for (u32 slot = 0; slot < kMaxOperatorSlots; ++slot) {
-    loaded->table_[slot] = BuiltinOperator(slot, test_operators);
+    loaded->table_[slot] = FindBuiltinFunction(slot, test_operators);
   }
   for (const GenerationOperator& added : generation.operators) {
     RETURN_IF_ERROR(loaded->Add(added, former));

@@ -34,12 +34,6 @@ constexpr auto kMemoryLook = std::chrono::milliseconds(2);
 // Registers are allocated to threads in multiples of eight.
 constexpr uint32_t kRegisterUnit = 8;
 
-// Symbols of the first generation's operators, in the order of their slots.
-#define SYMBOL(symbol, name, summary, signature, split) "resident_operator_" #symbol,
-constexpr const char* kOperatorSymbols[] = {RESIDENT_BUILTIN_OPERATORS(SYMBOL)
-                                                RESIDENT_TEST_OPERATORS(SYMBOL)};
-#undef SYMBOL
-
 OperatorResources ToOperatorResources(uint32_t slot, const FunctionResources& function) {
   return {slot, function.registers, function.stack_bytes, 0, function.code_bytes};
 }
@@ -132,13 +126,13 @@ absl::Status CudaEngine::LoadKernel() {
   RETURN_IF_ERROR(image.status());
   const auto functions = ReadCubin(*image);
   RETURN_IF_ERROR(functions.status());
-  uint32_t slot = 0;
-  for (const char* symbol : kOperatorSymbols) {
-    if (const auto found = functions->find(symbol); found != functions->end()) {
-      builtin_.push_back(ToOperatorResources(slot, found->second));
-    }
-    slot += 2;
-  }
+  const auto add = [&](const BuiltinOperator& op) {
+    const auto found = functions->find(op.symbol);
+    if (found == functions->end()) return;
+    builtin_.push_back(ToOperatorResources(*FindBuiltinSlot(op.name), found->second));
+  };
+  for (const BuiltinOperator& op : kBuiltinOperators) add(op);
+  for (const BuiltinOperator& op : kTestOperators) add(op);
   CUmodule module = nullptr;
   RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
   RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);

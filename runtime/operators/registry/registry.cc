@@ -14,23 +14,9 @@
 namespace resident {
 namespace {
 
-struct OperatorText {
-  const char* name;
-  const char* summary;
-  const char* signature;
-  const char* split;
-};
-
-#define RESIDENT_OPERATOR_TEXT(symbol, name, summary, signature, split) \
-  {name, summary, signature, split},
-constexpr OperatorText kBuiltins[] = {RESIDENT_BUILTIN_OPERATORS(RESIDENT_OPERATOR_TEXT)};
-constexpr OperatorText kTests[] = {RESIDENT_TEST_OPERATORS(RESIDENT_OPERATOR_TEXT)};
-#undef RESIDENT_OPERATOR_TEXT
-
 // The slots of the test operators are reserved even if these are not registered, since the
 // kernel's first generation contains them.
-constexpr uint32_t kBuiltinSlots = 2 * (std::size(kBuiltins) + std::size(kTests));
-static_assert(kBuiltinSlots + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
+static_assert(kFirstInstalledSlot + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
               "two slots for each operator, and spare slots for installs in progress");
 
 // Whether this batch belongs to the share: each batch adds the share to the counter, and is
@@ -49,29 +35,28 @@ OperatorVersion::~OperatorVersion() {
 }
 
 bool IsBuiltinName(const std::string& name) {
-  const auto is = [&](const OperatorText& text) { return name == text.name; };
-  return std::any_of(std::begin(kBuiltins), std::end(kBuiltins), is) ||
-         std::any_of(std::begin(kTests), std::end(kTests), is);
+  const auto is = [&](const BuiltinOperator& op) { return name == op.name; };
+  return std::any_of(std::begin(kBuiltinOperators), std::end(kBuiltinOperators), is) ||
+         std::any_of(std::begin(kTestOperators), std::end(kTestOperators), is);
 }
 
 Registry::Registry(const Options& options)
-    : options_(options), slots_(std::make_shared<SlotPool>(kBuiltinSlots, kMaxOperatorSlots)) {}
+    : options_(options), slots_(std::make_shared<SlotPool>(kFirstInstalledSlot, kMaxOperatorSlots)) {}
 
 Registry::~Registry() = default;
 
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Create(const Options& options) {
   std::unique_ptr<Registry> registry(new Registry(options));
   uint32_t slot = 0;
-  const auto add_all = [&](absl::Span<const OperatorText> texts, bool trusted) -> absl::Status {
-    for (const OperatorText& text : texts) {
-      RETURN_IF_ERROR(
-          registry->AddBuiltin(text.name, text.summary, text.signature, text.split, slot, trusted));
+  const auto add_all = [&](absl::Span<const BuiltinOperator> ops, bool trusted) -> absl::Status {
+    for (const BuiltinOperator& op : ops) {
+      RETURN_IF_ERROR(registry->AddBuiltin(op, slot, trusted));
       slot += 2;
     }
     return absl::OkStatus();
   };
-  absl::Status status = add_all(kBuiltins, /*trusted=*/true);
-  if (status.ok() && options.test_operators) status = add_all(kTests, /*trusted=*/false);
+  absl::Status status = add_all(kBuiltinOperators, /*trusted=*/true);
+  if (status.ok() && options.test_operators) status = add_all(kTestOperators, /*trusted=*/false);
   if (!status.ok()) return status;
   return registry;
 }
@@ -84,14 +69,13 @@ VersionStats Registry::MakeStats(const std::string& name, uint32_t version) cons
   return stats;
 }
 
-absl::Status Registry::AddBuiltin(const char* name, const char* summary, const char* signature,
-                                  const char* split, uint32_t slot, bool trusted) {
-  ASSIGN_OR_RETURN(Signature parsed, Signature::Parse(signature));
-  ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(split, parsed));
+absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool trusted) {
+  ASSIGN_OR_RETURN(Signature parsed, Signature::Parse(op.signature));
+  ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(op.split, parsed));
 
   auto entry = std::make_unique<Entry>();
   entry->builtin = true;
-  entry->op = std::make_shared<Operator>(name, signature, std::move(parsed), /*bytecode=*/false);
+  entry->op = std::make_shared<Operator>(op.name, op.signature, std::move(parsed), /*bytecode=*/false);
   auto version = std::make_shared<OperatorVersion>();
   version->op = entry->op;
   version->version = 1;
@@ -99,18 +83,18 @@ absl::Status Registry::AddBuiltin(const char* name, const char* summary, const c
   version->builtin = true;
   version->trusted = trusted;
   version->spec.kind = OperatorKind::kBuiltin;
-  version->spec.summary = summary;
-  version->spec.signature = signature;
-  version->spec.split = split;
+  version->spec.summary = op.formula;
+  version->spec.signature = op.signature;
+  version->spec.split = op.split;
   version->split = rule;
-  version->stats = MakeStats(name, 1);
+  version->stats = MakeStats(op.name, 1);
   version->state = VersionState::kActive;
   slots_->SetHolder(slot, version);
   auto serving = std::make_unique<Serving>();
   serving->active = std::move(version);
   entry->serving.store(serving.release());
   absl::WriterMutexLock lock(&mu_);
-  operators_[name] = std::move(entry);
+  operators_[op.name] = std::move(entry);
   return absl::OkStatus();
 }
 

@@ -79,6 +79,8 @@
 
 namespace resident {
 
+struct BuiltinOperator;
+
 // Names of built-in operators that the daemon itself runs.
 inline constexpr char kCopyBytesOperator[] = "copy_bytes";
 inline constexpr char kFluxRunOperator[] = "flux.run";
@@ -244,8 +246,7 @@ class Registry {
   };
 
   explicit Registry(const Options& options);
-  absl::Status AddBuiltin(const char* name, const char* summary, const char* signature,
-                          const char* split, uint32_t slot, bool trusted);
+  absl::Status AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool trusted);
 
   Entry* Find(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status NoSuchOperator(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);

@@ -1,4 +1,4 @@
-// Reductions: sum_rows.
+// The family "reduction".
 #include "kernels/sdk/operator.h"
 
 using resident::Args;

@@ -1,0 +1,41 @@
+// Blocks of several threads on the host, for tests of operators: the code that a GPU's threads
+// share runs with real threads, barriers and shared memory, also under ThreadSanitizer.
+//
+//   emulated::RunBlock(threads, [&] { function(block, args); });
+//
+// Thread safety: one block at a time in a process.
+#ifndef RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
+#define RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
+
+#include <barrier>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace resident::emulated {
+
+struct State {
+  thread_local static inline unsigned thread = 0;
+  static inline std::unique_ptr<std::barrier<>> barrier;
+};
+
+inline unsigned CurrentThread() { return State::thread; }
+inline void Barrier() { State::barrier->arrive_and_wait(); }
+
+// Calls `run` in each of the block's threads, and returns when all have returned.
+inline void RunBlock(unsigned threads, const std::function<void()>& run) {
+  State::barrier = std::make_unique<std::barrier<>>(threads);
+  std::vector<std::thread> all;
+  for (unsigned thread = 0; thread < threads; ++thread) {
+    all.emplace_back([thread, &run] {
+      State::thread = thread;
+      run();
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+}
+
+}  // namespace resident::emulated
+
+#endif  // RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
