@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace resident::cli {
 namespace {
@@ -67,6 +68,21 @@ std::string HumanDuration(absl::Duration duration) {
 
 std::string FormatShape(const std::vector<uint64_t>& shape) {
   return shape.empty() ? "scalar" : absl::StrJoin(shape, "x");
+}
+
+std::string WrapText(absl::string_view text, size_t width) {
+  std::string lines;
+  size_t used = 0;  // Of the last line.
+  for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (used > 0 && used + 1 + word.size() <= width) {
+      absl::StrAppend(&lines, " ", word);
+      used += 1 + word.size();
+    } else {
+      absl::StrAppend(&lines, used > 0 ? "\n" : "", word);
+      used = word.size();
+    }
+  }
+  return lines;
 }
 
 }  // namespace resident::cli

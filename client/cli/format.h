@@ -1,4 +1,4 @@
-// Numbers for people: three significant digits and a unit.
+// Text for people: numbers with three significant digits and a unit, and lines of limited width.
 #ifndef RESIDENT_CLIENT_CLI_FORMAT_H_
 #define RESIDENT_CLIENT_CLI_FORMAT_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace resident::cli {
@@ -20,6 +21,9 @@ std::string FormatExact(uint64_t count);
 std::string HumanDuration(absl::Duration duration);
 // 2x3; "scalar" for no dimensions.
 std::string FormatShape(const std::vector<uint64_t>& shape);
+// Breaks a text at spaces into lines of at most `width` bytes, if its words allow that. No newline
+// at the end.
+std::string WrapText(absl::string_view text, size_t width);
 
 }  // namespace resident::cli
 

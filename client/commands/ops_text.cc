@@ -1,5 +1,7 @@
 #include "client/commands/ops_text.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +14,7 @@ namespace resident::cli {
 namespace {
 
 constexpr size_t kShownHashChars = 12;
+constexpr size_t kTextWidth = 80;
 
 std::string Ranks(const v1::Parameter& parameter) {
   if (parameter.kind() == v1::Parameter::KIND_SCALAR) return "";
@@ -128,10 +131,24 @@ std::string TrialText(const v1::Trial& trial) {
 std::string OperatorsText(const std::vector<v1::Operator>& operators) {
   Table table({"OPERATOR", "PARAMETERS", "ACTIVE", "STANDBY", "SPLIT", "SUMMARY"},
               {Table::kLeft, Table::kLeft, Table::kRight});
-  for (const v1::Operator& op : operators) {
-    table.Add({op.name(), Parameters(op, /*max_names=*/5),
-               op.active_version() == 0 ? "-" : absl::StrCat(op.active_version()), Standby(op),
-               Split(op), op.summary()});
+  std::map<std::string, std::vector<const v1::Operator*>> families;
+  for (const v1::Operator& op : operators) families[op.family()].push_back(&op);
+  const auto add_family = [&](const std::string& title,
+                              const std::vector<const v1::Operator*>& members) {
+    if (!table.empty()) table.Add({});
+    table.Add({absl::StrCat(title, ":")});
+    for (const v1::Operator* const member : members) {
+      const v1::Operator& op = *member;
+      table.Add({op.name(), Parameters(op, /*max_names=*/5),
+                 op.active_version() == 0 ? "-" : absl::StrCat(op.active_version()), Standby(op),
+                 Split(op), op.summary()});
+    }
+  };
+  for (const auto& [family, members] : families) {
+    if (!family.empty()) add_family(family, members);
+  }
+  if (const auto installed = families.find(""); installed != families.end()) {
+    add_family("installed", installed->second);
   }
   return table.ToString();
 }
@@ -139,6 +156,13 @@ std::string OperatorsText(const std::vector<v1::Operator>& operators) {
 std::string OperatorText(const v1::Operator& op) {
   std::string text = absl::StrCat(op.name(), Parameters(op, op.parameters_size()),
                                   op.summary().empty() ? "" : ": ", op.summary(), "\n");
+  if (!op.notes().empty()) {
+    absl::StrAppend(&text, "\n", WrapText(op.notes(), kTextWidth), "\n");
+  }
+  if (!op.example().empty()) {
+    absl::StrAppend(&text, "\nexample:\n  residentctl run ", op.name(), " ", op.example(), "\n\n");
+  }
+  if (!op.family().empty()) absl::StrAppend(&text, "family: ", op.family(), "\n");
   if (Bytecode(op)) {
     absl::StrAppend(&text, "a FLUX program: residentctl flux run --operator ", op.name(), "\n");
   } else {

@@ -42,7 +42,7 @@ namespace resident {
 inline constexpr u32 kChunksPerSlot = 4;
 inline constexpr u32 kChunkPayloadBytes = 12;
 inline constexpr u32 kMaxWorkers = 2048;
-inline constexpr u32 kMaxOperatorSlots = 1024;
+inline constexpr u32 kMaxOperatorSlots = 2048;
 inline constexpr u32 kExitReasonBytes = 512;
 
 struct alignas(16) StampedChunk {

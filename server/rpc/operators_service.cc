@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ops/builtin.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
@@ -36,6 +37,11 @@ void Describe(const OperatorView& op, const Core& core,
   out->set_wide(op.wide);
   out->set_revision(op.revision);
   out->set_signature(op.op->signature_text());
+  if (op.builtin != nullptr) {
+    out->set_family(op.builtin->family);
+    out->set_notes(op.builtin->notes);
+    out->set_example(op.builtin->example);
+  }
   for (const Parameter& parameter : op.op->signature().parameters()) {
     v1::Parameter* p = out->add_parameters();
     p->set_name(parameter.name);

@@ -66,7 +66,7 @@ class Admin(daemons.DaemonTest):
     def test_ops_of_one_operator(self):
         out = self.ctl("ops", "add").out
         self.assertIn("out = x + alpha * y", out)
-        self.assertRegex(out, r"alpha +scalar +f32")
+        self.assertRegex(out, r"alpha +scalar +f64")
         op = self.ctl("ops", "add", "--json").json
         self.assertEqual([p["name"] for p in op["parameters"]], ["x", "y", "out", "alpha"])
         self.assertEqual([p["kind"] for p in op["parameters"]],

@@ -121,6 +121,13 @@ TEST(ProtoJsonTest, AnUnknownEnumValueIsItsNumber) {
   EXPECT_EQ(ToJson(status)["devices"][0]["state"], "77");
 }
 
+TEST(FormatTest, TextIsBrokenAtSpaces) {
+  EXPECT_EQ(WrapText("one two three", 7), "one two\nthree");
+  EXPECT_EQ(WrapText("one two three", 6), "one\ntwo\nthree");
+  EXPECT_EQ(WrapText("incomprehensible words", 5), "incomprehensible\nwords");
+  EXPECT_EQ(WrapText("", 5), "");
+}
+
 TEST(StatusTextTest, ListsDevicesAndClients) {
   const std::string text = StatusText(SampleStatus(1234), "host:1");
   EXPECT_THAT(text, HasSubstr("residentd 1.2.3 at host:1, pid 42, up 1 m 5 s"));

@@ -11,6 +11,8 @@
 
 namespace resident {
 
+struct BuiltinOperator;
+
 struct VersionView {
   uint32_t version = 0;
   VersionState state = VersionState::kLoaded;
@@ -46,7 +48,8 @@ struct OperatorView {
   // Summary of the active version, or of the newest one if none is active.
   std::string summary;
   bool wide = false;
-  bool builtin = false;
+  // Its row in the table of built-in operators; null if it is installed.
+  const BuiltinOperator* builtin = nullptr;
   uint64_t revision = 0;  // 0: built in.
   // 0: none.
   uint32_t active_version = 0;

@@ -74,7 +74,7 @@ absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool
   ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(op.split, parsed));
 
   auto entry = std::make_unique<Entry>();
-  entry->builtin = true;
+  entry->builtin = &op;
   entry->op = std::make_shared<Operator>(op.name, op.signature, std::move(parsed), /*bytecode=*/false);
   auto version = std::make_shared<OperatorVersion>();
   version->op = entry->op;

@@ -240,7 +240,7 @@ class Registry {
     std::shared_ptr<const Operator> op;
     std::atomic<const Serving*> serving{nullptr};
     std::atomic<uint64_t> revision{0};
-    bool builtin = false;
+    const BuiltinOperator* builtin = nullptr;  // Null if it is installed.
     uint32_t last_version = 0;        // Guarded by change_mu_.
     std::deque<VersionView> retired;  // Guarded by mu_; the last kMaxRetiredVersions.
   };
