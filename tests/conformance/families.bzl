@@ -1,0 +1,5 @@
+"""The families of operators that have a test in this folder: FAMILY_test.cc."""
+
+FAMILIES = [
+    "elementwise",
+]
