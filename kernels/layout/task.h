@@ -4,15 +4,15 @@
 //
 // A task calls one operator. Its arguments come in one of two forms:
 //
-//   compact   All tensors are dense float32 vectors of one length n; the arguments
-//             fit in the slot itself: n and, for each argument, a device address or
-//             a scalar's bits. A lone small task then needs only one read of host
-//             memory.
-//   arena     The task's argument block (kArgumentBlockBytes, one for each slot)
-//             has a TensorArgument or a scalar for each argument. The slot has their
-//             number, the number of chunks of a wide task, the number of blocks that
-//             may work on it, and the address of a CheckContext (kernels/sdk/checks.h)
-//             or 0.
+//   compact          All tensors are dense float32 vectors of one length n; the arguments
+//                    fit in the slot itself: n and, for each argument, a device address or
+//                    a scalar's bits. A lone small task then needs only one read of host
+//                    memory.
+//   argument-block   The task's argument block (kArgumentBlockBytes, one for each slot)
+//                    has a TensorArgument or a scalar for each argument. The slot has their
+//                    number, the number of chunks of a wide task, the number of blocks that
+//                    may work on it, and the address of a CheckContext (kernels/sdk/checks.h)
+//                    or 0.
 //
 // Memory ordering: the stamps of the slot publish the slot; the argument block is
 // written before the slot is published (see ring_layout.h).
@@ -98,7 +98,8 @@ struct TaskDescriptor {
   RESIDENT_HOST_DEVICE constexpr u64 compact_argument(u32 i) const { return words[1 + i]; }
   RESIDENT_HOST_DEVICE constexpr void set_compact_argument(u32 i, u64 bits) { words[1 + i] = bits; }
 
-  // Arena form. A task with more than one chunk is wide: up to max_blocks() blocks share it.
+  // Argument-block form. A task with more than one chunk is wide: up to max_blocks() blocks share
+  // it.
   RESIDENT_HOST_DEVICE constexpr u64 argument_count() const { return words[0]; }
   RESIDENT_HOST_DEVICE constexpr void set_argument_count(u64 count) { words[0] = count; }
   // 0 or 1: not wide; up to kMaxTaskChunks.

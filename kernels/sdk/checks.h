@@ -70,8 +70,8 @@ struct Violation {
 };
 static_assert(sizeof(Violation) == 24, "");
 
-// The input and the output of the checks of a task in arena form; check_context() is its address.
-// One Violation for each chunk follows it.
+// The input and the output of the checks of a task in argument-block form; check_context() is its
+// address. One Violation for each chunk follows it.
 struct alignas(64) CheckContext {
   // After this time at a barrier, a thread reports that others are missing.
   u64 barrier_limit_ns;

@@ -148,9 +148,9 @@ absl::Status CompileProcess::Wait(int fd, short events, Clock::time_point deadli
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return absl::DeadlineExceededError("");
-    auto nap = cancelled ? std::min(left, kCancelPoll) : left;
-    if (!folder_.empty()) nap = std::min(nap, kFolderPoll);
-    const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(nap.count(), 1 << 30)));
+    auto wait = cancelled ? std::min(left, kCancelPoll) : left;
+    if (!folder_.empty()) wait = std::min(wait, kFolderPoll);
+    const int count = poll(&ready, 1, static_cast<int>(std::min<int64_t>(wait.count(), 1 << 30)));
     if (count > 0) return absl::OkStatus();
     if (cancelled && cancelled()) return errors::InstallWithdrawn();
     RETURN_IF_ERROR(CheckFolder());
@@ -161,10 +161,10 @@ absl::Status CompileProcess::CheckFolder() {
   const auto now = Clock::now();
   if (folder_.empty() || now - folder_checked_ < kFolderPoll) return absl::OkStatus();
   folder_checked_ = now;
-  const uint64_t most_mib = options_.limits.folder_mib;
-  if (!ExceedsFolderLimit(folder_, most_mib << 20, kMaxCompileFolderEntries))
+  const uint64_t max_mib = options_.limits.folder_mib;
+  if (!ExceedsFolderLimit(folder_, max_mib << 20, kMaxCompileFolderEntries))
     return absl::OkStatus();
-  return errors::CompileFolderFull(most_mib, kMaxCompileFolderEntries);
+  return errors::CompileFolderFull(max_mib, kMaxCompileFolderEntries);
 }
 
 absl::Status CompileProcess::EndWith(const absl::Status& status) {

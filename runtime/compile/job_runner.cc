@@ -143,8 +143,8 @@ ResourceUse MeasureResources(const InspectRequest& request, const std::string& o
 // returned, and inspection refuses it. Where spills are allowed, the limit is always set.
 absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& unit,
                                            const InspectRequest& inspect, std::string* log) {
-  const auto compile = [&](bool capped, std::string* said) {
-    return NvrtcCompile(CudaSource(job, unit, inspect.architecture, capped), said);
+  const auto compile = [&](bool capped, std::string* output) {
+    return NvrtcCompile(CudaSource(job, unit, inspect.architecture, capped), output);
   };
   if (job.allow_spills || job.checked) return compile(/*capped=*/true, log);
   auto object = compile(/*capped=*/false, log);
@@ -178,7 +178,7 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
     SetLog(WithoutFolder(log, folder), &response);
     status = WithoutFolder(result.status(), folder);
     if (result.ok()) compiled = *std::move(result);
-    steps.End("compile x86-64");
+    steps.End(absl::StrCat("compile ", job.target));
   }
   SetStatus(status, response.mutable_compiled());
   if (!status.ok() || !CheckSize(compiled.object, &response)) return response;
@@ -189,7 +189,7 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
   inspect.call_graph = compiled.call_graph;
   SetUnit(InspectSharedObject(inspect), &response);
   response.set_object(std::move(compiled.object));
-  steps.End("inspect x86-64");
+  steps.End(absl::StrCat("inspect ", job.target));
   return response;
 }
 

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ObjectCache>> ObjectCache::Open(const std::string
 }
 
 std::optional<std::string> ObjectCache::Get(const std::string& key) {
-  const std::string path = FindPath(key);
+  const std::string path = PathTo(key);
   std::optional<std::string> entry = ReadWhole(path);
   if (!entry) return std::nullopt;
   const std::string_view body =
@@ -80,7 +80,7 @@ std::optional<std::string> ObjectCache::Get(const std::string& key) {
 absl::Status ObjectCache::Put(const std::string& key, const std::string& bytes) {
   const std::string header = absl::StrCat(kFormat, Sha256Hex(bytes), "\n");
   // Not synced: Get detects an entry that a crash has damaged, and it is compiled again.
-  const absl::Status written = WriteFileAtomically(FindPath(key), {header, bytes});
+  const absl::Status written = WriteFileAtomically(PathTo(key), {header, bytes});
   if (!written.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot write to the cache ", folder_, ": ",
                                                      written.message(),
@@ -105,7 +105,7 @@ void ObjectCache::Shrink() {
   const time_t now = time(nullptr);
   while (const dirent* const found = readdir(folder)) {
     const std::string name = found->d_name;
-    const std::string path = FindPath(name);
+    const std::string path = PathTo(name);
     struct stat status;
     if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (name.size() > kKeyBytes && name[kKeyBytes] == '.') {

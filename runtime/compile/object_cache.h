@@ -44,7 +44,7 @@ class ObjectCache {
   ObjectCache(std::string folder, uint64_t max_bytes)
       : folder_(std::move(folder)), max_bytes_(max_bytes) {}
 
-  std::string FindPath(const std::string& key) const { return folder_ + "/" + key; }
+  std::string PathTo(const std::string& key) const { return folder_ + "/" + key; }
   // Reads the folder, and removes entries until it is a tenth below the limit.
   void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

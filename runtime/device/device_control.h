@@ -78,7 +78,8 @@ class DeviceControl : public Device {
     // it is called when the device's state changes.
     std::function<void(const absl::Status&)> settled;
     // Returns whether the waiter has gone; `settled` is called with CANCELLED when waiters
-    // are next checked. May be null.
+    // are next checked. Called from any thread, under a lock: it must not block and must not call
+    // the device. May be null.
     std::function<bool()> gone;
   };
   // Parks the kernel until a resume (Admin.Park); settled when the kernel has returned.

@@ -320,7 +320,8 @@ class KilledInAChangeTest : public DeviceGenerationTest,
 TEST_P(KilledInAChangeTest, LeavesOneGenerationOrTheOther) {
   bool in_time = false;
   for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {
-    DeviceHarness harness;  // A new one, because a device gives up after five failures in a minute.
+    // A new one, because a device is unhealthy after five failures in a minute.
+    DeviceHarness harness;
     DeviceControl& device = harness.device();
     ASSERT_TRUE(Load(device, {{kSlot, 0}}).ok());
     const pid_t pid = harness.engine_pid();
@@ -379,7 +380,7 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheCallbackChoosesTheNextGenera
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(2));
 }
 
-// A change that gives up is withdrawn, but a stopped engine does not notice that.
+// A change that exceeds its deadline is withdrawn, but a stopped engine does not notice that.
 TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   DeviceOptions options = DeviceHarness::Options();
   options.heartbeat_limit = milliseconds(500);

@@ -15,6 +15,7 @@
 
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
+#include "runtime/device/engine_process.h"
 #include "runtime/engine/engines.h"
 
 namespace resident {
@@ -23,6 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using State = Device::State;
 
 size_t CountEntries(const std::string& folder) {
@@ -68,7 +70,7 @@ TEST(DeviceTest, StartsServesAndReportsItself) {
 }
 
 TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
-  { DeviceHarness first; }  // Some threads are created once and stay: gRPC's, the spawning one.
+  { DeviceHarness first; }  // The threads that spawn and that reap are created once and stay.
   { DeviceHarness second; }
   const auto count = [] {
     return std::to_string(CountEntries("/proc/self/fd")) + " descriptors, " +
@@ -81,9 +83,20 @@ TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
     const Floats counters = harness.MakeFloats(100);
     harness.Run(harness.CountTasks(counters));
   }
-  // gRPC ends threads it no longer needs in its own time.
+  // The system may list a thread for a moment after it was joined.
   EXPECT_TRUE(Eventually([&] { return count() == before; })) << count() << "; before: " << before;
   EXPECT_EQ(CountChildren(), 0u);
+}
+
+// The control connection is closed after the process was killed.
+TEST(DeviceTest, AnEngineProcessThatIsDestroyedDoesNotReportTheEndOfItsConnection) {
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 10; ++i) {
+    auto process = EngineProcess::Launch(DeviceHarness::Options());
+    ASSERT_TRUE(process.ok()) << process.status();
+    EXPECT_TRUE((*process)->Start(seconds(60)).ok());
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("control connection")));
 }
 
 TEST(DeviceTest, CreateFailsIfTheEngineCannotStart) {

@@ -18,10 +18,6 @@
 
 namespace resident {
 
-// How long an engine may take to end after its control connection has failed. If its device has
-// faulted, the engine first returns an error for the call and then exits.
-inline constexpr std::chrono::seconds kEndLimit{1};
-
 struct EngineEnd {
   // nullopt: the device shuts down.
   std::optional<EngineEndReason> reason;

@@ -1,6 +1,7 @@
 #include "runtime/device/engine_process.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,17 +23,14 @@
 namespace resident {
 namespace {
 
-// How long a process may take to end after it has closed its control connection.
-constexpr std::chrono::seconds kEndLimit{1};
-
 struct SocketPair {
   int ours;
   int theirs;
 };
 
-absl::StatusOr<SocketPair> MakeSocketPair(int type) {
+absl::StatusOr<SocketPair> MakeSocketPair() {
   int sockets[2];
-  if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, sockets) != 0) {
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot create sockets for an engine: ", strerror(errno),
                      ". Fix: raise the limit on open files of the service"));
@@ -61,11 +59,10 @@ absl::Status CheckLayout(uint64_t engine_layout_hash) {
 absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(auto region, SharedRegion::Create(options.limits.ring_slots,
                                                      options.limits.staging_mib << 20));
-  // The front end never waits to send a request (engine_client.h).
-  ASSIGN_OR_RETURN(const auto control, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
+  ASSIGN_OR_RETURN(const auto control, MakeSocketPair());
   absl::Cleanup close_control = [&] { close(control.ours); };
   absl::Cleanup close_their_control = [&] { close(control.theirs); };
-  ASSIGN_OR_RETURN(const auto lifeline, MakeSocketPair(SOCK_STREAM));
+  ASSIGN_OR_RETURN(const auto lifeline, MakeSocketPair());
   absl::Cleanup close_lifeline = [&] { close(lifeline.ours); };
   absl::Cleanup close_their_lifeline = [&] { close(lifeline.theirs); };
 
@@ -95,14 +92,18 @@ absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const Devic
                                                           std::move(client), lifeline.ours));
 }
 
-EngineProcess::~EngineProcess() { close(lifeline_); }
+EngineProcess::~EngineProcess() {
+  // Killed before the control connection is closed: the engine would report that as an error.
+  child_->Kill(SIGKILL);
+  close(lifeline_);
+}
 
 absl::Status EngineProcess::Explain(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kUnavailable) return status;
   // UNAVAILABLE is either the engine's own error, or it has ended and closed its connection.
   const std::optional<ChildExit> exit =
       child_->Wait(exit_reason().empty() ? std::chrono::milliseconds(100)
-                                         : std::chrono::milliseconds(kEndLimit));
+                                         : std::chrono::milliseconds(kEngineEndLimit));
   if (!exit) return status;
   return absl::UnavailableError(
       absl::StrCat("the engine ", exit->ToString(), " while it started",
@@ -134,9 +135,9 @@ uint64_t EngineProcess::heartbeat() const {
 }
 
 std::string EngineProcess::exit_reason() const {
-  const char* words = region_->control()->exit_reason;
+  const char* reason = region_->control()->exit_reason;
   // The text is sanitized, because an operator can write there too.
-  return ToPrintableLine(absl::string_view(words, strnlen(words, kExitReasonBytes)));
+  return ToPrintableLine(absl::string_view(reason, strnlen(reason, kExitReasonBytes)));
 }
 
 }  // namespace resident

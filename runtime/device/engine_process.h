@@ -25,6 +25,10 @@
 
 namespace resident {
 
+// How long an engine may take to end after its control connection has failed. If its device has
+// faulted, the engine first returns an error for the call and then exits.
+inline constexpr std::chrono::seconds kEngineEndLimit{1};
+
 class EngineProcess {
  public:
   ~EngineProcess();

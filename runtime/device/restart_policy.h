@@ -1,7 +1,7 @@
 // RestartPolicy: decides when an engine that ended may be started again.
 //
 // The first restart is immediate; later ones wait 100 ms, doubled each time up to 5 s.
-// After the fifth failure within a minute it gives up. Failures older than a minute are
+// After the fifth failure within a minute there is no restart. Failures older than a minute are
 // forgotten, and the waits start over.
 //
 // Thread safety: none; used by the supervisor only.
@@ -23,7 +23,8 @@ class RestartPolicy {
   static constexpr std::chrono::milliseconds kFirstWait{100};
   static constexpr std::chrono::milliseconds kLongestWait{5'000};
 
-  // Records a failure. Returns how long to wait before the next start; nullopt: give up.
+  // Records a failure. Returns how long to wait before the next start; nullopt: it must not be
+  // started again.
   std::optional<std::chrono::milliseconds> OnFailure(Clock::time_point now);
 
   // Whether a failure now would be followed by another start.

@@ -250,7 +250,7 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
     if (!std::exchange(watched.step_at_once, false)) {
       Clock::time_point until = watched.next_tick;
       if (watched.change != nullptr && !watched.failed) {
-        until = std::min(until, watched.change_over ? *watched.change_over + kEndLimit
+        until = std::min(until, watched.change_over ? *watched.change_over + kEngineEndLimit
                                                     : watched.change->next_step());
       }
       if (watched.failed) until = std::min(until, watched.failed->until);
@@ -298,12 +298,12 @@ std::optional<EngineEnd> SupervisedDevice::StepExit(Watched& watched) {
     queue_.BeginPark().IgnoreError();
   }
   if (now - *watched.died < kExitGrace || queue_.counters().in_flight > 0) return std::nullopt;
-  // If the device is given up, its state must say how the engine ended: wait for the exit status.
+  // The state of an unhealthy device must say how the engine ended: wait for the exit status.
   if (!restart_policy_.AllowsRestart(now)) return std::nullopt;
-  const std::string words = watched.engine.exit_reason();
-  if (!words.empty()) {
+  const std::string reason = watched.engine.exit_reason();
+  if (!reason.empty()) {
     return EngineEnd{
-        EngineEndReason::kFault, absl::StrCat("the ", Name(), " ended: ", words), {}, true};
+        EngineEndReason::kFault, absl::StrCat("the ", Name(), " ended: ", reason), {}, true};
   }
   return EngineEnd{EngineEndReason::kKilled, absl::StrCat("the ", Name(), " was killed"), {}, true};
 }

@@ -11,7 +11,7 @@
 // An engine's life, on that thread:
 //
 //   TakeNext ─▶ Adopt ─▶ Watch ──────────────────────────────────▶ Retire ─▶ restart,
-//                            │ until it ends, is killed, or the device            or give up
+//                            │ until it ends, is killed, or the device            or unhealthy
 //                            │ shuts down:
 //                            ├─ once a tick (50 ms, idle 500): heartbeat, overdue tasks
 //                            ├─ StepLoading: a change of generation (generation_change.h)
@@ -36,7 +36,9 @@
 //      restart it is null until the restorer has returned: a client cannot get
 //      addresses of an engine before its durable buffers are restored.
 //
-// Locks: mu_ is acquired last and never held during a call to another component.
+// Locks: mu_ is acquired last. While it is held, nothing waits for another thread or for an engine,
+// and the only callback that is called is Waiter::gone. Other components are called to wake or to
+// start a thread only (WakeEvent, NextEngine).
 #ifndef RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 #define RESIDENT_RUNTIME_DEVICE_SUPERVISED_DEVICE_H_
 

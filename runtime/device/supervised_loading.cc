@@ -117,7 +117,7 @@ std::optional<EngineEnd> SupervisedDevice::StepLoading(Watched& watched, const W
   if (result.code() == absl::StatusCode::kUnavailable) {
     // The engine has probably ended: wait, so that the waiting thread gets the reason of its end.
     if (!watched.change_over) watched.change_over = Clock::now();
-    if (Clock::now() - *watched.change_over < kEndLimit) return std::nullopt;
+    if (Clock::now() - *watched.change_over < kEngineEndLimit) return std::nullopt;
   }
   watched.change_over.reset();
   if (const nanoseconds pause = watched.change->pause(); pause.count() > 0) {

@@ -62,7 +62,7 @@ struct SupervisedDevice::Watched {
   std::optional<FailedCall> failed = std::nullopt;
 
   void Fail(const char* name, absl::Status status) {
-    failed = FailedCall{name, std::move(status), Clock::now() + kEndLimit};
+    failed = FailedCall{name, std::move(status), Clock::now() + kEngineEndLimit};
   }
 };
 

@@ -23,7 +23,7 @@ TEST(RestartPolicyTest, FirstRestartIsImmediateThenWaitsDouble) {
   EXPECT_EQ(policy.OnFailure(now), milliseconds(400));
 }
 
-TEST(RestartPolicyTest, GivesUpAtTheFifthFailureWithinAMinute) {
+TEST(RestartPolicyTest, AllowsNoRestartAfterTheFifthFailureWithinAMinute) {
   RestartPolicy policy;
   Clock::time_point now{};
   for (int i = 0; i < 4; ++i) {

@@ -57,7 +57,7 @@ struct EngineOptions {
   uint32_t blocks_per_sm = 0;
   // GPU: SMs that are left to other programs.
   uint32_t sms_free = 0;
-  // CPU: worker threads; 0: one for each processor, at most 16.
+  // CPU: worker threads, at most kMaxWorkers; 0: one for each processor, at most 16.
   uint32_t cpu_workers = 0;
   // Load the operators that cause faults (for tests).
   bool test_operators = false;
@@ -138,6 +138,10 @@ struct EngineInfo {
   // Steps of Start, in order.
   std::vector<EnginePhase> phases;
 };
+
+// Exit status of an engine's process that ended itself because of a fault, which
+// ControlBlock::exit_reason describes.
+inline constexpr int kEngineFaultStatus = 3;
 
 class Engine {
  public:

@@ -12,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/sandbox/engine_sandbox.h"
 #include "runtime/engine/engine.h"
 
 namespace resident {
@@ -34,10 +33,9 @@ struct EngineType {
 
   // Called in the engine's process, concurrently with its start: opens the driver, which takes
   // 100 ms or more; otherwise `create` opens it. Errors are returned by `create`. Null: no driver.
+  // This selects the sandbox's profile (EngineProfile), too.
   void (*open_driver)() = nullptr;
 
-  // The sandbox profile of the engine's process.
-  EngineProfile profile = EngineProfile::kNative;
   // Environment variables of its process, for PickEnvironment.
   std::span<const char* const> variables = {};
 };

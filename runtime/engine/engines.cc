@@ -15,7 +15,6 @@ constexpr EngineType kEngineTypes[] = {
      .create = &CreateCudaEngine,
      .list_devices = &ListCudaDevices,
      .open_driver = &OpenCudaDriver,
-     .profile = EngineProfile::kDriver,
      .variables = kGpuVariables},
     {.name = kCpuEngineName, .device_label = "CPU", .create = &CreateCpuEngine},
 };

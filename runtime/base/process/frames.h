@@ -27,7 +27,8 @@ using WaitForFd = std::function<absl::Status(int fd, short events)>;
 // Waits without a limit.
 absl::Status WaitForever(int fd, short events);
 
-// After any error the stream cannot be used: part of a frame may have been transferred.
+// After any error except WriteFrame's RESOURCE_EXHAUSTED the stream cannot be used: part of a frame
+// may have been transferred.
 
 // `fd`, if not -1, is sent along; the caller keeps its own. RESOURCE_EXHAUSTED: the system cannot
 // pass a descriptor now; nothing was sent. UNAVAILABLE: the other process has

@@ -65,7 +65,7 @@ class EngineConnection {
  public:
   using Pending = EngineCall::Pending;
 
-  explicit EngineConnection(int socket) : socket_(socket) {}
+  EngineConnection(int socket, size_t max_unsent) : socket_(socket), max_unsent_(max_unsent) {}
 
   // Queues the request, with a duplicate of the descriptor if it is not -1, and stores its id in
   // `*id`. The returned call is answered exactly once.
@@ -81,7 +81,11 @@ class EngineConnection {
       absl::MutexLock lock(&mu_);
       *id = ++last_id_;
       request.set_id(*id);
-      if (ended_ || unsent_.size() >= kMaxUnsentRequests) status = Ended();
+      if (ended_) {
+        status = Ended();
+      } else if (unsent_.size() >= max_unsent_) {
+        status = absl::UnavailableError("the engine does not read its requests");
+      }
       if (status.ok()) {
         unsent_.push_back({*id, request.SerializeAsString(), std::move(sent)});
         pending_[*id] = pending;
@@ -156,9 +160,6 @@ class EngineConnection {
     std::string bytes;
     UniqueFd fd;
   };
-  // More than a session's buffers, which may all be released at once, while the engine does not
-  // read.
-  static constexpr size_t kMaxUnsentRequests = size_t{1} << 20;
 
   std::shared_ptr<Pending> Take(uint64_t id) {
     absl::MutexLock lock(&mu_);
@@ -183,6 +184,7 @@ class EngineConnection {
   }
 
   const UniqueFd socket_;
+  const size_t max_unsent_;
   absl::Mutex mu_;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
@@ -202,8 +204,10 @@ absl::StatusOr<SwitchTimes> EngineCall::answer() const {
   return FromMessage(pending_->response.switch_generation());
 }
 
-EngineClient::EngineClient(int control_socket, std::chrono::milliseconds map_limit)
-    : connection_(std::make_shared<EngineConnection>(control_socket)), map_limit_(map_limit) {
+EngineClient::EngineClient(int control_socket, std::chrono::milliseconds map_limit,
+                           size_t max_unsent)
+    : connection_(std::make_shared<EngineConnection>(control_socket, max_unsent)),
+      map_limit_(map_limit) {
   reader_ = std::thread([connection = connection_] {
     prctl(PR_SET_NAME, "resident-answer");
     connection->ReadResponses();

@@ -13,6 +13,7 @@
 #define RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_CLIENT_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -77,15 +78,24 @@ class EngineCall {
 
 class EngineClient {
  public:
-  // Called when the engine has answered a started call or has ended, on a thread that serves all
-  // calls to this engine; it must not block. It is not called when the call times out.
+  // Called once, when the engine has answered a started call or has ended: on any thread, possibly
+  // before the function that starts the call returns. It must not block. A time-out does not call
+  // it; a response after the time-out does. If the EngineCall is destroyed first, it is not called,
+  // except by a response that is being delivered at that moment.
   using OnAnswer = std::function<void()>;
 
   // Pinning a large object takes 4 ms for each MiB at worst.
   static constexpr std::chrono::milliseconds kMapLimit{30'000};
 
-  // Takes ownership of the socket. `map_limit` is how long MapShared may take; tests use less.
-  explicit EngineClient(int control_socket, std::chrono::milliseconds map_limit = kMapLimit);
+  // Limit of the requests that wait to be sent; further calls fail with UNAVAILABLE. It bounds the
+  // memory. It is far more than the default of --max_buffers, because a session that ends releases
+  // all its mappings at once.
+  static constexpr size_t kMaxUnsentRequests = size_t{1} << 20;
+
+  // Takes ownership of the socket, which may block. `map_limit` is how long MapShared may take.
+  // Tests use lower limits.
+  explicit EngineClient(int control_socket, std::chrono::milliseconds map_limit = kMapLimit,
+                        size_t max_unsent = kMaxUnsentRequests);
   ~EngineClient();
   EngineClient(const EngineClient&) = delete;
   EngineClient& operator=(const EngineClient&) = delete;

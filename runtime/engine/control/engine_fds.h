@@ -16,10 +16,6 @@ inline constexpr int kEngineControlFd = 4;
 // (docs/gpu_facts.md).
 inline constexpr int kEngineLifelineFd = 250;
 
-// Exit status of an engine that ended itself because its device's context has failed; see
-// ControlBlock::exit_reason.
-inline constexpr int kEngineFaultStatus = 3;
-
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_ENGINE_CONTROL_ENGINE_FDS_H_

@@ -23,6 +23,7 @@
 #include "runtime/engine/control/engine_fds.h"
 #include "runtime/engine/control/engine_server.h"
 #include "runtime/engine/control/engine_service.h"
+#include "runtime/engine/engine.h"
 #include "runtime/engine/engines.h"
 
 namespace resident {
@@ -111,12 +112,13 @@ int Serve(pid_t parent, const EngineType& type) {
   }
   // System calls are restricted once the driver is up, with all its threads.
   const bool has_driver = type.open_driver != nullptr;
-  absl::Status confined = ConfineEngineFiles(type.profile);
-  if (confined.ok() && !has_driver) confined = ConfineEngineCalls(type.profile);
+  const EngineProfile profile = has_driver ? EngineProfile::kDriver : EngineProfile::kNative;
+  absl::Status confined = ConfineEngineFiles(profile);
+  if (confined.ok() && !has_driver) confined = ConfineEngineCalls(profile);
   if (!confined.ok()) return ReportNotConfined(confined);
   if (has_driver) BeginEarly(type);
-  EngineService service(kEngineRegionFd, type.create, [&type, has_driver] {
-    return has_driver ? ConfineEngineCalls(type.profile) : absl::OkStatus();
+  EngineService service(kEngineRegionFd, type.create, [profile, has_driver] {
+    return has_driver ? ConfineEngineCalls(profile) : absl::OkStatus();
   });
   const EngineServer server(kEngineControlFd, &service, [] {
     fprintf(stderr, "residentd engine: the control connection ended\n");

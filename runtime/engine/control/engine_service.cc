@@ -21,9 +21,9 @@ constexpr std::chrono::milliseconds kBeatWhileStarting{50};
 constexpr std::chrono::milliseconds kBeatWhilePrepared{5'000};
 
 // The front end reads it after the process has ended, so no memory ordering is needed.
-void WriteExitReason(ControlBlock* control, const std::string& words) {
-  const size_t length = std::min<size_t>(words.size(), kExitReasonBytes - 1);
-  memcpy(control->exit_reason, words.data(), length);
+void WriteExitReason(ControlBlock* control, const std::string& reason) {
+  const size_t length = std::min<size_t>(reason.size(), kExitReasonBytes - 1);
+  memcpy(control->exit_reason, reason.data(), length);
   control->exit_reason[length] = '\0';
 }
 

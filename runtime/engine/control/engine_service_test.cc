@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "runtime/base/process/frames.h"
@@ -59,13 +60,18 @@ class SlowEngine : public Engine {
   std::atomic<int> unmapped{0};
 };
 
+// The sockets of a control connection, as EngineProcess creates them.
+void MakeSocketPair(int (&control)[2]) {
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control), 0);
+}
+
 // The client and the server, connected like two processes.
 class ControlPlane {
  public:
   explicit ControlPlane(milliseconds map_limit = EngineClient::kMapLimit) {
     region_ = *SharedRegion::Create(64, 4096);
     int control[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+    MakeSocketPair(control);
     service = std::make_unique<EngineService>(
         dup(region_->fd()), [this](int) { return std::unique_ptr<Engine>(engine); });
     server_ = std::make_unique<EngineServer>(control[1], service.get());
@@ -209,7 +215,7 @@ TEST(EngineServiceTest, CallsEndWithTheEngine) {
   end.join();
 }
 
-// Requests are sent without waiting, so the largest one must fit into the socket.
+// The request, without the objects, must not exceed kMaxControlMessageBytes.
 TEST(EngineServiceTest, LargestGenerationIsPreloaded) {
   ControlPlane plane;
   plane.Start();
@@ -227,21 +233,73 @@ TEST(EngineServiceTest, LargestGenerationIsPreloaded) {
 // may be slower than that.
 TEST(EngineServiceTest, RequestsThatTheEngineHasNotReadWait) {
   int control[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  MakeSocketPair(control);
+  const UniqueFd engine(control[1]);
   EngineClient client(control[0]);
-  for (uint64_t mapping = 0; mapping < 5000; ++mapping) client.StartUnmapShared(mapping);
-  const auto region = *SharedRegion::Create(64, 4096);
-  EngineService service(dup(region->fd()), [](int) -> absl::StatusOr<std::unique_ptr<Engine>> {
-    return absl::UnavailableError("no device");
+  constexpr uint64_t kRequests = 5000;
+  for (uint64_t mapping = 0; mapping < kRequests; ++mapping) client.StartUnmapShared(mapping);
+  for (uint64_t mapping = 0; mapping < kRequests; ++mapping) {
+    const auto message = ReadFrame(engine.get(), kMaxControlMessageBytes, WaitForever);
+    ASSERT_TRUE(message.ok()) << message.status();
+    internal::EngineRequest request;
+    ASSERT_TRUE(request.ParseFromString(*message));
+    ASSERT_TRUE(request.has_unmap_shared());
+    ASSERT_EQ(request.unmap_shared().mapping(), mapping);
+  }
+}
+
+// An engine that has stopped does not make the front end use more and more memory.
+TEST(EngineServiceTest, CallsAreRefusedWhenTooManyRequestsWait) {
+  int control[2];
+  MakeSocketPair(control);
+  const UniqueFd engine(control[1]);
+  constexpr size_t kMaxUnsent = 100;
+  EngineClient client(control[0], EngineClient::kMapLimit, kMaxUnsent);
+  // Requests are sent until the socket is full; then they wait.
+  std::unique_ptr<EngineCall> refused;
+  std::vector<std::unique_ptr<EngineCall>> calls;
+  EXPECT_TRUE(testing::Eventually([&] {
+    for (size_t i = 0; i < kMaxUnsent && refused == nullptr; ++i) {
+      auto call = client.StartResume(std::chrono::hours(1), nullptr);
+      if (call->answered()) {
+        refused = std::move(call);
+      } else {
+        calls.push_back(std::move(call));
+      }
+    }
+    return refused != nullptr;
+  }));
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->answer().status(),
+            absl::UnavailableError("the engine does not read its requests"));
+  EXPECT_FALSE(calls.back()->answered());
+  // When the engine reads again, calls are accepted again.
+  std::thread reader([&] {
+    while (ReadFrame(engine.get(), kMaxControlMessageBytes, WaitForever).ok()) {
+    }
   });
-  const EngineServer server(control[1], &service);
-  const absl::Status prepared = client.Prepare(0, std::chrono::seconds(60)).status();
-  EXPECT_EQ(prepared.message(), "no device");
+  EXPECT_TRUE(testing::Eventually(
+      [&] { return !client.StartResume(std::chrono::hours(1), nullptr)->answered(); }));
+  shutdown(engine.get(), SHUT_RDWR);
+  reader.join();
+}
+
+// The thread that sends is blocked, because the engine does not read.
+TEST(EngineServiceTest, ClientOfAStoppedEngineCanBeDestroyed) {
+  int control[2];
+  MakeSocketPair(control);
+  const UniqueFd engine(control[1]);
+  EngineClient client(control[0]);
+  std::atomic<int> answers{0};
+  const auto resume = client.StartResume(std::chrono::hours(1), [&answers] { ++answers; });
+  for (uint64_t mapping = 0; mapping < 5000; ++mapping) client.StartUnmapShared(mapping);
+  EXPECT_FALSE(resume->answered());
+  EXPECT_EQ(answers, 0);
 }
 
 TEST(EngineServiceTest, InvalidResponseEndsTheConnection) {
   int control[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  MakeSocketPair(control);
   const UniqueFd engine(control[1]);
   EngineClient client(control[0]);
   ASSERT_TRUE(WriteFrame(engine.get(), "\xff\xff", WaitForever).ok());
@@ -256,7 +314,7 @@ TEST(EngineServiceTest, InvalidResponseEndsTheConnection) {
 
 TEST(EngineServiceTest, ServerReportsThatItsConnectionEnded) {
   int control[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, control), 0);
+  MakeSocketPair(control);
   const auto region = *SharedRegion::Create(64, 4096);
   EngineService service(dup(region->fd()), nullptr);
   absl::Notification closed;

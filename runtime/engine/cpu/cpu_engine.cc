@@ -26,7 +26,8 @@
 namespace resident {
 namespace {
 
-constexpr uint32_t kMaxCpuWorkers = 16;
+// Limit of the default; --cpu_workers may be higher.
+constexpr uint32_t kMaxDefaultWorkers = 16;
 constexpr uint64_t kDefaultMemoryBytes = uint64_t{1} << 30;
 // How long a worker polls for work before it sleeps. A longer time wastes processor time; a shorter
 // one causes wake-ups within a burst.
@@ -63,11 +64,10 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   const SharedRegion& region = *region_;
   PhaseTimer timer;
   uint32_t count = options_.cpu_workers;
-  if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxCpuWorkers);
-  if (count > kMaxCpuWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat("--cpu_workers=", count,
-                                                   " is above the limit of ", kMaxCpuWorkers,
-                                                   ". Fix: ask for fewer"));
+  if (count == 0) count = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultWorkers);
+  if (count > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--cpu_workers=", count, " is above the limit of ", kMaxWorkers, ". Fix: ask for fewer"));
   }
   if (options_.max_blocks != 0) count = std::min(count, options_.max_blocks);
   const Generation builtin;

@@ -18,13 +18,16 @@ inline EngineTraits CpuTraits() {
   traits.engine = kCpuEngineName;
   traits.compile_target = "x86-64";
   traits.work_units = "workers";
-  // A sixth of what a worker executes (300 M/s): its core may have other work.
+  // A sixth of the lowest rate that was measured on a core (298 M/s, "FLUX, many programs on one
+  // core" in docs/benchmarks), rounded: the core may have other work.
   traits.instructions_per_ms = 50'000;
   traits.run_instructions_per_ms = 50'000;
   // The other workers may be busy with tasks of their own.
   traits.units_share_task = false;
-  // There are few workers, each may have two tasks before it, and a task takes a sixth of this at
-  // most. The lone task of another client waits 0.4 s (with 4 s: 0.8 to 1.2 s).
+  // There are few workers, each may have two tasks before it, and a task takes about a sixth of
+  // this. Measured on two cores: a lone task beside 3 batches of 300 endless programs takes 0.40 to
+  // 0.52 s, the first one up to 0.83 s. With a bound of 4 s it takes 0.82 to 0.86 s, the first one
+  // 1.2 s.
   traits.max_task_time = std::chrono::seconds(2);
   return traits;
 }

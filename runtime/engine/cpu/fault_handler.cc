@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "runtime/engine/engine.h"
+
 namespace resident {
 namespace {
 
@@ -67,7 +69,7 @@ void HandleFault(int signal, siginfo_t* info, void*) {
   text.Add(SignalName(signal));
   text.Add(" at ");
   text.AddHex(reinterpret_cast<uint64_t>(info->si_addr));
-  _exit(kFaultExitStatus);
+  _exit(kEngineFaultStatus);
 }
 
 }  // namespace

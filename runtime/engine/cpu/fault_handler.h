@@ -11,12 +11,9 @@
 
 namespace resident {
 
-// Exit status of an engine that ended because of a fault.
-inline constexpr int kFaultExitStatus = 3;
-
 // Handles SIGSEGV, SIGBUS, SIGFPE and SIGILL from now on: a signal on a worker that runs a
 // task writes exit_reason, marks the worker's breadcrumb and exits with
-// kFaultExitStatus; on other threads the default action is taken.
+// kEngineFaultStatus; on other threads the default action is taken.
 void InstallFaultHandler(const SharedRegion& region);
 
 // Must be called by a worker before it runs the task of this breadcrumb.

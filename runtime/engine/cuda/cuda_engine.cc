@@ -28,7 +28,7 @@ constexpr auto kParkSpin = std::chrono::milliseconds(1);
 // A change of generation usually ends within this time. After it, the wait sleeps between polls
 // until the front end holds submission.
 constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
-constexpr auto kParkNap = std::chrono::microseconds(100);
+constexpr auto kParkPollInterval = std::chrono::microseconds(100);
 // Interval of attempts to allocate memory that another process is releasing.
 constexpr auto kMemoryLook = std::chrono::milliseconds(2);
 // Registers are allocated to threads in multiples of eight.
@@ -151,9 +151,9 @@ absl::Status CudaEngine::LoadKernel() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CudaEngine::Staged> CudaEngine::Inspect(const Generation& generation) const {
+absl::StatusOr<CudaEngine::Preloaded> CudaEngine::Inspect(const Generation& generation) const {
   RETURN_IF_ERROR(CheckGeneration(generation));
-  Staged preloaded{generation, builtin_};
+  Preloaded preloaded{generation, builtin_};
   // An object that several operators share is read once.
   std::map<const std::string*, std::map<std::string, FunctionResources>> read;
   for (GenerationOperator& added : preloaded.generation.operators) {
@@ -236,7 +236,7 @@ absl::Status CudaEngine::Unload(const Modules& modules) {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::Load(Staged preloaded) {
+absl::Status CudaEngine::Load(Preloaded preloaded) {
   const Generation& next = preloaded.generation;
   Modules added;
   absl::Status status = LoadModules(next, &added);
@@ -422,7 +422,8 @@ absl::Status CudaEngine::Launch() {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds most, std::chrono::nanoseconds spin,
+absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds timeout,
+                                     std::chrono::nanoseconds spin,
                                      const std::function<bool()>& withdrawn,
                                      const std::function<bool()>& hurry) {
   const auto start = std::chrono::steady_clock::now();
@@ -432,7 +433,7 @@ absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds most, std::chrono:
     if (result != CUDA_ERROR_NOT_READY) return driver_.Check(result, "the resident kernel");
     if (withdrawn && withdrawn()) return absl::CancelledError("the change was withdrawn");
     const auto waited = std::chrono::steady_clock::now() - start;
-    if (waited > most) {
+    if (waited > timeout) {
       return absl::DeadlineExceededError(
           "the kernel has not returned: a task before the park marker still runs");
     }
@@ -440,7 +441,7 @@ absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds most, std::chrono:
     if (waited < spin) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(kParkNap);
+      std::this_thread::sleep_for(kParkPollInterval);
     }
   }
 }
@@ -450,9 +451,9 @@ void CudaEngine::NoteParked() {
   resident_ = false;
 }
 
-absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds most) {
+absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds timeout) {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
-  RETURN_IF_ERROR(AwaitStream(most, kParkSpin, nullptr, nullptr));
+  RETURN_IF_ERROR(AwaitStream(timeout, kParkSpin, nullptr, nullptr));
   absl::MutexLock lock(&mappings_mu_);
   resident_ = false;
   return UnmapDeferred();
@@ -478,7 +479,7 @@ absl::StatusOr<std::vector<OperatorResources>> CudaEngine::Preload(
 }
 
 absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
-                                               std::chrono::nanoseconds most) {
+                                               std::chrono::nanoseconds timeout) {
   using Clock = std::chrono::steady_clock;
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   bool resident = false;
@@ -502,12 +503,12 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
       if (now_held && !was_held) held = Clock::now();
       return was_held = now_held;
     };
-    RETURN_IF_ERROR(AwaitStream(most, kSwitchSpin, withdrawn, is_held));
+    RETURN_IF_ERROR(AwaitStream(timeout, kSwitchSpin, withdrawn, is_held));
     NoteParked();
   }
   const auto parked = Clock::now();
   times.park = parked - held;
-  std::optional<Staged> next;
+  std::optional<Preloaded> next;
   {
     absl::MutexLock lock(&preloaded_mu_);
     next = std::exchange(preloaded_, std::nullopt);

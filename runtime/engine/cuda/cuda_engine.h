@@ -45,12 +45,12 @@ class CudaEngine : public Engine {
 
   absl::StatusOr<std::vector<EnginePhase>> Prepare(const SharedRegion& region) override;
   absl::StatusOr<EngineInfo> Start(const EngineOptions& options) override;
-  absl::Status AwaitPark(std::chrono::nanoseconds most) override;
+  absl::Status AwaitPark(std::chrono::nanoseconds timeout) override;
   absl::Status Resume() override;
   absl::StatusOr<std::vector<OperatorResources>> Preload(
       std::shared_ptr<const Generation> generation) override;
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
-                                     std::chrono::nanoseconds most) override;
+                                     std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override;
@@ -69,7 +69,7 @@ class CudaEngine : public Engine {
   using Modules = std::map<const std::string*, Module>;
   // A generation that has been inspected. Operators whose object is on the device point to that
   // object.
-  struct Staged {
+  struct Preloaded {
     Generation generation;
     std::vector<OperatorResources> resources;  // The built-in operators' first.
   };
@@ -77,10 +77,10 @@ class CudaEngine : public Engine {
   absl::Status OpenDevice();
   absl::Status LoadKernel();
   // Reads what the generation's operators need, and refuses operators that cannot run.
-  absl::StatusOr<Staged> Inspect(const Generation& generation) const;
+  absl::StatusOr<Preloaded> Inspect(const Generation& generation) const;
   // Loads new objects, and writes the generation's operators to the table. If it fails, the
   // previous generation is not changed. REQUIRES: no kernel on the device.
-  absl::Status Load(Staged preloaded);
+  absl::Status Load(Preloaded preloaded);
   absl::Status LoadModules(const Generation& generation, Modules* added);
   absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
   absl::Status WriteTable(const Generation& generation, Modules* added);
@@ -97,10 +97,10 @@ class CudaEngine : public Engine {
   // Retries for options_.memory_wait.
   absl::StatusOr<CUdeviceptr> Allocate(uint64_t bytes);
   absl::Status Launch() ABSL_LOCKS_EXCLUDED(mappings_mu_);
-  // Waits until the stream is empty, at most for `most`; polls without sleeping for the time `spin`
-  // and while `hurry`, if not null, returns true. Returns OK, DEADLINE_EXCEEDED, the error that
-  // ended the kernel, or CANCELLED when `withdrawn`, if not null, returns true.
-  absl::Status AwaitStream(std::chrono::nanoseconds most, std::chrono::nanoseconds spin,
+  // Waits until the stream is empty, at most for `timeout`; polls without sleeping for the time
+  // `spin` and while `hurry`, if not null, returns true. Returns OK, DEADLINE_EXCEEDED, the error
+  // that ended the kernel, or CANCELLED when `withdrawn`, if not null, returns true.
+  absl::Status AwaitStream(std::chrono::nanoseconds timeout, std::chrono::nanoseconds spin,
                            const std::function<bool()>& withdrawn,
                            const std::function<bool()>& hurry);
   void NoteParked() ABSL_LOCKS_EXCLUDED(mappings_mu_);
@@ -132,7 +132,7 @@ class CudaEngine : public Engine {
   uint32_t compute_threads_ = 0;  // Threads of a block without its control warp.
   KernelParameters parameters_{};
   absl::Mutex preloaded_mu_;
-  std::optional<Staged> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
+  std::optional<Preloaded> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
   absl::Mutex mappings_mu_;
   bool resident_ ABSL_GUARDED_BY(mappings_mu_) = false;
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.

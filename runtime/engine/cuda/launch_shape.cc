@@ -54,9 +54,9 @@ absl::Status CheckSmsFree(uint32_t setting, uint32_t sms) {
                                                  " free"));
 }
 
-absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t most) {
+absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max_blocks) {
   uint32_t blocks = std::min(sms * per_sm, kMaxBlocks);
-  if (most != 0) blocks = std::min(blocks, most);
+  if (max_blocks != 0) blocks = std::min(blocks, max_blocks);
   if (blocks < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the kernel needs two blocks, one that polls and one that works, and has ", blocks, " (",

@@ -44,9 +44,9 @@ absl::StatusOr<uint32_t> BlocksPerSm(uint32_t setting, uint32_t fit, const Block
 // INVALID_ARGUMENT: --sms_free=`setting` leaves none of `sms` SMs for the kernel.
 absl::Status CheckSmsFree(uint32_t setting, uint32_t sms);
 
-// Blocks of the kernel on `sms` SMs: at most `most` (0: no limit), and as many as the ring
+// Blocks of the kernel on `sms` SMs: at most `max_blocks` (0: no limit), and as many as the ring
 // can serve. INVALID_ARGUMENT: fewer than two, one that polls and one that works.
-absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t most);
+absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max_blocks);
 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
 // which a wide task's loads in flight need.

@@ -26,7 +26,7 @@ std::shared_ptr<const Generation> WithNumber(const Generation& generation, uint6
   return copy;
 }
 
-bool IsGivenUp(const Device& device) {
+bool IsUnhealthy(const Device& device) {
   return device.snapshot().state == Device::State::kUnhealthy;
 }
 
@@ -170,7 +170,7 @@ absl::Status GenerationLoader::LoadEverywhere(const Versions& loaded) {
   const Versions holders = registry_->SlotHolders();
   std::vector<Plan> plans;
   for (DeviceControl* device : devices_) {
-    Plan plan{device, {}, {}, IsGivenUp(*device), nullptr, absl::OkStatus()};
+    Plan plan{device, {}, {}, IsUnhealthy(*device), nullptr, absl::OkStatus()};
     {
       absl::MutexLock lock(&mu_);
       plan.members = SelectMembers(*device, holders, loaded, /*replacement=*/false);
@@ -191,7 +191,7 @@ absl::Status GenerationLoader::LoadEverywhere(const Versions& loaded) {
 
   absl::Status status;
   for (Plan& plan : plans) {
-    if (plan.loaded.ok() && !plan.given_up && IsGivenUp(*plan.device)) {
+    if (plan.loaded.ok() && !plan.was_unhealthy && IsUnhealthy(*plan.device)) {
       plan.loaded = absl::UnavailableError(
           absl::StrCat("device ", plan.device->index(), " became unhealthy while generation ",
                        number, " was loaded: ", plan.device->snapshot().detail));
@@ -240,7 +240,7 @@ void GenerationLoader::RestoreDevices(const std::vector<Plan>& plans) {
 absl::Status GenerationLoader::LoadOn(const Plan& plan) {
   DeviceControl& device = *plan.device;
   std::shared_ptr<const Generation> generation = plan.generation;
-  bool given_up = plan.given_up;
+  bool was_unhealthy = plan.was_unhealthy;
   int engines_lost = 0;
   const absl::Time give_up = absl::Now() + kReplacementLimit;
   while (true) {
@@ -258,15 +258,15 @@ absl::Status GenerationLoader::LoadOn(const Plan& plan) {
       // A replaced engine has started with a newer generation: use a higher number.
       generation = WithNumber(*generation, NextNumber());
     } else if (status.code() == absl::StatusCode::kUnavailable) {
-      if (!IsGivenUp(device)) {
-        given_up = false;
+      if (!IsUnhealthy(device)) {
+        was_unhealthy = false;
         if (had_engine && ++engines_lost == kMaxEnginesLost) return status;
-      } else if (!given_up) {
+      } else if (!was_unhealthy) {
         return status;  // The generation that is being loaded may be the cause.
       } else {
         device.SetGeneration(generation);
-        // Still given up: it was not resumed with another generation meanwhile.
-        if (IsGivenUp(device) && RecordMembers(device, plan.members, replacements))
+        // Still unhealthy: it was not resumed with another generation meanwhile.
+        if (IsUnhealthy(device) && RecordMembers(device, plan.members, replacements))
           return absl::OkStatus();
       }
       absl::SleepFor(kReplacementLook);

@@ -8,8 +8,8 @@
 //                   every caller gets its result; a round that fails with several versions
 //                   is retried with each alone, so that one cannot fail another
 //
-// A round waits for a device that has no engine at the moment. Only a device that was given
-// up before the round (unhealthy) does not load the generation; it starts with it when it
+// A round waits for a device that has no engine at the moment. Only a device that was
+// unhealthy before the round does not load the generation; it starts with it when it
 // is resumed. A generation that no engine has loaded is never used for a replacement
 // engine.
 //
@@ -130,8 +130,8 @@ class GenerationLoader {
   struct Plan {
     DeviceControl* device;
     Versions members;
-    Versions fresh;  // Loaded versions that the device does not have.
-    bool given_up;   // Unhealthy before the round.
+    Versions fresh;      // Loaded versions that the device does not have.
+    bool was_unhealthy;  // Before the round.
     std::shared_ptr<const Generation> generation;
     absl::Status loaded;  // Result of the load.
   };

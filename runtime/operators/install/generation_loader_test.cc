@@ -154,7 +154,7 @@ TEST_F(GenerationLoaderTest, AnEngineThatEndsDuringTheLoadIsReplacedWithoutTheVe
   EXPECT_THAT(device().slots(), ElementsAre(version->slot));
 }
 
-TEST_F(GenerationLoaderTest, AVersionThatEndsEveryEngineIsGivenUpBeforeTheDevice) {
+TEST_F(GenerationLoaderTest, AVersionThatEndsEveryEngineFailsBeforeTheDeviceIsUnhealthy) {
   const uint32_t good = Install("good");
   const size_t before = device().loads();
   for (int i = 0; i < 10; ++i) device().SetNextLoad(EngineEnded);
@@ -163,7 +163,7 @@ TEST_F(GenerationLoaderTest, AVersionThatEndsEveryEngineIsGivenUpBeforeTheDevice
   EXPECT_THAT(device().slots(), ElementsAre(good));
 }
 
-TEST_F(GenerationLoaderTest, ADeviceThatIsGivenUpDuringTheLoadFailsTheRound) {
+TEST_F(GenerationLoaderTest, ADeviceThatBecomesUnhealthyDuringTheLoadFailsTheRound) {
   const uint32_t good = Install("good");
   device().SetNextLoad([&](const Generation&) {
     device().set_state(Device::State::kUnhealthy);
@@ -173,7 +173,7 @@ TEST_F(GenerationLoaderTest, ADeviceThatIsGivenUpDuringTheLoadFailsTheRound) {
   EXPECT_THAT(device().slots(), ElementsAre(good)) << "a Resume would start with it";
 }
 
-TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
+TEST_F(TwoDevicesTest, ADeviceThatBecomesUnhealthyAfterItsLoadFailsTheRound) {
   const uint32_t good = Install("good");
   device(1).SetNextLoad([&](const Generation&) {
     while (device(0).slots().size() < 2) absl::SleepFor(absl::Milliseconds(1));
@@ -186,7 +186,7 @@ TEST_F(TwoDevicesTest, ADeviceThatIsGivenUpAfterItsLoadFailsTheRound) {
   EXPECT_THAT(device(1).slots(), ElementsAre(good));
 }
 
-TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundStartsWithTheVersionWhenResumed) {
+TEST_F(TwoDevicesTest, AnUnhealthyDeviceStartsWithTheVersionWhenResumed) {
   device(1).set_state(Device::State::kUnhealthy);
   device(1).SetNextLoad([](const Generation&) { return absl::UnavailableError("unhealthy"); });
   auto version = Reserve("times");
@@ -195,7 +195,7 @@ TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundStartsWithTheVersionWhenResum
   EXPECT_TRUE(loader_->Contains(*version));
 }
 
-TEST_F(TwoDevicesTest, ADeviceGivenUpBeforeTheRoundIsRestoredWithTheOthers) {
+TEST_F(TwoDevicesTest, AnUnhealthyDeviceIsRestoredWithTheOthers) {
   const uint32_t good = Install("good");
   device(1).set_state(Device::State::kUnhealthy);
   for (int i = 0; i < 2; ++i) {

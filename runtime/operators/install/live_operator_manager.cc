@@ -259,21 +259,21 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
                                                                const DeviceFault& fault) {
   // A built-in operator is never quarantined. Of several others, the version that was
   // installed last is: older ones have served without a fault.
-  std::shared_ptr<const OperatorVersion> guilty;
+  std::shared_ptr<const OperatorVersion> faulted;
   std::vector<std::shared_ptr<const OperatorVersion>> overdue;
   for (const uint32_t slot : fault.suspects) {
     auto version = sources_.registry->FindBySlot(slot);
     if (version == nullptr || version->builtin) continue;
     if (fault.reason == EngineEndReason::kHang) overdue.push_back(version);
-    if (guilty == nullptr || version->spec.installed_ms > guilty->spec.installed_ms ||
-        (version->spec.installed_ms == guilty->spec.installed_ms &&
-         version->version > guilty->version)) {
-      guilty = std::move(version);
+    if (faulted == nullptr || version->spec.installed_ms > faulted->spec.installed_ms ||
+        (version->spec.installed_ms == faulted->spec.installed_ms &&
+         version->version > faulted->version)) {
+      faulted = std::move(version);
     }
   }
-  if (guilty == nullptr) return nullptr;
+  if (faulted == nullptr) return nullptr;
   // A task that ran past its limit is always at fault itself.
-  if (overdue.empty()) overdue.push_back(guilty);
+  if (overdue.empty()) overdue.push_back(faulted);
   for (const auto& version : overdue) {
     std::string reason = fault.cause;
     for (const RunningTask& task : fault.running) {

@@ -354,13 +354,13 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   if (!is_active && !is_standby) {
     return errors::UnknownVersion(name, version, FindNumber(active));
   }
-  const auto guilty = is_active ? active : standby;
+  const auto faulted = is_active ? active : standby;
   RegistryChange change;
   change.kind = EventKind::kQuarantined;
   change.version = version;
   change.reason = reason.empty() ? "no reason was given" : reason;
   auto next = std::make_unique<Serving>();
-  next->standby = guilty;
+  next->standby = faulted;
   next->standby_reason = change.reason;
   const bool previous = is_active && standby != nullptr && now.standby_reason.empty() &&
                         standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
@@ -374,7 +374,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
     change.retired.push_back(standby->version);
   }
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
-  guilty->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
+  faulted->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
   if (previous) standby->state.store(VersionState::kActive, std::memory_order_relaxed);
   return done;
 }

@@ -51,8 +51,8 @@ void TaskRunner::Park() {
 void TaskRunner::RingDoorbell() { Doorbell::ForWorkers(process_->region()->control()).Ring(); }
 
 std::string TaskRunner::DescribeEnd(const ChildExit& exit) const {
-  const std::string words = process_->exit_reason();
-  return words.empty() ? absl::StrCat("the engine ", exit.ToString()) : words;
+  const std::string reason = process_->exit_reason();
+  return reason.empty() ? absl::StrCat("the engine ", exit.ToString()) : reason;
 }
 
 }  // namespace resident

@@ -39,8 +39,6 @@ constexpr milliseconds kLoadLimit{30'000};
 // A spare that does not start within this time is considered stopped.
 constexpr milliseconds kSpareStartLimit{5'000};
 constexpr uint64_t kStagingBytes = GuardedTensors::kStagingBytes;
-// How long to wait for the exit of an engine whose control connection broke.
-constexpr milliseconds kEndLimit{1'000};
 
 DeviceOptions EngineProcessOptions(const ValidationOptions& options) {
   DeviceOptions device;
@@ -144,11 +142,11 @@ class ProcessValidation : public ValidationEngine {
     if (status.ok()) status = process.client()->Switch(1, /*launch=*/true, kLoadLimit).status();
     if (status.ok()) return status;
     if (status.code() == absl::StatusCode::kUnavailable) {
-      if (const auto exit = process.child().Wait(kEndLimit)) {
-        const std::string words = process.exit_reason();
+      if (const auto exit = process.child().Wait(kEngineEndLimit)) {
+        const std::string reason = process.exit_reason();
         return errors::ValidationLoad(
             job.operator_name,
-            words.empty() ? absl::StrCat("the engine ", exit->ToString()) : words);
+            reason.empty() ? absl::StrCat("the engine ", exit->ToString()) : reason);
       }
     }
     if (status.code() != absl::StatusCode::kInvalidArgument) {
