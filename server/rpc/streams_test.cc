@@ -1,9 +1,7 @@
 // Handlers of streaming calls without a network: how their calls end.
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
