@@ -47,7 +47,7 @@ class StreamsTest : public ::testing::Test {
   }
   // Takes all places in the client's queue.
   Ticket FillQueue() {
-    const auto client = core_.clients.ForCall("", context_.peer(), access_.anybody()->account());
+    const auto client = core_.clients.ForCall("", context_.peer(), access_.anonymous()->account());
     EXPECT_TRUE(client.ok()) << client.status();
     Needs needs;
     needs.tasks = kMaxQueuedTasks;
