@@ -144,8 +144,9 @@ absl::StatusOr<std::string> Connection::SessionId() {
                                                     absl::FormatDuration(options_.call_timeout)));
   }
   if (session_state_ == SessionState::kOpen) return session_id_;
-  if (session_status_.ok())
+  if (session_status_.ok()) {
     return absl::UnavailableError("the server ended the session immediately");
+  }
   return session_status_;
 }
 

@@ -1,8 +1,6 @@
 #include "server/device_set.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>

@@ -53,7 +53,8 @@ class Endpoints {
   // whose callers lose their rights. `core` must be valid until Close.
   absl::Status Open(Core& core,
                     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
-  // Accepts no more connections; open ones stay open. Files are no longer reloaded. Idempotent.
+  // Stops reloading files and accepting connections. Open connections of gRPC stay open; the local
+  // socket is removed, and its connections end. Idempotent.
   void Close();
 
  private:

@@ -12,12 +12,7 @@ const FlagRule<std::chrono::milliseconds> kWait = {.low = std::chrono::milliseco
                                                    .high = std::chrono::hours(24 * 365),
                                                    .fix = "give 0 to a year, e.g. 10s"};
 
-}  // namespace
-
-void AddServeFlags(Command& serve, ServeOptions& options) {
-  AccessOptions& access = options.access;
-  DeviceLimits& device = options.device_limits;
-  Limits& limits = options.limits;
+void AddAddressFlags(Command& serve, ServeOptions& options) {
   serve.Flag("address", &options.address,
              "host:port that gRPC listens on; port 0 selects a free one");
   serve.Flag("metrics_address", &options.metrics_address,
@@ -25,31 +20,39 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
   serve.Flag(
       "metrics_hosts", &options.metrics_hosts,
       "further names, separated by commas, under which clients may request the Prometheus page");
+  serve.Flag("port_file", &options.port_file,
+             "file to write the addresses to, as JSON, once the daemon serves");
+  serve.Flag("local_address", &options.local_address,
+             "path of a Unix socket over which clients on this machine pass descriptors of shared "
+             "memory (docs/shared_memory.md); empty: none");
+  serve.Flag("allow_shared_memory", &options.allow_shared_memory,
+             "whether clients on this machine may use their shared memory as buffers");
+}
+
+void AddAccessFlags(Command& serve, AccessOptions& access) {
   serve.Flag("tls_cert", &access.tls_cert,
              "PEM file with the server's certificate and those that issued it; turns TLS on");
   serve.Flag("tls_key", &access.tls_key, "PEM file with the certificate's private key");
   serve.Flag("tls_client_ca", &access.tls_client_ca,
              "PEM file with the authorities whose certificates clients must have");
   serve.Flag("tls_require_client_cert", &access.tls_require_client_cert,
-             "with --tls_client_ca, refuse clients without a certificate; false: they may use "
-             "a token instead");
+             "with --tls_client_ca, refuse clients without a certificate; "
+             "false: they may use a token instead");
   serve.Flag("policy", &access.policy,
-             "file with the permissions of each identity (docs/operations.md); empty: every client "
-             "may do everything");
+             "file with the permissions of each identity (docs/operations.md); "
+             "empty: every client may do everything");
   serve.Flag("token_file", &access.token_file,
              "file with names and hashes of their tokens (residentctl token new)");
   serve.Flag(
       "insecure_non_loopback", &access.insecure_non_loopback,
       "serve other machines without TLS: every client that can reach the port may do everything");
   serve.Flag("allow_clients_without_certificates", &access.allow_clients_without_certificates,
-             "with TLS, serve other machines although clients need no certificate: every client "
-             "that can reach "
-             "the port can connect and send headers before a credential is checked");
-  serve.Flag("port_file", &options.port_file,
-             "file to write the addresses to, as JSON, once the daemon serves");
-  serve.Flag("devices", &options.devices,
-             "\"all\" (every GPU, or the CPU where there is none), \"cpu\", or GPUs by ordinal, "
-             "e.g. \"0,2\" or \"cuda:0,cuda:2\"");
+             "with TLS, serve other machines although clients need no certificate: "
+             "every client that can reach the port can connect and send headers before a "
+             "credential is checked");
+}
+
+void AddTimeFlags(Command& serve, ServeOptions& options) {
   serve.Flag("park_after", &options.park_after,
              "idle time after which the kernel leaves the device until the next task; 0: never",
              kWait);
@@ -58,6 +61,13 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              kWait);
   serve.Flag("task_time_limit", &options.task_time_limit,
              "a task that runs longer ends its engine, which is replaced; 0: no limit", kWait);
+}
+
+void AddDeviceFlags(Command& serve, ServeOptions& options) {
+  DeviceLimits& device = options.device_limits;
+  serve.Flag("devices", &options.devices,
+             "\"all\" (every GPU, or the CPU where there is none), \"cpu\", or GPUs by ordinal, "
+             "e.g. \"0,2\" or \"cuda:0,cuda:2\"");
   serve.Flag("ring_slots", &device.ring_slots,
              "tasks in flight on a device; a power of two, 64 to 65536",
              {.low = 64,
@@ -81,6 +91,11 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
       "spare_engine", &options.spare_engine,
       "keep a prepared engine process for each device: it validates versions, and replaces an "
       "engine that ends, within milliseconds; false: saves its memory");
+  serve.Flag("test_operators", &options.test_operators,
+             "load the operators that fail on purpose; for tests only");
+}
+
+void AddWorkLimitFlags(Command& serve, Limits& limits) {
   serve.Flag("max_message_mib", &limits.max_message_mib, "largest gRPC message accepted",
              {.low = 1, .high = 2047});
   serve.Flag("max_batch_tasks", &limits.max_batch_tasks, "tasks, or FLUX runs, in one batch",
@@ -90,6 +105,11 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              {.low = 1});
   serve.Flag("max_stream_batches", &limits.max_stream_batches,
              "batches of one stream that are accepted and not yet answered", {.low = 1});
+  serve.Flag("flux_max_cycles", &limits.flux_max_cycles, "largest cycle limit of one FLUX run",
+             {.low = 1});
+}
+
+void AddClientLimitFlags(Command& serve, Limits& limits) {
   serve.Flag("max_sessions", &limits.max_sessions, "open sessions", {.low = 1});
   serve.Flag("max_buffers", &limits.max_buffers, "buffers of one session, and of all durable ones");
   serve.Flag("max_client_memory_mib", &limits.max_client_memory_mib,
@@ -106,6 +126,9 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
       "up to a quarter of it for requests that wait; the same limit applies separately to copies "
       "of all durable buffers, and to unfinished writes to them; 0: no limit",
       {.low = 0, .high = kMaxMib});
+}
+
+void AddConnectionLimitFlags(Command& serve, Limits& limits) {
   serve.Flag("max_connections", &limits.max_connections,
              "connections of clients; at the limit, an old connection without an admitted call is "
              "closed for a new one, or else the new one is closed",
@@ -119,15 +142,15 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
       {.low = 1});
   serve.Flag(
       "max_unadmitted_kib", &limits.max_unadmitted_kib,
-      "what a connection over which no call was admitted may send, in addition to 32 KiB per "
-      "second; "
-      "at least 16",
+      "what a connection over which no call was admitted may send, "
+      "in addition to 32 KiB per second; at least 16",
       {.low = 16, .fix = "give at least 16, which the handshake and the headers of a call need"});
   serve.Flag("max_connection_streams", &limits.max_connection_streams,
              "concurrent calls on one connection; further calls wait at the client",
              {.low = 1, .high = 1 << 20});
-  serve.Flag("flux_max_cycles", &limits.flux_max_cycles, "largest cycle limit of one FLUX run",
-             {.low = 1});
+}
+
+void AddInstallLimitFlags(Command& serve, Limits& limits) {
   serve.Flag("max_installs", &limits.max_installs,
              "concurrent installs of operators, of all clients",
              {.low = 1, .high = 256, .fix = "give 1 to 256; each has a thread and a compiler"});
@@ -135,13 +158,19 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
              "time that a client may take to send an install's header", {.low = 1});
   serve.Flag("max_install_upload_ms", &limits.max_install_upload_ms,
              "time that a client may take to send an install", {.low = 1});
-  serve.Flag("allow_shared_memory", &options.allow_shared_memory,
-             "whether clients on this machine may use their shared memory as buffers");
-  serve.Flag("local_address", &options.local_address,
-             "path of a Unix socket over which clients on this machine pass descriptors of shared "
-             "memory (docs/shared_memory.md); empty: none");
-  serve.Flag("test_operators", &options.test_operators,
-             "load the operators that fail on purpose; for tests only");
+}
+
+}  // namespace
+
+void AddServeFlags(Command& serve, ServeOptions& options) {
+  AddAddressFlags(serve, options);
+  AddAccessFlags(serve, options.access);
+  AddTimeFlags(serve, options);
+  AddDeviceFlags(serve, options);
+  AddWorkLimitFlags(serve, options.limits);
+  AddClientLimitFlags(serve, options.limits);
+  AddConnectionLimitFlags(serve, options.limits);
+  AddInstallLimitFlags(serve, options.limits);
 }
 
 }  // namespace resident

@@ -18,6 +18,7 @@
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/access_options.h"
 #include "server/connections/grpc_log.h"
 #include "server/device_set.h"
 #include "server/endpoints.h"
@@ -31,7 +32,8 @@
 namespace resident {
 namespace {
 
-// Time limit for sending the answers of tasks that ended with their engines.
+// Time limit for tasks that ended with their engines to be answered, and then for the remaining
+// calls to send their last answers.
 constexpr absl::Duration kLastAnswers = absl::Seconds(2);
 
 CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoints) {
@@ -167,7 +169,7 @@ Daemon::~Daemon() {
   core_.streams.EndAll(errors::Draining());
   // 4. Accept no more connections, and end the remaining calls.
   endpoints_->Close();
-  if (services_) services_->Stop();
+  if (services_) services_->Stop(kLastAnswers);
   // 5. Refuse what waits to be admitted, then let the pools finish the posted work.
   core_.Stop();
   // 6. Destroy the members, from the last to the first. Only scrapes still call them, and the

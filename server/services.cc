@@ -1,17 +1,12 @@
 #include "server/services.h"
 
-#include <chrono>
+#include <string>
 
+#include "absl/time/clock.h"
 #include "grpcpp/server_builder.h"
 #include "runtime/base/limits.h"
 
 namespace resident {
-namespace {
-
-// Time limit for calls to send their last answers.
-constexpr auto kLastAnswers = std::chrono::seconds(2);
-
-}  // namespace
 
 Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
                    AdminService::Facts facts)
@@ -84,9 +79,9 @@ void Services::BeginDrain() {
   core_.admission.Wake();
 }
 
-void Services::Stop() {
+void Services::Stop(absl::Duration last_answers) {
   if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + last_answers));
   server_->Wait();
 }
 

@@ -5,17 +5,17 @@
 //
 //   Services services(core, endpoints, devices, facts);
 //   RETURN_IF_ERROR(services.Start());
-//   ... services.BeginDrain(); ... endpoints.Close(); services.Stop();
+//   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
 #define RESIDENT_SERVER_SERVICES_H_
 
 #include <deque>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "grpcpp/server.h"
 #include "runtime/device/device_control.h"
 #include "server/endpoints.h"
@@ -44,9 +44,9 @@ class Services {
   // Refuses new work from now on: health reports NOT_SERVING, and batches that wait to be admitted
   // are refused.
   void BeginDrain();
-  // Ends the remaining calls, after at most two seconds for their last answers. REQUIRES: the
-  // endpoints are closed.
-  void Stop();
+  // Ends the remaining calls, after at most `last_answers` in which they can send their last
+  // answers. REQUIRES: the endpoints are closed.
+  void Stop(absl::Duration last_answers);
 
  private:
   // All services with their full names, except reflection_, which lists them.

@@ -49,8 +49,8 @@ absl::Status CheckCertificateName(const std::string& name, bool is_uri) {
 }  // namespace
 
 Access::Access()
-    : anybody_(std::make_shared<Identity>(
-          std::make_shared<Account>(kAnonymous, AllRights(), /*everybody=*/true))) {
+    : anonymous_(std::make_shared<Identity>(
+          std::make_shared<Account>(kAnonymous, AllRights(), /*shared=*/true))) {
   auto state = std::make_shared<State>();
   state->everything_allowed = true;
   absl::MutexLock lock(&mu_);
@@ -115,7 +115,7 @@ absl::StatusOr<std::shared_ptr<Identity>> Access::Identify(const Presented& pres
     if (found != current->by_name.end()) return found->second;
     return MakeIdentity(name, Rights());
   }
-  if (current->everything_allowed) return anybody_;
+  if (current->everything_allowed) return anonymous_;
   const auto found = current->by_name.find(kAnonymous);
   if (found == current->by_name.end()) return errors::NoCredential();
   return found->second;

@@ -66,7 +66,7 @@ class Access {
   void Load(const Policy& policy, const TokenFile& tokens);
 
   // The identity of all callers if no credentials are required.
-  const std::shared_ptr<Identity>& anybody() const { return anybody_; }
+  const std::shared_ptr<Identity>& anonymous() const { return anonymous_; }
 
   // UNAUTHENTICATED: the credential is not valid; or there is none, and the policy does not
   // list "anonymous".
@@ -95,7 +95,7 @@ class Access {
   std::shared_ptr<Account> FindOrAddAccount(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::shared_ptr<Identity> anybody_;
+  const std::shared_ptr<Identity> anonymous_;
   // Counters: relaxed, no other data depends on them.
   mutable std::atomic<uint64_t> unauthenticated_{0};
   mutable std::atomic<uint64_t> permission_denied_{0};

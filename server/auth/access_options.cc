@@ -68,14 +68,13 @@ absl::Status CheckAccessOptions(const AccessOptions& options, const std::string&
   }
   if (!options.tls_client_ca.empty() && !options.tls()) {
     return absl::InvalidArgumentError(
-        "--tls_client_ca without --tls_cert: client certificates need TLS. Fix: "
-        "set --tls_cert and --tls_key too");
+        "--tls_client_ca without --tls_cert: client certificates need TLS. "
+        "Fix: set --tls_cert and --tls_key too");
   }
   if (!options.token_file.empty() && options.policy.empty()) {
     return absl::InvalidArgumentError(
-        "--token_file without --policy: tokens would have no effect. Fix: set --policy to a file "
-        "that "
-        "lists the rights of the tokens' names");
+        "--token_file without --policy: tokens would have no effect. "
+        "Fix: set --policy to a file that lists the rights of the tokens' names");
   }
   if (OnLoopback(address)) return absl::OkStatus();
   if (options.tls()) {
@@ -84,17 +83,17 @@ absl::Status CheckAccessOptions(const AccessOptions& options, const std::string&
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "--address=", address,
-        " can be reached from other machines, and clients need no certificate: anyone who can "
-        "reach it can make the daemon read and store headers before a credential is checked. Fix: "
-        "set "
-        "--tls_client_ca, or serve other machines through a proxy (docs/operations.md) from "
-        "127.0.0.1, or set --allow_clients_without_certificates"));
+        " can be reached from other machines, and clients need no certificate: "
+        "anyone who can reach it can make the daemon read and store headers before a credential is "
+        "checked. Fix: set --tls_client_ca, or serve other machines through a proxy "
+        "(docs/operations.md) from 127.0.0.1, or set --allow_clients_without_certificates"));
   }
   if (!options.policy.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--policy with --address=", address,
-                     " and no TLS: tokens would be sent unencrypted over the network. Fix: set "
-                     "--tls_cert and --tls_key, or use an address of this machine (127.0.0.1)"));
+                     " and no TLS: tokens would be sent unencrypted over the network. "
+                     "Fix: set --tls_cert and --tls_key, or use an address of this machine "
+                     "(127.0.0.1)"));
   }
   if (!options.insecure_non_loopback) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -19,8 +19,8 @@ bool HasPrefix(const std::optional<std::vector<std::string>>& prefixes, const st
 
 }  // namespace
 
-Account::Account(std::string name, Rights rights, bool everybody)
-    : name_(std::move(name)), everybody_(everybody) {
+Account::Account(std::string name, Rights rights, bool shared)
+    : name_(std::move(name)), shared_(shared) {
   SetRights(std::move(rights));
 }
 

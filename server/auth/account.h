@@ -58,12 +58,12 @@ struct Rights {
 
 class Account : public std::enable_shared_from_this<Account> {
  public:
-  // `everybody`: the account is shared by all callers, since nothing distinguishes them (no
+  // `shared`: the account is shared by all callers, since nothing distinguishes them (no
   // policy, no certificates).
-  Account(std::string name, Rights rights, bool everybody = false);
+  Account(std::string name, Rights rights, bool shared = false);
 
   const std::string& name() const { return name_; }
-  bool everybody() const { return everybody_; }
+  bool shared() const { return shared_; }
   void SetRights(Rights rights);
 
   // PERMISSION_DENIED: the account has none of these roles. `call`: the call that needs
@@ -100,7 +100,7 @@ class Account : public std::enable_shared_from_this<Account> {
   }
 
   const std::string name_;
-  const bool everybody_;
+  const bool shared_;
   // May submit all operators without a quota.
   std::atomic<bool> open_{false};
   std::atomic<uint64_t> tasks_{0};

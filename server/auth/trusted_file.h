@@ -1,13 +1,13 @@
 // TrustedFile: checks that no other user may change the files and folders that control the
 // daemon: policy, tokens, certificates and keys, the state folder.
 //
-//   every user may write it                   refused: any user of the machine could gain
-//                                             all rights, or run code
+//   every user may write it                     refused: any user of the machine could gain
+//                                               all rights, or run code
 //   its group may write it, or its owner is     a warning
 //   neither root nor the daemon's user
-//   a private key that every user may read    a warning
-//   every user may write its folder           a warning (but not if the sticky bit, as in
-//                                             /tmp, prevents others from replacing the file)
+//   a private key that every user may read      a warning
+//   every user may write its folder             a warning (but not if the sticky bit, as in /tmp,
+//                                               prevents others from replacing the file)
 //
 // Checked are the file itself, through the descriptor that it is read from, and its folder;
 // not the folders above, and no access control lists.

@@ -5,9 +5,11 @@
 #ifndef RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_
 #define RESIDENT_SERVER_METRICS_FAKE_SOURCES_H_
 
-#include <functional>
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "runtime/device/fake_device.h"
 #include "server/metrics/metrics_sources.h"

@@ -10,9 +10,10 @@
 // Thread safety: all members may be called from any thread.
 //
 //   ASSIGN_OR_RETURN(auto work, runner.Plan(message, *client));
-//   ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client->accounts(),
-//   work->ResourcesNeeded())); auto batch = runner.Fill(message, client, deadline, std::move(work),
-//   std::move(ticket), answer);
+//   const Needs needs = work->ResourcesNeeded();
+//   ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client->accounts(), needs));
+//   auto batch = runner.Fill(message, client, deadline, std::move(work), std::move(ticket),
+//                            /*answer=*/[](RequestBatch& ended) {...});
 //   ... remember `batch`, to cancel it ...
 //   RETURN_IF_ERROR(runner.Launch(batch, *client, inline_time));   // `answer` follows if OK.
 #ifndef RESIDENT_SERVER_RPC_BATCH_RUNNER_H_
@@ -61,15 +62,6 @@ class BatchRunner {
 
   // Runs `work` on a thread of the pool for answers.
   void Post(std::function<void()> work) { answers_.Post(std::move(work)); }
-  // Returns a function that posts `act(object)` if the object still exists.
-  template <typename Object, typename Act>
-  std::function<void()> PostTo(std::weak_ptr<Object> object, Act act) {
-    return [this, object = std::move(object), act = std::move(act)] {
-      Post([object, act] {
-        if (const std::shared_ptr<Object> alive = object.lock()) act(*alive);
-      });
-    };
-  }
 
   // Cancels the batch's tasks that are not yet in the ring.
   void Cancel(RequestBatch& batch);

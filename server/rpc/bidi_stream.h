@@ -65,7 +65,7 @@ template <typename Request, typename Response>
 class StreamTransport {
  public:
   virtual ~StreamTransport() = default;
-  // OnReadDone, OnHalfClose or OnCancel follows.
+  // OnReadDone, OnReadsEnded or OnCancel follows.
   virtual void Read(Request* request) {}
   // OnWriteDone follows. `response` stays valid until then.
   virtual void Write(const Response* response) {}
@@ -171,6 +171,7 @@ class BidiStream : public LiveStream,
   // must not read now. OnMayRead is called when that has changed.
   bool WaitToRead(const std::shared_ptr<ClientAccounts>& accounts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    // Without the lock and the allocation of WaitToRead, because most reads need not wait.
     if (!core_.admission.host().Full(*accounts->host())) return false;
     return core_.admission.WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
       const std::shared_ptr<BidiStream> self = weak.lock();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -86,13 +85,17 @@ class TestStream final : public BidiStream<Int64Value, Int64Value> {
     absl::MutexLock lock(&mu_);
     return WaitToRead(accounts);
   }
-  void BreakOffAfter(std::chrono::milliseconds delay) {
+  void AbortAfter(std::chrono::milliseconds delay) {
     CallAfter(alarm, delay, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { CancelCall(); });
+  }
+  void CountAfter(std::chrono::milliseconds delay) {
+    CallAfter(alarm, delay, [this] { ++alarms; });
   }
 
   static inline std::atomic<int> alive{0};
   std::vector<int64_t> requests;
   std::atomic<int> written{0};
+  std::atomic<int> alarms{0};
   int half_closes = 0;
   int ends = 0;
   int finishes = 0;
@@ -365,16 +368,28 @@ TEST_F(BidiStreamTest, AlarmAbortsACallThatIsNotFinished) {
   FakeCall<TestStream> call(core_);
   call->Write1(1);
   call->End(absl::UnavailableError("over"));
-  call->BreakOffAfter(std::chrono::milliseconds(1));
-  EXPECT_TRUE(Eventually([&] { return call.broken_off(); }));
+  call->AbortAfter(std::chrono::milliseconds(1));
+  EXPECT_TRUE(Eventually([&] { return call.aborted(); }));
   call.EndWrite(false);
   call.Done();
 }
 
-TEST_F(BidiStreamTest, AlarmOfAFinishedOrDestroyedStreamDoesNothing) {
+TEST_F(BidiStreamTest, AlarmOfAFinishedStreamDoesNothing) {
+  FakeCall<TestStream> finished(core_), open(core_);
+  finished->End(absl::UnavailableError("over"));
+  finished->CountAfter(std::chrono::milliseconds(1));
+  open->CountAfter(std::chrono::milliseconds(30));  // Passes after the other alarm.
+  EXPECT_TRUE(Eventually([&] { return open->alarms == 1; }));
+  EXPECT_EQ(finished->alarms, 0);
+  open->End(absl::UnavailableError("over"));
+  finished.Done();
+  open.Done();
+}
+
+TEST_F(BidiStreamTest, AlarmOfADestroyedStreamDoesNothing) {
   for (int i = 0; i < 20; ++i) {
     FakeCall<TestStream> call(core_);
-    call->BreakOffAfter(std::chrono::milliseconds(i % 3));
+    call->AbortAfter(std::chrono::milliseconds(i % 3));
     call->End(absl::UnavailableError("over"));
     call.Done();  // FakeCall fails the test if the alarm reaches it.
   }

@@ -17,7 +17,7 @@ std::string ReadSessionId(const grpc::CallbackServerContext& context) {
 
 absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackServerContext& context,
                                                          const Core& core) {
-  if (!core.credentials) return core.access.anybody();
+  if (!core.credentials) return core.access.anonymous();
   const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
   return core.access.Identify(PresentedBy(context.client_metadata(), *auth));
 }

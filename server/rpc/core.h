@@ -50,8 +50,9 @@ struct CoreOptions {
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.
 struct Pools {
   explicit Pools(uint32_t max_installs);
-  // Finishes the posted work and ends the threads. Work in a pool may post to the pools declared
-  // before it, which therefore stop after it. REQUIRES: nothing else posts any more.
+  // Finishes the posted work and ends the threads. REQUIRES: no call is left, no device has a
+  // batch, and Admission has been stopped. The posted work then posts only to `answers`, which
+  // stops last.
   void Stop();
 
   // For answers that copy a lot, and other work after the end of a batch.

@@ -6,10 +6,12 @@
 // charge for the receiver's message is acquired together with the staging memory, and passed on
 // with the piece; the reader waits for both.
 //
-//   auto reader = DeviceReader::Start(core, client, buffer, offset, size, piece,
-//       /*take=*/[](absl::Span<const uint8_t> data, Budget::Charge memory) {
-//         ... copies; later: reader->Next(); },
+//   auto reader = std::make_shared<DeviceReader>(
+//       core, client, buffer, DeviceReader::Range{offset, size, piece_bytes},
+//       /*take=*/[](absl::Span<const uint8_t> data, Budget::Charge memory) {...},   // Copies.
 //       /*end=*/[](const absl::Status& status) {...});
+//   reader->Start();
+//   ... for each piece that `take` got, when its copy is no longer needed: reader->Next();
 //
 // `end` is called once: when a copy failed or every piece was passed on, and Next() was called for
 // all pieces passed on. No callback follows it.

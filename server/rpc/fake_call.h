@@ -55,9 +55,9 @@ class FakeCall final : public Stream::Transport {
     absl::MutexLock lock(&mu_);
     return headers_sent_;
   }
-  bool broken_off() const ABSL_LOCKS_EXCLUDED(mu_) {
+  bool aborted() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    return broken_off_;
+    return aborted_;
   }
   // nullopt until Finish.
   std::optional<absl::Status> finished() const ABSL_LOCKS_EXCLUDED(mu_) {
@@ -123,7 +123,7 @@ class FakeCall final : public Stream::Transport {
   void Cancel() override {
     absl::MutexLock lock(&mu_);
     if (finished_.has_value()) ADD_FAILURE() << "Cancel after Finish";
-    broken_off_ = true;
+    aborted_ = true;
   }
 
  private:
@@ -138,7 +138,7 @@ class FakeCall final : public Stream::Transport {
   Request* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
   const Response* writing_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool headers_sent_ ABSL_GUARDED_BY(mu_) = false;
-  bool broken_off_ ABSL_GUARDED_BY(mu_) = false;
+  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> finished_ ABSL_GUARDED_BY(mu_);
   std::vector<Response> written_ ABSL_GUARDED_BY(mu_);
 };

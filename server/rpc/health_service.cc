@@ -68,8 +68,8 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
   absl::Status Begin() {
     RETURN_IF_ERROR(CheckName(service_));
     // Callers are not identified here: slots are counted by the caller's address.
-    ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(
-                                    NameHolder(*health_.core_.access.anybody()->account(), peer_)));
+    ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(NameHolder(
+                                    *health_.core_.access.anonymous()->account(), peer_)));
     slot_ = std::move(slot);
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);

@@ -32,8 +32,7 @@ class InstallCollector {
   // REQUIRES: everything was added. INVALID_ARGUMENT: something is missing.
   absl::StatusOr<InstallRequest> Finish();
 
-  // Whether the header was added; if so, `name` is the operator's name.
-  bool has_header() const { return has_header_; }
+  // The operator's name. REQUIRES: the header was added.
   const std::string& name() const { return request_.name; }
 
  private:

@@ -3,7 +3,7 @@
 //   reading ──half-close──▶ waiting for a thread ──▶ installing ──▶ last answers ──▶ end
 //      └──────── refused, or the client has gone ───────────────────────────────────▶ end
 //
-// The manager installs on a thread of Core::installs; each state that it reports is sent as an
+// The manager installs on a thread of Pools::installs; each state that it reports is sent as an
 // answer. If the client has gone or the daemon stops, the install is withdrawn: the manager checks
 // for that before it loads anything.
 //
@@ -12,7 +12,7 @@
 // ends with DEADLINE_EXCEEDED if the header has not arrived after Limits::max_install_header_ms, or
 // the whole install after Limits::max_install_upload_ms.
 //
-// Thread safety: see BidiStream. The manager calls it from a thread of Core::installs.
+// Thread safety: see BidiStream. The manager calls it from a thread of Pools::installs.
 #ifndef RESIDENT_SERVER_RPC_INSTALL_STREAM_H_
 #define RESIDENT_SERVER_RPC_INSTALL_STREAM_H_
 

@@ -244,9 +244,9 @@ grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* c
     return reactor;
   }
   core_.pools.blocking.Post([this, reactor, request, response] {
-    const size_t most = request->count() == 0 ? kDefaultAuditEvents : request->count();
+    const size_t max_events = request->count() == 0 ? kDefaultAuditEvents : request->count();
     for (const OperatorEvent& event :
-         core_.operators.EventsBefore(request->before_revision(), request->name(), most)) {
+         core_.operators.EventsBefore(request->before_revision(), request->name(), max_events)) {
       FillEvent(event, response->add_events());
     }
     reactor->Finish(grpc::Status::OK);

@@ -8,6 +8,7 @@
 #define RESIDENT_SERVER_RPC_REFLECTION_SERVICE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"

@@ -55,7 +55,7 @@ void RemovalWaits::Add(Waiting waiting) {
 
 void RemovalWaits::Work() {
   prctl(PR_SET_NAME, "resident-remove");
-  const auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const auto has_work_or_stops = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || !waiting_.empty();
   };
   while (true) {
@@ -63,7 +63,7 @@ void RemovalWaits::Work() {
     std::shared_ptr<absl::Notification> oldest;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&news));
+      mu_.Await(absl::Condition(&has_work_or_stops));
       for (auto it = waiting_.begin(); it != waiting_.end();) {
         auto end = FindOutcome(*it, stopping_);
         if (end.has_value()) ended.emplace_back(std::move(*it), *std::move(end));

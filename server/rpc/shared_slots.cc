@@ -76,7 +76,7 @@ uint32_t SharedSlots::taken() const {
 }
 
 std::string NameHolder(const Account& account, const std::string& peer) {
-  if (!account.everybody()) return absl::StrCat("identity ", errors::Quote(account.name()));
+  if (!account.shared()) return absl::StrCat("identity ", errors::Quote(account.name()));
   // Only addresses have a port; a Unix socket's path counts as a whole.
   absl::string_view host = peer;
   const bool ipv4 = absl::ConsumePrefix(&host, "ipv4:");

@@ -101,8 +101,8 @@ TEST(SharedSlotsTest, ConcurrentThreadsTakeAndReleaseWithoutLoss) {
 }
 
 TEST(HolderTest, IsTheIdentityOrTheAddress) {
-  const Account everybody("anonymous", {}, /*everybody=*/true);
-  const auto address = [&](const std::string& peer) { return NameHolder(everybody, peer); };
+  const Account anonymous("anonymous", {}, /*shared=*/true);
+  const auto address = [&](const std::string& peer) { return NameHolder(anonymous, peer); };
   EXPECT_EQ(address("ipv4:10.0.0.1:4242"), "address 10.0.0.1");
   EXPECT_EQ(address("ipv6:[::1]:4242"), "address ::1");
   EXPECT_EQ(address("ipv6:%5B::1%5D:4242"), "address ::1");

@@ -1,9 +1,7 @@
 // Handlers of streaming calls without a network: how their calls end.
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -49,7 +47,7 @@ class StreamsTest : public ::testing::Test {
   }
   // Takes all places in the client's queue.
   Ticket FillQueue() {
-    const auto client = core_.clients.ForCall("", context_.peer(), access_.anybody()->account());
+    const auto client = core_.clients.ForCall("", context_.peer(), access_.anonymous()->account());
     EXPECT_TRUE(client.ok()) << client.status();
     Needs needs;
     needs.tasks = kMaxQueuedTasks;

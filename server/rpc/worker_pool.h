@@ -7,6 +7,7 @@
 #ifndef RESIDENT_SERVER_RPC_WORKER_POOL_H_
 #define RESIDENT_SERVER_RPC_WORKER_POOL_H_
 
+#include <cassert>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -36,10 +37,13 @@ class WorkerPool {
     }
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    absl::MutexLock lock(&mu_);
+    ended_ = true;
   }
 
   void Post(std::function<void()> work) {
     absl::MutexLock lock(&mu_);
+    assert(!ended_);  // No thread would run it.
     work_.push_back(std::move(work));
   }
 
@@ -64,6 +68,7 @@ class WorkerPool {
   absl::Mutex mu_;
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // The threads have ended.
   std::vector<std::thread> threads_;
 };
 

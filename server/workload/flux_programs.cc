@@ -7,6 +7,7 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/flux_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/workload/copy_task.h"
 
 namespace resident {
@@ -28,26 +29,28 @@ uint64_t FluxPrograms::Reserve(uint64_t bytes) {
   return at;
 }
 
-absl::Status FluxPrograms::Check(const Limits& limits) {
-  const uint64_t bytecode_bytes = bytecode_.size();
+absl::Status FluxPrograms::CheckOffsets() {
+  if (message_.offsets_size() == 0) return absl::OkStatus();
   if (message_.offsets_size() == 1) {
     return errors::FluxOffsets("1 value describes no program");
   }
-  if (message_.offsets_size() > 1) {
-    programs_ = message_.offsets_size() - 1;
-    for (uint32_t p = 0; p < programs_; ++p) {
-      if (message_.offsets(p) > message_.offsets(p + 1)) {
-        return errors::FluxOffsets(absl::StrCat("value ", p + 1, " (", message_.offsets(p + 1),
-                                                ") is below the one before it (",
-                                                message_.offsets(p), ")"));
-      }
-    }
-    if (message_.offsets(programs_) > bytecode_bytes) {
-      return errors::FluxOffsets(absl::StrCat("the last value is ", message_.offsets(programs_),
-                                              " and bytecode has ", bytecode_bytes, " bytes"));
+  programs_ = message_.offsets_size() - 1;
+  for (uint32_t p = 0; p < programs_; ++p) {
+    if (message_.offsets(p) > message_.offsets(p + 1)) {
+      return errors::FluxOffsets(absl::StrCat("value ", p + 1, " (", message_.offsets(p + 1),
+                                              ") is below the one before it (", message_.offsets(p),
+                                              ")"));
     }
   }
+  if (message_.offsets(programs_) > bytecode_.size()) {
+    return errors::FluxOffsets(absl::StrCat("the last value is ", message_.offsets(programs_),
+                                            " and bytecode has ", bytecode_.size(), " bytes"));
+  }
+  return absl::OkStatus();
+}
 
+absl::Status FluxPrograms::Check(const Limits& limits) {
+  RETURN_IF_ERROR(CheckOffsets());
   runs_ = message_.count() == 0 ? programs_ : message_.count();
   if (runs_ > limits.max_batch_tasks) return errors::TooManyTasks(runs_, limits.max_batch_tasks);
   const uint32_t indices = message_.program_index_size();
@@ -90,7 +93,7 @@ absl::Status FluxPrograms::Check(const Limits& limits) {
                                "UNKNOWN_OPCODE_ERROR, UNKNOWN_OPCODE_NOP");
   }
 
-  bytecode_at_ = Reserve(bytecode_bytes);
+  bytecode_at_ = Reserve(bytecode_.size());
   offsets_at_ = Reserve(uint64_t{4} * message_.offsets_size());
   index_at_ = Reserve(uint64_t{4} * indices);
   initial_at_ = Reserve(initial_bytes);

@@ -72,6 +72,9 @@ class FluxPrograms {
                    RequestBatch& batch) const;
 
  private:
+  // Checks the programs' offsets and counts the programs.
+  absl::Status CheckOffsets();
+  // Returns the offset of `bytes` in staging memory.
   uint64_t Reserve(uint64_t bytes);
   // The task of runs [first, first + runs); `staging` and `bytecode` are addresses.
   void FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split, uint64_t staging,

@@ -53,11 +53,12 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
     split.runs_of_task -= split.runs_of_task % kRunsOfBlock;
   }
   // Runs of a chunk.
-  const uint64_t least =
+  const uint64_t min_runs =
       std::clamp(instructions / cycles / parts / lanes * lanes, lanes, kRunsOfBlock);
-  const uint64_t most = !differ ? kMaxRunsOfChunk : lanes > 1 ? least : kRunsOfBlock;
+  const uint64_t max_runs = !differ ? kMaxRunsOfChunk : lanes > 1 ? min_runs : kRunsOfBlock;
   const uint64_t runs = std::min(work.runs, split.runs_of_task);
-  split.runs_of_chunk = std::clamp(Up(runs / (kChunksOfWorker * workers), least), least, most);
+  split.runs_of_chunk =
+      std::clamp(Up(runs / (kChunksOfWorker * workers), min_runs), min_runs, max_runs);
   return split;
 }
 

@@ -80,7 +80,7 @@ struct World {
   DrainGate gate;
   Admission admission{limits, &gate};
   const std::shared_ptr<ClientAccounts> client = std::make_shared<ClientAccounts>(
-      std::make_shared<Account>("anonymous", Rights{}, /*everybody=*/true), 1);
+      std::make_shared<Account>("anonymous", Rights{}, /*shared=*/true), 1);
 };
 
 void Parse(benchmark::State& state, const v1::Batch& message) {

@@ -305,7 +305,7 @@ grpc::Status Resume(const Daemon& daemon, uint32_t device) {
   return v1::Admin::NewStub(daemon.Connect())->Resume(&context, request, &response);
 }
 
-void KillUntilGivenUp(const Daemon& daemon) {
+void KillUntilUnhealthy(const Daemon& daemon) {
   for (int i = 0; i < 5; ++i) {
     pid_t pid = 0;
     ASSERT_TRUE(Eventually([&] {

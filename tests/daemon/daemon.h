@@ -105,9 +105,9 @@ int ConnectTcp(const std::string& address);
 // Admin.Park and Admin.Resume.
 grpc::Status Park(const Daemon& daemon, uint32_t device = 0);
 grpc::Status Resume(const Daemon& daemon, uint32_t device = 0);
-// Kills the first device's engine and its replacements until the device is given up: five
+// Kills the first device's engine and its replacements until the device is unhealthy: five
 // within a minute.
-void KillUntilGivenUp(const Daemon& daemon);
+void KillUntilUnhealthy(const Daemon& daemon);
 
 }  // namespace resident::testing
 

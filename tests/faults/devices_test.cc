@@ -176,12 +176,12 @@ TEST(SeveralDevicesTest, BuffersGoWhereThereIsRoom) {
   EXPECT_GT(ChosenDeviceForBuffer(second, 16), 0);
 }
 
-TEST(SeveralDevicesTest, DeviceThatIsGivenUpIsReportedAndTheOthersServe) {
+TEST(SeveralDevicesTest, UnhealthyDeviceIsReportedAndTheOthersServe) {
   const Daemon daemon(AllDevices());
   const Client client(daemon);
   HealthWatch lost(daemon, "resident.device/0");
   EXPECT_EQ(lost.Next(), kServing);
-  KillUntilGivenUp(daemon);
+  KillUntilUnhealthy(daemon);
   EXPECT_EQ(lost.Next(), kNotServing);
   EXPECT_EQ(CheckHealth(daemon, "resident.device/0"), kNotServing);
   const v1::StatusResponse status = daemon.Status();

@@ -332,9 +332,9 @@ TEST(EngineFaultsTest, NoSpareEngineIsStartedWithoutTheFlag) {
   ExpectServes(daemon);
 }
 
-TEST(EngineFaultsTest, GivenUpAfterFiveFailuresInAMinute) {
+TEST(EngineFaultsTest, UnhealthyAfterFiveFailuresInAMinute) {
   Daemon daemon;
-  KillUntilGivenUp(daemon);
+  KillUntilUnhealthy(daemon);
   EXPECT_THAT(daemon.Device().detail(), HasSubstr("signal 9"));
   EXPECT_TRUE(Eventually(
       [&] { return daemon.Engines() == static_cast<size_t>(daemon.Status().devices_size() - 1); }));

@@ -97,7 +97,7 @@ absl::StatusOr<std::shared_ptr<RequestBatch>> Translate(World& world, const v1::
   ASSIGN_OR_RETURN(auto ticket,
                    world.admission.TryAcquire(
                        std::make_shared<ClientAccounts>(
-                           std::make_shared<Account>("everybody", Rights{}, /*everybody=*/true), 2),
+                           std::make_shared<Account>("anonymous", Rights{}, /*shared=*/true), 2),
                        work->ResourcesNeeded()));
   return Planner::Fill(message, Clock::time_point::max(), std::move(work), std::move(ticket));
 }

@@ -413,10 +413,10 @@ class ProductionFaultTest : public LifecycleTest {
 
   void ExpectQuarantined() {
     const pid_t engine = daemon_.engine_pid();
-    const RunOutcome guilty = client_.Run(Call("times", kPoison));
-    ASSERT_TRUE(guilty.call.ok()) << guilty.message();
-    EXPECT_EQ(guilty.status(0), v1::TASK_STATUS_ABORTED) << guilty.message();
-    EXPECT_EQ(guilty.result.version(), 2u);
+    const RunOutcome faulted = client_.Run(Call("times", kPoison));
+    ASSERT_TRUE(faulted.call.ok()) << faulted.message();
+    EXPECT_EQ(faulted.status(0), v1::TASK_STATUS_ABORTED) << faulted.message();
+    EXPECT_EQ(faulted.result.version(), 2u);
     ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
     ExpectServes("times", 1, 2);
     EXPECT_EQ(ReadState("times", 2), "quarantined");

@@ -77,7 +77,7 @@ bool WaitForEngine(const World& world, pid_t other_than) {
     if (device.state() == v1::DeviceStatus::STATE_UNHEALTHY) {
       // The engine failed too often in a minute. Resume the device, as an operator of the
       // daemon would.
-      world.findings->Count("devices given up and resumed");
+      world.findings->Count("unhealthy devices resumed");
       world.client->Resume(0).IgnoreError();
       return false;
     }
