@@ -115,7 +115,9 @@ void ClientQueues::DropExpired(FinishedBatches* finished) {
   for (auto& client : round_) {
     DropExpired(client->queue, finished);
     DropExpired(client->ready, finished);
+    client->in_round = client->has_work();
   }
+  std::erase_if(round_, [](const auto& client) { return !client->in_round; });
 }
 
 void ClientQueues::DropExpired(Queue& queue, FinishedBatches* finished) {

@@ -2,8 +2,11 @@
 // limits, and until when; parks while the ring is full.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -246,6 +249,50 @@ TEST_F(DeviceQueueStatesTest, AClientsInOrderBatchesDoNotStarveItsOtherBatches) 
   }
   for (uint64_t s = 20; s < ManualDevice::kSlots + 20; ++s) device_.Complete(s);
   EXPECT_TRUE(other->done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+}
+
+// A breadcrumb's words are read one after the other, so its operator may be that of the next task.
+TEST_F(DeviceQueueStatesTest, TheLimitOfARunningTaskIsThatOfItsOwnOperator) {
+  constexpr uint32_t kOwn = 40, kNext = 41;
+  const auto batch = NewBatch(1);
+  batch->batch->tasks[0].operator_slot = kOwn;
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(1);
+  device_.Run(/*worker=*/3, /*sequence=*/0, kNext);
+  std::set<uint32_t> asked;
+  std::vector<OverdueTask> overdue;
+  for (int i = 0; i < 2; ++i) {  // The first call sees when the task began to run.
+    overdue = queue_.FindOverdue([&](uint32_t slot) {
+      asked.insert(slot);
+      return std::chrono::nanoseconds(-1);
+    });
+  }
+  EXPECT_EQ(asked, std::set<uint32_t>{kOwn});
+  ASSERT_EQ(overdue.size(), 1u);
+  EXPECT_EQ(overdue[0].operator_slot, kOwn);
+  device_.Complete(0);
+  batch->Wait();
+}
+
+// The owner of a parked engine would resume it for nothing.
+TEST_F(DeviceQueueStatesTest, AQueueWhoseBatchesWereDroppedDoesNotCallForAResume) {
+  std::atomic<int> calls = 0;
+  {
+    ManualDevice device;
+    DeviceQueue queue({.max_queued_tasks = kMaxTasks, .max_queued_bytes = kMaxBytes});
+    queue.AddClient(kAlice);
+    const auto batch = NewBatch(1);
+    batch->batch->epoch = queue.SetRing(device.NewRing());
+    batch->batch->cancelled = true;
+    ASSERT_TRUE(queue.BeginPark().ok());
+    ASSERT_TRUE(queue.Enqueue(kAlice, batch->batch).ok());
+    queue.NoteCancelled();
+    batch->Wait();
+    queue.OnWorkWhileParked([&] { ++calls; });
+    queue.NoteCancelled();
+    EXPECT_TRUE(queue.ParkIfDrained());  // Runs the dispatch loop once.
+  }
+  EXPECT_EQ(calls, 0);
 }
 
 TEST_F(DeviceQueueStatesTest, AParkWhileTheRingIsFullIsSubmittedBeforeQueuedTasks) {

@@ -47,6 +47,14 @@ class ManualDevice {
     }
   }
 
+  // The worker runs the task; its breadcrumb names this operator.
+  void Run(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
+    Breadcrumb& breadcrumb = region_->breadcrumbs()[worker];
+    std::atomic_ref<uint32_t>(breadcrumb.operator_slot)
+        .store(operator_slot, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(sequence), std::memory_order_release);
+  }
+
  private:
   const std::shared_ptr<SharedRegion> region_ = *SharedRegion::Create(kSlots, 4096);
 };

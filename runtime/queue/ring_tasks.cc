@@ -186,8 +186,13 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     any_running = true;
     if (seen_[w].stamp != breadcrumb.stamp) {
       seen_[w] = {breadcrumb.stamp, passed};
-    } else if (passed - seen_[w].since > limit(breadcrumb.operator_slot)) {
-      overdue.push_back({*sequence, breadcrumb.operator_slot, passed - seen_[w].since});
+      continue;
+    }
+    // Not the breadcrumb's slot, which may be that of the worker's next task.
+    const Entry& entry = this->entry(*sequence);
+    const uint32_t operator_slot = entry.batch->tasks[entry.index].operator_slot;
+    if (passed - seen_[w].since > limit(operator_slot)) {
+      overdue.push_back({*sequence, operator_slot, passed - seen_[w].since});
     }
   }
   if (const auto activity = std::max(last_completion_, busy_since_); activity != last_activity_) {

@@ -439,8 +439,11 @@ absl::Status StateStore::WriteBuffer(uint64_t id, const StateRow& row,
     absl::MutexLock sync(&sync_mu_);
     const absl::Status written = WriteChanges(&row);
     if (!written.ok()) return errors::BufferNotSaved(id, database_->path(), WithoutFix(written));
-    absl::MutexLock lock(&mu_);
-    apply(model_);
+    {
+      absl::MutexLock lock(&mu_);
+      apply(model_);
+    }
+    CheckpointIfDue();
   }
   WakeAfter(shown);
   return absl::OkStatus();

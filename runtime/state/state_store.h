@@ -27,8 +27,9 @@
 // check|repair`. Files that nothing refers to are removed, unless something was dropped or there
 // was no database: if the cause was not a crash, they are needed for a repair.
 //
-// When the database's log has grown beyond Options::checkpoint_bytes, the next Sync copies it into
-// the database, and removes blobs that nothing refers to.
+// When the database's log has grown beyond Options::checkpoint_bytes, the next write (a Sync, or a
+// change of a durable buffer) copies it into the database, and removes blobs that nothing refers
+// to.
 //
 // Thread safety: all members may be called from any thread. Append and the members that return
 // events and lists do not wait for the disk, except Append after a failed transaction.

@@ -377,6 +377,23 @@ TEST_F(StateStoreTest, ACheckpointKeepsTheStateAndRemovesUnusedBlobs) {
   EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 1u);
 }
 
+TEST_F(StateStoreTest, WritesOfDurableBuffersAloneDoNotLetTheLogGrow) {
+  std::string before;
+  {
+    auto store = Open({.directory = folder_, .checkpoint_bytes = kScriptCheckpointBytes});
+    const std::vector<uint8_t> contents(10, 'b');
+    for (uint64_t i = 0; i < 100; ++i) {
+      ASSERT_TRUE(
+          store->PutBuffer({.id = 1 + i % 3, .shape = {10}, .size_bytes = 10}, contents).ok());
+      ASSERT_LT(ReadWholeFile(LogPath())->size(), 2 * kScriptCheckpointBytes);
+    }
+    for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(store->DropBuffer(id).ok());
+    before = Describe(*store);
+    LeaveAsKilled(std::move(store));
+  }
+  EXPECT_EQ(Describe(*Open()), before);
+}
+
 TEST_F(StateStoreTest, ContentsThatTwoBuffersShareAreKeptUntilBothChange) {
   auto store = Open();
   const std::vector<uint8_t> same(10, 's'), other(10, 'o');

@@ -14,10 +14,10 @@ namespace resident {
 
 // The contents of a version in addition to its VersionSpec: enough to compile it again.
 struct VersionContent {
-  // Name of the main file (source, object), or the expression.
+  // Name of the main file among `blobs`; empty for bytecode.
   std::string body = {};
-  // Name to SHA-256: files under "file/NAME", the program of bytecode under "bytecode",
-  // and any other blobs that the installer needs after a restart.
+  // Name to SHA-256: the files of a source or an object, the generated source of an expression, or
+  // the one program of bytecode.
   std::map<std::string, std::string> blobs = {};
 };
 

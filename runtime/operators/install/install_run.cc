@@ -73,7 +73,7 @@ absl::Status InstallRun::Prepare() {
   build_ = {.operator_name = request_.name,
             .content_hash = "",
             .kind = request_.kind,
-            .main_file = request_.body,
+            .main_file = {},
             .files = request_.files,
             .allow_spills = request_.allow_spills,
             .scratch_bytes = request_.scratch_bytes,
@@ -104,6 +104,7 @@ absl::Status InstallRun::Prepare() {
       [[fallthrough]];
     case OperatorKind::kSource:
       RETURN_IF_ERROR(CheckMainFile(request_.files, request_.body));
+      build_.main_file = request_.body;
       break;
   }
   if (spec_.task_time_limit > manager_.options_.task_time_limit &&

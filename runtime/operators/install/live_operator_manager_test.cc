@@ -2,9 +2,13 @@
 // generation.
 #include "runtime/operators/install/live_operator_manager.h"
 
+#include <stdlib.h>
+
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -17,7 +21,11 @@ namespace resident {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+// A FLUX program: MUL R0, R0, R0; HALT.
+const std::string kSquare = {0x22, 0, 0, 0, 0x00};
 
 bool Eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 60'000; ++i) {
@@ -34,7 +42,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
     InstallRequest request;
     request.name = name;
     request.kind = OperatorKind::kBytecode;
-    request.body = std::string({0x22, 0, 0, 0, 0x00});  // MUL R0, R0, R0; HALT.
+    request.body = kSquare;
     request.wait_for = until;
     const absl::Status installed = manager_.Install(
         request, [](const InstallProgress&) {}, [] { return false; });
@@ -151,6 +159,65 @@ TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForA
   stale.expected_revision = 1;
   EXPECT_EQ(manager_.Activate(stale).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(device_.loads(), 0u);
+}
+
+TEST_F(LiveOperatorManagerTest, BytecodeIsStoredOnceAndRestored) {
+  std::string folder = testing::TempDir() + "/manager.XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto install = [&](StateStore* state, Registry* registry) {
+    LiveOperatorManager manager({}, LiveOperatorManager::Sources{
+                                        registry, state, &compiler_, {&device_}, {EngineChoice()}});
+    InstallRequest request;
+    request.name = "square";
+    request.kind = OperatorKind::kBytecode;
+    request.body = kSquare;
+    request.wait_for = VersionState::kActive;
+    return manager.Install(
+        request, [](const InstallProgress&) {}, [] { return false; });
+  };
+  {
+    auto state = *StateStore::Open({.directory = folder});
+    auto registry = *Registry::Create({});
+    const absl::Status installed = install(state.get(), registry.get());
+    ASSERT_TRUE(installed.ok()) << installed;
+    const VersionContent content = state->operators()[0].versions[0].content;
+    EXPECT_EQ(content.body, "");
+    ASSERT_EQ(content.blobs.size(), 1u);
+    EXPECT_EQ(*state->GetBlob(content.blobs.begin()->second), kSquare);
+  }
+  {
+    auto state = *StateStore::Open({.directory = folder});
+    auto registry = *Registry::Create({});
+    LiveOperatorManager manager(
+        {}, LiveOperatorManager::Sources{
+                registry.get(), state.get(), &compiler_, {&device_}, {EngineChoice()}});
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(manager.Restore(&warnings).ok());
+    EXPECT_THAT(warnings, IsEmpty());
+    const auto restored = registry->ResolveProgram("square", 0);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_EQ(*restored->version->spec.bytecode, kSquare);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(LiveOperatorManagerTest, AStoredVersionWithoutItsMainFileIsNotRestored) {
+  for (const OperatorKind kind : {OperatorKind::kObject, OperatorKind::kSource}) {
+    VersionSpec spec;
+    spec.kind = kind;
+    spec.signature = "x: in f32[*S], out: out f32[*S]";
+    RegistryChange change;
+    change.kind = EventKind::kInstalled;
+    change.name = kind == OperatorKind::kObject ? "object" : "source";
+    change.version = change.standby_version = 1;
+    change.slot = kind == OperatorKind::kObject ? 40 : 41;
+    change.spec = &spec;
+    ASSERT_TRUE(state_->Append(change, {.content = {.body = "times.ptx"}}).ok());
+  }
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(manager_.Restore(&warnings).ok());
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("times.ptx"), HasSubstr("times.ptx")));
+  EXPECT_EQ(registry_->Describe("object").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LiveOperatorManagerTest, ARemovalReturnsNotificationsOfItsLastTasks) {

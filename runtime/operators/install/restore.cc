@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/compile/source_files.h"
 #include "runtime/operators/install/live_operator_manager.h"
 #include "runtime/operators/install/unit_payload.h"
 
@@ -80,14 +81,20 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
         std::make_shared<const std::string>(std::move(build.files.begin()->second));
     return version;
   }
-  std::string log;
-  auto built = builder_.Build(build, &log);
-  const absl::Status usable = built.ok() ? built->inspected : built.status();
+  absl::Status usable = CheckMainFile(build.files, build.main_file);
+  BuiltVersion built;
+  if (usable.ok()) {
+    std::string log;
+    auto compiled = builder_.Build(build, &log);
+    usable = compiled.status();
+    if (compiled.ok()) built = *std::move(compiled);
+  }
+  if (usable.ok()) usable = built.inspected;
   if (!usable.ok()) {
     *why = std::string(usable.message());
     return std::nullopt;
   }
-  version.payload = built->payload;
+  version.payload = std::move(built.payload);
   return version;
 }
 

@@ -71,7 +71,9 @@ absl::Status CheckExample(const std::string& operator_name, const Signature& sig
     const std::optional<int64_t> elements = ElementCount(value.shape);
     const errors::ArgumentRef place{operator_name, i, parameter.name};
     if (!elements) return errors::ShapeTooLarge(place);
-    const uint64_t bytes = static_cast<uint64_t>(*elements) * SizeOf(value.dtype);
+    const auto count = static_cast<uint64_t>(*elements);
+    if (count > UINT64_MAX / SizeOf(value.dtype)) return errors::ShapeTooLarge(place);
+    const uint64_t bytes = count * SizeOf(value.dtype);
     if (bytes > kMaxExampleBytes) return errors::ExampleTooLarge(bytes, kMaxExampleBytes);
     RETURN_IF_ERROR(CheckData(place, parameter, value, bytes));
     total += bytes;

@@ -121,6 +121,13 @@ TEST(CheckExamplesTest, RefusesTooMuchData) {
   example.values[0] = Value(DType::kF32, {std::numeric_limits<int64_t>::max()}, 0);
   example.values[1] = example.values[2] = example.values[0];
   ExpectRefused(example, "'x'");
+  // The number of bytes is 2^62, or 2^64, which wraps to 0.
+  for (const int64_t elements : {int64_t{1} << 60, int64_t{1} << 62}) {
+    example = Good();
+    example.values[0] = Value(DType::kF32, {elements}, 0);
+    example.values[1] = example.values[2] = example.values[0];
+    ExpectRefused(example, elements == int64_t{1} << 62 ? "'x'" : "its tensors have");
+  }
   const absl::Status status = Check(std::vector<Example>(kMaxInstallExamples + 1, Good()));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("65 examples are more than the limit of 64"));

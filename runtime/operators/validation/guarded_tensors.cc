@@ -13,7 +13,16 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kContextBytes =
     sizeof(CheckContext) + GuardedTensors::kMaxCheckedChunks * sizeof(Violation);
 
-uint64_t RoundUp(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr uint64_t RoundUp(uint64_t value) {
+  return (value + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The context, the tensors with gaps, the shift of each by one element and the rounding of its
+// begin, and the red zones.
+static_assert(RoundUp(kContextBytes) + 2 * kMaxExampleBytes +
+                  kMaxArguments * (kAlignment + sizeof(double)) +
+                  (kMaxArguments + 1) * GuardedTensors::kRedZoneBytes <=
+              GuardedTensors::kStagingBytes);
 
 // The value of a red zone at an offset. It differs from byte to byte, so that writing one
 // value everywhere is detected.

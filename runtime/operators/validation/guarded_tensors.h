@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/layout/task.h"
 #include "kernels/sdk/checks.h"
+#include "runtime/base/limits.h"
 #include "runtime/model/signature.h"
 #include "runtime/operators/validation/example.h"
 
@@ -45,8 +46,9 @@ class GuardedTensors {
   static constexpr uint64_t kRedZoneBytes = 4096;
   // Maximum number of chunks of a task with a CheckContext: each chunk has a Violation.
   static constexpr uint64_t kMaxCheckedChunks = 1024;
-  // Size of staging memory, enough for the tensors of any example within kMaxExampleBytes.
-  static constexpr uint64_t kStagingBytes = 32ull << 20;
+  // Size of staging memory, enough for the tensors of any example within kMaxExampleBytes: gaps
+  // double the size of a strided tensor.
+  static constexpr uint64_t kStagingBytes = 2 * kMaxExampleBytes + (1ull << 20);
 
   // `shifted`: tensors begin one element after a 256-byte boundary, as in requests that use
   // an offset into a buffer, and tensors of strided parameters have a gap of one element

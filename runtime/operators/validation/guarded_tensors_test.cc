@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/limits.h"
+
 namespace resident {
 namespace {
 
@@ -155,6 +157,24 @@ TEST_F(GuardedTensorsTest, ContextDescribesTheArguments) {
   EXPECT_EQ(tensors.FindViolation()->index, 17);
   tensors.PrepareContext(1000);
   EXPECT_FALSE(tensors.FindViolation());
+}
+
+// Gaps double the size of strided tensors.
+TEST(StridedGuardedTensorsTest, TensorsOfTheGreatestExampleFitIntoStagingMemory) {
+  const Signature signature = *Signature::Parse(
+      "x: in strided f32[*S], out: out strided f32[*S], a: in f64[], b: in f64[], c: in f64[], "
+      "d: in f64[], e: in f64[], f: in f64[], g: in f64[], h: in f64[], i: in f64[], j: in f64[], "
+      "k: in f64[], l: in f64[]");
+  ASSERT_EQ(signature.parameters().size(), kMaxArguments);
+  const auto n = static_cast<int64_t>(kMaxExampleBytes / 8 - 12);
+  Example example;
+  for (int i = 0; i < 2; ++i) example.values.push_back({DType::kF32, {n}, ""});
+  for (int i = 0; i < 12; ++i) example.values.push_back({DType::kF64, {}, ""});
+  for (const bool shifted : {false, true}) {
+    const auto tensors = GuardedTensors::Place(
+        signature, example, {nullptr, 0, GuardedTensors::kStagingBytes}, shifted);
+    EXPECT_TRUE(tensors.ok()) << tensors.status();
+  }
 }
 
 TEST_F(GuardedTensorsTest, StagingMemoryThatIsTooSmallIsRefused) {
