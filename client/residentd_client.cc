@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/connection.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::client {
@@ -93,6 +95,31 @@ absl::StatusOr<std::vector<v1::BufferInfo>> Client::ListBuffers() {
   RETURN_IF_ERROR(
       FromGrpc(connection_->buffers->List(&context, v1::ListBuffersRequest(), &response)));
   return std::vector<v1::BufferInfo>(response.buffers().begin(), response.buffers().end());
+}
+
+absl::StatusOr<v1::BufferInfo> Client::FindBuffer(const std::string& name) {
+  ASSIGN_OR_RETURN(const std::vector<v1::BufferInfo> buffers, ListBuffers());
+  std::vector<std::string_view> names;
+  std::vector<const v1::BufferInfo*> found;
+  for (const v1::BufferInfo& buffer : buffers) {
+    names.push_back(buffer.name());
+    if (buffer.name() == name) found.push_back(&buffer);
+  }
+  if (found.size() == 1) return *found[0];
+  if (found.empty()) {
+    const std::string nearest = Nearest(name, names);
+    return absl::NotFoundError(
+        absl::StrCat("no buffer has the name '", name, "'",
+                     nearest.empty() ? "" : absl::StrCat(" (did you mean '", nearest, "'?)"),
+                     ". Fix: give a name or an id from the list of buffers"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(found.size(), " buffers have the name '", name, "': ",
+                   absl::StrJoin(found, ", ",
+                                 [](std::string* out, const v1::BufferInfo* buffer) {
+                                   absl::StrAppend(out, buffer->id());
+                                 }),
+                   ". Fix: give an id"));
 }
 
 absl::Status Client::UploadBytes(uint64_t buffer, uint64_t offset_bytes, std::string_view data) {

@@ -162,7 +162,7 @@ struct BufferOptions {
   std::optional<uint32_t> device = std::nullopt;
   // Outlives the session and engine restarts.
   bool durable = false;
-  // A label for people; at most 128 bytes.
+  // FindBuffer finds it by this name; at most 128 bytes. Names need not be unique.
   std::string name = "";
 };
 
@@ -452,6 +452,8 @@ class Client {
 
   // These calls use ids. They can access this session's buffers and all durable ones.
   absl::StatusOr<std::vector<v1::BufferInfo>> ListBuffers();
+  // The buffer with this name. NOT_FOUND: there is none; FAILED_PRECONDITION: several have it.
+  absl::StatusOr<v1::BufferInfo> FindBuffer(const std::string& name);
   absl::Status UploadBytes(uint64_t buffer, uint64_t offset_bytes, std::string_view data);
   // `size_bytes` 0: to the end. `sink` gets the pieces in order; false ends the download
   // with CANCELLED.

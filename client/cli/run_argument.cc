@@ -1,6 +1,5 @@
 #include "client/cli/run_argument.h"
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/values.h"
@@ -50,9 +49,10 @@ absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word) {
   }
   if (value.substr(0, kBufferPrefix.size()) == kBufferPrefix) {
     argument.kind = RunArgument::kBuffer;
-    if (!absl::SimpleAtoi(View(value.substr(kBufferPrefix.size())), &argument.buffer)) {
+    argument.buffer_word = std::string(value.substr(kBufferPrefix.size()));
+    if (argument.buffer_word.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", View(word), "' has no valid buffer id. Fix: give ", argument.name, "=buffer:ID"));
+          "'", View(word), "' names no buffer. Fix: give ", argument.name, "=buffer:ID"));
     }
     return argument;
   }

@@ -3,7 +3,7 @@
 //   x=1,2,3          values                 out=            returned and printed
 //   x:2x3=0.5*6      six times 0.5, 2 x 3   out:1024=       with this shape
 //   x:f16=@in.f16    raw elements of a file out=@sum.f32    written to a file
-//   x=buffer:7       a buffer on the device
+//   x=buffer:7       a buffer on the device, by its id or name
 #ifndef RESIDENT_CLIENT_CLI_RUN_ARGUMENT_H_
 #define RESIDENT_CLIENT_CLI_RUN_ARGUMENT_H_
 
@@ -25,6 +25,8 @@ struct RunArgument {
   Kind kind = kNothing;
   // The values as text, or the file's path.
   std::string text;
+  // The id or name; the caller finds the id.
+  std::string buffer_word;
   uint64_t buffer = 0;
 };
 

@@ -1,9 +1,11 @@
-// buffers: device memory by id.
+// buffers: device memory by id or name, and the tensors of safetensors files.
+#include <algorithm>
 #include <cstdio>
+#include <unordered_set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/buffer_word.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
@@ -12,21 +14,15 @@
 #include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/safetensors.h"
 
 namespace resident::cli {
 namespace {
 
-constexpr uint64_t kUploadPieceBytes = 8u << 20;
+constexpr uint64_t kUploadPieceBytes = uint64_t{8} << 20;
 constexpr std::string_view kStdout = "-";
-
-absl::StatusOr<uint64_t> ParseId(const std::string& word) {
-  uint64_t id;
-  if (absl::SimpleAtoi(word, &id)) return id;
-  return absl::InvalidArgumentError(
-      absl::StrCat("invalid buffer id '", word,
-                   "'. Fix: give an id from the BUFFER column of residentctl buffers"));
-}
 
 std::string Properties(const v1::BufferInfo& buffer) {
   std::string text;
@@ -154,24 +150,122 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
   return kExitOk;
 }
 
+struct LoadOptions {
+  std::string prefix;
+  std::optional<uint32_t> device;
+};
+
+v1::DType ToProto(DType dtype) { return static_cast<v1::DType>(dtype); }
+
+// Allocates a durable buffer for each tensor that has elements. All are allocated before anything
+// is sent, so that a lack of memory is noticed at once. The handles free them on an error.
+absl::StatusOr<std::vector<client::BufferHandle>> AllocateTensors(client::Client& client,
+                                                                  const SafetensorsFile& file,
+                                                                  const LoadOptions& load) {
+  ASSIGN_OR_RETURN(const std::vector<v1::BufferInfo> existing, client.ListBuffers());
+  std::unordered_set<std::string> names;
+  for (const v1::BufferInfo& buffer : existing) names.insert(buffer.name());
+  std::vector<client::BufferHandle> buffers;
+  for (const SafetensorsTensor& tensor : file.tensors()) {
+    client::BufferOptions options;
+    options.durable = true;
+    options.name = load.prefix + tensor.name;
+    options.device = load.device;
+    if (names.contains(options.name)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("a buffer with the name '", options.name,
+                       "' exists. Fix: free it, or give another --prefix"));
+    }
+    if (tensor.size_bytes() == 0) {
+      buffers.emplace_back();
+      continue;
+    }
+    ASSIGN_OR_RETURN(client::BufferHandle buffer,
+                     client.AllocateAs(ToProto(tensor.dtype), tensor.shape, options));
+    buffers.push_back(std::move(buffer));
+  }
+  return buffers;
+}
+
+absl::Status UploadTensors(client::Client& client, const SafetensorsFile& file,
+                           const std::vector<client::BufferHandle>& buffers) {
+  uint64_t total = 0;
+  for (const SafetensorsTensor& tensor : file.tensors()) total += tensor.size_bytes();
+  Progress progress("uploading", total);
+  std::string piece;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const SafetensorsTensor& tensor = file.tensors()[i];
+    for (uint64_t done = 0; done < tensor.size_bytes(); done += piece.size()) {
+      piece.resize(std::min(kUploadPieceBytes, tensor.size_bytes() - done));
+      RETURN_IF_ERROR(file.Read(tensor, done, piece.size(), piece.data()));
+      RETURN_IF_ERROR(client.UploadBytes(buffers[i].id(), done, piece));
+      progress.Advance(piece.size());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Makes each tensor of a safetensors file a durable buffer with its name.
+int Load(const std::string& path, const LoadOptions& load) {
+  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
+  if (!file.ok()) return UsageError(file.status());
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<std::vector<client::BufferHandle>> buffers =
+      AllocateTensors(**client, *file, load);
+  if (!buffers.ok()) return CallError(buffers.status());
+  if (absl::Status status = UploadTensors(**client, *file, *buffers); !status.ok()) {
+    return CallError(status);
+  }
+  Json list = Json::array();
+  Table table({"BUFFER", "DEVICE", "ELEMENTS", "SHAPE", "SIZE", "NAME"},
+              {Table::kRight, Table::kRight, Table::kLeft, Table::kLeft, Table::kRight});
+  size_t empty = 0;
+  for (size_t i = 0; i < buffers->size(); ++i) {
+    const SafetensorsTensor& tensor = file->tensors()[i];
+    client::BufferHandle& buffer = (*buffers)[i];
+    if (tensor.size_bytes() == 0) {
+      ++empty;
+      continue;
+    }
+    list.push_back({{"id", buffer.id()},
+                    {"name", load.prefix + tensor.name},
+                    {"device", buffer.device()},
+                    {"dtype", DTypeName(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"size_bytes", tensor.size_bytes()}});
+    table.Add({absl::StrCat(buffer.id()), absl::StrCat(buffer.device()), DTypeName(tensor.dtype),
+               FormatShape(tensor.shape), FormatBytes(tensor.size_bytes()),
+               load.prefix + tensor.name});
+    buffer.Release();
+  }
+  if (Common().json) {
+    PrintJson({{"buffers", list}, {"without_elements", empty}});
+    return kExitOk;
+  }
+  Print(table.ToString());
+  if (empty > 0) Print(absl::StrCat(empty, " tensors have no elements and got no buffer\n"));
+  return kExitOk;
+}
+
 // Calls `copy` for the buffer words[0] and the file words[1].
 int Copy(const Words& words, int (*copy)(client::Client&, uint64_t id, const std::string& path)) {
-  const absl::StatusOr<uint64_t> id = ParseId(words[0]);
-  if (!id.ok()) return UsageError(id.status());
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
-  return client.ok() ? copy(**client, *id, words[1]) : CallError(client.status());
+  if (!client.ok()) return CallError(client.status());
+  const absl::StatusOr<uint64_t> id = FindBufferId(**client, words[0]);
+  return id.ok() ? copy(**client, *id, words[1]) : CallError(id.status());
 }
 
 int ForEach(const Words& words, const std::string& verb,
             absl::Status (client::Client::*action)(uint64_t)) {
-  std::vector<uint64_t> ids;
-  for (const std::string& word : words) {
-    const absl::StatusOr<uint64_t> id = ParseId(word);
-    if (!id.ok()) return UsageError(id.status());
-    ids.push_back(*id);
-  }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
+  std::vector<uint64_t> ids;
+  for (const std::string& word : words) {
+    const absl::StatusOr<uint64_t> id = FindBufferId(**client, word);
+    if (!id.ok()) return CallError(id.status());
+    ids.push_back(*id);
+  }
   for (uint64_t id : ids) {
     if (absl::Status status = (**client.*action)(id); !status.ok()) return CallError(status);
   }
@@ -200,21 +294,29 @@ void AddBuffers(Command& program) {
   Command& buffers = program.Add(
       "buffers", "device memory",
       "Without a command it lists the durable buffers (other buffers are freed when their session\n"
-      "ends). alloc creates a durable buffer and prints its id; SHAPE is for example 2x3. upload "
-      "and\n"
-      "download copy raw elements; FILE may be - for stdin or (without --json) stdout.\n");
+      "ends). alloc creates a durable buffer and prints its id; SHAPE is for example 2x3. upload\n"
+      "and download copy raw elements; FILE may be - for stdin or (without --json) stdout. load\n"
+      "makes each tensor of a safetensors file a durable buffer with the tensor's name. ID is a\n"
+      "buffer's id or its name.\n"
+      "  residentctl buffers load model.safetensors --prefix=llama.\n"
+      "  residentctl run rmsnorm x=@x.f32 w=buffer:llama.norm.weight\n");
   buffers.Run("", List);
   buffers.Add("list", "list the durable buffers").Run("", List);
   Command& alloc = buffers.Add("alloc", "create a durable buffer");
   auto wanted = std::make_shared<NewBuffer>();
   alloc.Flag("dtype", &wanted->dtype, absl::StrCat("element type: ", DTypeNames()),
              {.one_of = absl::StrSplit(DTypeNames(), ", ")});
-  alloc.Flag("name", &wanted->name, "a label for people");
+  alloc.Flag("name", &wanted->name, "the name by which commands find it");
   AddDeviceFlag(alloc, &wanted->device);
   alloc.Run("SHAPE", [wanted](const Words& words) { return Allocate(words[0], *wanted); });
   buffers.Add("upload", "write a file's elements to a buffer")
       .Run("ID FILE", [](const Words& words) { return Copy(words, Upload); });
   buffers.Add("download", "write a buffer's elements to a file").Run("ID FILE", CheckAndDownload);
+  Command& load = buffers.Add("load", "load a safetensors file");
+  auto options = std::make_shared<LoadOptions>();
+  load.Flag("prefix", &options->prefix, "text before the names of the tensors");
+  AddDeviceFlag(load, &options->device);
+  load.Run("FILE", [options](const Words& words) { return Load(words[0], *options); });
   buffers.Add("free", "free buffers").Run("ID...", [](const Words& words) {
     return ForEach(words, "freed", &client::Client::Free);
   });

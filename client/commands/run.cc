@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/buffer_word.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
@@ -336,6 +337,12 @@ int RunTask(const Words& words, const RunOptions& options) {
     return UsageError(absl::StrCat(op->name(), " is a FLUX program and takes no arguments by name"),
                       absl::StrCat("residentctl flux run --operator=", op->name()));
   }
+  for (RunArgument& argument : arguments) {
+    if (argument.kind != RunArgument::kBuffer) continue;
+    const absl::StatusOr<uint64_t> id = FindBufferId(**client, argument.buffer_word);
+    if (!id.ok()) return CallError(id.status());
+    argument.buffer = *id;
+  }
   TaskBuilder builder(**client, *op, options);
   absl::Status usable = builder.Build(arguments);
   for (const Output& output : builder.outputs()) {
@@ -369,7 +376,7 @@ void AddRun(Command& program) {
       "VALUE is\n"
       "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
       "  @FILE      raw little-endian elements (for an output: the file to write)\n"
-      "  buffer:ID  a buffer on the device\n"
+      "  buffer:ID  a buffer on the device, by its id or name\n"
       "  nothing    for an output: print it\n"
       "Outputs that are not named are returned, with the shape of the first input (or its first\n"
       "dimensions, if the output has fewer). out:1024= sets another shape. Scalars that have a\n"

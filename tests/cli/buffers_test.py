@@ -4,6 +4,7 @@
 The last line is `N passed, N failed`.
 """
 
+import json
 import pathlib
 import struct
 import sys
@@ -15,6 +16,21 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
 from daemon import USAGE, REFUSED, NOT_WRITTEN  # noqa: E402
+
+
+def write_safetensors(path, tensors):
+    """Writes a file of tensors by name: the format's dtype, shape, and elements. Elements that are
+    missing at the end of the last one are not written."""
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        size = {"F32": 4, "BF16": 2, "U8": 1}[dtype]
+        for dim in shape:
+            size *= dim
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text +
+                     b"".join(data for _, _, data in tensors.values()))
 
 
 class Buffers(daemons.DaemonTest):
@@ -45,6 +61,65 @@ class Buffers(daemons.DaemonTest):
         finally:
             self.ctl("buffers", "free", buffer)
         self.ctl("buffers", "free", buffer, code=REFUSED)
+
+    def test_load_makes_named_buffers_of_a_safetensors_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            big = struct.pack("<f", 0.5) * (3 << 20)  # Several pieces.
+            small = struct.pack("<6f", *range(6))
+            write_safetensors(path, {"norm.weight": ("F32", [2, 3], small),
+                                     "none": ("BF16", [0, 4], b""),
+                                     "big": ("F32", [3 << 20], big)})
+            loaded = self.ctl("buffers", "load", path, "--prefix=m.", "--json").json
+            self.assertEqual(loaded["without_elements"], 1)
+            self.assertEqual(sorted(each["name"] for each in loaded["buffers"]),
+                             ["m.big", "m.norm.weight"])
+            try:
+                # By name, in every command that takes a buffer.
+                sums = self.ctl("run", "sum_rows", "x=buffer:m.norm.weight", "out:2=", "--json").json
+                self.assertEqual(sums["outputs"]["out"]["values"], [3, 12])
+                target = pathlib.Path(folder, "out")
+                self.ctl("buffers", "download", "m.big", target)
+                self.assertEqual(target.read_bytes(), big)
+                self.assertIn("'m.norm.weight'", self.ctl("run", "sum_rows", "x=buffer:m.norm.weigh",
+                                                          "out:2=", code=REFUSED).err)
+                # A second time, the names exist; nothing is left behind.
+                self.assertIn("--prefix", self.ctl("buffers", "load", path, "--prefix=m.",
+                                                   code=REFUSED).err)
+                again = self.ctl("buffers", "alloc", "1", "--name=m.big", "--json").json["id"]
+                self.assertIn("2 buffers", self.ctl("buffers", "free", "m.big", code=REFUSED).err)
+                self.ctl("buffers", "free", again)
+            finally:
+                self.ctl("buffers", "free", "m.norm.weight", "m.big")
+            self.assertEqual(self.ctl("buffers", "--json").json["buffers"], [])
+
+    def test_load_refuses_a_hostile_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            for header, length, error in (
+                ('{"a":{"dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4]}}', None,
+                 "overflows"),
+                ('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,400]}}', None, "range 0 to 400"),
+                ('{"a":{"dtype":"X","shape":[1],"data_offsets":[0,4]}}', None, "dtype 'X'"),
+                ("{}", 1 << 60, "longer than the file"),
+            ):
+                data = header.encode()
+                path.write_bytes(struct.pack("<Q", len(data) if length is None else length) + data +
+                                 bytes(4))
+                self.assertIn(error, self.ctl("buffers", "load", path, code=USAGE).err)
+            self.assertIn("cannot open", self.ctl("buffers", "load", folder + "/none",
+                                                  code=USAGE).err)
+        self.assertEqual(self.ctl("buffers", "--json").json["buffers"], [])
+
+    def test_load_frees_its_buffers_if_there_is_too_little_memory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            # The second tensor does not fit into the device's memory; the file has no blocks.
+            write_safetensors(path, {"a": ("U8", [1024], bytes(1024)), "b": ("U8", [8 << 30], b"")})
+            with open(path, "r+b") as file:
+                file.truncate(path.stat().st_size + (8 << 30))
+            self.ctl("buffers", "load", path, code=REFUSED)
+        self.assertEqual(self.ctl("buffers", "--json").json["buffers"], [])
 
     def test_download_names_a_file_that_it_cannot_write(self):
         buffer = str(self.ctl("buffers", "alloc", "4", "--json").json["id"])

@@ -1,0 +1,77 @@
+// SafetensorsFile: the tensors of a safetensors file (https://github.com/huggingface/safetensors).
+//
+// The file starts with the length of its header (8 bytes, little-endian), then the header, a JSON
+// object that maps each tensor's name to its dtype, shape and range in the rest of the file. Files
+// come from strangers, so that everything is checked before anything is read or allocated: sizes
+// must not overflow, ranges must lie in the file, must not overlap, and must leave no gaps.
+//
+// Thread safety: const members may be called from several threads.
+//
+//   ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open("model.safetensors"));
+//   for (const SafetensorsTensor& tensor : file.tensors()) {
+//     RETURN_IF_ERROR(file.Read(tensor, 0, tensor.size_bytes(), buffer));
+//   }
+#ifndef RESIDENT_RUNTIME_MODEL_SAFETENSORS_H_
+#define RESIDENT_RUNTIME_MODEL_SAFETENSORS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/layout/task.h"
+#include "runtime/base/process/unique_fd.h"
+
+namespace resident {
+
+// Limits of a header: its length in bytes, the bytes of a tensor's name, and its tensors.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{64} << 20;
+inline constexpr size_t kMaxSafetensorsNameBytes = 1024;
+inline constexpr size_t kMaxSafetensorsTensors = 100'000;
+
+struct SafetensorsTensor {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  // Numbers of elements, outermost dimension first; at most kMaxRank. Empty: one element.
+  std::vector<uint64_t> shape;
+  // The range of its dense, little-endian elements, in bytes from the end of the header.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t size_bytes() const { return end - begin; }
+};
+
+// Parses the JSON text of a header, for a file with `data_bytes` bytes after it. The tensors are in
+// the order of their ranges. INVALID_ARGUMENT: the message says what is wrong.
+absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::string_view header,
+                                                                      uint64_t data_bytes);
+
+class SafetensorsFile {
+ public:
+  // INVALID_ARGUMENT: the file is damaged or not a safetensors file; NOT_FOUND, PERMISSION_DENIED
+  // and others: it cannot be opened.
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+
+  // Reads bytes [offset, offset + size) of a tensor. DATA_LOSS: the file has become shorter.
+  // REQUIRES: the range lies in the tensor.
+  absl::Status Read(const SafetensorsTensor& tensor, uint64_t offset, uint64_t size,
+                    void* to) const;
+
+ private:
+  SafetensorsFile() = default;
+  // Reads at a position in the file.
+  absl::Status ReadAt(uint64_t position, uint64_t size, void* to) const;
+
+  std::string path_;
+  UniqueFd file_;
+  uint64_t data_begin_ = 0;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_MODEL_SAFETENSORS_H_
