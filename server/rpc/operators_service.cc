@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/ops/builtin.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
@@ -37,11 +36,9 @@ void Describe(const OperatorView& op, const Core& core,
   out->set_wide(op.wide);
   out->set_revision(op.revision);
   out->set_signature(op.op->signature_text());
-  if (op.builtin != nullptr) {
-    out->set_family(op.builtin->family);
-    out->set_notes(op.builtin->notes);
-    out->set_example(op.builtin->example);
-  }
+  out->set_family(op.family);
+  out->set_notes(op.notes);
+  out->set_example(op.example);
   for (const Parameter& parameter : op.op->signature().parameters()) {
     v1::Parameter* p = out->add_parameters();
     p->set_name(parameter.name);

@@ -11,8 +11,6 @@
 
 namespace resident {
 
-struct BuiltinOperator;
-
 struct VersionView {
   uint32_t version = 0;
   VersionState state = VersionState::kLoaded;
@@ -48,8 +46,11 @@ struct OperatorView {
   // Summary of the active version, or of the newest one if none is active.
   std::string summary;
   bool wide = false;
-  // Its row in the table of built-in operators; null if it is installed.
-  const BuiltinOperator* builtin = nullptr;
+  // Columns of the table of built-in operators (kernels/ops/builtin_operators.inc); empty if it is
+  // installed.
+  std::string family;
+  std::string notes;
+  std::string example;
   uint64_t revision = 0;  // 0: built in.
   // 0: none.
   uint32_t active_version = 0;

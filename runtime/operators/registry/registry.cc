@@ -41,7 +41,8 @@ bool IsBuiltinName(const std::string& name) {
 }
 
 Registry::Registry(const Options& options)
-    : options_(options), slots_(std::make_shared<SlotPool>(kFirstInstalledSlot, kMaxOperatorSlots)) {}
+    : options_(options),
+      slots_(std::make_shared<SlotPool>(kFirstInstalledSlot, kMaxOperatorSlots)) {}
 
 Registry::~Registry() = default;
 
@@ -75,7 +76,8 @@ absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool
 
   auto entry = std::make_unique<Entry>();
   entry->builtin = &op;
-  entry->op = std::make_shared<Operator>(op.name, op.signature, std::move(parsed), /*bytecode=*/false);
+  entry->op =
+      std::make_shared<Operator>(op.name, op.signature, std::move(parsed), /*bytecode=*/false);
   auto version = std::make_shared<OperatorVersion>();
   version->op = entry->op;
   version->version = 1;
@@ -162,7 +164,11 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
   const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
   OperatorView view;
   view.op = entry.op;
-  view.builtin = entry.builtin;
+  if (entry.builtin != nullptr) {
+    view.family = entry.builtin->family;
+    view.notes = entry.builtin->notes;
+    view.example = entry.builtin->example;
+  }
   view.revision = entry.revision.load(std::memory_order_acquire);
   view.trial = serving.trial;
   view.versions.assign(entry.retired.begin(), entry.retired.end());

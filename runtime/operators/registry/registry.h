@@ -241,8 +241,8 @@ class Registry {
     std::atomic<const Serving*> serving{nullptr};
     std::atomic<uint64_t> revision{0};
     const BuiltinOperator* builtin = nullptr;  // Null if it is installed.
-    uint32_t last_version = 0;        // Guarded by change_mu_.
-    std::deque<VersionView> retired;  // Guarded by mu_; the last kMaxRetiredVersions.
+    uint32_t last_version = 0;                 // Guarded by change_mu_.
+    std::deque<VersionView> retired;           // Guarded by mu_; the last kMaxRetiredVersions.
   };
 
   explicit Registry(const Options& options);
