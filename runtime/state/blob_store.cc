@@ -34,10 +34,13 @@ absl::StatusOr<std::string> BlobStore::Put(std::string_view bytes) {
     absl::MutexLock lock(&mu_);
     recently_used_.insert(sha256);
   }
-  // An existing file may be damaged; then it is replaced.
-  const absl::StatusOr<std::string> existing = ReadWholeFile(BlobPath(sha256));
-  if (existing.ok() && *existing == bytes) return sha256;
+  if (synced_.contains(sha256)) {
+    // The file may have been damaged since; then it is replaced.
+    const absl::StatusOr<std::string> existing = ReadWholeFile(BlobPath(sha256));
+    if (existing.ok() && *existing == bytes) return sha256;
+  }
   RETURN_IF_ERROR(WriteWholeFile(BlobPath(sha256), {bytes}));
+  synced_.insert(sha256);
   return sha256;
 }
 
@@ -60,6 +63,11 @@ bool BlobStore::Use(const std::string& sha256) {
 
 absl::Status BlobStore::Remove(const std::string& sha256) {
   absl::MutexLock files(&files_mu_);
+  synced_.erase(sha256);
+  {
+    absl::MutexLock lock(&mu_);
+    recently_used_.erase(sha256);
+  }
   return RemoveFile(BlobPath(sha256));
 }
 
@@ -76,6 +84,7 @@ absl::Status BlobStore::Collect(const std::set<std::string>& used) {
     if (used.contains(name) || kept.contains(name)) continue;
     absl::MutexLock lock(&mu_);
     if (recently_used_.contains(name)) continue;
+    synced_.erase(name);
     RETURN_IF_ERROR(RemoveFile(BlobPath(name)));
   }
   return absl::OkStatus();

@@ -29,7 +29,7 @@ class BlobStore {
   // `folder` empty: stores nothing.
   static absl::StatusOr<std::unique_ptr<BlobStore>> Open(const std::string& folder);
 
-  // Returns the SHA-256 in hex.
+  // Returns the SHA-256 in hex. If it returns OK, the blob is on disk.
   absl::StatusOr<std::string> Put(std::string_view bytes);
   // NOT_FOUND: there is no such blob. DATA_LOSS: its file is damaged.
   absl::StatusOr<std::string> Get(const std::string& sha256) const;
@@ -49,6 +49,9 @@ class BlobStore {
 
   const std::string folder_;
   absl::Mutex files_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // Held while files are written or removed.
+  // Blobs whose files this object has written and synced. An existing file may also be left of a
+  // write that failed, or of a process that was killed, before its folder was synced.
+  std::set<std::string> synced_ ABSL_GUARDED_BY(files_mu_);
   absl::Mutex mu_;
   std::set<std::string> recently_used_ ABSL_GUARDED_BY(mu_);
 };

@@ -109,11 +109,21 @@ absl::Status RemoveFile(const std::string& path) {
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& folder) {
   DIR* const open = opendir(folder.c_str());
   if (open == nullptr) return FileError("list", folder);
+  const absl::Cleanup closed = [open] { closedir(open); };
   std::vector<std::string> names;
-  while (const dirent* entry = readdir(open)) {
-    if (entry->d_type == DT_REG) names.push_back(entry->d_name);
+  while (true) {
+    errno = 0;
+    const dirent* const entry = readdir(open);
+    if (entry == nullptr && errno != 0) return FileError("list", folder);
+    if (entry == nullptr) break;
+    bool regular = entry->d_type == DT_REG;
+    if (entry->d_type == DT_UNKNOWN) {  // Some file systems do not return the type.
+      struct stat found = {};
+      regular = fstatat(dirfd(open), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+                S_ISREG(found.st_mode);
+    }
+    if (regular) names.push_back(entry->d_name);
   }
-  closedir(open);
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -77,7 +77,7 @@ inline std::vector<ScriptStep> MakeScript() {
       const std::vector<uint8_t> contents(bytes, static_cast<uint8_t>(fill));
       return store.PutBuffer({.id = id,
                               .name = "weights",
-                              .dtype = 1,
+                              .dtype = 7,
                               .shape = {static_cast<int64_t>(bytes)},
                               .size_bytes = bytes},
                              contents);

@@ -1,8 +1,8 @@
 // Lists the contents and the problems of a state folder: `residentctl state check|repair`.
 //
-// Check only reads. Repair rewrites the database with all records that can be read (and keeps a
-// copy of the damaged one beside it), removes files whose contents do not match their names and
-// buffers that refer to them, and reports what was lost.
+// Check changes nothing except the lock file. Repair rewrites the database with all records that
+// can be read (and keeps a copy of the damaged one beside it), removes files whose contents do not
+// match their names and buffers that refer to them, and reports what was lost.
 //
 // Both take the folder's lock, so that no daemon writes to it meanwhile.
 //

@@ -6,12 +6,17 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "resident/internal/state.pb.h"
 #include "runtime/base/errors/state_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
+#include "runtime/model/signature.h"
 #include "runtime/state/files.h"
 #include "runtime/state/wal_check.h"
 
@@ -83,7 +88,20 @@ void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
   }
 }
 
-StoredVersion FromProto(const internal::StoredVersion& stored) {
+template <typename Enum>
+bool IsBetween(uint32_t value, Enum first, Enum last) {
+  return value >= static_cast<uint32_t>(first) && value <= static_cast<uint32_t>(last);
+}
+
+bool IsShare(double percent) { return percent >= 0 && percent <= 100; }
+
+// nullopt: a value is out of range.
+std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
+  if (!IsBetween(stored.state(), VersionState::kSubmitted, VersionState::kRejected) ||
+      !IsBetween(stored.kind(), OperatorKind::kSource, OperatorKind::kBytecode) ||
+      stored.task_time_limit_ms() < 0 || stored.task_time_limit_ms() > UINT32_MAX) {
+    return std::nullopt;
+  }
   StoredVersion version;
   version.version = stored.version();
   version.state = static_cast<VersionState>(stored.state());
@@ -107,21 +125,32 @@ StoredVersion FromProto(const internal::StoredVersion& stored) {
 
 bool ReadOperator(const std::string& name, const std::string& record, StateModel* model) {
   internal::StoredOperator stored;
-  if (!stored.ParseFromString(record)) return false;
-  StoredOperator& op = model->operators[name];
+  if (!stored.ParseFromString(record) || !IsShare(stored.traffic_percent()) ||
+      !IsShare(stored.shadow_percent())) {
+    return false;
+  }
+  StoredOperator op;
   op.name = name;
   op.revision = stored.revision();
   op.last_version = stored.last_version();
   op.trial_version = stored.trial_version();
   op.traffic_percent = stored.traffic_percent();
   op.shadow_percent = stored.shadow_percent();
-  for (const auto& version : stored.versions()) op.versions.push_back(FromProto(version));
+  for (const auto& stored_version : stored.versions()) {
+    std::optional<StoredVersion> version = FromProto(stored_version);
+    if (!version.has_value()) return false;
+    op.versions.push_back(*std::move(version));
+  }
+  model->operators[name] = std::move(op);
   return true;
 }
 
 bool ReadEvent(int64_t revision, const std::string& record, StateModel* model) {
   internal::StoredEvent stored;
-  if (!stored.ParseFromString(record)) return false;
+  if (!stored.ParseFromString(record) ||
+      !IsBetween(stored.kind(), EventKind::kInstalled, EventKind::kRegressed)) {
+    return false;
+  }
   OperatorEvent event;
   event.revision = static_cast<uint64_t>(revision);
   event.time_ms = stored.time_ms();
@@ -139,6 +168,13 @@ bool ReadEvent(int64_t revision, const std::string& record, StateModel* model) {
 bool ReadBuffer(int64_t id, const std::string& record, StateModel* model) {
   internal::StoredBuffer stored;
   if (!stored.ParseFromString(record)) return false;
+  if (stored.dtype() > INT32_MAX || stored.shape_size() > static_cast<int>(kMaxRank)) return false;
+  const DTypeInfo* const dtype = FindDType(static_cast<int>(stored.dtype()));
+  const std::optional<int64_t> elements = ElementCount(stored.shape());
+  if (dtype == nullptr || !elements.has_value() || stored.size_bytes() % dtype->size_bytes() != 0 ||
+      stored.size_bytes() / dtype->size_bytes() != static_cast<uint64_t>(*elements)) {
+    return false;
+  }
   StoredBuffer& buffer = model->buffers[static_cast<uint64_t>(id)];
   buffer.id = static_cast<uint64_t>(id);
   buffer.name = stored.name();
@@ -236,6 +272,19 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   return status;
 }
 
+// Copies the log of the folder's database into the database, as far as it can be read.
+absl::Status EmptyLog(const std::string& folder) {
+  absl::Status status;
+  if (access(DatabasePath(folder).c_str(), F_OK) == 0) {
+    absl::StatusOr<std::unique_ptr<Sqlite>> db = Sqlite::Open(DatabasePath(folder), {});
+    status = db.status();
+    // SQLite opens the log when it reads the database.
+    if (status.ok()) status = (*db)->Text("PRAGMA user_version").status();
+    if (status.ok()) status = (*db)->Checkpoint();
+  }
+  return absl::IsDataLoss(status) ? absl::OkStatus() : status;
+}
+
 }  // namespace
 
 StateRow MakeRow(const StoredOperator& op) {
@@ -323,7 +372,9 @@ absl::Status StateDatabase::Create(const std::string& folder, const StateModel& 
   }
   (void)unlink((temporary + "-wal").c_str());
   (void)unlink((temporary + "-journal").c_str());
-  // SQLite would apply the log of an old database to the new one.
+  // SQLite would apply the log of an old database to the new one. Without its log, the old one
+  // would lack the last transactions after a crash before the rename.
+  if (status.ok()) status = EmptyLog(folder);
   if (status.ok()) status = RemoveFile(LogPath(folder));
   if (status.ok()) status = SyncFolder(folder);
   if (status.ok()) status = RenameFile(temporary, path);
@@ -383,7 +434,8 @@ absl::Status StateDatabase::ReadTable(const char* table, StateModel* model,
     std::variant<int64_t, std::string> key = rows.Integer(0);
     if (!KeyIsNumber(table)) key = std::string(rows.Bytes(0));
     const std::string record(rows.Bytes(1));
-    bool good = rows.Integer(2) == Crc(table, key, record);
+    const bool intact = rows.Integer(2) == Crc(table, key, record);
+    bool good = intact;
     if (good && table == kOperators) good = ReadOperator(std::get<1>(key), record, model);
     if (good && table == kEvents) good = ReadEvent(std::get<0>(key), record, model);
     if (good && table == kBuffers) good = ReadBuffer(std::get<0>(key), record, model);
@@ -391,7 +443,8 @@ absl::Status StateDatabase::ReadTable(const char* table, StateModel* model,
       good = ReadFact(std::get<1>(key), record, model, &transactions_);
     }
     if (good) continue;
-    const std::string what = absl::StrCat(RowName(table, key), " has a wrong checksum");
+    const std::string what = absl::StrCat(
+        RowName(table, key), intact ? " has an invalid value" : " has a wrong checksum");
     if (problems == nullptr) return errors::DatabaseDamaged(path_, what);
     problems->push_back(absl::StrCat(path_, ": ", what));
   }

@@ -21,7 +21,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -58,7 +57,7 @@ class StateDatabase {
   // DATA_LOSS: there is only the log of a database.
   static absl::StatusOr<bool> Exists(const std::string& folder);
   // Creates a database with the contents of the model; it replaces an existing one. After a crash
-  // there is either the old or the new one.
+  // there is the new one, or the old one with all transactions that can be read.
   static absl::Status Create(const std::string& folder, const StateModel& model);
 
   // REQUIRES: Exists. FAILED_PRECONDITION: it has another version. DATA_LOSS: it is damaged.

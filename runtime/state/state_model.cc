@@ -1,6 +1,7 @@
 #include "runtime/state/state_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,6 +77,17 @@ absl::Status StateModel::Check(const RegistryChange& change) const {
 
 void StateModel::Apply(const RegistryChange& change, const VersionContent& content) {
   if (change.kind == EventKind::kRemoved) {
+    const auto same = std::find_if(removed.begin(), removed.end(), [&](const auto& removal) {
+      return removal.name == change.name;
+    });
+    if (same != removed.end()) {
+      // The first of a full list also has the numbers of names that were dropped.
+      if (same == removed.begin() && removed.size() > kMaxRemovedNames) {
+        uint32_t& next = std::next(same)->last_version;
+        next = std::max(next, same->last_version);
+      }
+      removed.erase(same);
+    }
     removed.push_back({change.name, operators[change.name].last_version});
     operators.erase(change.name);
     // One more than the registry keeps, so that the registry also gets the one that it drops.

@@ -23,7 +23,7 @@ struct StateModel {
   uint64_t generation = 0;      // Generation of the last kGeneration event.
   uint64_t highest_buffer = 0;  // Highest id of a durable buffer, including freed ones.
   std::map<std::string, StoredOperator> operators = {};
-  std::deque<StoredRemoval> removed = {};  // Oldest first.
+  std::deque<StoredRemoval> removed = {};  // Oldest first; each name once.
   std::map<uint64_t, StoredBuffer> buffers = {};
   // The last events, up to `revision`, without gaps.
   std::deque<std::shared_ptr<const OperatorEvent>> events = {};

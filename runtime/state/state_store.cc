@@ -1,8 +1,6 @@
 #include "runtime/state/state_store.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +9,9 @@
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/state_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/utf8.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
 
@@ -22,7 +22,7 @@ namespace {
 std::string Shorten(const std::string& text) {
   if (text.size() <= kMaxEventTextBytes) return text;
   constexpr absl::string_view kMore = "...";
-  return absl::StrCat(absl::string_view(text).substr(0, kMaxEventTextBytes - kMore.size()), kMore);
+  return absl::StrCat(CutUtf8(text, kMaxEventTextBytes - kMore.size()), kMore);
 }
 
 std::string WithoutFix(const absl::Status& status) {
@@ -251,7 +251,7 @@ void StateStore::CheckpointIfDue() {
 
 void StateStore::Log(const std::string& error) const {
   if (options_.log != nullptr) return options_.log(error);
-  fprintf(stderr, "residentd: error: %s\n", error.c_str());
+  LogError(error);
 }
 
 // --- Operators ----------------------------------------------------------------------

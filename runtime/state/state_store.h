@@ -78,7 +78,7 @@ class StateStore {
     uint64_t checkpoint_bytes = 8u << 20;
     // Number of events that are kept for Watch and Audit.
     size_t max_events = 10'000;
-    // Receives errors that are returned to no caller; default: stderr. Must not call the store.
+    // Receives errors that are returned to no caller; default: LogError. Must not call the store.
     std::function<void(const std::string& error)> log = {};
     // A VFS that is registered with SQLite, for tests; empty: the system's.
     std::string vfs = {};

@@ -9,14 +9,18 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
+#include "runtime/state/state_check.h"
 #include "runtime/state/state_store.h"
 #include "runtime/state/state_store_for_test.h"
 #include "runtime/state/test_disk.h"
@@ -25,6 +29,7 @@ namespace resident {
 namespace {
 
 constexpr char kScriptArgument[] = "--run_script";
+constexpr char kRepairArgument[] = "--repair";
 
 // A message of the child: after each step of the script, and before each sync of the log.
 struct LogState {
@@ -43,17 +48,17 @@ struct Crash {
   LogState last;  // The last report.
 };
 
-// Runs the script in a process that is killed at the given crash point.
-Crash RunAndCrash(const std::string& folder, int crash_point, uint64_t checkpoint_bytes) {
+// Runs this program with two arguments, in a process that is killed at the given crash point.
+Crash RunAndCrash(const char* what, const std::string& first, const std::string& second,
+                  int crash_point) {
   int pipe_fds[2];
   EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
   const std::string point = absl::StrCat("RESIDENTD_CRASH_POINT=", crash_point);
   const pid_t child = fork();
   if (child == 0) {
     dup2(pipe_fds[1], STDOUT_FILENO);
-    const std::string checkpoint = absl::StrCat(checkpoint_bytes);
-    const char* const arguments[] = {"state_store_crash_test", kScriptArgument, folder.c_str(),
-                                     checkpoint.c_str(), nullptr};
+    const char* const arguments[] = {"state_store_crash_test", what, first.c_str(), second.c_str(),
+                                     nullptr};
     const char* const environment[] = {point.c_str(), nullptr};
     execve("/proc/self/exe", const_cast<char**>(arguments), const_cast<char**>(environment));
     _exit(127);
@@ -79,6 +84,17 @@ Crash RunAndCrash(const std::string& folder, int crash_point, uint64_t checkpoin
   return crash;
 }
 
+Crash RunScriptAndCrash(const std::string& folder, int crash_point, uint64_t checkpoint_bytes) {
+  return RunAndCrash(kScriptArgument, folder, absl::StrCat(checkpoint_bytes), crash_point);
+}
+
+// Without the buffers: a repair drops those whose contents are damaged.
+std::string DescribeOperators(const StateStore& store) {
+  std::vector<std::string> lines = absl::StrSplit(Describe(store), '\n');
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("buffer "); });
+  return absl::StrJoin(lines, "\n");
+}
+
 class StateStoreCrashTest : public StateStoreTest {
  protected:
   // Returns the contents of the store before the script, and after each of its steps.
@@ -91,6 +107,20 @@ class StateStoreCrashTest : public StateStoreTest {
     }
     return states;
   }
+  // Calls `check` with copies of the folder, in which a repair was killed at each of its steps.
+  void ForEachKilledRepair(const std::function<void(const std::string& folder)>& check) {
+    for (int point = 1;; ++point) {
+      SCOPED_TRACE(absl::StrCat("crash point ", point));
+      const std::string folder = MakeTemp();
+      std::filesystem::copy(folder_, folder, std::filesystem::copy_options::recursive);
+      const Crash crash = RunAndCrash(kRepairArgument, folder, "", point);
+      check(folder);
+      std::filesystem::remove_all(folder);
+      if (crash.done >= 0) continue;
+      EXPECT_GT(point, 20);
+      break;
+    }
+  }
 };
 
 // Like the test below, but data that was written and not yet synced is lost, or half of it.
@@ -99,7 +129,7 @@ TEST_F(StateStoreCrashTest, OnlyUnsyncedDataMayBeLost) {
   int lost = 0;
   for (int point = 1;; ++point) {
     const std::string folder = MakeTemp();
-    const Crash crash = RunAndCrash(folder, point, /*checkpoint_bytes=*/UINT64_MAX);
+    const Crash crash = RunScriptAndCrash(folder, point, /*checkpoint_bytes=*/UINT64_MAX);
     if (crash.done < 0) break;
     const LogState now = FindLog(folder);
     if (crash.done > 0 && !crash.last.syncing && now.bytes > crash.last.bytes) {
@@ -126,7 +156,7 @@ TEST_F(StateStoreCrashTest, AfterAKillAtAnyStepAStartFindsTheStateBeforeOrAfterT
   int points = 0;
   for (int point = 1;; ++point) {
     const std::string folder = MakeTemp();
-    const Crash crash = RunAndCrash(folder, point, kScriptCheckpointBytes);
+    const Crash crash = RunScriptAndCrash(folder, point, kScriptCheckpointBytes);
     const int done = crash.done;
     if (done < 0) break;
     ++points;
@@ -160,9 +190,42 @@ TEST_F(StateStoreCrashTest, AfterAKillAtAnyStepAStartFindsTheStateBeforeOrAfterT
   EXPECT_GT(points, static_cast<int>(3 * MakeScript().size()));
 }
 
+// The last transactions are only in the log, and only the contents of a buffer are damaged.
+TEST_F(StateStoreCrashTest, ARepairOfABufferThatIsKilledAtAnyStepLosesNoTransaction) {
+  auto store = Open();
+  RunScript(*store);
+  const std::string expected = DescribeOperators(*store);
+  LeaveAsKilled(std::move(store));
+  Flip(absl::StrCat(folder_, "/buffers/", ListFiles(folder_ + "/buffers")->front()), 3);
+  ForEachKilledRepair([&](const std::string& folder) {
+    auto found = Open({.directory = folder});
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(DescribeOperators(*found), expected);
+  });
+}
+
+// Also in front of the damage of the log.
+TEST_F(StateStoreCrashTest, ARepairOfTheLogThatIsKilledAtAnyStepLosesNoTransactionBeforeTheDamage) {
+  auto store = Open();
+  RunScript(*store, 6);
+  const std::string expected = DescribeOperators(*store);
+  const uint64_t damaged = ReadWholeFile(LogPath())->size();
+  ASSERT_TRUE(MakeScript()[6](*store).ok());
+  ASSERT_TRUE(MakeScript()[7](*store).ok());
+  LeaveAsKilled(std::move(store));
+  Flip(LogPath(), damaged + 1000);
+  ForEachKilledRepair([&](const std::string& folder) {
+    const auto repaired = RepairState(folder);
+    ASSERT_TRUE(repaired.ok()) << repaired.status();
+    auto found = Open({.directory = folder});
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(DescribeOperators(*found), expected);
+  });
+}
+
 }  // namespace
 
-// The child of RunAndCrash. It writes its reports to stdout.
+// The child of RunScriptAndCrash. It writes its reports to stdout.
 int RunScriptIn(const std::string& folder, uint64_t checkpoint_bytes) {
   const auto report = [](LogState log) {
     return write(STDOUT_FILENO, &log, sizeof(log)) == sizeof(log);
@@ -196,6 +259,9 @@ int RunScriptIn(const std::string& folder, uint64_t checkpoint_bytes) {
 int main(int argc, char** argv) {
   if (argc == 4 && std::string(argv[1]) == resident::kScriptArgument) {
     return resident::RunScriptIn(argv[2], std::stoull(argv[3]));
+  }
+  if (argc == 4 && std::string(argv[1]) == resident::kRepairArgument) {
+    return resident::RepairState(argv[2]).ok() ? 0 : 2;
   }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -239,7 +239,7 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskReturnsAnErrorAndTheNextIsRefus
 // The records of the refused buffer may already be in the log. In any case, a restart must not list
 // the buffer when the disk works again.
 TEST_F(StateStoreDiskTest, ARefusedDurableBufferIsNotRestoredWhenTheDiskWorksAgain) {
-  const StoredBuffer buffer = {.id = 9, .shape = {10}, .size_bytes = 10};
+  const StoredBuffer buffer = {.id = 9, .dtype = 7, .shape = {10}, .size_bytes = 10};
   const std::vector<uint8_t> contents(10, 'n');
   for (const bool another_change : {true, false}) {
     SCOPED_TRACE(another_change);
@@ -273,13 +273,17 @@ TEST_F(StateStoreDiskTest, FramesOfFailedTransactionsAreNotMistakenForDamage) {
   // Each transaction is smaller than the previous one.
   for (const size_t text_bytes : {4000, 2000, 1}) {
     const std::string name(text_bytes, 'n');
-    EXPECT_FALSE(store->PutBuffer({.id = 9, .name = name, .shape = {1}, .size_bytes = 1}, {}).ok());
+    EXPECT_FALSE(
+        store->PutBuffer({.id = 9, .name = name, .dtype = 7, .shape = {1}, .size_bytes = 1}, {})
+            .ok());
     disk_.FailSyncs(1);
     EXPECT_TRUE(store->AppendEvent({.kind = EventKind::kRejected}).ok());
     disk_.FailSyncs();
   }
   EXPECT_FALSE(
-      store->PutBuffer({.id = 9, .name = std::string(400'000, 'n'), .size_bytes = 1}, {}).ok());
+      store
+          ->PutBuffer({.id = 9, .name = std::string(400'000, 'n'), .dtype = 7, .size_bytes = 1}, {})
+          .ok());
   EXPECT_FALSE(store->DropBuffer(9).ok());
   EXPECT_FALSE(store->DropBuffer(7).ok());
   disk_.Recover();
@@ -298,8 +302,9 @@ TEST_F(StateStoreDiskTest, AFailedWriteOfABufferLeavesTheOldContentsOrTheNew) {
   RunScript(*store, 3);
   disk_.FailSyncs();
   const std::vector<uint8_t> contents(1000, 'n');
-  EXPECT_EQ(store->PutBuffer({.id = 7, .shape = {1000}, .size_bytes = 1000}, contents).code(),
-            absl::StatusCode::kInternal);
+  EXPECT_EQ(
+      store->PutBuffer({.id = 7, .dtype = 7, .shape = {1000}, .size_bytes = 1000}, contents).code(),
+      absl::StatusCode::kInternal);
   EXPECT_EQ(*store->ReadBuffer(7), std::string(1000, 'a'));
   LeaveAsKilled(std::move(store));
   disk_.Recover();

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/utf8.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
@@ -296,6 +297,54 @@ TEST_F(StateStoreTest, TextsOfEventsAreShortenedAndNeedNotBeUtf8) {
   }
 }
 
+TEST_F(StateStoreTest, TextsOfEventsAreShortenedToWholeCharacters) {
+  auto store = Open();
+  for (int shift = 0; shift < 2; ++shift) {
+    std::string text(shift, 'x');
+    while (text.size() <= kMaxEventTextBytes) text += "\u00e9";
+    ASSERT_TRUE(store->AppendEvent({.kind = EventKind::kRejected, .message = text}).ok());
+    const std::string kept = store->EventsBefore(0, "", 1)[0].message;
+    EXPECT_TRUE(ToUtf8(kept) == kept);
+    EXPECT_EQ(kept.substr(kept.size() - 3), "...");
+    EXPECT_GE(kept.size(), kMaxEventTextBytes - 1);
+  }
+}
+
+TEST_F(StateStoreTest, ARemovedNameIsListedOnce) {
+  {
+    auto store = Open();
+    RunScript(*store);  // Its last steps remove version 3 and install version 4.
+    RegistryChange removal;
+    removal.kind = EventKind::kRemoved;
+    removal.name = "swish";
+    ASSERT_TRUE(AppendAndSync(*store, removal, {}).ok());
+  }
+  const std::vector<StoredRemoval> removed = Open()->removed();
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].last_version, 4u);
+}
+
+// The oldest entry of a full list also covers the names that the list does not have any more.
+TEST(StateModelTest, TheNumbersOfDroppedNamesStayUsedWhenTheOldestNameIsRemovedAgain) {
+  StateModel model;
+  const auto remove = [&](const std::string& name, uint32_t version) {
+    model.operators[name].last_version = version;
+    RegistryChange removal;
+    removal.kind = EventKind::kRemoved;
+    removal.name = name;
+    model.Apply(removal, {});
+  };
+  remove("dropped", 90);
+  for (uint32_t i = 0; i <= kMaxRemovedNames; ++i) remove(absl::StrCat("name", i), 1);
+  ASSERT_EQ(model.removed.size(), kMaxRemovedNames + 1);
+  EXPECT_EQ(model.removed.front().last_version, 90u);
+  remove("name0", 2);
+  EXPECT_EQ(model.removed.size(), kMaxRemovedNames + 1);
+  EXPECT_EQ(model.removed.front().name, "name1");
+  EXPECT_EQ(model.removed.front().last_version, 90u);
+  EXPECT_EQ(model.removed.back().last_version, 2u);
+}
+
 TEST_F(StateStoreTest, AnInconsistentChangeIsRefused) {
   auto store = Open();
   RunScript(*store, 2);
@@ -384,7 +433,8 @@ TEST_F(StateStoreTest, WritesOfDurableBuffersAloneDoNotLetTheLogGrow) {
     const std::vector<uint8_t> contents(10, 'b');
     for (uint64_t i = 0; i < 100; ++i) {
       ASSERT_TRUE(
-          store->PutBuffer({.id = 1 + i % 3, .shape = {10}, .size_bytes = 10}, contents).ok());
+          store->PutBuffer({.id = 1 + i % 3, .dtype = 7, .shape = {10}, .size_bytes = 10}, contents)
+              .ok());
       ASSERT_LT(ReadWholeFile(LogPath())->size(), 2 * kScriptCheckpointBytes);
     }
     for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(store->DropBuffer(id).ok());
@@ -398,9 +448,10 @@ TEST_F(StateStoreTest, ContentsThatTwoBuffersShareAreKeptUntilBothChange) {
   auto store = Open();
   const std::vector<uint8_t> same(10, 's'), other(10, 'o');
   for (const uint64_t id : {1, 2}) {
-    ASSERT_TRUE(store->PutBuffer({.id = id, .shape = {10}, .size_bytes = 10}, same).ok());
+    ASSERT_TRUE(
+        store->PutBuffer({.id = id, .dtype = 7, .shape = {10}, .size_bytes = 10}, same).ok());
   }
-  ASSERT_TRUE(store->PutBuffer({.id = 1, .shape = {10}, .size_bytes = 10}, other).ok());
+  ASSERT_TRUE(store->PutBuffer({.id = 1, .dtype = 7, .shape = {10}, .size_bytes = 10}, other).ok());
   EXPECT_EQ(*store->ReadBuffer(2), std::string(10, 's'));
   EXPECT_EQ(ListFiles(folder_ + "/buffers")->size(), 2u);
   ASSERT_TRUE(store->DropBuffer(2).ok());
@@ -470,11 +521,13 @@ TEST_F(StateStoreTest, ManyWritersGetRevisionsWithoutGaps) {
           ASSERT_TRUE(revision.ok());
           ASSERT_TRUE(store->PutBlob(absl::StrCat(t, " ", i)).ok());
           const std::vector<uint8_t> contents(10, static_cast<uint8_t>(i));
-          ASSERT_TRUE(
-              store
-                  ->PutBuffer({.id = static_cast<uint64_t>(t + 1), .shape = {10}, .size_bytes = 10},
-                              contents)
-                  .ok());
+          ASSERT_TRUE(store
+                          ->PutBuffer({.id = static_cast<uint64_t>(t + 1),
+                                       .dtype = 7,
+                                       .shape = {10},
+                                       .size_bytes = 10},
+                                      contents)
+                          .ok());
           (void)store->EventsBefore(0, "", 5);
           absl::MutexLock lock(&mu);
           EXPECT_TRUE(revisions.insert(*revision).second);

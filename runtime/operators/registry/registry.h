@@ -284,8 +284,8 @@ class Registry {
   // entries, and to wait until earlier readers have finished.
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Entry>> operators_ ABSL_GUARDED_BY(mu_);
-  // Last version numbers of removed operators, oldest first. An entry that is dropped
-  // raises the floor, the number above which every new operator starts.
+  // Last version numbers of removed operators, oldest first, each name once. An entry that is
+  // dropped raises the floor, the number above which every new operator starts.
   std::deque<std::pair<std::string, uint32_t>> removed_ ABSL_GUARDED_BY(change_mu_);
   uint32_t version_floor_ ABSL_GUARDED_BY(change_mu_) = 0;
   // Quarantines that took effect and whose commit failed, oldest first.

@@ -380,6 +380,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
 }
 
 void Registry::RecordRemoved(const std::string& name, uint32_t version) {
+  std::erase_if(removed_, [&](const auto& removed) { return removed.first == name; });
   removed_.emplace_back(name, version);
   if (removed_.size() <= kMaxRemovedNames) return;
   version_floor_ = std::max(version_floor_, removed_.front().second);

@@ -388,9 +388,17 @@ TEST_F(RegistryTest, VersionNumbersAreNotUsedAgainAfterARemoval) {
   // Also after the name itself was dropped from the list of removed operators.
   ASSERT_TRUE(registry_->Remove("swish", std::nullopt, commit_, nullptr).ok());
   for (uint32_t i = 0; i < kMaxRemovedNames + 2; ++i) {
-    registry_->RestoreRemoved("other", 1);
+    registry_->RestoreRemoved(absl::StrCat("other", i), 1);
   }
   EXPECT_GE(Load("swish").version, 4u);
+}
+
+TEST_F(RegistryTest, RemovingOneNameOftenDoesNotDropTheNumbersOfOthers) {
+  registry_->RestoreRemoved("swish", 7);
+  for (uint32_t i = 0; i < kMaxRemovedNames + 2; ++i) registry_->RestoreRemoved("other", i);
+  EXPECT_EQ(Load("another").version, 1u);
+  EXPECT_EQ(Load("swish").version, 8u);
+  EXPECT_EQ(Load("other").version, kMaxRemovedNames + 2);
 }
 
 TEST_F(RegistryTest, QuarantineActivatesThePreviousVersion) {
