@@ -4,11 +4,11 @@
 // block's memory; a block of one thread (the CPU engine) from packed panels, with a loop that
 // compilers vectorize.
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/rows.h"
 #include "kernels/sdk/operator.h"
 
 using resident::Any;
 using resident::Args;
-using resident::BFloat16;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::DType;
@@ -17,46 +17,25 @@ using resident::Half;
 using resident::i32;
 using resident::i64;
 using resident::LoadFloat;
+using resident::Quad;
+using resident::Quotient;
 using resident::Range;
+using resident::Smallest;
 using resident::StoreFloat;
 using resident::Tensor;
 using resident::u16;
 using resident::u32;
 using resident::u64;
 using resident::u8;
+using resident::VisitFloat;
 
 namespace {
 
 constexpr bool kOneThread = Block::kMaxThreads == 1;
 
-// Four adjacent elements, which are read at once.
-template <typename T>
-struct alignas(4 * sizeof(T)) Quad {
-  T v[4];
-};
-
-// Calls f(T{}) with the type of elements of `dtype`, one of float32, float16 and bfloat16.
-template <typename F>
-RESIDENT_DEVICE void VisitFloat(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kF16:
-      return f(Half(0.0f));
-    case DType::kBF16:
-      return f(BFloat16(0.0f));
-    default:
-      return f(float{});
-  }
-}
-
-RESIDENT_DEVICE i64 Smallest(i64 x, i64 y) { return x < y ? x : y; }
 RESIDENT_DEVICE i64 Magnitude(i64 x) { return x < 0 ? -x : x; }
 RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
   return reinterpret_cast<u64>(tensor.data());
-}
-// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU.
-RESIDENT_DEVICE i64 Quotient(i64 x, i64 y) {
-  if (((x | y) >> 32) == 0) return static_cast<i64>(static_cast<u32>(x) / static_cast<u32>(y));
-  return x / y;
 }
 // Rounded up, without overflow.
 RESIDENT_DEVICE i64 QuotientUp(i64 x, i64 y) {
@@ -698,19 +677,9 @@ RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, i64 grou
   const u64 address = AddressOf(out);
   const DType dtype = out.dtype();
   const Range range = block.share(out.size(), resident::kMapStep);
-  const i64 first = range.begin + block.thread();
-  i64 row = first / columns;
-  i64 column = first - row * columns;
-  RESIDENT_UNROLL(1)
-  for (i64 i = first; i < range.end; i += block.threads()) {
+  resident::ForEachElement(block, range, columns, [&](i64 i, i64 row, i64 column) {
     StoreFloat(address, dtype, i, weights.One(row, column, weights.GroupOf(column)));
-    column += block.threads();
-    if (column >= columns) {
-      const i64 more = Quotient(column, columns);
-      row += more;
-      column -= more * columns;
-    }
-  }
+  });
 }
 
 }  // namespace
