@@ -1,0 +1,715 @@
+// The family "matrix": products of matrices, and matrices whose elements are stored in few bits.
+//
+// A block of several threads computes a tile of the product from tiles of the operands in the
+// block's memory; a block of one thread (the CPU engine) from packed panels, with a loop that
+// compilers vectorize.
+#include "kernels/ops/numbers.h"
+#include "kernels/ops/rows.h"
+#include "kernels/sdk/operator.h"
+
+using resident::Any;
+using resident::Args;
+using resident::Block;
+using resident::CompletionStatus;
+using resident::DType;
+using resident::ElementAt;
+using resident::Half;
+using resident::i32;
+using resident::i64;
+using resident::LoadFloat;
+using resident::Quad;
+using resident::Quotient;
+using resident::Range;
+using resident::Smallest;
+using resident::StoreFloat;
+using resident::Tensor;
+using resident::u16;
+using resident::u32;
+using resident::u64;
+using resident::u8;
+using resident::VisitFloat;
+
+namespace {
+
+constexpr bool kOneThread = Block::kMaxThreads == 1;
+
+RESIDENT_DEVICE i64 Magnitude(i64 x) { return x < 0 ? -x : x; }
+RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
+  return reinterpret_cast<u64>(tensor.data());
+}
+// Rounded up, without overflow.
+RESIDENT_DEVICE i64 QuotientUp(i64 x, i64 y) {
+  const i64 quotient = x / y;
+  return quotient + (quotient * y != x);
+}
+
+// --- gemm ---------------------------------------------------------------------------------------
+
+// One or several matrices. Strides are in elements.
+struct Matrix {
+  u64 address;
+  i64 batch_stride;
+  i64 row_stride;
+  i64 column_stride;
+  DType dtype;
+
+  RESIDENT_DEVICE explicit Matrix(const Tensor<const Any>& tensor)
+      : address(AddressOf(tensor)), batch_stride(0), dtype(tensor.dtype()) {
+    const u32 rows = tensor.rank() - 2;
+    if (rows > 0) batch_stride = tensor.stride(0);
+    row_stride = tensor.stride(rows);
+    column_stride = tensor.stride(rows + 1);
+  }
+
+  RESIDENT_DEVICE void Transpose() {
+    const i64 stride = row_stride;
+    row_stride = column_stride;
+    column_stride = stride;
+  }
+};
+
+// c = alpha * a * b + beta * c.
+struct Product {
+  Matrix a;
+  Matrix b;
+  Matrix c;
+  i64 batches;
+  i64 rows;
+  i64 columns;
+  i64 depth;
+  float alpha;
+  float beta;
+
+  RESIDENT_DEVICE explicit Product(const Args& args)
+      : a(args.tensor<const Any>(0)),
+        b(args.tensor<const Any>(1)),
+        c(args.tensor<const Any>(2)),
+        alpha(args.scalar<float>(3)),
+        beta(args.scalar<float>(4)) {
+    const Tensor<const Any> left = args.tensor<const Any>(0);
+    const Tensor<const Any> right = args.tensor<const Any>(1);
+    const u32 first = left.rank() - 2;
+    batches = first > 0 ? left.shape(0) : 1;
+    rows = left.shape(first);
+    depth = left.shape(first + 1);
+    columns = right.shape(first + 1);
+    // The transposed product, if that makes the rows of c dense.
+    if (Magnitude(c.row_stride) < Magnitude(c.column_stride)) {
+      const Matrix other = a;
+      a = b;
+      b = other;
+      a.Transpose();
+      b.Transpose();
+      c.Transpose();
+      const i64 count = rows;
+      rows = columns;
+      columns = count;
+    }
+  }
+};
+
+// Where a tile starts.
+struct Origin {
+  i64 batch;
+  i64 row;
+  i64 column;
+};
+
+// Writes an element of c from its sum of products. beta = 0: c is not read.
+RESIDENT_DEVICE void StoreProduct(const Product& p, i64 offset, float sum) {
+  float value = p.alpha * sum;
+  if (p.beta != 0.0f) value += p.beta * LoadFloat(p.c.address, p.c.dtype, offset);
+  StoreFloat(p.c.address, p.c.dtype, offset, value);
+}
+
+// --- gemm: tiles of several threads
+
+// Each thread computes kMicro * kMicro elements of a tile, which is kThreadColumns threads wide.
+constexpr i32 kMicro = 4;
+constexpr i32 kThreadColumns = 16;
+constexpr i32 kTileColumns = kMicro * kThreadColumns;
+constexpr i32 kTileDepth = 32;
+// Elements from one row of a tile in the block's memory to the next. Rows are 16-byte aligned, and
+// start in different banks.
+constexpr i32 kPitch = kTileColumns + kMicro;
+
+// The block's memory: the product, then the tiles of both operands, or the tile of sums.
+constexpr u32 kProductBytes = 256;
+static_assert(sizeof(Product) <= kProductBytes, "");
+constexpr u32 kOperandFloats = kTileDepth * kPitch;
+static_assert(kProductBytes + 2 * kOperandFloats * sizeof(float) <= resident::kBlockMemoryBytes,
+              "");
+static_assert(kTileColumns * kTileColumns <= 2 * kOperandFloats, "");
+
+RESIDENT_DEVICE i32 TileRows(const Block& block) {
+  return kOneThread ? kMicro : static_cast<i32>(block.threads()) / kThreadColumns * kMicro;
+}
+
+// Copies kTileDepth rows of `width` elements to `tile`: element (d, w) is from[d * depth_stride +
+// w * stride]. Those at and beyond the limits are 0.
+template <typename T>
+RESIDENT_NOINLINE void LoadTileAs(const Block& block, float* tile, u32 width, const T* from,
+                                  i64 stride, i64 depth_stride, i64 width_limit, i64 depth_limit) {
+  // Adjacent threads read adjacent elements.
+  const bool along_depth = Magnitude(depth_stride) < Magnitude(stride);
+  const u32 inner_size = along_depth ? u32{kTileDepth} : width;
+  RESIDENT_UNROLL(4)
+  for (u32 i = block.thread(); i < width * kTileDepth; i += block.threads()) {
+    const u32 outer = i / inner_size;
+    const u32 inner = i - outer * inner_size;
+    const i64 d = along_depth ? inner : outer;
+    const i64 w = along_depth ? outer : inner;
+    float value = 0.0f;
+    if (d < depth_limit && w < width_limit) value = from[d * depth_stride + w * stride];
+    tile[d * kPitch + w] = value;
+  }
+}
+
+RESIDENT_DEVICE void LoadTile(const Block& block, float* tile, i32 width, u64 address, DType dtype,
+                              i64 offset, i64 stride, i64 depth_stride, i64 width_limit,
+                              i64 depth_limit) {
+  VisitFloat(dtype, [&](auto element) {
+    LoadTileAs(block, tile, static_cast<u32>(width),
+               ElementAt<const decltype(element)>(address, offset), stride, depth_stride,
+               width_limit, depth_limit);
+  });
+}
+
+[[maybe_unused]] RESIDENT_NOINLINE void TileOfThreads(const Block& block, const Product& p,
+                                                      const Origin& origin) {
+  const i32 tile_rows = TileRows(block);
+  float* const left = block.memory<float>(kProductBytes, 2 * kOperandFloats);
+  float* const right = left + kOperandFloats;
+  const i32 my_row = static_cast<i32>(block.thread()) / kThreadColumns * kMicro;
+  const i32 my_column = static_cast<i32>(block.thread()) % kThreadColumns * kMicro;
+  const i64 a_offset = origin.batch * p.a.batch_stride + origin.row * p.a.row_stride;
+  const i64 b_offset = origin.batch * p.b.batch_stride + origin.column * p.b.column_stride;
+
+  // The sums of kTileDepth products each are added to `total`.
+  float total[kMicro][kMicro] = {};
+  RESIDENT_UNROLL(1)
+  for (i64 depth = 0; depth < p.depth; depth += kTileDepth) {
+    block.barrier();  // The reads of the previous tiles have finished.
+    LoadTile(block, left, tile_rows, p.a.address, p.a.dtype, a_offset + depth * p.a.column_stride,
+             p.a.row_stride, p.a.column_stride, p.rows - origin.row, p.depth - depth);
+    LoadTile(block, right, kTileColumns, p.b.address, p.b.dtype, b_offset + depth * p.b.row_stride,
+             p.b.column_stride, p.b.row_stride, p.columns - origin.column, p.depth - depth);
+    block.barrier();
+    float partial[kMicro][kMicro] = {};
+    RESIDENT_UNROLL(4)
+    for (i32 d = 0; d < kTileDepth; ++d) {
+      const Quad<float> x = *reinterpret_cast<const Quad<float>*>(left + d * kPitch + my_row);
+      const Quad<float> y = *reinterpret_cast<const Quad<float>*>(right + d * kPitch + my_column);
+      for (i32 i = 0; i < kMicro; ++i) {
+        for (i32 j = 0; j < kMicro; ++j) partial[i][j] += x.v[i] * y.v[j];
+      }
+    }
+    for (i32 i = 0; i < kMicro; ++i) {
+      for (i32 j = 0; j < kMicro; ++j) total[i][j] += partial[i][j];
+    }
+  }
+  // By way of the block's memory, so that adjacent threads write adjacent elements.
+  block.barrier();
+  for (i32 i = 0; i < kMicro; ++i) {
+    for (i32 j = 0; j < kMicro; ++j) {
+      left[(my_row + i) * kTileColumns + my_column + j] = total[i][j];
+    }
+  }
+  block.barrier();
+  RESIDENT_UNROLL(1)
+  for (i32 i = static_cast<i32>(block.thread()); i < tile_rows * kTileColumns;
+       i += static_cast<i32>(block.threads())) {
+    const i64 row = origin.row + i / kTileColumns;
+    const i64 column = origin.column + i % kTileColumns;
+    if (row >= p.rows || column >= p.columns) continue;
+    StoreProduct(
+        p, origin.batch * p.c.batch_stride + row * p.c.row_stride + column * p.c.column_stride,
+        left[i]);
+  }
+}
+
+// --- gemm: tiles of one thread
+
+constexpr i32 kPanelRows = 4;
+constexpr i32 kPanelColumns = 8;
+constexpr i64 kPackedRows = 64;
+constexpr i64 kPackedColumns = 128;
+constexpr i64 kPackedDepth = 256;
+
+// Copies `depth` * `width` elements to panels of kPanel columns, which are padded with 0.
+template <i32 kPanel, typename T>
+RESIDENT_NOINLINE void Pack(float* to, const T* from, i64 stride, i64 depth_stride, i64 width,
+                            i64 depth) {
+  for (i64 first = 0; first < width; first += kPanel, to += kPanel * depth) {
+    const i64 count = Smallest(kPanel, width - first);
+    const T* const panel = from + first * stride;
+    if (count == kPanel && stride == 1) {
+      for (i64 d = 0; d < depth; ++d) {
+        for (i32 w = 0; w < kPanel; ++w) to[d * kPanel + w] = panel[d * depth_stride + w];
+      }
+    } else {
+      for (i32 w = 0; w < kPanel; ++w) {
+        for (i64 d = 0; d < depth; ++d) {
+          to[d * kPanel + w] = w < count ? panel[d * depth_stride + w * stride] : T(0.0f);
+        }
+      }
+    }
+  }
+}
+
+// Adds the product of two panels to `sums`.
+[[maybe_unused]] RESIDENT_NOINLINE void MultiplyPanels(i64 depth, const float* a, const float* b,
+                                                       float* sums) {
+  float sum[kPanelRows][kPanelColumns] = {};
+  for (i64 d = 0; d < depth; ++d) {
+    for (i32 i = 0; i < kPanelRows; ++i) {
+      for (i32 j = 0; j < kPanelColumns; ++j) {
+        sum[i][j] += a[d * kPanelRows + i] * b[d * kPanelColumns + j];
+      }
+    }
+  }
+  for (i32 i = 0; i < kPanelRows; ++i) {
+    for (i32 j = 0; j < kPanelColumns; ++j) sums[i * kPackedColumns + j] += sum[i][j];
+  }
+}
+
+[[maybe_unused]] RESIDENT_NOINLINE void TileOfOneThread(const Block& block, const Product& p,
+                                                        const Origin& origin) {
+  constexpr u32 kSums = kPackedRows * kPackedColumns;
+  constexpr u32 kLeft = kPackedRows * kPackedDepth;
+  constexpr u32 kRight = kPackedColumns * kPackedDepth;
+  float* const sums = block.scratch<float>(0, kSums + kLeft + kRight);
+  float* const left = sums + kSums;
+  float* const right = left + kLeft;
+  const i64 rows = Smallest(kPackedRows, p.rows - origin.row);
+  const i64 columns = Smallest(kPackedColumns, p.columns - origin.column);
+  const i64 a_offset = origin.batch * p.a.batch_stride + origin.row * p.a.row_stride;
+  const i64 b_offset = origin.batch * p.b.batch_stride + origin.column * p.b.column_stride;
+
+  for (u32 i = 0; i < kSums; ++i) sums[i] = 0.0f;
+  for (i64 first = 0; first < p.depth; first += kPackedDepth) {
+    const i64 depth = Smallest(kPackedDepth, p.depth - first);
+    VisitFloat(p.a.dtype, [&](auto element) {
+      using T = decltype(element);
+      Pack<kPanelRows>(left, ElementAt<const T>(p.a.address, a_offset + first * p.a.column_stride),
+                       p.a.row_stride, p.a.column_stride, rows, depth);
+    });
+    VisitFloat(p.b.dtype, [&](auto element) {
+      using T = decltype(element);
+      Pack<kPanelColumns>(right, ElementAt<const T>(p.b.address, b_offset + first * p.b.row_stride),
+                          p.b.column_stride, p.b.row_stride, columns, depth);
+    });
+    for (i64 j = 0; j < columns; j += kPanelColumns) {
+      for (i64 i = 0; i < rows; i += kPanelRows) {
+        MultiplyPanels(depth, left + i * depth, right + j * depth, sums + i * kPackedColumns + j);
+      }
+    }
+  }
+  for (i64 i = 0; i < rows; ++i) {
+    const i64 offset = origin.batch * p.c.batch_stride + (origin.row + i) * p.c.row_stride +
+                       origin.column * p.c.column_stride;
+    for (i64 j = 0; j < columns; ++j) {
+      StoreProduct(p, offset + j * p.c.column_stride, sums[i * kPackedColumns + j]);
+    }
+  }
+}
+
+// --- gemm: both
+
+// gemm, and with a leading dimension gemm_batched. The chunks share the tiles.
+RESIDENT_NOINLINE void Multiply(Block& block, const Args& args) {
+  Product* const product = block.memory<Product>();
+  if (block.thread() == 0) *product = Product(args);
+  block.barrier();
+  const Product& p = *product;
+  const i64 tile_rows = kOneThread ? kPackedRows : TileRows(block);
+  const i64 tile_columns = kOneThread ? kPackedColumns : kTileColumns;
+  const i64 down = (p.rows + tile_rows - 1) / tile_rows;
+  const i64 across = (p.columns + tile_columns - 1) / tile_columns;
+  const Range tiles = block.share(p.batches * down * across);
+  RESIDENT_UNROLL(1)
+  for (i64 tile = tiles.begin; tile < tiles.end; ++tile) {
+    const i64 line = Quotient(tile, across);
+    const i64 batch = Quotient(line, down);
+    const Origin origin = {batch, (line - batch * down) * tile_rows,
+                           (tile - line * across) * tile_columns};
+    if constexpr (kOneThread) {
+      TileOfOneThread(block, p, origin);
+    } else {
+      TileOfThreads(block, p, origin);
+      block.barrier();  // The reads of the tile of sums have finished.
+    }
+  }
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemm)(Block& block, const Args& args) { Multiply(block, args); }
+RESIDENT_OPERATOR(gemm_batched)(Block& block, const Args& args) { Multiply(block, args); }
+
+// --- gemv ---------------------------------------------------------------------------------------
+
+namespace {
+
+// Outputs that a block computes at a time. Each thread has a partial sum of each of them.
+constexpr i32 kOutputs = 8;
+// Elements of x that are in the block's memory at a time.
+constexpr i64 kSegment = kOneThread ? 2048 : 4096;
+static_assert((kSegment + (kOneThread ? kSegment : i64{kOutputs} * Block::kMaxThreads)) *
+                      static_cast<i64>(sizeof(float)) <=
+                  i64{resident::kBlockMemoryBytes},
+              "");
+
+// Weights in floating point.
+template <typename T>
+struct DenseWeights {
+  const T* data;
+  i64 depth;
+
+  // Whether Four() can be called.
+  RESIDENT_DEVICE bool InFours() const {
+    return depth % 4 == 0 && reinterpret_cast<u64>(data) % alignof(Quad<T>) == 0;
+  }
+  // The group of columns to which a column belongs.
+  RESIDENT_DEVICE i64 GroupOf(i64) const { return 0; }
+  // The weight in this row and column.
+  RESIDENT_DEVICE float One(i64 row, i64 column, i64) const { return data[row * depth + column]; }
+  // Four of them, from a column that is a multiple of 4.
+  RESIDENT_DEVICE void Four(i64 row, i64 column, i64, float (&w)[4]) const {
+    const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(data + (row * depth + column));
+    for (i32 i = 0; i < 4; ++i) w[i] = quad.v[i];
+  }
+  // `count` of them; `buffer` has space for these.
+  RESIDENT_DEVICE const float* Several(i64 row, i64 column, i64 count, float* buffer) const {
+    const T* const from = data + (row * depth + column);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return from;
+    } else {
+      for (i64 i = 0; i < count; ++i) buffer[i] = from[i];
+      return buffer;
+    }
+  }
+};
+
+// The operands of y = x * w^T + bias, without w.
+struct VectorProduct {
+  u64 x;
+  u64 bias;  // 0: none.
+  u64 out;
+  DType x_dtype;
+  DType bias_dtype;
+  DType out_dtype;
+  i64 vectors;
+  i64 rows;
+  i64 depth;
+};
+
+// The sum of the products. Partial sums make the additions independent.
+[[maybe_unused]] RESIDENT_DEVICE float Dot(const float* a, const float* b, i64 count) {
+  constexpr i32 kPartials = 16;
+  float partial[kPartials] = {};
+  i64 i = 0;
+  for (; i + kPartials <= count; i += kPartials) {
+    for (i32 k = 0; k < kPartials; ++k) partial[k] += a[i + k] * b[i + k];
+  }
+  for (; i < count; ++i) partial[0] += a[i] * b[i];
+  for (i32 width = kPartials / 2; width > 0; width /= 2) {
+    for (i32 k = 0; k < width; ++k) partial[k] += partial[k + width];
+  }
+  return partial[0];
+}
+
+RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, float sum) {
+  if (p.bias != 0) sum += LoadFloat(p.bias, p.bias_dtype, row);
+  StoreFloat(p.out, p.out_dtype, vector * p.rows + row, sum);
+}
+
+// The calling thread's part of the sums of `count` rows, for columns [begin, end), whose elements
+// of x start at `x`.
+template <typename Weights>
+RESIDENT_DEVICE void AddProducts(const Block& block, const Weights& weights, bool in_fours,
+                                 const float* x, i64 row, i64 count, i64 begin, i64 end,
+                                 float (&sums)[kOutputs]) {
+  if (in_fours) {
+    RESIDENT_UNROLL(1)
+    for (i64 k = begin + 4 * i64{block.thread()}; k < end; k += 4 * i64{block.threads()}) {
+      const Quad<float> values = *reinterpret_cast<const Quad<float>*>(x + (k - begin));
+      const i64 group = weights.GroupOf(k);
+      for (i32 r = 0; r < kOutputs; ++r) {
+        if (r >= count) continue;
+        float w[4];
+        weights.Four(row + r, k, group, w);
+        for (i32 i = 0; i < 4; ++i) sums[r] += values.v[i] * w[i];
+      }
+    }
+    return;
+  }
+  RESIDENT_UNROLL(1)
+  for (i64 k = begin + block.thread(); k < end; k += block.threads()) {
+    const float value = x[k - begin];
+    const i64 group = weights.GroupOf(k);
+    for (i32 r = 0; r < kOutputs; ++r) {
+      if (r < count) sums[r] += value * weights.One(row + r, k, group);
+    }
+  }
+}
+
+// The chunks share the products of each group of kOutputs rows with each vector.
+template <typename Weights>
+RESIDENT_NOINLINE void MultiplyVectors(const Block& block, const VectorProduct& p,
+                                       const Weights& weights) {
+  const i64 groups = (p.rows + kOutputs - 1) / kOutputs;
+  const bool in_fours = weights.InFours();
+  float* const x = block.memory<float>(0, kSegment);
+  constexpr u32 kOthers = kSegment * sizeof(float);
+  float* const others =
+      block.memory<float>(kOthers, (resident::kBlockMemoryBytes - kOthers) / sizeof(float));
+  const Range items = block.share(groups * p.vectors);
+  i64 in_memory = -1;  // The vector whose elements are at x.
+  RESIDENT_UNROLL(1)
+  for (i64 item = items.begin; item < items.end; ++item) {
+    const i64 group = Quotient(item, p.vectors);
+    const i64 vector = item - group * p.vectors;
+    const i64 row = group * kOutputs;
+    const i64 count = Smallest(kOutputs, p.rows - row);
+    float sums[kOutputs] = {};
+    RESIDENT_UNROLL(1)
+    for (i64 begin = 0; begin < p.depth; begin += kSegment) {
+      const i64 end = Smallest(begin + kSegment, p.depth);
+      if (in_memory != vector || p.depth > kSegment) {
+        block.barrier();  // The reads of the previous elements have finished.
+        VisitFloat(p.x_dtype, [&](auto element) {
+          const auto* const from =
+              ElementAt<const decltype(element)>(p.x, vector * p.depth + begin);
+          RESIDENT_UNROLL(4)
+          for (u32 i = block.thread(); i < static_cast<u32>(end - begin); i += block.threads()) {
+            x[i] = from[i];
+          }
+        });
+        block.barrier();
+        in_memory = vector;
+      }
+      if constexpr (kOneThread) {
+        for (i64 r = 0; r < count; ++r) {
+          sums[r] += Dot(x, weights.Several(row + r, begin, end - begin, others), end - begin);
+        }
+      } else {
+        AddProducts(block, weights, in_fours, x, row, count, begin, end, sums);
+      }
+    }
+    if constexpr (kOneThread) {
+      for (i64 r = 0; r < count; ++r) StoreOutput(p, vector, row + r, sums[r]);
+    } else {
+      // Adds the threads' partial sums: first kOutputs of them by each thread, then the rest.
+      const u32 threads = block.threads();
+      const u32 parts = threads / kOutputs;
+      for (u32 r = 0; r < kOutputs; ++r) others[r * threads + block.thread()] = sums[r];
+      block.barrier();
+      float* const mine = others + block.thread() / parts * threads + block.thread() % parts;
+      float sum = mine[0];
+      for (u32 i = 1; i < kOutputs; ++i) sum += mine[i * parts];
+      mine[0] = sum;
+      block.barrier();
+      if (block.thread() < count) {
+        const float* const part = others + block.thread() * threads;
+        float all = 0.0f;
+        RESIDENT_UNROLL(4)
+        for (u32 i = 0; i < parts; ++i) all += part[i];
+        StoreOutput(p, vector, row + block.thread(), all);
+      }
+      block.barrier();  // The reads of the partial sums have finished.
+    }
+  }
+}
+
+// Details of INVALID_ARGUMENT.
+constexpr u16 kBadBias = 1;
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> w = args.tensor<const Any>(1);
+  const Tensor<const Any> bias = args.tensor<const Any>(2);
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const i64 rows = w.shape(0);
+  const i64 depth = w.shape(1);
+  if (bias.size() != 0 && (bias.rank() != 1 || bias.shape(0) != rows)) {
+    block.fail(CompletionStatus::kInvalidArgument, kBadBias);
+    return;
+  }
+  if (out.size() == 0) return;
+  const VectorProduct p = {AddressOf(x),
+                           bias.size() == 0 ? 0 : AddressOf(bias),
+                           AddressOf(out),
+                           x.dtype(),
+                           bias.dtype(),
+                           out.dtype(),
+                           out.size() / rows,
+                           rows,
+                           depth};
+  VisitFloat(w.dtype(), [&](auto element) {
+    using T = decltype(element);
+    MultiplyVectors(block, p, DenseWeights<T>{ElementAt<const T>(AddressOf(w), 0), depth});
+  });
+}
+
+// --- gemv_quant, dequant ------------------------------------------------------------------------
+
+namespace {
+
+// Details of INVALID_ARGUMENT.
+constexpr u16 kBadPackedColumns = 1;
+constexpr u16 kBadGroup = 2;
+constexpr u16 kBadGroupCount = 3;
+constexpr u16 kBadZeros = 4;
+
+// Weights of 4 or 8 bits: (q - zero) * scale, where scale and zero are those of the row and of the
+// column's group.
+template <i32 kBits>
+struct QuantizedWeights {
+  const u8* data;
+  const Half* scales;
+  const Half* zeros;  // Null: `zero` for all.
+  i64 depth;
+  i64 pitch;  // Bytes of a row.
+  i64 groups;
+  i64 group;
+  i32 sign;    // 128 for int8, whose values are stored in two's complement, else 0.
+  float zero;  // Of all weights, if there are no zeros.
+
+  RESIDENT_DEVICE bool InFours() const {
+    return depth % 4 == 0 && group % 4 == 0 && reinterpret_cast<u64>(data) % (kBits / 2) == 0;
+  }
+  RESIDENT_DEVICE i32 Value(u32 byte_or_nibble) const {
+    return static_cast<i32>(byte_or_nibble ^ static_cast<u32>(sign)) - sign;
+  }
+  RESIDENT_DEVICE float ZeroOf(i64 index) const { return zeros == nullptr ? zero : zeros[index]; }
+  RESIDENT_DEVICE i32 ValueAt(i64 row, i64 column) const {
+    if constexpr (kBits == 8) return Value(data[row * pitch + column]);
+    return Value(data[row * pitch + column / 2] >> (column % 2 * 4) & 15u);
+  }
+  RESIDENT_DEVICE i64 GroupOf(i64 column) const { return Quotient(column, group); }
+  RESIDENT_DEVICE float One(i64 row, i64 column, i64 column_group) const {
+    const i64 index = row * groups + column_group;
+    return (static_cast<float>(ValueAt(row, column)) - ZeroOf(index)) * scales[index];
+  }
+  RESIDENT_DEVICE void Four(i64 row, i64 column, i64 column_group, float (&w)[4]) const {
+    const i64 index = row * groups + column_group;
+    const float scale = scales[index];
+    const float subtracted = ZeroOf(index);
+    const u8* const from = data + (row * pitch + column / (8 / kBits));
+    u32 word = 0;
+    if constexpr (kBits == 8) {
+      word = *reinterpret_cast<const u32*>(from);
+    } else {
+      word = *reinterpret_cast<const u16*>(from);
+    }
+    for (i32 i = 0; i < 4; ++i) {
+      const u32 bits = word >> (kBits * i) & ((1u << kBits) - 1);
+      w[i] = (static_cast<float>(Value(bits)) - subtracted) * scale;
+    }
+  }
+  RESIDENT_DEVICE const float* Several(i64 row, i64 column, i64 count, float* buffer) const {
+    const i64 end = column + count;
+    for (i64 at = column; at < end;) {
+      const i64 g = at / group;
+      const i64 stop = Smallest(end, (g + 1) * group);
+      const float scale = scales[row * groups + g];
+      const float subtracted = ZeroOf(row * groups + g);
+      for (; at < stop; ++at) {
+        buffer[at - column] = (static_cast<float>(ValueAt(row, at)) - subtracted) * scale;
+      }
+    }
+    return buffer;
+  }
+};
+
+// Checks the shapes of q, scales and zeros (arguments q, q + 1, q + 2) for rows of `depth` weights.
+// Returns the bits of a weight, or 0 after a failure.
+RESIDENT_DEVICE i32 CheckWeights(const Block& block, const Args& args, u32 q, i64 depth,
+                                 i64 group) {
+  const i64 pitch = args.tensor<const Any>(q).shape(1);
+  const Tensor<const Any> scales = args.tensor<const Any>(q + 1);
+  const Tensor<const Any> zeros = args.tensor<const Any>(q + 2);
+  u16 detail = 0;
+  if (pitch != depth && pitch != depth / 2 + depth % 2) {
+    detail = kBadPackedColumns;
+  } else if (group < 1) {
+    detail = kBadGroup;
+  } else if (scales.shape(1) != QuotientUp(depth, group)) {
+    detail = kBadGroupCount;
+  } else if (zeros.size() != 0 && (zeros.rank() != 2 || zeros.shape(0) != scales.shape(0) ||
+                                   zeros.shape(1) != scales.shape(1))) {
+    detail = kBadZeros;
+  }
+  if (detail != 0) {
+    block.fail(CompletionStatus::kInvalidArgument, detail);
+    return 0;
+  }
+  return pitch == depth ? 8 : 4;
+}
+
+// REQUIRES: CheckWeights was successful, and there are weights.
+template <i32 kBits>
+RESIDENT_DEVICE QuantizedWeights<kBits> ReadWeights(const Args& args, u32 q, i64 depth, i64 group) {
+  const Tensor<const Any> data = args.tensor<const Any>(q);
+  const Tensor<const Any> zeros = args.tensor<const Any>(q + 2);
+  const bool is_signed = kBits == 8 && data.dtype() == DType::kI8;
+  QuantizedWeights<kBits> weights;
+  weights.data = ElementAt<const u8>(AddressOf(data), 0);
+  weights.scales = args.tensor<const Half>(q + 1).data();
+  weights.zeros = zeros.size() == 0 ? nullptr : zeros.as<const Half>().data();
+  weights.depth = depth;
+  weights.pitch = data.shape(1);
+  weights.groups = args.tensor<const Any>(q + 1).shape(1);
+  weights.group = Smallest(group, depth);
+  weights.sign = is_signed ? 128 : 0;
+  weights.zero = is_signed ? 0.0f : static_cast<float>(1 << (kBits - 1));
+  return weights;
+}
+
+template <i32 kBits>
+RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, i64 group) {
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const i64 columns = out.shape(1);
+  const QuantizedWeights<kBits> weights = ReadWeights<kBits>(args, 0, columns, group);
+  const u64 address = AddressOf(out);
+  const DType dtype = out.dtype();
+  const Range range = block.share(out.size(), resident::kMapStep);
+  resident::ForEachElement(block, range, columns, [&](i64 i, i64 row, i64 column) {
+    StoreFloat(address, dtype, i, weights.One(row, column, weights.GroupOf(column)));
+  });
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> out = args.tensor<const Any>(4);
+  const i64 group = args.scalar<i64>(5);
+  const i64 rows = args.tensor<const Any>(1).shape(0);
+  const i64 depth = x.shape(x.rank() - 1);
+  const i32 bits = CheckWeights(block, args, 1, depth, group);
+  if (bits == 0 || out.size() == 0) return;
+  const VectorProduct p = {AddressOf(x),      0,           AddressOf(out),
+                           x.dtype(),         DType::kF32, out.dtype(),
+                           out.size() / rows, rows,        depth};
+  if (bits == 8) {
+    MultiplyVectors(block, p, ReadWeights<8>(args, 1, depth, group));
+  } else {
+    MultiplyVectors(block, p, ReadWeights<4>(args, 1, depth, group));
+  }
+}
+
+RESIDENT_OPERATOR(dequant)(Block& block, const Args& args) {
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const i64 group = args.scalar<i64>(4);
+  const i32 bits = CheckWeights(block, args, 0, out.shape(1), group);
+  if (bits == 0 || out.size() == 0) return;
+  if (bits == 8) {
+    Dequantize<8>(block, args, group);
+  } else {
+    Dequantize<4>(block, args, group);
+  }
+}

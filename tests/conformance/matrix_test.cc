@@ -1,0 +1,574 @@
+// The family "matrix": shapes, dtypes and their mixtures, layouts, chunks and special values.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/operator_runner.h"
+
+namespace resident::testing {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+// alpha * a * b + beta * c for dense matrices.
+std::vector<double> Product(const std::vector<double>& a, const std::vector<double>& b,
+                            const std::vector<double>& c, int64_t batches, int64_t rows,
+                            int64_t columns, int64_t depth, double alpha, double beta) {
+  std::vector<double> result(batches * rows * columns);
+  std::vector<double> line(columns);
+  for (int64_t i = 0; i < batches; ++i) {
+    for (int64_t m = 0; m < rows; ++m) {
+      line.assign(columns, 0);
+      for (int64_t k = 0; k < depth; ++k) {
+        const double factor = a[(i * rows + m) * depth + k];
+        for (int64_t n = 0; n < columns; ++n) {
+          line[n] += factor * b[(i * depth + k) * columns + n];
+        }
+      }
+      for (int64_t n = 0; n < columns; ++n) {
+        const int64_t at = (i * rows + m) * columns + n;
+        result[at] = alpha * line[n] + (beta == 0 ? 0 : beta * c[at]);
+      }
+    }
+  }
+  return result;
+}
+
+// With fewer outputs, inputs have one sign.
+constexpr int64_t kFewOutputs = 4;
+
+// The absolute values, times `sign`.
+TestTensor Absolute(const TestTensor& tensor, double sign = 1) {
+  std::vector<double> values = tensor.Values();
+  for (double& value : values) value = sign * std::abs(value);
+  return TestTensor::Input(tensor.dtype(), tensor.shape(), values);
+}
+
+class MatrixTest : public ::testing::Test {
+ protected:
+  void SetUp() override { RecordProperty("seed", std::to_string(seed_)); }
+
+  DType AnyFloat() { return kFloats[random_() % 3]; }
+  int64_t Below(int64_t limit) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(limit));
+  }
+  // Any order of the last two dimensions, and any distance between elements.
+  TestTensor RandomLayout(const TestTensor& tensor) {
+    std::vector<int> order = {0, 1, 2};
+    if (tensor.shape().size() == 2) order = {0, 1};
+    if (random_() % 2 == 0) std::swap(order[order.size() - 2], order.back());
+    return tensor.WithLayout(order, 1 + Below(2));
+  }
+  TestTensor Random(DType dtype, Dims shape, double deviation = 1) {
+    return TestTensor::Random(dtype, std::move(shape), random_, deviation);
+  }
+
+  struct Gemm {
+    int64_t rows;
+    int64_t columns;
+    int64_t depth;
+    int64_t batches = 0;  // 0: gemm.
+    double alpha = 1;
+    double beta = 0;
+    uint32_t chunks = 1;
+    DType a = DType::kF32;
+    DType b = DType::kF32;
+    DType c = DType::kF32;
+    bool any_layout = false;
+  };
+
+  // Runs it on random matrices and compares with the reference. Returns c.
+  std::vector<double> Check(const Gemm& test) {
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::to_string(test.batches) + " x " +
+                 std::to_string(test.rows) + " x " + std::to_string(test.columns) + " x " +
+                 std::to_string(test.depth) + ", " + std::to_string(test.chunks) + " chunks");
+    const auto shape = [&](int64_t rows, int64_t columns) {
+      return test.batches == 0 ? Dims{rows, columns} : Dims{test.batches, rows, columns};
+    };
+    TestTensor a = Random(test.a, shape(test.rows, test.depth));
+    TestTensor b = Random(test.b, shape(test.depth, test.columns));
+    TestTensor c = test.beta == 0 ? TestTensor::Output(test.c, shape(test.rows, test.columns))
+                                  : Random(test.c, shape(test.rows, test.columns));
+    // A sum of few values of both signs may be close to 0, and its relative error is then large.
+    if (std::max<int64_t>(test.batches, 1) * test.rows * test.columns < kFewOutputs) {
+      a = Absolute(a);
+      b = Absolute(b);
+      if (test.beta != 0) c = Absolute(c, test.alpha * test.beta < 0 ? -1 : 1);
+    }
+    if (test.any_layout) {
+      a = RandomLayout(a);
+      b = RandomLayout(b);
+      c = RandomLayout(c);
+    }
+    const std::vector<double> reference =
+        Product(a.Values(), b.Values(), c.Values(), std::max<int64_t>(test.batches, 1), test.rows,
+                test.columns, test.depth, test.alpha, test.beta);
+    EXPECT_EQ(RunOperator(test.batches == 0 ? "gemm" : "gemm_batched",
+                          {a, b, c, F32(static_cast<float>(test.alpha)),
+                           F32(static_cast<float>(test.beta))},
+                          test.chunks)
+                  .status,
+              CompletionStatus::kOk);
+    ExpectNear(c, reference, /*products=*/true);
+    return c.Values();
+  }
+
+  const uint64_t seed_ = std::random_device{}();
+  std::mt19937_64 random_{seed_};
+};
+
+TEST_F(MatrixTest, GemmOfAllSmallShapes) {
+  const std::vector<int64_t> sizes =
+      Emulated() ? std::vector<int64_t>{0, 1, 7, 33} : std::vector<int64_t>{0, 1, 3, 7, 33, 67};
+  for (const int64_t rows : sizes) {
+    for (const int64_t columns : sizes) {
+      for (const int64_t depth : sizes) {
+        Check({.rows = rows, .columns = columns, .depth = depth});
+        Check({.rows = rows,
+               .columns = columns,
+               .depth = depth,
+               .alpha = -0.5,
+               .beta = 2,
+               .chunks = 3,
+               .any_layout = true});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(MatrixTest, GemmAroundTheLimitsOfTiles) {
+  for (const int64_t size : {31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257}) {
+    Check({.rows = size, .columns = 5, .depth = 33});
+    Check({.rows = 5, .columns = size, .depth = 31, .chunks = 4});
+    Check({.rows = 3, .columns = 4, .depth = size, .beta = 1});
+    if (Emulated()) continue;
+    Check({.rows = size, .columns = size, .depth = size, .chunks = 5});
+    Check({.rows = size, .columns = 1, .depth = 1023, .any_layout = true});
+    Check({.rows = 1, .columns = size, .depth = 1025, .any_layout = true});
+  }
+  // More than 2^16 elements of c, and of a.
+  Check({.rows = 263, .columns = 251, .depth = Emulated() ? 3 : 67, .chunks = 7});
+  Check({.rows = 65537, .columns = 1, .depth = 1, .chunks = 3});
+  Check({.rows = 1, .columns = 65537, .depth = 2, .chunks = 3});
+  Check({.rows = 2, .columns = 3, .depth = Emulated() ? 4099 : 65537});
+}
+
+TEST_F(MatrixTest, GemmOfAnyDTypesAndLayouts) {
+  for (int round = 0; round < (Emulated() ? 20 : 60); ++round) {
+    const int64_t limit = Emulated() ? 50 : 150;
+    Check({.rows = 1 + Below(limit),
+           .columns = 1 + Below(limit),
+           .depth = 1 + Below(limit),
+           .batches = round % 2 == 0 ? 0 : 1 + Below(4),
+           .alpha = 0.75,
+           .beta = round % 3 == 0 ? 0.0 : -1.5,
+           .chunks = 1 + static_cast<uint32_t>(Below(5)),
+           .a = AnyFloat(),
+           .b = AnyFloat(),
+           .c = AnyFloat(),
+           .any_layout = true});
+    if (HasFailure()) return;
+  }
+}
+
+// Values of one sign, for which the error of a plain sum grows fastest.
+TEST_F(MatrixTest, GemmIsAccurateForADepthOf4096) {
+  constexpr int64_t kDepth = 4096;
+  const int64_t size = Emulated() ? 9 : 65;
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<double> left(size * kDepth);
+  std::vector<double> right(size * kDepth);
+  for (double& value : left) value = uniform(random_);
+  for (double& value : right) value = uniform(random_);
+  for (const DType dtype : kFloats) {
+    const TestTensor a = TestTensor::Input(dtype, {size, kDepth}, left);
+    const TestTensor b = TestTensor::Input(dtype, {kDepth, size}, right);
+    const TestTensor c = TestTensor::Output(DType::kF32, {size, size});
+    ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(0)}).status, CompletionStatus::kOk);
+    ExpectNear(c, Product(a.Values(), b.Values(), {}, 1, size, size, kDepth, 1, 0),
+               /*products=*/true);
+    Check({.rows = size, .columns = size, .depth = kDepth, .a = dtype, .b = dtype});
+  }
+}
+
+TEST_F(MatrixTest, GemmReadsCOnlyIfBetaIsNotZero) {
+  const TestTensor a = Random(DType::kF32, {3, 4});
+  const TestTensor b = Random(DType::kF32, {4, 5});
+  for (const double value : {kNan, kInf}) {
+    for (const DType dtype : kFloats) {
+      const TestTensor c = TestTensor::Input(dtype, {3, 5}, std::vector<double>(15, value));
+      ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(0)}).status, CompletionStatus::kOk);
+      ExpectNear(c, Product(a.Values(), b.Values(), {}, 1, 3, 5, 4, 1, 0), /*products=*/true);
+      ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(-0.0f)}).status, CompletionStatus::kOk);
+      ExpectNear(c, Product(a.Values(), b.Values(), {}, 1, 3, 5, 4, 1, 0), /*products=*/true);
+    }
+    const TestTensor c = TestTensor::Input(DType::kF32, {3, 5}, std::vector<double>(15, value));
+    ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(0.5)}).status, CompletionStatus::kOk);
+    ExpectEqual(c, std::vector<double>(15, value));
+  }
+}
+
+TEST_F(MatrixTest, GemmWithoutDepthIsBetaTimesC) {
+  const TestTensor a = TestTensor::Output(DType::kF32, {2, 0});
+  const TestTensor b = TestTensor::Output(DType::kF32, {0, 3});
+  TestTensor c = TestTensor::Input(DType::kF32, {2, 3}, {1, 2, 3, 4, kNan, kInf});
+  ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(3), F32(-2)}).status, CompletionStatus::kOk);
+  ExpectEqual(c, {-2, -4, -6, -8, kNan, -kInf});
+  c = TestTensor::Output(DType::kF16, {2, 3});
+  ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(3), F32(0)}).status, CompletionStatus::kOk);
+  ExpectEqual(c, {0, 0, 0, 0, 0, 0});
+}
+
+TEST_F(MatrixTest, GemmPropagatesNanAndInfinityWithinTheirRowsAndColumns) {
+  constexpr int64_t kSize = 67;
+  std::vector<double> left(kSize * kSize, 1);
+  std::vector<double> right(kSize * kSize, 1);
+  left[5 * kSize + 66] = kNan;
+  left[66 * kSize + 1] = kInf;
+  right[3 * kSize + 65] = -kInf;
+  const TestTensor a = TestTensor::Input(DType::kBF16, {kSize, kSize}, left);
+  const TestTensor b = TestTensor::Input(DType::kF32, {kSize, kSize}, right);
+  const TestTensor c = TestTensor::Output(DType::kF32, {kSize, kSize});
+  ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(0)}).status, CompletionStatus::kOk);
+  ExpectNear(c, Product(left, right, {}, 1, kSize, kSize, kSize, 1, 0), /*products=*/true);
+}
+
+TEST_F(MatrixTest, GemmOfReversedAndRepeatedViews) {
+  const TestTensor x = TestTensor::Input(DType::kF32, {6}, {1, 2, 3, 4, 5, 6});
+  const TestTensor c = TestTensor::Output(DType::kF32, {2, 2});
+  // (6 5 4; 3 2 1) * (1 1; 2 2; 3 3)
+  ASSERT_EQ(
+      RunOperator("gemm", {x.View({2, 3}, {-3, -1}, 5), x.View({3, 2}, {1, 0}), c, F32(1), F32(0)})
+          .status,
+      CompletionStatus::kOk);
+  ExpectEqual(c, {28, 28, 10, 10});
+  // One matrix for all of a batch.
+  const TestTensor all = TestTensor::Output(DType::kF32, {2, 1, 2});
+  ASSERT_EQ(RunOperator("gemm_batched", {x.View({2, 1, 2}, {2, 2, 1}), x.View({2, 2, 2}, {0, 2, 1}),
+                                         all, F32(1), F32(0)})
+                .status,
+            CompletionStatus::kOk);
+  ExpectEqual(all, {7, 10, 15, 22});
+}
+
+TEST_F(MatrixTest, GemmHasTheSameBitsForAnyNumberOfChunks) {
+  const TestTensor a = Random(DType::kF32, {150, 77});
+  const TestTensor b = Random(DType::kF32, {77, 140});
+  std::vector<double> first;
+  for (const uint32_t chunks : {1, 2, 11}) {
+    const TestTensor c = TestTensor::Output(DType::kF32, {150, 140});
+    ASSERT_EQ(RunOperator("gemm", {a, b, c, F32(1), F32(0)}, chunks).status, CompletionStatus::kOk);
+    if (first.empty()) first = c.Values();
+    ExpectEqual(c, first);
+  }
+}
+
+TEST_F(MatrixTest, GemmBatchedShapes) {
+  for (const int64_t batches : {0, 1, 3}) {
+    for (const int64_t size : {0, 1, 33, 65}) {
+      Check({.rows = size,
+             .columns = 17,
+             .depth = 5,
+             .batches = std::max<int64_t>(batches, 1),
+             .chunks = 2});
+      Check({.rows = 4,
+             .columns = size,
+             .depth = size,
+             .batches = std::max<int64_t>(batches, 1),
+             .beta = 0.5,
+             .chunks = 4,
+             .any_layout = true});
+    }
+  }
+  const TestTensor none = TestTensor::Output(DType::kF32, {0, 3, 3});
+  EXPECT_EQ(RunOperator("gemm_batched", {none, none, none, F32(1), F32(0)}).status,
+            CompletionStatus::kOk);
+  Check({.rows = 2, .columns = 3, .depth = 4, .batches = Emulated() ? 257 : 70001, .chunks = 3});
+}
+
+// --- gemv
+
+std::vector<double> VectorProduct(const std::vector<double>& x, const std::vector<double>& w,
+                                  const std::vector<double>& bias, int64_t vectors, int64_t rows,
+                                  int64_t depth) {
+  std::vector<double> result(vectors * rows);
+  for (int64_t s = 0; s < vectors; ++s) {
+    for (int64_t n = 0; n < rows; ++n) {
+      double sum = bias.empty() ? 0 : bias[n];
+      for (int64_t k = 0; k < depth; ++k) sum += x[s * depth + k] * w[n * depth + k];
+      result[s * rows + n] = sum;
+    }
+  }
+  return result;
+}
+
+TEST_F(MatrixTest, GemvOfAnyShapesAndDTypes) {
+  const std::vector<int64_t> depths =
+      Emulated() ? std::vector<int64_t>{0, 1, 4, 33, 257, 4096, 4100, 8193}
+                 : std::vector<int64_t>{0,    1,    4,    31,   32,   33,   255,  256,  257,
+                                        1023, 1025, 2048, 2052, 4096, 4100, 8193, 65537};
+  for (const int64_t depth : depths) {
+    for (const int64_t rows : {0, 1, 7, 8, 9, 33}) {
+      for (const int64_t vectors : {0, 1, 3}) {
+        SCOPED_TRACE("seed " + std::to_string(seed_) + ", depth " + std::to_string(depth) + ", " +
+                     std::to_string(rows) + " rows, " + std::to_string(vectors) + " vectors");
+        TestTensor x = Random(AnyFloat(), vectors == 1 ? Dims{depth} : Dims{vectors, depth});
+        TestTensor w = Random(AnyFloat(), {rows, depth});
+        const bool biased = random_() % 2 == 0;
+        TestTensor bias = Random(AnyFloat(), {biased ? rows : 0});
+        if (vectors * rows < kFewOutputs) {
+          x = Absolute(x);
+          w = Absolute(w);
+          bias = Absolute(bias);
+        }
+        const TestTensor out =
+            TestTensor::Output(AnyFloat(), vectors == 1 ? Dims{rows} : Dims{vectors, rows});
+        const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
+        ASSERT_EQ(RunOperator("gemv", {x, w, bias, out}, chunks).status, CompletionStatus::kOk);
+        ExpectNear(out, VectorProduct(x.Values(), w.Values(), bias.Values(), vectors, rows, depth),
+                   /*products=*/true);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(MatrixTest, GemvOfManyRows) {
+  for (const DType dtype : kFloats) {
+    SCOPED_TRACE("seed " + std::to_string(seed_));
+    const int64_t rows = Emulated() ? 1025 : 65537;
+    const TestTensor x = Random(DType::kF32, {2, 2, 20});
+    const TestTensor w = Random(dtype, {rows, 20});
+    const TestTensor out = TestTensor::Output(DType::kF32, {2, 2, rows});
+    ASSERT_EQ(RunOperator("gemv", {x, w, TestTensor::Output(DType::kF32, {0}), out}, 5).status,
+              CompletionStatus::kOk);
+    ExpectNear(out, VectorProduct(x.Values(), w.Values(), {}, 4, rows, 20), /*products=*/true);
+  }
+}
+
+// Views of rows that are not aligned to four elements.
+TEST_F(MatrixTest, GemvOfUnalignedWeights) {
+  for (const DType dtype : kFloats) {
+    SCOPED_TRACE("seed " + std::to_string(seed_));
+    const TestTensor memory = Random(dtype, {1 + 5 * 64});
+    const TestTensor w = memory.View({5, 64}, {64, 1}, 1);
+    const TestTensor x = memory.View({64}, {1}, 3);
+    const TestTensor out = TestTensor::Output(DType::kF32, {5});
+    ASSERT_EQ(RunOperator("gemv", {x, w, TestTensor::Output(DType::kF32, {0}), out}).status,
+              CompletionStatus::kOk);
+    ExpectNear(out, VectorProduct(x.Values(), w.Values(), {}, 1, 5, 64), /*products=*/true);
+  }
+}
+
+TEST_F(MatrixTest, GemvHasTheSameBitsForAnyNumberOfChunks) {
+  const TestTensor x = Random(DType::kF32, {3, 333});
+  const TestTensor w = Random(DType::kF16, {100, 333});
+  std::vector<double> first;
+  for (const uint32_t chunks : {1, 2, 11}) {
+    const TestTensor out = TestTensor::Output(DType::kF32, {3, 100});
+    ASSERT_EQ(RunOperator("gemv", {x, w, TestTensor::Output(DType::kF32, {0}), out}, chunks).status,
+              CompletionStatus::kOk);
+    if (first.empty()) first = out.Values();
+    ExpectEqual(out, first);
+  }
+}
+
+TEST_F(MatrixTest, GemvPropagatesNanAndInfinity) {
+  const TestTensor x = TestTensor::Input(DType::kF32, {2, 3}, {1, 2, kNan, 1, kInf, 1});
+  const TestTensor w = TestTensor::Input(DType::kF16, {2, 3}, {1, 1, 1, 1, 0, 1});
+  const TestTensor bias = TestTensor::Input(DType::kBF16, {2}, {1, 2});
+  const TestTensor out = TestTensor::Output(DType::kF32, {2, 2});
+  ASSERT_EQ(RunOperator("gemv", {x, w, bias, out}).status, CompletionStatus::kOk);
+  ExpectEqual(out, {kNan, kNan, kInf, kNan});
+}
+
+TEST_F(MatrixTest, GemvRefusesABiasOfAnotherShape) {
+  const TestTensor x = Random(DType::kF32, {4});
+  const TestTensor w = Random(DType::kF32, {3, 4});
+  for (const Dims& shape : {Dims{2}, Dims{4}, Dims{3, 1}, Dims{1, 3}}) {
+    const TestTensor out = TestTensor::Output(DType::kF32, {3});
+    const Outcome outcome = RunOperator("gemv", {x, w, Random(DType::kF32, shape), out});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 1);
+    EXPECT_EQ(out.CheckWritten(), "element 0 was not written");
+  }
+}
+
+// --- Quantized weights
+
+class QuantizedTest : public MatrixTest {
+ protected:
+  struct Weights {
+    TestTensor q = TestTensor::Output(DType::kU8, {0});
+    TestTensor scales = q;
+    TestTensor zeros = q;
+    std::vector<double> values;
+  };
+
+  // Random weights. bits: 4 or 8.
+  Weights RandomWeights(int bits, DType dtype, bool with_zeros, int64_t rows, int64_t depth,
+                        int64_t group) {
+    Weights weights;
+    const int64_t pitch = bits == 8 ? depth : (depth + 1) / 2;
+    const int64_t groups = (depth + group - 1) / group;
+    std::vector<int> bytes(rows * pitch);
+    std::vector<double> stored;
+    for (int& byte : bytes) {
+      byte = static_cast<int>(random_() % 256);
+      stored.push_back(dtype == DType::kI8 && byte > 127 ? byte - 256 : byte);
+    }
+    weights.q = TestTensor::Input(dtype, {rows, pitch}, stored);
+    weights.scales = Random(DType::kF16, {rows, groups}, 0.1);
+    weights.zeros =
+        with_zeros ? Random(DType::kF16, {rows, groups}, 5) : TestTensor::Output(DType::kF16, {0});
+    const std::vector<double> scales = weights.scales.Values();
+    const std::vector<double> zeros = weights.zeros.Values();
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t k = 0; k < depth; ++k) {
+        double value = 0;
+        double zero = 0;
+        if (bits == 8) {
+          value = stored[n * pitch + k];
+          zero = dtype == DType::kI8 ? 0 : 128;
+        } else {
+          const int byte = bytes[n * pitch + k / 2];
+          value = k % 2 == 0 ? byte % 16 : byte / 16;
+          zero = 8;
+        }
+        const int64_t at = n * groups + k / group;
+        if (with_zeros) zero = zeros[at];
+        weights.values.push_back((value - zero) * scales[at]);
+      }
+    }
+    return weights;
+  }
+
+  void Check(int bits, DType dtype, bool with_zeros, int64_t vectors, int64_t rows, int64_t depth,
+             int64_t group) {
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::to_string(bits) + " bits, " +
+                 std::to_string(vectors) + " x " + std::to_string(rows) + " x " +
+                 std::to_string(depth) + ", groups of " + std::to_string(group) +
+                 (with_zeros ? ", zeros" : ""));
+    const Weights weights = RandomWeights(bits, dtype, with_zeros, rows, depth, group);
+    const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
+    TestTensor out = TestTensor::Output(AnyFloat(), {rows, depth});
+    ASSERT_EQ(
+        RunOperator("dequant", {weights.q, weights.scales, weights.zeros, out, I64(group)}, chunks)
+            .status,
+        CompletionStatus::kOk);
+    ExpectNear(out, weights.values);
+    const TestTensor x = Random(AnyFloat(), {vectors, depth});
+    out = TestTensor::Output(AnyFloat(), {vectors, rows});
+    ASSERT_EQ(RunOperator("gemv_quant",
+                          {x, weights.q, weights.scales, weights.zeros, out, I64(group)}, chunks)
+                  .status,
+              CompletionStatus::kOk);
+    ExpectNear(out, VectorProduct(x.Values(), weights.values, {}, vectors, rows, depth),
+               /*products=*/true);
+  }
+};
+
+TEST_F(QuantizedTest, AnyShapesGroupsAndForms) {
+  const std::vector<int64_t> depths =
+      Emulated() ? std::vector<int64_t>{0, 2, 3, 4, 33, 256, 257}
+                 : std::vector<int64_t>{0, 2, 3, 4, 31, 32, 33, 255, 256, 257, 1023, 1025};
+  for (const int64_t depth : depths) {
+    for (const int64_t group : {1, 3, 4, 31, 32, 1024}) {
+      for (const bool with_zeros : {false, true}) {
+        const int64_t rows = 4 + Below(12);
+        const int64_t vectors = 1 + Below(2);
+        Check(8, DType::kI8, with_zeros, vectors, rows, depth, group);
+        Check(8, DType::kU8, with_zeros, vectors, rows, depth, group);
+        Check(4, DType::kU8, with_zeros, vectors, rows, depth, group);
+        Check(4, DType::kI8, with_zeros, vectors, rows, depth, group);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  for (const DType dtype : {DType::kI8, DType::kU8}) Check(8, dtype, true, 1, 3, 1, 1);
+  Check(8, DType::kI8, true, 1, 0, 8, 4);
+  Check(4, DType::kU8, true, 0, 5, 8, 4);
+}
+
+TEST_F(QuantizedTest, LargeSizes) {
+  for (const int bits : {4, 8}) {
+    Check(bits, DType::kU8, true, 1, 9, 4100, 128);
+    Check(bits, DType::kU8, false, 1, 5, 8193, 127);
+    Check(bits, DType::kI8, true, 2, Emulated() ? 257 : 65537, 8, 4);
+    Check(bits, DType::kI8, false, 1, 5, 65537, int64_t{1} << 62);
+  }
+}
+
+TEST_F(QuantizedTest, TheEvenColumnIsInTheLowNibble) {
+  const TestTensor q = TestTensor::Input(DType::kU8, {1, 2}, {0xf0, 0x18});
+  const TestTensor scales = TestTensor::Input(DType::kF16, {1, 1}, {0.5});
+  const TestTensor out = TestTensor::Output(DType::kF32, {1, 3});
+  ASSERT_EQ(
+      RunOperator("dequant", {q, scales, TestTensor::Output(DType::kF16, {0}), out, I64(4)}).status,
+      CompletionStatus::kOk);
+  ExpectEqual(out, {-4, 3.5, 0});
+}
+
+TEST_F(QuantizedTest, UnalignedBytes) {
+  const Weights weights = RandomWeights(8, DType::kU8, false, 1, 1 + 4 * 64, 512);
+  const double scale = weights.scales.Values()[0];
+  const std::vector<double> bytes = weights.q.Values();
+  const TestTensor x = Random(DType::kF32, {64});
+  const TestTensor scales = TestTensor::Input(DType::kF16, {4, 1}, std::vector<double>(4, scale));
+  const TestTensor none = TestTensor::Output(DType::kF16, {0});
+  const TestTensor out = TestTensor::Output(DType::kF32, {4});
+  ASSERT_EQ(RunOperator("gemv_quant",
+                        {x, weights.q.View({4, 64}, {64, 1}, 1), scales, none, out, I64(64)})
+                .status,
+            CompletionStatus::kOk);
+  ExpectNear(
+      out,
+      VectorProduct(x.Values(), {weights.values.begin() + 1, weights.values.end()}, {}, 1, 4, 64),
+      /*products=*/true);
+}
+
+TEST_F(QuantizedTest, WrongShapesAreRefused) {
+  const auto bytes = [&](Dims shape) {
+    return TestTensor::Input(DType::kU8, shape, std::vector<double>(CountElements(shape), 1));
+  };
+  const auto refused = [&](uint16_t detail, Dims q, Dims scales, Dims zeros, int64_t depth,
+                           int64_t group) {
+    const TestTensor tensors[] = {bytes(q), Random(DType::kF16, scales),
+                                  Random(DType::kF16, zeros)};
+    const TestTensor weights = TestTensor::Output(DType::kF32, {q[0], depth});
+    Outcome outcome =
+        RunOperator("dequant", {tensors[0], tensors[1], tensors[2], weights, I64(group)});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, detail);
+    EXPECT_EQ(weights.CheckWritten(), "element 0 was not written");
+    const TestTensor out = TestTensor::Output(DType::kF32, {q[0]});
+    outcome = RunOperator("gemv_quant", {Random(DType::kF32, {depth}), tensors[0], tensors[1],
+                                         tensors[2], out, I64(group)});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, detail);
+    EXPECT_EQ(out.CheckWritten(), "element 0 was not written");
+  };
+  refused(1, {2, 7}, {2, 2}, {0}, 8, 4);
+  refused(1, {2, 9}, {2, 2}, {0}, 8, 4);
+  refused(1, {2, 4}, {2, 3}, {0}, 9, 4);
+  refused(1, {2, 16}, {2, 2}, {0}, 8, 4);
+  refused(2, {2, 8}, {2, 2}, {0}, 8, 0);
+  refused(2, {2, 8}, {2, 2}, {0}, 8, -1);
+  refused(3, {2, 8}, {2, 1}, {0}, 8, 4);
+  refused(3, {2, 8}, {2, 3}, {0}, 8, 4);
+  refused(3, {2, 5}, {2, 2}, {0}, 9, 4);
+  refused(4, {2, 8}, {2, 2}, {2, 1}, 8, 4);
+  refused(4, {2, 8}, {2, 2}, {2}, 8, 4);
+  refused(4, {2, 8}, {2, 2}, {4}, 8, 4);
+  refused(4, {2, 8}, {2, 2}, {1, 2, 2}, 8, 4);
+}
+
+}  // namespace
+}  // namespace resident::testing
