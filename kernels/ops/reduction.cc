@@ -78,7 +78,7 @@ struct Extreme {
   using Value = float;
   float sign;  // 1 or -1.
 
-  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return resident::Larger(a, b); }
+  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return resident::LargerOf(a, b); }
   template <typename F>
   RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
     return resident::Largest(block, team, count, value);

@@ -116,10 +116,16 @@ RESIDENT_DEVICE float PartOfExtreme(const Team& team, i64 count, float none, F v
   return partial[0];
 }
 
+// The larger value, NaN if one is NaN, in a form that compilers vectorize.
+RESIDENT_DEVICE float LargerOf(float x, float y) {
+  const float larger = x > y ? x : y;
+  return y != y ? y : (x != x ? x : larger);
+}
+
 // (collective) The largest value, NaN if there is one, -infinity if count is 0.
 template <typename F>
 RESIDENT_DEVICE float Largest(const Block& block, const Team& team, i64 count, F value) {
-  const auto larger = [](float a, float b) { return Larger(a, b); };
+  const auto larger = [](float a, float b) { return LargerOf(a, b); };
   return Combine(block, team, PartOfExtreme(team, count, -math::infinity(), value, larger), larger);
 }
 
