@@ -3,8 +3,8 @@
 // A block of several threads computes a tile of the product from tiles of the operands in the
 // block's memory; a block of one thread (the CPU engine) from packed panels, with a loop that
 // compilers vectorize.
+#include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
-#include "kernels/ops/rows.h"
 #include "kernels/sdk/operator.h"
 
 using resident::Any;

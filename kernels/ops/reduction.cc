@@ -1,9 +1,400 @@
 // The family "reduction".
-#include "kernels/sdk/operator.h"
+//
+// The general operators reduce the axes of a bit mask. Each output is the reduction of `count`
+// elements, which are in the row-major order of the reduced axes. One of two forms is used:
+//
+//   rows   The elements of an output are adjacent: a team of threads for each output (rows.h).
+//   tiles  Any strides: a thread has kTile outputs, and some of the elements of each. Adjacent
+//          threads read adjacent elements, whether these belong to one output or to several.
+#include "kernels/ops/rows.h"
 
+using resident::Any;
 using resident::Args;
 using resident::Block;
+using resident::CompletionStatus;
+using resident::DType;
+using resident::i32;
 using resident::i64;
+using resident::IndexMap;
+using resident::kTeamMemory;
+using resident::OrderedKey;
+using resident::Range;
+using resident::Team;
+using resident::Tensor;
+using resident::u16;
+using resident::u32;
+using resident::u64;
+
+namespace {
+
+// Details of INVALID_ARGUMENT.
+constexpr u16 kBadAxes = 1;
+constexpr u16 kBadShape = 2;
+constexpr u16 kNoElements = 3;
+
+// --- Reducers -----------------------------------------------------------------------------------
+//
+//   Value          The reduction of some of an output's elements.
+//   Row            (collective) The reduction of value(0) to value(count - 1) by a team.
+//   Tile<K>        The reductions of K outputs: Add element k of each; Flush after at most
+//                  kAdditions of them, and before `values` is read.
+//   Merge          The Value of the elements of both.
+//   Load           The value of an element, for Row and Tile.
+//   Finish         The element of the output, from the Value of all its `count` elements.
+
+// sum and mean.
+struct Sum {
+  using Value = double;
+  bool mean;
+
+  template <typename F>
+  RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
+    return resident::Sum(block, team, count, value);
+  }
+  template <i32 K>
+  struct Tile {
+    float partial[K] = {};
+    Value values[K] = {};
+
+    RESIDENT_DEVICE void Add(const float (&v)[K], i64) {
+      for (i32 j = 0; j < K; ++j) partial[j] += v[j];
+    }
+    RESIDENT_DEVICE void Flush() {
+      for (i32 j = 0; j < K; ++j) {
+        values[j] += static_cast<double>(partial[j]);
+        partial[j] = 0;
+      }
+    }
+  };
+  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return a + b; }
+  RESIDENT_DEVICE float Finish(Value sum, i64 count) const {
+    return static_cast<float>(mean ? sum / static_cast<double>(count) : sum);
+  }
+  RESIDENT_DEVICE float Load(float x) const { return x; }
+};
+
+// max, and min as the negative maximum of -x.
+struct Extreme {
+  using Value = float;
+  float sign;  // 1 or -1.
+
+  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return resident::LargerOf(a, b); }
+  template <typename F>
+  RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
+    return resident::Largest(block, team, count, value);
+  }
+  template <i32 K>
+  struct Tile {
+    Value values[K];
+
+    RESIDENT_DEVICE Tile() {
+      for (i32 j = 0; j < K; ++j) values[j] = -resident::math::infinity();
+    }
+    RESIDENT_DEVICE void Add(const float (&v)[K], i64) {
+      for (i32 j = 0; j < K; ++j) values[j] = Merge(values[j], v[j]);
+    }
+    RESIDENT_DEVICE void Flush() {}
+  };
+  RESIDENT_DEVICE float Finish(Value value, i64) const { return sign * value; }
+  RESIDENT_DEVICE float Load(float x) const { return sign * x; }
+};
+
+struct IndexOfLargest {
+  // No element has key 0.
+  struct Value {
+    u32 key;
+    i64 index;
+  };
+
+  static RESIDENT_DEVICE Value Merge(const Value& a, const Value& b) {
+    return b.key > a.key || (b.key == a.key && b.index < a.index) ? b : a;
+  }
+  template <typename F>
+  RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
+    const float largest = resident::Largest(block, team, count, value);
+    i64 index = team.rank;
+    RESIDENT_UNROLL(4)
+    for (; index < count; index += team.size) {
+      const float v = value(index);
+      if (v == largest || v != v) break;
+    }
+    return {1, resident::Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; })};
+  }
+  template <i32 K>
+  struct Tile {
+    Value values[K] = {};
+
+    RESIDENT_DEVICE void Add(const float (&v)[K], i64 k) {
+      for (i32 j = 0; j < K; ++j) {
+        const u32 key = OrderedKey(v[j]);
+        if (key > values[j].key) values[j] = {key, k};
+      }
+    }
+    RESIDENT_DEVICE void Flush() {}
+  };
+  RESIDENT_DEVICE i64 Finish(const Value& value, i64) const { return value.index; }
+  RESIDENT_DEVICE float Load(float x) const { return x; }
+};
+
+// --- The two forms ------------------------------------------------------------------------------
+
+// Some dimensions of a tensor, for an IndexMap.
+struct SubView {
+  u32 dims = 0;
+  i64 shapes[resident::kMaxRank];
+  i64 strides[resident::kMaxRank];
+
+  RESIDENT_DEVICE void Add(i64 shape, i64 stride) {
+    shapes[dims] = shape;
+    strides[dims] = stride;
+    ++dims;
+  }
+  RESIDENT_DEVICE u32 rank() const { return dims; }
+  RESIDENT_DEVICE i64 shape(u32 d) const { return shapes[d]; }
+  RESIDENT_DEVICE i64 stride(u32 d) const { return strides[d]; }
+};
+
+RESIDENT_NOINLINE i64 Offset(const IndexMap<1>& map, i64 i) {
+  i64 offsets[1];
+  map.Offsets(i, offsets);
+  return offsets[0];
+}
+
+// Of a task, in the block's memory.
+struct Plan {
+  // The offsets in x of the outputs, and those of the elements of one output.
+  IndexMap<1> outputs;
+  IndexMap<1> elements;
+  SubView kept;
+  SubView reduced;
+  u16 detail;  // 0, or that of a refusal.
+
+  RESIDENT_DEVICE void Read(const Tensor<const Any>& x, const Tensor<Any>& out, u32 axes) {
+    kept.dims = reduced.dims = 0;
+    detail = axes >> x.rank() == 0 ? u16{0} : kBadAxes;
+    const bool keeps_dims = out.rank() == x.rank();
+    u32 at = 0;  // Dimension of `out`.
+    RESIDENT_UNROLL(1)
+    for (u32 d = 0; d < x.rank() && detail == 0; ++d) {
+      const bool is_reduced = axes >> d & 1;
+      (is_reduced ? reduced : kept).Add(x.shape(d), x.stride(d));
+      if (is_reduced && !keeps_dims) continue;
+      if (at >= out.rank() || out.shape(at) != (is_reduced ? 1 : x.shape(d))) detail = kBadShape;
+      ++at;
+    }
+    if (detail == 0 && at != out.rank()) detail = kBadShape;
+    Finish(outputs, kept);
+    Finish(elements, reduced);
+  }
+
+ private:
+  static RESIDENT_DEVICE void Finish(IndexMap<1>& map, const SubView& view) {
+    map.Start(view);
+    map.Add(0, view);
+    map.Finish();
+  }
+};
+
+// For Tile: the outputs of each thread, and the bytes of block memory in front of the Values.
+constexpr i32 kTile = Block::kMaxThreads == 1 ? 16 : 4;
+constexpr u32 kValuesAt = kTeamMemory + 1024;
+static_assert(sizeof(Plan) <= 1024, "");
+static_assert(kValuesAt + 16 * kTile * Block::kMaxThreads <= resident::kBlockMemoryBytes, "");
+
+RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, float value) {
+  resident::StoreFloat(reinterpret_cast<u64>(out.data()), out.dtype(), i, value);
+}
+RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, i64 value) {
+  out.as<i64>().data()[i] = value;
+}
+
+template <typename R, typename Elements>
+RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& reducer,
+                                const Elements& x, const Tensor<Any>& out) {
+  const i64 count = plan.elements.size();
+  const Team team(block, count, plan.outputs.size());
+  const Range range = block.share(plan.outputs.size());
+  RESIDENT_UNROLL(1)
+  for (i64 first = range.begin; first < range.end; first += team.count) {
+    const i64 i = first + team.index;
+    const bool active = i < range.end;
+    const i64 offset = active ? Offset(plan.outputs, i) : 0;
+    const auto value = reducer.Row(block, team, active ? count : 0,
+                                   [&](i64 k) { return reducer.Load(x.Load(offset + k)); });
+    if (active && team.rank == 0) StoreResult(out, i, reducer.Finish(value, count));
+  }
+}
+
+// How the threads of a block are distributed over the outputs (lanes) and over the elements of each
+// (groups).
+struct Lanes {
+  u32 lanes;
+  u32 groups;
+  u32 lane;
+  u32 group;
+
+  RESIDENT_DEVICE Lanes(const Block& block, const Plan& plan, bool by_output) {
+    if (Block::kMaxThreads == 1) {  // Known at compile time.
+      lanes = groups = 1;
+      lane = group = 0;
+    } else if (by_output) {
+      lanes = block.threads();
+      const i64 outputs = plan.outputs.size();
+      while (lanes % 2 == 0 && lanes > block.threads() / 32 && lanes * i64{kTile} > outputs) {
+        lanes /= 2;
+      }
+      groups = block.threads() / lanes;
+      lane = block.thread() % lanes;
+      group = block.thread() / lanes;
+    } else {
+      const Team team(block, plan.elements.size(), plan.outputs.size());
+      lanes = team.count;
+      groups = team.size;
+      lane = team.index;
+      group = team.rank;
+    }
+  }
+};
+
+// (collective) Outputs first to first + lanes * K - 1, as far as they are below `end`.
+template <typename R, i32 K>
+RESIDENT_DEVICE void ReduceTile(const Block& block, const Plan& plan, const R& reducer,
+                                const Lanes& threads, i64 first, i64 end, u64 x, DType dtype,
+                                const Tensor<Any>& out) {
+  const i64 count = plan.elements.size();
+  const i64 lanes = threads.lanes;
+  i64 offsets[K];
+  bool adjacent = dtype == DType::kF32;
+  for (i32 j = 0; j < K; ++j) {
+    const i64 i = first + j * lanes + threads.lane;
+    offsets[j] = Offset(plan.outputs, i < end ? i : end - 1);
+    adjacent = adjacent && offsets[j] == offsets[0] + j * lanes;
+  }
+  const bool even = plan.elements.rank() <= 1;
+  const i64 stride = even && count > 1 ? Offset(plan.elements, 1) : 0;
+  typename R::template Tile<K> tile;
+  i64 k = threads.group;
+  RESIDENT_UNROLL(1)
+  while (k < count) {
+    float v[K];
+    if (adjacent) {
+      RESIDENT_UNROLL(1)
+      for (i32 n = 0; n < resident::kAdditions && k < count; ++n, k += threads.groups) {
+        const i64 offset = even ? k * stride : Offset(plan.elements, k);
+        const float* const from = resident::ElementAt<const float>(x, offsets[0] + offset);
+        for (i32 j = 0; j < K; ++j) v[j] = reducer.Load(from[j * lanes]);
+        tile.Add(v, k);
+      }
+    } else {
+      RESIDENT_UNROLL(1)
+      for (i32 n = 0; n < resident::kAdditions && k < count; ++n, k += threads.groups) {
+        const i64 offset = even ? k * stride : Offset(plan.elements, k);
+        for (i32 j = 0; j < K; ++j) {
+          v[j] = reducer.Load(resident::LoadFloat(x, dtype, offsets[j] + offset));
+        }
+        tile.Add(v, k);
+      }
+    }
+    tile.Flush();
+  }
+  if (threads.groups == 1) {
+    for (i32 j = 0; j < K; ++j) {
+      const i64 i = first + j * lanes + threads.lane;
+      if (i < end) StoreResult(out, i, reducer.Finish(tile.values[j], count));
+    }
+    return;
+  }
+  using Value = typename R::Value;
+  Value* const values = block.memory<Value>(kValuesAt, K * Block::kMaxThreads);
+  const u32 width = threads.lanes * K;
+  block.barrier();  // The reads of the previous tile have finished.
+  for (i32 j = 0; j < K; ++j) {
+    values[threads.group * width + j * threads.lanes + threads.lane] = tile.values[j];
+  }
+  block.barrier();
+  RESIDENT_UNROLL(1)
+  for (u32 i = block.thread(); i < width && first + i < end; i += block.threads()) {
+    Value value = values[i];
+    RESIDENT_UNROLL(4)
+    for (u32 g = 1; g < threads.groups; ++g) value = R::Merge(value, values[g * width + i]);
+    StoreResult(out, first + i, reducer.Finish(value, count));
+  }
+}
+
+template <typename R>
+RESIDENT_NOINLINE void ReduceTiles(const Block& block, const Plan& plan, const R& reducer,
+                                   bool by_output, const Tensor<const Any>& x,
+                                   const Tensor<Any>& out) {
+  const Lanes threads(block, plan, by_output);
+  // A share of adjacent outputs begins at a multiple of the 32 bytes that a GPU reads at once.
+  const Range range = block.share(plan.outputs.size(), by_output ? 8 : 1);
+  const u64 address = reinterpret_cast<u64>(x.data());
+  i64 first = range.begin;
+  RESIDENT_UNROLL(1)
+  for (; first + threads.lanes * kTile <= range.end; first += threads.lanes * kTile) {
+    ReduceTile<R, kTile>(block, plan, reducer, threads, first, range.end, address, x.dtype(), out);
+  }
+  RESIDENT_UNROLL(1)
+  for (; first < range.end; first += threads.lanes) {
+    ReduceTile<R, 1>(block, plan, reducer, threads, first, range.end, address, x.dtype(), out);
+  }
+}
+
+// The task's plan, or null: there is nothing to do, or the task has failed.
+RESIDENT_NOINLINE const Plan* ReadPlan(const Block& block, const Args& args, bool needs_elements) {
+  Plan& plan = *block.memory<Plan>(kTeamMemory);
+  if (block.thread() == 0) {
+    plan.Read(args.tensor<const Any>(0), args.tensor<Any>(1), args.scalar<u32>(2));
+    if (plan.detail == 0 && needs_elements && plan.outputs.size() > 0 &&
+        plan.elements.size() == 0) {
+      plan.detail = kNoElements;
+    }
+    if (plan.detail != 0) block.fail(CompletionStatus::kInvalidArgument, plan.detail);
+  }
+  block.barrier();
+  return plan.detail == 0 && plan.outputs.size() > 0 ? &plan : nullptr;
+}
+
+// The distance between the first two elements of the map.
+RESIDENT_DEVICE i64 Distance(const IndexMap<1>& map) {
+  const i64 distance = map.size() > 1 ? Offset(map, 1) : 0;
+  return distance < 0 ? -distance : distance;
+}
+
+template <typename R>
+RESIDENT_NOINLINE void Reduce(Block& block, const Args& args, R reducer, bool needs_elements) {
+  const Plan* const plan = ReadPlan(block, args, needs_elements);
+  if (plan == nullptr) return;
+  const auto x = args.tensor<const Any>(0);
+  const auto out = args.tensor<Any>(1);
+  if (plan->elements.size() < 2 || !plan->elements.dense()) {
+    const bool by_output =
+        Distance(plan->outputs) < Distance(plan->elements) || plan->elements.size() < 2;
+    ReduceTiles<R>(block, *plan, reducer, by_output, x, out);
+  } else if (x.dtype() == DType::kF32) {
+    ReduceRows<R>(block, *plan, reducer, resident::Elements<true>(x), out);
+  } else {
+    ReduceRows<R>(block, *plan, reducer, resident::Elements<false>(x), out);
+  }
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(sum)(Block& block, const Args& args) {
+  Reduce(block, args, Sum{/*mean=*/false}, /*needs_elements=*/false);
+}
+RESIDENT_OPERATOR(mean)(Block& block, const Args& args) {
+  Reduce(block, args, Sum{/*mean=*/true}, /*needs_elements=*/false);
+}
+RESIDENT_OPERATOR(max)(Block& block, const Args& args) {
+  Reduce(block, args, Extreme{1}, /*needs_elements=*/true);
+}
+RESIDENT_OPERATOR(min)(Block& block, const Args& args) {
+  Reduce(block, args, Extreme{-1}, /*needs_elements=*/true);
+}
+RESIDENT_OPERATOR(argmax)(Block& block, const Args& args) {
+  Reduce(block, args, IndexOfLargest{}, /*needs_elements=*/true);
+}
 
 RESIDENT_OPERATOR(sum_rows)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);

@@ -1,58 +1,165 @@
-// Rows and columns of dense matrices, for operators that distribute the elements of a matrix over
-// threads.
+// Rows: the rows of a tensor, distributed over teams of a block's threads.
+//
+//   const Team team(block, columns, rows);
+//   for (i64 row = range.begin + team.index; ...; row += team.count) {
+//     const double sum = Sum(block, team, columns, [&](i64 c) { return x.Load(row * columns + c);
+//     });
+//   }
+//
+// A team has few threads if rows are short and many, and otherwise all threads of the block. Its
+// size depends only on the numbers of rows and columns and on the block's size, so the order of
+// additions, and thus each bit of a result, is the same for any number of chunks.
+//
+// (collective) members must be called by all threads of the block, also by those of a team without
+// a row; they pass 0 columns.
 #ifndef RESIDENT_KERNELS_OPS_ROWS_H_
 #define RESIDENT_KERNELS_OPS_ROWS_H_
 
-#include "kernels/sdk/block.h"
-#include "kernels/sdk/element.h"
+#include "kernels/ops/numbers.h"
+#include "kernels/sdk/operator.h"
 
 namespace resident {
 
-// Four adjacent elements, which are read or written at once.
-template <typename T>
-struct alignas(4 * sizeof(T)) Quad {
-  T v[4];
+// Block memory of the teams' reductions: one word for each thread.
+inline constexpr u32 kTeamMemory = 8 * Block::kMaxThreads;
+
+struct Team {
+  u32 size;   // Threads of a team.
+  u32 count;  // Teams of the block.
+  u32 index;  // The calling thread's team, and its number in it.
+  u32 rank;
+
+  RESIDENT_DEVICE Team(const Block& block, i64 columns, i64 rows) {
+    if (Block::kMaxThreads == 1) {  // Known at compile time.
+      size = count = 1;
+      index = rank = 0;
+      return;
+    }
+    size = columns <= 16 ? 1 : columns <= 256 ? 8 : columns <= 1024 ? 32 : block.threads();
+    if (rows * size < block.threads()) size = block.threads();
+    count = block.threads() / size;
+    index = block.thread() / size;
+    rank = block.thread() % size;
+  }
 };
 
-// Calls f(T{}) with the type of elements of `dtype`, one of float32, float16 and bfloat16.
-template <typename F>
-RESIDENT_DEVICE void VisitFloat(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kF16:
-      return f(Half(0.0f));
-    case DType::kBF16:
-      return f(BFloat16(0.0f));
-    default:
-      return f(float{});
-  }
+// (collective) Combines one value of each thread of a team; all of them get the result. It uses
+// the first kTeamMemory bytes of the block's memory. sizeof(T) <= 8.
+template <typename T, typename F>
+RESIDENT_DEVICE T Combine(const Block& block, const Team& team, T value, F f) {
+  if (team.size == 1) return value;
+  if (team.size == block.threads()) return block.reduce(value, f);
+  T* const values = reinterpret_cast<T*>(block.memory<u64>(0, Block::kMaxThreads));
+  block.barrier();  // The reads of the previous call have finished.
+  values[block.thread()] = value;
+  block.barrier();
+  T total = values[team.index * team.size];
+  RESIDENT_UNROLL(4)
+  for (u32 i = 1; i < team.size; ++i) total = f(total, values[team.index * team.size + i]);
+  return total;
 }
 
-RESIDENT_DEVICE i64 Smallest(i64 x, i64 y) { return x < y ? x : y; }
+// Independent partial results of a thread: on the CPU enough to be vectorized.
+inline constexpr i32 kPartials = Block::kMaxThreads == 1 ? 16 : 4;
+// Additions to a partial sum in float32 before it is added to a sum in float64. A bias of the
+// rounding, which is the same in each addition if all values are equal, stays below 32 * 2^-25.
+inline constexpr i32 kAdditions = 32;
 
-// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU.
-RESIDENT_DEVICE i64 Quotient(i64 x, i64 y) {
-  if (((x | y) >> 32) == 0) return static_cast<i64>(static_cast<u32>(x) / static_cast<u32>(y));
-  return x / y;
-}
-
-// Calls f(i, row, column) for each element i of the range of a matrix with `columns` columns,
-// distributed over the block's threads; adjacent threads have adjacent elements.
+// The sum of value(0) to value(count - 1), of which the calling thread has every size'th.
 template <typename F>
-RESIDENT_DEVICE void ForEachElement(const Block& block, Range range, i64 columns, F f) {
-  const i64 first = range.begin + block.thread();
-  if (first >= range.end) return;
-  i64 row = Quotient(first, columns);
-  i64 column = first - row * columns;
+RESIDENT_DEVICE double PartOfSum(const Team& team, i64 count, F value) {
+  const i64 step = i64{team.size} * kPartials;
+  double total = 0;
+  i64 base = 0;
   RESIDENT_UNROLL(1)
-  for (i64 i = first; i < range.end; i += block.threads()) {
-    f(i, row, column);
-    column += block.threads();
-    if (column >= columns) {
-      const i64 more = Quotient(column, columns);
-      row += more;
-      column -= more * columns;
+  while (base + step <= count) {
+    float partial[kPartials] = {};
+    RESIDENT_UNROLL(1)
+    for (i32 k = 0; k < kAdditions && base + step <= count; ++k, base += step) {
+      for (i32 p = 0; p < kPartials; ++p)
+        partial[p] += value(base + p * i64{team.size} + team.rank);
+    }
+    for (i32 width = kPartials / 2; width > 0; width /= 2) {
+      for (i32 p = 0; p < width; ++p) partial[p] += partial[p + width];
+    }
+    total += static_cast<double>(partial[0]);
+  }
+  RESIDENT_UNROLL(1)
+  for (i64 i = base + team.rank; i < count; i += team.size) total += static_cast<double>(value(i));
+  return total;
+}
+
+// (collective)
+template <typename F>
+RESIDENT_DEVICE double Sum(const Block& block, const Team& team, i64 count, F value) {
+  return Combine(block, team, PartOfSum(team, count, value),
+                 [](double a, double b) { return a + b; });
+}
+
+// The combination of value(0) to value(count - 1) and `none` by f, which is associative,
+// commutative and idempotent; as above.
+template <typename F, typename G>
+RESIDENT_DEVICE float PartOfExtreme(const Team& team, i64 count, float none, F value, G f) {
+  const i64 step = i64{team.size} * kPartials;
+  float partial[kPartials];
+  for (i32 p = 0; p < kPartials; ++p) partial[p] = none;
+  i64 base = 0;
+  RESIDENT_UNROLL(1)
+  for (; base + step <= count; base += step) {
+    for (i32 p = 0; p < kPartials; ++p) {
+      partial[p] = f(partial[p], value(base + p * i64{team.size} + team.rank));
     }
   }
+  RESIDENT_UNROLL(1)
+  for (i64 i = base + team.rank; i < count; i += team.size) partial[0] = f(partial[0], value(i));
+  for (i32 p = 1; p < kPartials; ++p) partial[0] = f(partial[0], partial[p]);
+  return partial[0];
+}
+
+// The larger value, NaN if one is NaN, in a form that compilers vectorize.
+RESIDENT_DEVICE float LargerOf(float x, float y) {
+  const float larger = x > y ? x : y;
+  return y != y ? y : (x != x ? x : larger);
+}
+
+// (collective) The largest value, NaN if there is one, -infinity if count is 0.
+template <typename F>
+RESIDENT_DEVICE float Largest(const Block& block, const Team& team, i64 count, F value) {
+  const auto larger = [](float a, float b) { return LargerOf(a, b); };
+  return Combine(block, team, PartOfExtreme(team, count, -math::infinity(), value, larger), larger);
+}
+
+// Elements of a dense tensor of float32, float16 or bfloat16. kFloat32: known to be float32.
+template <bool kFloat32>
+struct Elements {
+  u64 address;
+  DType dtype;
+
+  template <typename T>
+  RESIDENT_DEVICE explicit Elements(const Tensor<T>& tensor)
+      : address(reinterpret_cast<u64>(tensor.data())), dtype(tensor.dtype()) {}
+  RESIDENT_DEVICE float Load(i64 i) const {
+    if constexpr (kFloat32) return *ElementAt<const float>(address, i);
+    return LoadFloat(address, dtype, i);
+  }
+  RESIDENT_DEVICE void Store(i64 i, float value) const {
+    if constexpr (kFloat32) {
+      *ElementAt<float>(address, i) = value;
+    } else {
+      StoreFloat(address, dtype, i, value);
+    }
+  }
+};
+
+// A key for each float32, in the order of the values: -0 and 0 have the same one, and NaN has the
+// largest one. FromOrderedKey returns the value.
+RESIDENT_DEVICE u32 OrderedKey(float value) {
+  const u32 bits = bit_cast<u32>(value + 0.0f);
+  if (value != value) return ~0u;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+RESIDENT_DEVICE float FromOrderedKey(u32 key) {
+  return bit_cast<float>(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
 }  // namespace resident

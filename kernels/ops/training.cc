@@ -1,6 +1,6 @@
 // The family "training": losses and their gradients, optimizers, norms of gradients.
+#include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
-#include "kernels/ops/rows.h"
 #include "kernels/sdk/operator.h"
 
 namespace math = resident::math;

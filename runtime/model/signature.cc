@@ -179,12 +179,28 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   return parameter;
 }
 
-// Whether the parameter accepts float32, and the operator cannot distinguish the tensor from a
-// vector of the same elements.
+// Whether the parameter accepts float32, and a vector.
 bool AcceptsAnyVector(const Parameter& parameter) {
   return std::find(parameter.dtypes.begin(), parameter.dtypes.end(), DType::kF32) !=
              parameter.dtypes.end() &&
          parameter.dims.size() == 1 && parameter.dims[0].kind != DimPattern::Kind::kFixed;
+}
+
+// Whether all tensors may be float32, and the operator cannot distinguish tensors of one size from
+// vectors of the same elements: shapes of several dimensions are one variable's, so that they are
+// equal. Of "x: in f32[*S], out: out f32[*R]" two shapes could be meant by 6 and 6 elements.
+bool TensorsAreVectors(const std::vector<Parameter>& parameters) {
+  const DimPattern* first = nullptr;
+  for (const Parameter& parameter : parameters) {
+    if (parameter.scalar()) continue;
+    if (!AcceptsAnyVector(parameter)) return false;
+    const DimPattern& dim = parameter.dims[0];
+    if (first == nullptr) first = &dim;
+    const bool vectors =
+        dim.kind == DimPattern::Kind::kNamed && first->kind == DimPattern::Kind::kNamed;
+    if (!vectors && dim.variable != first->variable) return false;
+  }
+  return true;
 }
 
 // Whether `from` broadcasts to `to`.
@@ -289,11 +305,8 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
          signature.parameters_[signature.required_ - 1].default_bits.has_value()) {
     --signature.required_;
   }
-  signature.compact_ = signature.parameters_.size() <= kCompactArguments &&
-                       std::all_of(signature.parameters_.begin(), signature.parameters_.end(),
-                                   [](const Parameter& parameter) {
-                                     return parameter.scalar() || AcceptsAnyVector(parameter);
-                                   });
+  signature.compact_ =
+      signature.parameters_.size() <= kCompactArguments && TensorsAreVectors(signature.parameters_);
   return signature;
 }
 

@@ -159,6 +159,10 @@ TEST(SignatureTest, CompactFormOnlyIfTheRankDoesNotMatter) {
   EXPECT_TRUE(MustParse("x: in f16|f32[*S~], out: out f32[*S]").compact());
   EXPECT_FALSE(MustParse("x: in f16|bf16[*S]").compact());
   EXPECT_FALSE(MustParse("x: in u8[N]").compact());
+  EXPECT_TRUE(MustParse("x: in f32[N], y: out f32[M]").compact());
+  // The operator compares two shapes.
+  EXPECT_FALSE(MustParse("x: in f32[*S], out: out f32[*R], axes: scalar u32").compact());
+  EXPECT_FALSE(MustParse("x: in f32[*S], out: out f32[N]").compact());
   EXPECT_FALSE(MustParse("a: in f32[*S], b: in f32[*S], c: in f32[*S], d: in f32[*S], "
                          "e: out f32[*S]")
                    .compact());

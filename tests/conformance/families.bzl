@@ -1,5 +1,10 @@
 """The families of operators that have a test in this folder: FAMILY_test.cc."""
 
 FAMILIES = [
+    "decoding",
     "elementwise",
+    "matrix",
+    "normalization",
+    "reduction",
+    "training",
 ]

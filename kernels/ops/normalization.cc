@@ -1,0 +1,312 @@
+// The family "normalization": functions of rows, the last dimension of dense tensors.
+#include "kernels/ops/rows.h"
+#include "kernels/ops/selection.h"
+
+namespace math = resident::math;
+
+using resident::Any;
+using resident::Args;
+using resident::Block;
+using resident::CompletionStatus;
+using resident::DType;
+using resident::Elements;
+using resident::i32;
+using resident::i64;
+using resident::OrderedKey;
+using resident::Range;
+using resident::Team;
+using resident::Tensor;
+using resident::u16;
+using resident::u32;
+using resident::u64;
+
+namespace {
+
+// Calls f(row * columns, columns of the row, team) for each row of this chunk's share; with 0
+// columns for a team without a row, so that all threads make the same (collective) calls.
+template <typename F>
+RESIDENT_DEVICE void ForEachRow(const Block& block, const Tensor<const Any>& x, F f) {
+  if (x.size() == 0) return;
+  const i64 columns = x.shape(x.rank() - 1);
+  const i64 rows = x.size() / columns;
+  const Team team(block, columns, rows);
+  const Range range = block.share(rows);
+  RESIDENT_UNROLL(1)
+  for (i64 first = range.begin; first < range.end; first += team.count) {
+    const i64 row = first + team.index;
+    const bool active = row < range.end;
+    f(active ? row * columns : 0, active ? columns : 0, team);
+  }
+}
+
+// Whether the tensors are float32.
+template <typename... Tensors>
+RESIDENT_DEVICE bool AreFloat32(const Tensors&... tensors) {
+  return ((tensors.dtype() == DType::kF32) && ...);
+}
+
+// --- Softmax ------------------------------------------------------------------------------------
+
+template <bool kFloat32>
+RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
+  const Elements<kFloat32> x(args.tensor<const Any>(0));
+  const Elements<kFloat32> out(args.tensor<Any>(1));
+  ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
+    const float largest =
+        resident::Largest(block, team, columns, [&](i64 c) { return x.Load(at + c); });
+    // -infinity - -infinity and infinity - infinity are NaN, and so is then the sum.
+    const double sum = resident::Sum(block, team, columns,
+                                     [&](i64 c) { return math::exp(x.Load(at + c) - largest); });
+    const float scale = static_cast<float>(1 / sum);
+    const float log_sum = math::log(static_cast<float>(sum));
+    RESIDENT_UNROLL(1)
+    for (i64 c = team.rank; c < columns; c += team.size) {
+      const float difference = x.Load(at + c) - largest;
+      out.Store(at + c, log ? difference - log_sum : math::exp(difference) * scale);
+    }
+  });
+}
+
+RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
+    Softmax<true>(block, args, log);
+  } else {
+    Softmax<false>(block, args, log);
+  }
+}
+
+// --- softmax_topk -------------------------------------------------------------------------------
+
+constexpr u16 kTooMany = 1;
+
+// A row of at most this many columns is sorted by counting.
+constexpr i64 kCounted = i64{Block::kMaxThreads} * 4;
+static_assert(resident::kSelectionEnd + 4 * kCounted <= resident::kBlockMemoryBytes, "");
+
+// (collective) Writes the indices of the k largest elements, in order. `key` is the key of a
+// column.
+template <typename K>
+RESIDENT_DEVICE void LargestByCounting(const Block& block, i64 columns, i64 k, K key,
+                                       i64* indices) {
+  u32* const keys = block.memory<u32>(resident::kSelectionEnd, static_cast<u32>(kCounted));
+  block.barrier();  // The reads of the previous row have finished.
+  block.for_each({0, columns}, [&](i64 c) { keys[c] = key(c); });
+  block.barrier();
+  RESIDENT_UNROLL(1)
+  for (i64 c = block.thread(); c < columns; c += block.threads()) {
+    const u32 mine = keys[c];
+    i64 before = 0;
+    RESIDENT_UNROLL(4)
+    for (i64 other = 0; other < columns; ++other) {
+      before += keys[other] > mine || (keys[other] == mine && other < c);
+    }
+    if (before < k) indices[before] = c;
+  }
+}
+
+// (collective) Sorts n indices of columns by key, largest first, and for equal keys by index: a
+// bitonic sort, in which a missing element is behind all others.
+template <typename K>
+RESIDENT_DEVICE void SortIndices(const Block& block, i64 n, K key, i64* indices) {
+  RESIDENT_UNROLL(1)
+  for (i64 length = 2; length < 2 * n; length *= 2) {
+    RESIDENT_UNROLL(1)
+    for (i64 distance = length / 2; distance > 0; distance /= 2) {
+      block.barrier();
+      RESIDENT_UNROLL(1)
+      for (i64 i = block.thread(); i < n; i += block.threads()) {
+        // The first step of a length compares with the mirrored element.
+        const i64 other = distance == length / 2 ? i ^ (length - 1) : i ^ distance;
+        if (other <= i || other >= n) continue;
+        const i64 a = indices[i];
+        const i64 b = indices[other];
+        const u32 key_a = key(a);
+        const u32 key_b = key(b);
+        if (key_b > key_a || (key_b == key_a && b < a)) {
+          indices[i] = b;
+          indices[other] = a;
+        }
+      }
+    }
+  }
+}
+
+// (collective) The same as LargestByCounting, for any number of columns.
+template <typename K>
+RESIDENT_DEVICE void LargestBySelection(const Block& block, i64 columns, i64 k, K key,
+                                        i64* indices) {
+  const auto one = [](i64) { return u64{1}; };
+  const resident::Selection selection =
+      resident::Select(block, columns, key, one, static_cast<u64>(k));
+  // In any order; the sort does not depend on it.
+  auto& memory = *block.memory<resident::SelectionMemory>(resident::kSelectionMemory);
+  block.barrier();
+  if (block.thread() == 0) memory.bins[0] = 0;
+  block.barrier();
+  RESIDENT_UNROLL(1)
+  for (i64 c = block.thread(); c < columns; c += block.threads()) {
+    if (!selection.Has(key(c), c)) continue;
+    i64 at = 0;
+    if (Block::kMaxThreads == 1) {
+      at = static_cast<i64>(memory.bins[0]++);
+    } else {
+      at = static_cast<i64>(resident::atomic_add(&memory.bins[0], u64{1}));
+    }
+    indices[at] = c;
+  }
+  SortIndices(block, k, key, indices);
+}
+
+RESIDENT_NOINLINE void SoftmaxTopK(Block& block, const Args& args) {
+  const auto input = args.tensor<const Any>(0);
+  const auto weights = args.tensor<float>(1);
+  const i64 columns = input.shape(1);
+  const i64 k = weights.shape(1);
+  if (k > columns) {
+    block.fail(CompletionStatus::kInvalidArgument, kTooMany);
+    return;
+  }
+  if (k == 0) return;
+  const Elements<false> x(input);
+  const Team all(block, columns, 1);
+  const Range range = block.share(input.shape(0));
+  RESIDENT_UNROLL(1)
+  for (i64 row = range.begin; row < range.end; ++row) {
+    const i64 at = row * columns;
+    const float largest =
+        resident::Largest(block, all, columns, [&](i64 c) { return x.Load(at + c); });
+    // Otherwise the softmax is NaN in all columns, which are then equal.
+    const bool defined = largest - largest == 0;
+    const auto key = [&](i64 c) { return defined ? OrderedKey(x.Load(at + c)) : 1u; };
+    i64* const indices = args.tensor<i64>(2).data() + row * k;
+    if (columns <= kCounted && Block::kMaxThreads > 1) {
+      LargestByCounting(block, columns, k, key, indices);
+    } else {
+      LargestBySelection(block, columns, k, key, indices);
+    }
+    block.barrier();
+    const auto weight = [&](i64 j) { return math::exp(x.Load(at + indices[j]) - largest); };
+    const float scale = static_cast<float>(1 / resident::Sum(block, all, k, weight));
+    float* const to = weights.data() + row * k;
+    block.for_each({0, k}, [&](i64 j) { to[j] = defined ? weight(j) * scale : math::nan(); });
+  }
+}
+
+// --- Normalization ------------------------------------------------------------------------------
+
+// out = value * w * rsqrt(mean of value^2 + eps) for a row of value(0) to value(columns - 1).
+template <bool kFloat32, typename F>
+RESIDENT_DEVICE void NormalizeRow(const Block& block, const Team& team, i64 columns, F value,
+                                  const Elements<kFloat32>& w, float eps,
+                                  const Elements<kFloat32>& out, i64 at) {
+  const double squares = resident::Sum(block, team, columns, [&](i64 c) {
+    const float v = value(c);
+    return v * v;
+  });
+  const float mean = static_cast<float>(squares / static_cast<double>(columns));
+  const float scale = 1.0f / math::sqrt(mean + eps);
+  RESIDENT_UNROLL(1)
+  for (i64 c = team.rank; c < columns; c += team.size) {
+    out.Store(at + c, value(c) * scale * w.Load(c));
+  }
+}
+
+template <bool kFloat32>
+RESIDENT_NOINLINE void RmsNorm(Block& block, const Args& args) {
+  const Elements<kFloat32> x(args.tensor<const Any>(0));
+  const Elements<kFloat32> w(args.tensor<const Any>(1));
+  const Elements<kFloat32> out(args.tensor<Any>(2));
+  const float eps = args.scalar<float>(3);
+  ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
+    NormalizeRow(
+        block, team, columns, [&](i64 c) { return x.Load(at + c); }, w, eps, out, at);
+  });
+}
+
+template <bool kFloat32>
+RESIDENT_NOINLINE void RmsNormResidual(Block& block, const Args& args) {
+  const Elements<kFloat32> x(args.tensor<const Any>(0));
+  const Elements<kFloat32> r(args.tensor<const Any>(1));
+  const Elements<kFloat32> w(args.tensor<const Any>(2));
+  const Elements<kFloat32> out(args.tensor<Any>(3));
+  const Elements<kFloat32> h(args.tensor<Any>(4));
+  const float eps = args.scalar<float>(5);
+  ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
+    const auto sum = [&](i64 c) { return x.Load(at + c) + r.Load(at + c); };
+    NormalizeRow(block, team, columns, sum, w, eps, out, at);
+    RESIDENT_UNROLL(1)
+    for (i64 c = team.rank; c < columns; c += team.size) h.Store(at + c, sum(c));
+  });
+}
+
+constexpr u16 kBadBias = 1;
+
+template <bool kFloat32>
+RESIDENT_NOINLINE void LayerNorm(Block& block, const Args& args) {
+  const Elements<kFloat32> x(args.tensor<const Any>(0));
+  const Elements<kFloat32> w(args.tensor<const Any>(1));
+  const Elements<kFloat32> b(args.tensor<const Any>(2));
+  const Elements<kFloat32> out(args.tensor<Any>(3));
+  const bool biased = args.tensor<const Any>(2).size() > 0;
+  const float eps = args.scalar<float>(4);
+  ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
+    // The mean in two parts: the second one is the mean of the differences from the first one,
+    // which is accurate also if the mean is large.
+    const double count = static_cast<double>(columns);
+    const double about =
+        resident::Sum(block, team, columns, [&](i64 c) { return x.Load(at + c); }) / count;
+    const float high = static_cast<float>(about);
+    const double rest =
+        resident::Sum(block, team, columns, [&](i64 c) { return x.Load(at + c) - high; }) / count;
+    const float low = static_cast<float>(rest);
+    const auto centered = [&](i64 c) { return x.Load(at + c) - high - low; };
+    const double squares = resident::Sum(block, team, columns, [&](i64 c) {
+      const float v = centered(c);
+      return v * v;
+    });
+    const float variance = static_cast<float>(squares / count);
+    const float scale = 1.0f / math::sqrt(variance + eps);
+    RESIDENT_UNROLL(1)
+    for (i64 c = team.rank; c < columns; c += team.size) {
+      const float normal = centered(c) * scale * w.Load(c);
+      out.Store(at + c, biased ? normal + b.Load(c) : normal);
+    }
+  });
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(softmax)(Block& block, const Args& args) { SoftmaxOf(block, args, false); }
+RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block, args, true); }
+RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
+
+RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
+    RmsNorm<true>(block, args);
+  } else {
+    RmsNorm<false>(block, args);
+  }
+}
+
+RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
+                 args.tensor<Any>(3), args.tensor<Any>(4))) {
+    RmsNormResidual<true>(block, args);
+  } else {
+    RmsNormResidual<false>(block, args);
+  }
+}
+
+RESIDENT_OPERATOR(layernorm)(Block& block, const Args& args) {
+  const auto x = args.tensor<const Any>(0);
+  const auto b = args.tensor<const Any>(2);
+  if (b.size() != 0 && (b.rank() != 1 || b.shape(0) != x.shape(x.rank() - 1))) {
+    block.fail(CompletionStatus::kInvalidArgument, kBadBias);
+    return;
+  }
+  if (AreFloat32(x, args.tensor<const Any>(1), b, args.tensor<Any>(3))) {
+    LayerNorm<true>(block, args);
+  } else {
+    LayerNorm<false>(block, args);
+  }
+}
