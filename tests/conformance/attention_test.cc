@@ -329,5 +329,426 @@ TEST_F(AttentionTest, RopeRefusesOffsetsDimensionsAndLayouts) {
   ASSERT_EQ(RunOperator("rope", {x, freqs, out, I64(7), I32(1)}).status, CompletionStatus::kOk);
 }
 
+// --- attention ----------------------------------------------------------------------------------
+
+struct Attention {
+  TestTensor q;
+  TestTensor k;
+  TestTensor v;
+  TestTensor mask = TestTensor::Output(DType::kF32, {0});
+  float scale = 1;
+  int32_t causal = 0;
+  int64_t kv_len = -1;
+
+  int64_t heads() const { return q.shape()[1]; }
+  int64_t queries() const { return q.shape()[2]; }
+  int64_t columns() const { return v.shape()[3]; }
+  Dims OutShape() const { return {q.shape()[0], heads(), queries(), columns()}; }
+};
+
+// The mask's value for (b, n, s, t): aligned at the last dimension, dimensions of 1 repeat.
+double MaskAt(const Dims& shape, const std::vector<double>& values, const int64_t (&index)[4]) {
+  int64_t at = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const int64_t i = index[4 - shape.size() + d];
+    at = at * shape[d] + (shape[d] == 1 ? 0 : i);
+  }
+  return values[at];
+}
+
+// Keys that the causal rule, kv_len or a mask of -infinity hides have no influence.
+std::vector<double> AttentionReference(const Attention& a) {
+  const std::vector<double> q = a.q.Values();
+  const std::vector<double> k = a.k.Values();
+  const std::vector<double> v = a.v.Values();
+  const std::vector<double> mask = a.mask.Values();
+  const int64_t n_count = a.heads();
+  const int64_t s_count = a.queries();
+  const int64_t m_count = a.k.shape()[1];
+  const int64_t length = a.k.shape()[2];
+  const int64_t d = a.q.shape()[3];
+  const int64_t e = a.columns();
+  const int64_t keys = a.kv_len < 0 ? length : a.kv_len;
+  std::vector<double> out(CountElements(a.OutShape()));
+  std::vector<double> weights(keys);
+  for (int64_t row = 0; row < a.q.shape()[0] * n_count * s_count; ++row) {
+    const int64_t b = row / s_count / n_count;
+    const int64_t n = row / s_count % n_count;
+    const int64_t s = row % s_count;
+    const int64_t kv = b * m_count + n * m_count / n_count;
+    double largest = -kInf;
+    for (int64_t t = 0; t < keys; ++t) {
+      weights[t] = -kInf;
+      if (a.causal != 0 && t > keys - s_count + s) continue;
+      double bias = 0;
+      if (!mask.empty()) bias = MaskAt(a.mask.shape(), mask, {b, n, s, t});
+      if (bias == -kInf) continue;
+      double product = 0;
+      for (int64_t i = 0; i < d; ++i) product += q[row * d + i] * k[(kv * length + t) * d + i];
+      weights[t] = a.scale * product + bias;
+      if (std::isnan(weights[t]) || weights[t] > largest) largest = weights[t];
+      if (std::isnan(largest)) break;
+    }
+    double sum = 0;
+    for (int64_t t = 0; t < keys; ++t) {
+      if (weights[t] == -kInf) continue;
+      const double weight = std::exp(weights[t] - largest);
+      sum += weight;
+      for (int64_t i = 0; i < e; ++i) out[row * e + i] += weight * v[(kv * length + t) * e + i];
+    }
+    for (int64_t i = 0; i < e && sum != 0; ++i) out[row * e + i] /= sum;
+  }
+  return out;
+}
+
+std::vector<TestArgument> AttentionArguments(const Attention& a, const TestTensor& out) {
+  return {a.q, a.k, a.v, a.mask, out, F32(a.scale), I32(a.causal), I64(a.kv_len)};
+}
+
+// The result in parts, and combined.
+struct Parts {
+  TestTensor acc;
+  TestTensor largest;
+  TestTensor sum;
+};
+Parts NewParts(const Attention& a, int64_t parts) {
+  const Dims rows = {a.q.shape()[0], a.heads(), a.queries(), parts};
+  Dims acc = rows;
+  acc.push_back(a.columns());
+  return {TestTensor::Output(DType::kF32, acc), TestTensor::Output(DType::kF32, rows),
+          TestTensor::Output(DType::kF32, rows)};
+}
+std::vector<TestArgument> PartialArguments(const Attention& a, const Parts& p) {
+  return {a.q,       a.k,   a.v,          a.mask,        p.acc,
+          p.largest, p.sum, F32(a.scale), I32(a.causal), I64(a.kv_len)};
+}
+
+void CheckAttention(const Attention& a, DType dtype, uint32_t chunks, int64_t parts = 0) {
+  const std::vector<double> reference = AttentionReference(a);
+  const TestTensor out = TestTensor::Output(dtype, a.OutShape());
+  ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out), chunks).status,
+            CompletionStatus::kOk);
+  ExpectNear(out, reference, /*products=*/true);
+  if (parts == 0) return;
+  const Parts p = NewParts(a, parts);
+  ASSERT_EQ(RunOperator("attention_partial", PartialArguments(a, p), chunks).status,
+            CompletionStatus::kOk);
+  EXPECT_EQ(p.acc.CheckWritten(), "");
+  EXPECT_EQ(p.largest.CheckWritten(), "");
+  EXPECT_EQ(p.sum.CheckWritten(), "");
+  const TestTensor combined = TestTensor::Output(dtype, a.OutShape());
+  ASSERT_EQ(RunOperator("attention_combine", {p.acc, p.largest, p.sum, combined}, chunks).status,
+            CompletionStatus::kOk);
+  ExpectNear(combined, reference, /*products=*/true);
+}
+
+class AttendTest : public AttentionTest {
+ protected:
+  Attention Random(int64_t b, int64_t n, int64_t m, int64_t s, int64_t length, int64_t d, int64_t e,
+                   DType dtype = DType::kF32) {
+    Attention a{TestTensor::Random(dtype, {b, n, s, d}, random_),
+                TestTensor::Random(dtype, {b, m, length, d}, random_),
+                TestTensor::Random(dtype, {b, m, length, e}, random_)};
+    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(std::max<int64_t>(d, 1))));
+    return a;
+  }
+  TestTensor RandomMask(const Dims& shape, double hidden) {
+    std::normal_distribution<double> normal;
+    std::vector<double> values(CountElements(shape));
+    for (double& value : values) {
+      value = std::uniform_real_distribution<double>()(random_) < hidden ? -kInf : normal(random_);
+    }
+    return TestTensor::Input(DType::kF32, shape, values);
+  }
+};
+
+TEST_F(AttendTest, EveryHeadDimensionAndLength) {
+  int which = 0;
+  for (const int64_t d : {16, 64, 80, 96, 128, 256}) {
+    for (const int64_t length : {1, 63, 64, 65, 1000}) {
+      for (const int64_t s : {1, 5, 65}) {
+        if (s == 65 && (length > 65 || (Emulated() && d > 64))) continue;
+        if (Emulated() && s == 5 && length == 1000 && d > 16) continue;
+        Attention a = Random(1 + which % 2, 4, s == 1 ? 2 : 4, s, length, d, d);
+        a.causal = which++ % 2;
+        SCOPED_TRACE("D " + std::to_string(d) + ", L " + std::to_string(length) + ", S " +
+                     std::to_string(s) + ", causal " + std::to_string(a.causal));
+        CheckAttention(a, DType::kF32, AnyChunks(), Emulated() && d > 96 ? 0 : 3);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, LongPrompts) {
+  Attention a = Random(1, 2, 1, Emulated() ? 100 : 1000, 1000, 16, 16);
+  for (const int causal : {0, 1}) {
+    a.causal = causal;
+    CheckAttention(a, DType::kF32, 5);
+  }
+}
+
+TEST_F(AttendTest, DecodeOverALongCache) {
+  for (const DType dtype : kFloats) {
+    const Attention a = Random(1, 4, 4, 1, Emulated() ? 3000 : 70001, 64, 64, dtype);
+    CheckAttention(a, DType::kF32, 2, 7);
+  }
+}
+
+TEST_F(AttendTest, EveryRatioOfHeads) {
+  for (const int64_t heads : {8, 12}) {
+    for (const int64_t ratio : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, heads}) {
+      if (heads % ratio != 0) continue;
+      for (const int64_t s : {1, 3}) {
+        Attention a = Random(2, heads, heads / ratio, s, 70, 24, 40);
+        a.causal = 1;
+        SCOPED_TRACE("N " + std::to_string(heads) + ", ratio " + std::to_string(ratio));
+        CheckAttention(a, DType::kF32, AnyChunks(), 2);
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, AllTypesAndLayouts) {
+  for (int round = 0; round < (Emulated() ? 40 : 150); ++round) {
+    const int64_t m = 1 + Below(3);
+    const int64_t length = 1 + Below(150);
+    Attention a = Random(1 + Below(2), m * (1 + Below(3)), m, 1 + Below(9), length, 1 + Below(40),
+                         1 + Below(40));
+    // Different types; [B, S, N, D] as a view of [B, N, S, D]; any strides.
+    for (TestTensor* const tensor : {&a.q, &a.k, &a.v}) {
+      *tensor = TestTensor::Input(AnyFloat(), tensor->shape(), tensor->Values());
+      const int64_t layout = Below(3);
+      if (layout == 1) *tensor = tensor->WithLayout({0, 2, 1, 3}, 1);
+      if (layout == 2) *tensor = RandomLayout(*tensor);
+    }
+    a.causal = static_cast<int32_t>(Below(2));
+    if (Below(3) == 0) a.kv_len = Below(length + 1);
+    const DType dtype = AnyFloat();
+    TestTensor out = TestTensor::Output(dtype, a.OutShape());
+    if (Below(2) == 0) out = RandomLayout(out);
+    ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out), AnyChunks()).status,
+              CompletionStatus::kOk);
+    SCOPED_TRACE(round);
+    ExpectNear(out, AttentionReference(a), /*products=*/true);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(AttendTest, MasksOfEveryShapeThatBroadcasts) {
+  Attention a = Random(2, 4, 2, 5, 70, 16, 16);
+  const std::vector<Dims> shapes = {{},           {1},           {70},          {5, 70},
+                                    {5, 1},       {1, 70},       {4, 5, 70},    {4, 1, 1},
+                                    {1, 5, 70},   {2, 4, 5, 70}, {2, 1, 1, 70}, {1, 1, 5, 70},
+                                    {2, 4, 1, 1}, {1, 4, 5, 1}};
+  for (const Dims& shape : shapes) {
+    for (const bool causal : {false, true}) {
+      a.mask = RandomMask(shape, 0.3);
+      if (shape.size() == 4) a.mask = RandomLayout(a.mask);
+      if (shape.size() == 2) {
+        a.mask = TestTensor::Input(AnyFloat(), shape, a.mask.Values());
+      }
+      a.causal = causal;
+      SCOPED_TRACE(shape.size());
+      CheckAttention(a, DType::kF32, AnyChunks(), 3);
+    }
+  }
+}
+
+TEST_F(AttendTest, FullyMaskedRowsAreZero) {
+  for (const int64_t s : {1, 3, 20}) {
+    for (const int64_t length : {1, 64, 300}) {
+      Attention a = Random(1, 2, 2, s, length, 16, 24);
+      std::vector<double> mask(s * length, 0);
+      std::fill(mask.begin() + (s - 1) * length, mask.end(), -kInf);  // The last row.
+      a.mask = TestTensor::Input(DType::kF32, {s, length}, mask);
+      CheckAttention(a, DType::kF32, 1, 3);
+      const std::vector<double> reference = AttentionReference(a);
+      EXPECT_EQ(reference.back(), 0);
+      // Only the last key is visible, then only the first one.
+      for (const int64_t visible : {length - 1, int64_t{0}}) {
+        std::fill(mask.begin(), mask.end(), -kInf);
+        for (int64_t i = 0; i < s; ++i) mask[i * length + visible] = -3;
+        a.mask = TestTensor::Input(DType::kF32, {s, length}, mask);
+        CheckAttention(a, DType::kF32, 1, 3);
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, HiddenKeysHaveNoInfluenceEvenIfTheyAreNan) {
+  for (const int64_t s : {1, 4, 20}) {
+    for (const double poison : {kNan, kInf, -kInf}) {
+      Attention a = Random(1, 2, 1, s, 90, 16, 16);
+      std::vector<double> k = a.k.Values();
+      std::vector<double> v = a.v.Values();
+      std::vector<double> mask(90, 0);
+      const auto spoil = [&](int64_t key) {
+        std::fill_n(k.begin() + key * 16, 16, poison);
+        std::fill_n(v.begin() + key * 16, 16, poison);
+      };
+      for (const int64_t key : {0, 7, 50}) {
+        spoil(key);
+        mask[key] = -kInf;
+      }
+      for (int64_t key = 80; key < 90; ++key) spoil(key);
+      a.k = TestTensor::Input(DType::kF32, a.k.shape(), k);
+      a.v = TestTensor::Input(DType::kF32, a.v.shape(), v);
+      a.mask = TestTensor::Input(DType::kF32, {90}, mask);
+      a.kv_len = 80;
+      CheckAttention(a, DType::kF32, 1, 3);
+      // The last of the visible keys is hidden from all queries but the last.
+      spoil(79);
+      a.k = TestTensor::Input(DType::kF32, a.k.shape(), k);
+      a.v = TestTensor::Input(DType::kF32, a.v.shape(), v);
+      a.causal = 1;
+      const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+      ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out)).status, CompletionStatus::kOk);
+      const std::vector<double> values = out.Values();
+      for (int64_t i = 0; i < out.size(); ++i) {
+        const bool last = i / 16 % s == s - 1;
+        ASSERT_TRUE(last || std::isfinite(values[i])) << "element " << i;
+        ASSERT_TRUE(!last || std::isnan(values[i]) || poison == -kInf || poison == kInf);
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, NanOfAVisibleKeyOrQueryGivesNan) {
+  Attention a = Random(1, 1, 1, 2, 70, 16, 16);
+  std::vector<double> q = a.q.Values();
+  q[3] = kNan;  // Row 0.
+  a.q = TestTensor::Input(DType::kF32, a.q.shape(), q);
+  CheckAttention(a, DType::kF32, 1, 2);
+  std::vector<double> v = a.v.Values();
+  v[65 * 16 + 2] = kInf;  // Column 2 of both rows.
+  a.v = TestTensor::Input(DType::kF32, a.v.shape(), v);
+  CheckAttention(a, DType::kF32, 1);
+}
+
+TEST_F(AttendTest, NumbersOfKeysAndTheCausalAlignment) {
+  for (const int64_t length : {1, 5, 64, 130}) {
+    for (const int64_t s : {1, 4, 20}) {
+      for (const int64_t kv_len : {int64_t{-1}, int64_t{0}, int64_t{1}, length / 2, length}) {
+        for (const int causal : {0, 1}) {
+          Attention a = Random(1, 2, 1, s, length, 16, 8);
+          a.kv_len = kv_len;
+          a.causal = causal;  // With more queries than keys, the first ones see none.
+          SCOPED_TRACE("L " + std::to_string(length) + ", S " + std::to_string(s) + ", kv_len " +
+                       std::to_string(kv_len));
+          CheckAttention(a, DType::kF32, AnyChunks(), 2);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, ScoresThatDifferByTenThousand) {
+  for (const int64_t s : {1, 3, 16}) {
+    for (const int64_t top : {0, 63, 64, 255, 256, 299}) {
+      Attention a = Random(1, 1, 1, s, 300, 16, 16);
+      std::vector<double> q(s * 16, 0);
+      std::vector<double> k(300 * 16, 0);
+      for (int64_t i = 0; i < s; ++i) q[i * 16] = i % 2 == 0 ? 100 : -100;
+      for (int64_t t = 0; t < 300; ++t) k[t * 16] = static_cast<double>(Below(3) - 1) * 50;
+      k[top * 16] = 100;
+      k[(top + 150) % 300 * 16] = -100;
+      a.q = TestTensor::Input(DType::kF32, a.q.shape(), q);
+      a.k = TestTensor::Input(DType::kF32, a.k.shape(), k);
+      a.scale = 1;
+      CheckAttention(a, DType::kF32, 1, 4);
+      // Masks of the smallest finite number.
+      std::vector<double> mask(300, -3.4028234663852886e38);
+      a.mask = TestTensor::Input(DType::kF32, {300}, mask);
+      const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+      ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out)).status, CompletionStatus::kOk);
+      for (const double value : out.Values()) ASSERT_TRUE(std::isfinite(value));
+      mask[17] = 0;
+      a.mask = TestTensor::Input(DType::kF32, {300}, mask);
+      CheckAttention(a, DType::kF32, 1, 4);
+    }
+  }
+}
+
+TEST_F(AttendTest, EmptyTensors) {
+  const std::vector<std::vector<int64_t>> sizes = {
+      {0, 2, 1, 3, 4, 8, 8}, {1, 0, 1, 3, 4, 8, 8}, {1, 0, 0, 3, 4, 8, 8}, {1, 2, 1, 0, 4, 8, 8},
+      {1, 2, 1, 3, 0, 8, 8}, {1, 2, 1, 3, 4, 0, 8}, {1, 2, 1, 3, 4, 8, 0}};
+  for (const std::vector<int64_t>& z : sizes) {
+    const Attention a = Random(z[0], z[1], z[2], z[3], z[4], z[5], z[6]);
+    CheckAttention(a, DType::kF16, 2, 3);
+  }
+  const Attention a = Random(1, 2, 1, 3, 4, 8, 8);
+  const Parts p = NewParts(a, 0);
+  ASSERT_EQ(RunOperator("attention_partial", PartialArguments(a, p)).status, CompletionStatus::kOk);
+  // No parts: no key was seen.
+  const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+  ASSERT_EQ(RunOperator("attention_combine", {p.acc, p.largest, p.sum, out}).status,
+            CompletionStatus::kOk);
+  ExpectEqual(out, std::vector<double>(out.size(), 0));
+}
+
+TEST_F(AttendTest, BitsDoNotDependOnChunks) {
+  const Attention a = Random(2, 6, 3, 11, 200, 48, 48, DType::kBF16);
+  std::vector<double> expected;
+  for (const uint32_t chunks : {1u, 2u, 7u, 100u}) {
+    const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+    ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out), chunks).status,
+              CompletionStatus::kOk);
+    if (expected.empty()) expected = out.Values();
+    ExpectEqual(out, expected);
+  }
+}
+
+TEST_F(AttendTest, RefusesWhatTheSignatureCannotExpress) {
+  const auto refused = [](const Attention& a, uint16_t detail) {
+    const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+    ExpectRefused("attention", AttentionArguments(a, out), detail, {out}, 2);
+    const Parts p = NewParts(a, 2);
+    ExpectRefused("attention_partial", PartialArguments(a, p), detail, {p.acc, p.largest, p.sum});
+  };
+  refused(Random(1, 2, 1, 1, 4, 257, 16), 1);
+  refused(Random(1, 2, 1, 1, 4, 16, 257), 1);
+  refused(Random(1, 3, 2, 1, 4, 16, 16), 2);
+  refused(Random(1, 2, 4, 1, 4, 16, 16), 2);
+  refused(Random(1, 2, 0, 1, 4, 16, 16), 2);
+  Attention a = Random(2, 4, 2, 3, 5, 16, 16);
+  for (const int64_t kv_len : {int64_t{-2}, int64_t{6}, std::numeric_limits<int64_t>::min()}) {
+    a.kv_len = kv_len;
+    refused(a, 3);
+  }
+  a.kv_len = -1;
+  for (const int causal : {-1, 2}) {
+    a.causal = causal;
+    refused(a, 4);
+  }
+  a.causal = 0;
+  const std::vector<Dims> shapes = {{4}, {3, 4}, {2, 5}, {2, 3, 5}, {3, 4, 3, 5}, {1, 2, 4, 3, 5}};
+  for (const Dims& shape : shapes) {
+    a.mask = RandomMask(shape, 0);
+    refused(a, 5);
+  }
+}
+
+TEST_F(AttendTest, EmptyPartsHaveNoWeight) {
+  // Two rows of three parts: part 1 is empty in the first, all are in the second.
+  const TestTensor acc = TestTensor::Input(
+      DType::kF32, {1, 1, 2, 3, 2}, {2, 4, kNan, kInf, 3, 5, kNan, kNan, kInf, -kInf, kNan, 7});
+  const TestTensor largest =
+      TestTensor::Input(DType::kF32, {1, 1, 2, 3}, {1, -kInf, 1, -kInf, -kInf, 1000});
+  const TestTensor sum = TestTensor::Input(DType::kF32, {1, 1, 2, 3}, {1, 0, 4, 0, 0, 0});
+  for (const DType dtype : kFloats) {
+    const TestTensor out = TestTensor::Output(dtype, {1, 1, 2, 2});
+    ASSERT_EQ(RunOperator("attention_combine", {acc, largest, sum, out}).status,
+              CompletionStatus::kOk);
+    ExpectNear(out, {1, 1.8, 0, 0});
+  }
+  // More parts than keys, and more than fit in a block's memory.
+  for (const int64_t parts : {int64_t{40}, int64_t{Emulated() ? 300 : 5000}}) {
+    const Attention a = Random(1, 1, 1, 2, 30, 16, 3);
+    CheckAttention(a, DType::kF32, 3, parts);
+  }
+}
+
 }  // namespace
 }  // namespace resident::testing
