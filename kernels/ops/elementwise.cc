@@ -152,6 +152,40 @@ RESIDENT_NOINLINE void GeneralCopy(Block& block, const Args& args) {
   }
 }
 
+// --- Zero ---------------------------------------------------------------------------------------
+
+// An element of zeros, of any dtype with its size.
+template <typename T>
+RESIDENT_DEVICE void ZeroAs(const Block& block, const resident::ElementwiseOperands<1>& operands) {
+  T* const out = resident::ElementAt<T>(operands.addresses[0], 0);
+  const resident::Range range = block.share(operands.map.size(), resident::kMapStep);
+  if (operands.map.dense()) {
+    block.for_each(range, [=](i64 i) { out[i] = 0; });
+    return;
+  }
+  block.for_each(range, [&](i64 i) {
+    i64 offsets[1];
+    operands.map.Offsets(i, offsets);
+    out[offsets[0]] = 0;
+  });
+}
+
+RESIDENT_NOINLINE void GeneralZero(Block& block, const Args& args) {
+  auto& operands = *block.memory<resident::ElementwiseOperands<1>>();
+  if (block.thread() == 0) operands.Read(args);
+  block.barrier();
+  switch (SizeOf(operands.dtypes[0])) {
+    case 1:
+      return ZeroAs<resident::u8>(block, operands);
+    case 2:
+      return ZeroAs<resident::u16>(block, operands);
+    case 4:
+      return ZeroAs<resident::u32>(block, operands);
+    default:
+      return ZeroAs<resident::u64>(block, operands);
+  }
+}
+
 }  // namespace
 
 RESIDENT_OPERATOR(add)(Block& block, const Args& args) {
@@ -185,6 +219,14 @@ RESIDENT_OPERATOR(fill)(Block& block, const Args& args) {
     return;
   }
   Numbers<0>(block, args, Fill{value});
+}
+
+RESIDENT_OPERATOR(zero)(Block& block, const Args& args) {
+  if (args.compact()) {
+    CompactFloats<0>(block, args, [](const float*) { return 0.0f; });
+  } else {
+    GeneralZero(block, args);
+  }
 }
 
 RESIDENT_OPERATOR(copy)(Block& block, const Args& args) {

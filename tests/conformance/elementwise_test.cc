@@ -245,6 +245,26 @@ TEST_F(ElementwiseTest, MixturesWithInt32AreComputedInFloat64) {
   ExpectEqual(out, {16777217, -4, 1000000008});
 }
 
+TEST_F(ElementwiseTest, ZeroWritesEveryElementOfEveryDType) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kI32,
+                            DType::kI64, DType::kU8, DType::kI8, DType::kU32}) {
+    for (const int64_t size : {0, 1, 31, 257, 1025, 65537}) {
+      if (Emulated() && size > 1025) continue;
+      for (const uint32_t chunks : {0u, 1u, 3u}) {
+        const TestTensor out = TestTensor::Output(dtype, {size});
+        ASSERT_EQ(RunOperator("zero", {out}, chunks).status, CompletionStatus::kOk);
+        ExpectEqual(out, std::vector<double>(size, 0));
+      }
+    }
+    const TestTensor strided = RandomLayout(TestTensor::Output(dtype, {3, 1, 5, 7}), random_);
+    ASSERT_EQ(RunOperator("zero", {strided}, 2).status, CompletionStatus::kOk);
+    ExpectEqual(strided, std::vector<double>(105, 0));
+    const TestTensor scalar = TestTensor::Output(dtype, {});
+    ASSERT_EQ(RunOperator("zero", {scalar}).status, CompletionStatus::kOk);
+    ExpectEqual(scalar, {0});
+  }
+}
+
 TEST_F(ElementwiseTest, CopyConvertsBetweenAllDTypes) {
   struct Range {
     DType dtype;
