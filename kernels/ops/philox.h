@@ -5,7 +5,7 @@
 #ifndef RESIDENT_KERNELS_OPS_PHILOX_H_
 #define RESIDENT_KERNELS_OPS_PHILOX_H_
 
-#include "kernels/layout/platform.h"
+#include "kernels/sdk/operator.h"
 
 namespace resident {
 
