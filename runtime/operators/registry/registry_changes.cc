@@ -308,8 +308,10 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
                                                   double traffic_percent, double shadow_percent,
                                                   std::optional<uint64_t> expected,
                                                   const Commit& commit) {
-  if (!IsValidPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
-  if (!IsValidPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
+  if (!IsValidPercent(traffic_percent))
+    return errors::PromoteShare("traffic_percent", traffic_percent);
+  if (!IsValidPercent(shadow_percent))
+    return errors::PromoteShare("shadow_percent", shadow_percent);
   absl::MutexLock change_lock(&change_mu_);
   ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
   const Serving& now = *entry->serving.load(std::memory_order_relaxed);
@@ -354,13 +356,13 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   if (!is_active && !is_standby) {
     return errors::UnknownVersion(name, version, FindNumber(active));
   }
-  const auto guilty = is_active ? active : standby;
+  const auto faulted = is_active ? active : standby;
   RegistryChange change;
   change.kind = EventKind::kQuarantined;
   change.version = version;
   change.reason = reason.empty() ? "no reason was given" : reason;
   auto next = std::make_unique<Serving>();
-  next->standby = guilty;
+  next->standby = faulted;
   next->standby_reason = change.reason;
   const bool previous = is_active && standby != nullptr && now.standby_reason.empty() &&
                         standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
@@ -374,7 +376,7 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
     change.retired.push_back(standby->version);
   }
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
-  guilty->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
+  faulted->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
   if (previous) standby->state.store(VersionState::kActive, std::memory_order_relaxed);
   return done;
 }
