@@ -31,15 +31,6 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status SyncParentFolder(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Failed("sync");
-  const absl::Cleanup close_folder = [fd] { close(fd); };
-  return fsync(fd) == 0 ? absl::OkStatus() : Failed("sync");
-}
-
 }  // namespace
 
 absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
@@ -54,12 +45,11 @@ absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl:
   };
   for (const absl::string_view part : parts) RETURN_IF_ERROR(WriteAll(fd, part));
   if (fchmod(fd, options.mode) != 0) return Failed("chmod");
-  if (options.durable && fsync(fd) != 0) return Failed("sync");
   // Some file systems report a full disk only here.
   if (close(std::exchange(fd, -1)) != 0) return Failed("close");
   if (rename(temporary.c_str(), path.c_str()) != 0) return Failed("rename");
   std::move(remove_temporary).Cancel();
-  return options.durable ? SyncParentFolder(path) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 }  // namespace resident

@@ -1,7 +1,8 @@
 // WriteFileAtomically: replaces a file so that readers see either the old or the new contents.
 //
 // The contents are written to a temporary file in the same folder, which is then renamed. On an
-// error the old file is unchanged and no temporary file remains.
+// error the old file is unchanged and no temporary file remains. Nothing is synced to the disk:
+// after a power failure the file may be empty.
 //
 // Thread safety: may be called from any thread. If two threads write the same path, the file has
 // the contents of one of them.
@@ -20,8 +21,6 @@ namespace resident {
 
 struct AtomicFileOptions {
   mode_t mode = 0600;
-  // Whether the call returns only after the file and the folder are synced to the disk.
-  bool durable = false;
 };
 
 // Errors: UNAVAILABLE with the step that failed and the system's reason ("write: No space left on

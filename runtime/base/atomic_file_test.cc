@@ -29,8 +29,7 @@ TEST(AtomicFileTest, ReplacesTheContents) {
   testing::TempFolder folder("atomic_file");
   const std::string path = folder.path() + "/file";
   ASSERT_TRUE(WriteFileAtomically(path, {"old"}).ok());
-  ASSERT_TRUE(
-      WriteFileAtomically(path, {"new ", "contents"}, {.mode = 0644, .durable = true}).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, {"new ", "contents"}, {.mode = 0644}).ok());
   EXPECT_EQ(ReadContents(path), "new contents");
   struct stat info;
   ASSERT_EQ(stat(path.c_str(), &info), 0);

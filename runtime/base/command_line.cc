@@ -1,6 +1,7 @@
 #include "runtime/base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <string_view>
 
 #include "absl/strings/match.h"

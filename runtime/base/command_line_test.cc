@@ -122,7 +122,7 @@ TEST_F(CommandLineTest, NamesOfCommandsAreWordsAfterTheCommand) {
   EXPECT_THAT(call->words, ElementsAre("install", "bench"));
 }
 
-TEST_F(CommandLineTest, HelpAndVersionInTheUsualForms) {
+TEST_F(CommandLineTest, TheShortFlagOfHelpIsRead) {
   const auto call = Parse({"ops", "install", "-h"});
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_TRUE(call->help);

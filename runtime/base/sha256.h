@@ -8,7 +8,6 @@
 #ifndef RESIDENT_RUNTIME_BASE_SHA256_H_
 #define RESIDENT_RUNTIME_BASE_SHA256_H_
 
-#include <memory>
 #include <string>
 #include <string_view>
 

@@ -86,6 +86,7 @@ RunResult RunOnHost(const Bytecode& bytecode, const RunOptions& options) {
   const HostResults results = RunOnHost(batch);
   RunResult result;
   std::copy(results.registers.begin(), results.registers.end(), result.registers.begin());
+  result.status = results.status;
   result.error = results.errors[0];
   result.cycles = results.cycles[0];
   return result;

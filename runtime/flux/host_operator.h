@@ -1,5 +1,6 @@
 // Calls the operator flux_run on the calling thread like a CPU worker, to run a batch of
-// programs without a daemon. For tests, benchmarks and tools.
+// programs without a device: when the daemon checks a program that is installed, and in tests,
+// benchmarks and tools.
 //
 //   HostBatch batch;
 //   batch.bytecode = bytes;

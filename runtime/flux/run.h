@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/layout/task.h"
+
 namespace resident::flux {
 
 using Bytecode = std::vector<uint8_t>;
@@ -27,6 +29,8 @@ struct RunResult {
   // See flux::Error in kernels/flux/isa.h.
   uint32_t error = 0;
   uint32_t cycles = 0;
+  // Not kOk: the program was refused and did not run.
+  CompletionStatus status = CompletionStatus::kOk;
 
   friend bool operator==(const RunResult&, const RunResult&) = default;
 };

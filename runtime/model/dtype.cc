@@ -1,6 +1,5 @@
 #include "runtime/model/dtype.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -19,25 +18,31 @@ constexpr bool RowsAreInOrder() {
   }
   return true;
 }
-static_assert(RowsAreInOrder(), "a row stands at the index of its value");
+static_assert(RowsAreInOrder(), "the row of a type must be at the index of its value, from 1");
 
-// Rounds once. (By way of a float it would be rounded twice.)
-uint16_t HalfBits(double value) {
+// The bits of a 16-bit type. Rounds once. (By way of a float it would be rounded twice.)
+template <int kMantissaBits, int kBias>
+uint16_t NarrowBits(double value, double largest) {
+  constexpr uint16_t kInfinite = (2 * kBias + 1) << kMantissaBits;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return sign | 0x7e00;
+  if (std::isnan(value)) return sign | kInfinite | 1 << (kMantissaBits - 1);
   const double magnitude = std::fabs(value);
-  if (magnitude >= 65520.0) return sign | 0x7c00;
-  if (magnitude < 6.103515625e-05) {  // Subnormal: units of 2^-24.
-    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 16777216.0));
+  if (magnitude > largest) return sign | kInfinite;
+  if (magnitude < std::ldexp(1.0, 1 - kBias)) {
+    // Subnormal: in units of the smallest value.
+    const double units = std::ldexp(magnitude, kBias - 1 + kMantissaBits);
+    return sign | static_cast<uint16_t>(std::nearbyint(units));
   }
   int exponent = 0;
-  const double fraction = std::frexp(magnitude, &exponent);                            // [0.5, 1)
-  const uint32_t mantissa = static_cast<uint32_t>(std::nearbyint(fraction * 2048.0));  // 1024..2048
-  return sign | static_cast<uint16_t>(((exponent + 14) << 10) + (mantissa - 1024));
+  const double fraction = std::frexp(magnitude, &exponent);  // 0.5 to 1.
+  // With the highest bit, which is not stored. A carry increments the exponent.
+  const auto mantissa =
+      static_cast<uint32_t>(std::nearbyint(std::ldexp(fraction, kMantissaBits + 1)));
+  return sign | static_cast<uint16_t>(((exponent + kBias - 2) << kMantissaBits) + mantissa);
 }
 
 template <typename T>
-uint64_t BitsOf(T value) {
+uint64_t ToBits(T value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(value));
   return bits;
@@ -71,8 +76,8 @@ std::string DTypeNames() {
 }
 
 bool ScalarFits(DType dtype, double value) {
-  if (!std::isfinite(value)) return true;
-  return IsFloat(dtype) && std::fabs(value) <= FindDType(dtype)->largest;
+  if (!IsFloat(dtype)) return false;
+  return !std::isfinite(value) || std::fabs(value) <= FindDType(dtype)->largest;
 }
 
 bool ScalarFits(DType dtype, int64_t value) {
@@ -89,13 +94,13 @@ bool ScalarFits(DType dtype, int64_t value) {
 uint64_t ScalarBits(DType dtype, double value) {
   switch (dtype) {
     case DType::kF64:
-      return BitsOf(value);
+      return ToBits(value);
     case DType::kF16:
-      return HalfBits(value);
+      return NarrowBits<10, 15>(value, FindDType(dtype)->largest);
     case DType::kBF16:
-      return BFloat16::Narrow(static_cast<float>(value));
+      return NarrowBits<7, 127>(value, FindDType(dtype)->largest);
     default:
-      return BitsOf(static_cast<float>(value));
+      return ToBits(static_cast<float>(value));
   }
 }
 

@@ -31,7 +31,8 @@ struct DTypeInfo {
   // In signatures, on command lines and in messages.
   const char* name;
   Kind kind;
-  // kFloat: the largest double that does not become infinite when it is rounded to the type.
+  // kFloat: the largest double that does not become infinite when it is rounded to the type. For
+  // the types smaller than a double it is above their largest value, by almost half a unit.
   double largest = 0;
 
   constexpr uint32_t size_bytes() const { return SizeOf(dtype); }
@@ -39,9 +40,9 @@ struct DTypeInfo {
 
 // In the order of their values, from 1.
 inline constexpr std::array<DTypeInfo, 9> kDTypeTable = {{
-    {DType::kF32, "f32", DTypeInfo::Kind::kFloat, std::numeric_limits<float>::max()},
-    {DType::kF16, "f16", DTypeInfo::Kind::kFloat, 65520.0 - 0x1p-37},
-    {DType::kBF16, "bf16", DTypeInfo::Kind::kFloat, 3.3895313892515355e38},
+    {DType::kF32, "f32", DTypeInfo::Kind::kFloat, 0x1.fffffefffffffp127},
+    {DType::kF16, "f16", DTypeInfo::Kind::kFloat, 0x1.ffdffffffffffp15},
+    {DType::kBF16, "bf16", DTypeInfo::Kind::kFloat, 0x1.fefffffffffffp127},
     {DType::kF64, "f64", DTypeInfo::Kind::kFloat, std::numeric_limits<double>::max()},
     {DType::kI32, "i32", DTypeInfo::Kind::kSigned},
     {DType::kI64, "i64", DTypeInfo::Kind::kSigned},
@@ -82,8 +83,8 @@ uint64_t ScalarBits(DType dtype, int64_t value);
 // An element of any type, without loss.
 struct Element {
   bool floating = false;
-  double real = 0;      // If floating,
-  int64_t integer = 0;  // otherwise.
+  double real = 0;      // The value of a floating-point type.
+  int64_t integer = 0;  // The value of an integer type.
 
   double AsDouble() const { return floating ? real : static_cast<double>(integer); }
 };

@@ -1,6 +1,5 @@
 #include "runtime/model/dtype.h"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A finite or infinite value as the type has it.
+// The value after it was rounded to the type.
 double Rounded(DType dtype, double value) {
   const uint64_t bits = ScalarBits(dtype, value);
   return ReadElement(dtype, &bits).AsDouble();
@@ -23,15 +22,15 @@ double Rounded(DType dtype, double value) {
 TEST(DTypeTest, TheTableHasOneRowForEachType) {
   std::set<std::string_view> names;
   for (const DTypeInfo& info : kDTypeTable) {
-    EXPECT_TRUE(names.insert(info.name).second) << info.name << " stands twice";
+    EXPECT_TRUE(names.insert(info.name).second) << info.name << " has two rows";
     EXPECT_EQ(FindDType(info.name), &info);
     EXPECT_EQ(FindDType(info.dtype), &info);
     EXPECT_EQ(DTypeName(info.dtype), info.name);
-    // The name says the size.
+    // The name contains the size in bits.
     const std::string name = info.name;
     EXPECT_EQ(name.substr(name.find_first_of("0123456789")), std::to_string(8 * info.size_bytes()));
   }
-  // A type that kernels know and that has no row here.
+  // Exactly the types that kernels know have a row.
   for (int value = 0; value < 256; ++value) {
     EXPECT_EQ(FindDType(value) != nullptr, SizeOf(static_cast<DType>(value)) != 0) << value;
   }
@@ -46,7 +45,7 @@ TEST(DTypeTest, WhatIsNotATypeHasNoRow) {
   EXPECT_EQ(DTypeNames(), "f32, f16, bf16, f64, i32, i64, u8, i8, u32");
 }
 
-TEST(DTypeTest, SmallNumbersComeBackFromEveryType) {
+TEST(DTypeTest, SmallNumbersAreReadAsTheyWereWritten) {
   for (const DTypeInfo& info : kDTypeTable) {
     const int64_t least = info.kind == DTypeInfo::Kind::kUnsigned ? 0 : -100;
     for (int64_t i = least; i <= 100; ++i) {
@@ -62,11 +61,12 @@ TEST(DTypeTest, SmallNumbersComeBackFromEveryType) {
   }
 }
 
-// What fits stays finite; what is beyond does not.
 TEST(DTypeTest, TheLargestFloatThatFitsIsTheLargestThatStaysFinite) {
   for (const DTypeInfo& info : kDTypeTable) {
     if (!IsFloat(info.dtype)) {
-      EXPECT_FALSE(ScalarFits(info.dtype, 1.0)) << info.name;
+      for (const double value : {1.0, double{NAN}, kInfinity}) {
+        EXPECT_FALSE(ScalarFits(info.dtype, value)) << info.name << " " << value;
+      }
       continue;
     }
     EXPECT_TRUE(ScalarFits(info.dtype, info.largest));
@@ -75,9 +75,11 @@ TEST(DTypeTest, TheLargestFloatThatFitsIsTheLargestThatStaysFinite) {
     EXPECT_EQ(Rounded(info.dtype, -kInfinity), -kInfinity);
     EXPECT_TRUE(std::isnan(Rounded(info.dtype, NAN))) << info.name;
     EXPECT_FALSE(ScalarFits(info.dtype, int64_t{1}));
+    EXPECT_TRUE(ScalarFits(info.dtype, double{NAN})) << info.name;
     if (info.size_bytes() == 8) continue;
     const double beyond = std::nextafter(info.largest, kInfinity);
     EXPECT_FALSE(ScalarFits(info.dtype, -beyond)) << info.name;
+    EXPECT_TRUE(std::isinf(Rounded(info.dtype, beyond))) << info.name;
   }
   EXPECT_EQ(Rounded(DType::kF16, 65519.0), 65504.0);
   EXPECT_EQ(Rounded(DType::kF16, 65520.0), kInfinity);
@@ -115,7 +117,7 @@ TEST(DTypeTest, EveryHalfAndEveryBFloatReadsBack) {
   }
 }
 
-TEST(DTypeTest, HalvesRoundToNearestEven) {
+TEST(DTypeTest, HalvesAndBFloatsRoundToNearestEven) {
   EXPECT_EQ(ScalarBits(DType::kF16, 1 + 0x1p-11), 0x3c00u);      // Half way, to even.
   EXPECT_EQ(ScalarBits(DType::kF16, 1 + 3 * 0x1p-11), 0x3c02u);  // Half way, to even.
   // A little more than half way. A float would round it to half way first.
@@ -124,6 +126,11 @@ TEST(DTypeTest, HalvesRoundToNearestEven) {
   EXPECT_EQ(ScalarBits(DType::kF16, -0.0), 0x8000u);
   EXPECT_EQ(ScalarBits(DType::kBF16, 1 + 0x1p-8), 0x3f80u);
   EXPECT_EQ(ScalarBits(DType::kBF16, 1 + 3 * 0x1p-8), 0x3f82u);
+  EXPECT_EQ(ScalarBits(DType::kBF16, 1 + 0x1p-8 + 0x1p-40), 0x3f81u);
+  EXPECT_EQ(ScalarBits(DType::kBF16, -1 - 3 * 0x1p-8 + 0x1p-40), 0xbf81u);
+  EXPECT_EQ(ScalarBits(DType::kBF16, 0x1p-134), 0x0000u);
+  EXPECT_EQ(ScalarBits(DType::kBF16, 0x1p-134 + 0x1p-180), 0x0001u);
+  EXPECT_EQ(ScalarBits(DType::kBF16, 2 - 0x1p-9), 0x4000u);  // Carries into the exponent.
 }
 
 TEST(DTypeTest, ElementsNeedNotBeAligned) {

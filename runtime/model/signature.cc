@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cmath>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -122,15 +124,18 @@ absl::Status ReadDefault(Reader& reader, Parameter& parameter) {
   const DType dtype = parameter.dtypes[0];
   const std::string value = reader.TakeValue();
   char* end = nullptr;
+  errno = 0;
   if (IsFloat(dtype)) {
     const double number = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != 0 || !ScalarFits(dtype, number)) {
+    // Of a value that is too small for a double, strtod returns the nearest one, which may be 0.
+    const bool too_large = errno == ERANGE && std::isinf(number);
+    if (value.empty() || *end != 0 || too_large || !ScalarFits(dtype, number)) {
       return reader.Error(absl::StrCat("'", value, "' is not a ", DTypeName(dtype)));
     }
     parameter.default_bits = ScalarBits(dtype, number);
   } else {
     const int64_t number = std::strtoll(value.c_str(), &end, 10);
-    if (value.empty() || *end != 0 || !ScalarFits(dtype, number)) {
+    if (value.empty() || *end != 0 || errno == ERANGE || !ScalarFits(dtype, number)) {
       return reader.Error(absl::StrCat("'", value, "' is not a ", DTypeName(dtype)));
     }
     parameter.default_bits = ScalarBits(dtype, number);

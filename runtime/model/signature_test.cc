@@ -67,6 +67,23 @@ TEST(SignatureTest, ReadsKindsDTypesDimensionsAndDefaults) {
   EXPECT_EQ(s.variables(), (std::vector<std::string>{"B", "*R"}));
 }
 
+TEST(SignatureTest, DefaultsOutOfRangeAreRefused) {
+  for (const char* text :
+       {"n: scalar i64 = 99999999999999999999", "n: scalar i64 = -9223372036854775809",
+        "n: scalar i32 = 2147483648", "n: scalar u32 = -1", "a: scalar f32 = 1e400",
+        "a: scalar f64 = -1e400", "a: scalar f32 = 1e39", "a: scalar f16 = 65520",
+        "a: scalar i32 = nan"}) {
+    EXPECT_NE(ParseError(text).find("is not a "), std::string::npos) << text;
+  }
+  for (const char* text :
+       {"n: scalar i64 = -9223372036854775808", "n: scalar i64 = 9223372036854775807",
+        "n: scalar u32 = 4294967295", "a: scalar f64 = -1.7976931348623157e308",
+        "a: scalar f64 = 1e-310", "a: scalar f32 = 1e-400", "a: scalar f32 = inf",
+        "a: scalar f32 = nan"}) {
+    EXPECT_TRUE(Signature::Parse(text).ok()) << text;
+  }
+}
+
 TEST(SignatureTest, MalformedTextIsRefusedWithThePosition) {
   for (const char* text : {"",
                            "x",

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace resident {
 
@@ -65,15 +66,25 @@ class DurationHistogram {
   }
   uint64_t sum_ns() const { return sum_ns_.load(std::memory_order_relaxed); }
 
+  // The number of values in each part of each bucket.
+  using Counts = std::array<uint64_t, kBuckets * 8>;
+  Counts counts() const {
+    Counts counts;
+    for (int part = 0; part < kParts; ++part) counts[part] = part_count(part);
+    return counts;
+  }
+
   // The value that a share `p` (0 to 1) of all values does not exceed, interpolated linearly
-  // within its part of a bucket. 0: nothing was observed.
-  uint64_t Percentile(double p) const {
+  // within its part of a bucket. Values that were counted in `earlier` are left out. 0: there are
+  // no values.
+  uint64_t Percentile(double p, const Counts& earlier = {}) const {
+    Counts counts = this->counts();
     uint64_t all = 0;
-    for (int part = 0; part < kParts; ++part) all += part_count(part);
+    for (int part = 0; part < kParts; ++part) all += counts[part] -= earlier[part];
     const double rank = p * static_cast<double>(all);
     double below = 0;
     for (int part = 0; part < kParts; ++part) {
-      const double here = static_cast<double>(part_count(part));
+      const double here = static_cast<double>(counts[part]);
       if (here > 0 && below + here >= rank) {
         const double low = static_cast<double>(LowerBoundNs(part));
         return static_cast<uint64_t>(low + static_cast<double>(WidthNs(part / 8)) * (rank - below) /

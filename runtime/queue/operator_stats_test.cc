@@ -62,6 +62,19 @@ TEST(DurationHistogramTest, ALittleMoreTimeDoesNotLookLikeTwiceAsMuch) {
   }
 }
 
+TEST(DurationHistogramTest, APercentileCanLeaveOutEarlierValues) {
+  DurationHistogram histogram, later;
+  for (int i = 0; i < 1000; ++i) histogram.Observe(1'000'000);
+  const DurationHistogram::Counts earlier = histogram.counts();
+  EXPECT_EQ(histogram.Percentile(0.99, earlier), 0u);
+  for (uint64_t ns = 1000; ns < 9000; ns += 10) {
+    histogram.Observe(ns);
+    later.Observe(ns);
+  }
+  EXPECT_EQ(histogram.Percentile(0.99, earlier), later.Percentile(0.99));
+  EXPECT_GT(histogram.Percentile(0.99), 900'000u);
+}
+
 TEST(DurationHistogramTest, NothingObservedHasNoPercentile) {
   EXPECT_EQ(DurationHistogram().Percentile(0.99), 0u);
 }

@@ -1,15 +1,16 @@
 // RingBacklog: how much work is in the ring, in worker time, and whether there is room for
 // more. It bounds how long a client's lone task waits behind the tasks of others.
 //
-// The time of a task is estimated in one of two ways:
+// The estimate of a task's time is the sum of two figures:
 //
-//   bound     The creator of the batch sets how long a task may take (Batch::task_bound_ns).
-//             This is used for FLUX programs: they share one operator slot, so the duration of
-//             one client's programs does not predict that of the next client's.
-//   average   Otherwise the average of the completed tasks of the operator slot is used. A slot
-//             without completed tasks counts as kUnknownTask, and so does one whose durations
-//             vary by more than kVaryingFactor, for the next kVaryingTasks of its tasks. A new
-//             average applies at once to the tasks that are in the ring already.
+//   average   The average of the completed tasks of the operator slot. A slot without completed
+//             tasks counts as kUnknownTask, and so does one whose durations vary by more than
+//             kVaryingFactor, for the next kVaryingTasks of its tasks. A new average applies at
+//             once to the tasks that are in the ring already.
+//   bound     In addition, how long the task may take, if the creator of the batch sets it
+//             (Batch::task_bound_ns). This is used for FLUX programs: they share one operator
+//             slot, so the duration of one client's programs does not predict that of the next
+//             client's.
 //
 // There is room while one of these holds:
 //

@@ -11,7 +11,6 @@
 #ifndef RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
 #define RESIDENT_RUNTIME_STATE_BLOB_STORE_H_
 
-#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>

@@ -15,7 +15,7 @@
 // transaction serves all waiting callers. A crash before its end loses the last changes, and none
 // of them was answered.
 //
-// A transaction that fails is retried once at once. If that fails too, the changes have taken
+// A transaction that fails is retried once, immediately. If that fails too, the changes have taken
 // effect but a crash may lose them, and their callers receive an error (INTERNAL). The next change
 // first writes them, and is refused (UNAVAILABLE) while that fails. A durable buffer whose
 // transaction failed is not in memory, so that no later transaction writes it.

@@ -164,11 +164,6 @@ absl::Status NoActiveVersionToCompare(const std::string& name, uint32_t standby)
              " with. Fix: activate a version"));
 }
 
-absl::Status BadPercent(const std::string& what, double percent) {
-  return absl::InvalidArgumentError(
-      StrCat("a share of ", percent, " % for ", what, " is not valid. Fix: send 0 to 100"));
-}
-
 absl::Status DuplicateVersionRole(const std::string& name, uint32_t version) {
   return absl::DataLossError(StrCat("version ", version, " of operator '", name,
                                     "' and another version are both active, or both standby. Fix: "

@@ -38,7 +38,6 @@ absl::Status NoStandby(const std::string& name, uint32_t version, uint32_t activ
 absl::Status NotInSlot(const std::string& name, uint32_t version, uint32_t standby);
 absl::Status NoPrevious(const std::string& name, uint32_t standby);
 absl::Status NoActiveVersionToCompare(const std::string& name, uint32_t standby);
-absl::Status BadPercent(const std::string& what, double percent);
 absl::Status DuplicateVersionRole(const std::string& name, uint32_t version);
 
 absl::Status PromoteShare(const std::string& field, double percent);

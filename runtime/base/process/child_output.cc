@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 
 namespace resident {
@@ -33,6 +34,7 @@ void WriteToStandardError(const std::string& line) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string prefix, Sink sink) {
+  ASSIGN_OR_RETURN(std::unique_ptr<WakeEvent> stop, WakeEvent::Create());
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(
@@ -43,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string pre
   if (!sink) sink = WriteToStandardError;
   try {
     return std::unique_ptr<ChildOutput>(
-        new ChildOutput(std::move(prefix), std::move(sink), ends[0], ends[1]));
+        new ChildOutput(std::move(prefix), std::move(sink), std::move(stop), ends[0], ends[1]));
   } catch (const std::system_error& error) {
     for (const int end : ends) close(end);
     return absl::ResourceExhaustedError(
@@ -52,9 +54,11 @@ absl::StatusOr<std::unique_ptr<ChildOutput>> ChildOutput::Create(std::string pre
   }
 }
 
-ChildOutput::ChildOutput(std::string prefix, Sink sink, int read_end, int child_end)
+ChildOutput::ChildOutput(std::string prefix, Sink sink, std::unique_ptr<WakeEvent> stop,
+                         int read_end, int child_end)
     : prefix_(std::move(prefix)),
       sink_(std::move(sink)),
+      stop_(std::move(stop)),
       read_end_(read_end),
       child_end_(child_end),
       thread_([this] { Loop(); }) {}
@@ -62,7 +66,7 @@ ChildOutput::ChildOutput(std::string prefix, Sink sink, int read_end, int child_
 ChildOutput::~ChildOutput() {
   CloseChildEnd();
   // Do not wait for the end of the pipe: a process that the child started may still have it open.
-  stop_.Signal();
+  stop_->Signal();
   thread_.join();
   close(read_end_);
 }
@@ -73,7 +77,7 @@ void ChildOutput::CloseChildEnd() {
 
 void ChildOutput::Loop() {
   prctl(PR_SET_NAME, "child-output");
-  pollfd ready[2] = {{read_end_, POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
+  pollfd ready[2] = {{read_end_, POLLIN, 0}, {stop_->fd(), POLLIN, 0}};
   bool open = true;
   while (open) {
     if (poll(ready, 2, -1) < 0) continue;

@@ -53,7 +53,8 @@ class ChildOutput {
   void CloseChildEnd();
 
  private:
-  ChildOutput(std::string prefix, Sink sink, int read_end, int child_end);
+  ChildOutput(std::string prefix, Sink sink, std::unique_ptr<WakeEvent> stop, int read_end,
+              int child_end);
 
   // Runs until the pipe has ended or stop_ is signalled.
   void Loop();
@@ -66,9 +67,9 @@ class ChildOutput {
 
   const std::string prefix_;
   const Sink sink_;
+  const std::unique_ptr<WakeEvent> stop_;
   const int read_end_;
   int child_end_;
-  WakeEvent stop_;
 
   // Used by the thread only.
   std::string line_;

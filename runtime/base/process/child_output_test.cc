@@ -72,22 +72,27 @@ TEST(ChildOutputTest, DestructionDoesNotWaitForAnotherHolderOfThePipe) {
   close(held);
 }
 
-TEST(ChildOutputTest, AThreadThatCannotBeStartedIsAnError) {
+// The system refuses a thread, a pipe or the descriptor that ends the thread.
+TEST(ChildOutputTest, WhatCannotBeCreatedIsAnErrorAndLeavesNoDescriptor) {
   const auto descriptors = [] {
     const std::filesystem::directory_iterator all("/proc/self/fd");
     return std::distance(begin(all), end(all));
   };
-  bool refused = false;
-  absl::Status status;
-  const auto before = descriptors();
-  std::thread([&] {
-    refused = testing::RefuseCalls({SYS_clone, SYS_clone3});
-    if (refused) status = ChildOutput::Create("child: ").status();
-  }).join();
-  if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
-  EXPECT_EQ(descriptors(), before);
+  for (const std::vector<int>& calls :
+       {std::vector<int>{SYS_clone, SYS_clone3}, {SYS_pipe2}, {SYS_eventfd2}}) {
+    SCOPED_TRACE(calls[0]);
+    bool refused = false;
+    absl::Status status;
+    const auto before = descriptors();
+    std::thread([&] {
+      refused = testing::RefuseCalls(calls);
+      if (refused) status = ChildOutput::Create("child: ").status();
+    }).join();
+    if (!refused) GTEST_SKIP() << "this kernel has no seccomp filters";
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
+    EXPECT_EQ(descriptors(), before);
+  }
 }
 
 }  // namespace

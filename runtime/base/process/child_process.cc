@@ -11,8 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <functional>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"

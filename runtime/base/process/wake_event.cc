@@ -1,5 +1,7 @@
 #include "runtime/base/process/wake_event.h"
 
+#include <errno.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -7,9 +9,28 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace resident {
 
-WakeEvent::WakeEvent() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+namespace {
+
+int CreateDescriptor() { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WakeEvent>> WakeEvent::Create() {
+  const int fd = CreateDescriptor();
+  if (fd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot create an event descriptor: ", strerror(errno),
+                     ". Fix: raise the limit on open files of the service"));
+  }
+  return std::unique_ptr<WakeEvent>(new WakeEvent(fd));
+}
+
+WakeEvent::WakeEvent() : fd_(CreateDescriptor()) {
   if (fd_ < 0) {
     std::perror("residentd: eventfd");
     std::abort();

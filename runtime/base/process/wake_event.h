@@ -7,10 +7,16 @@
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_WAKE_EVENT_H_
 #define RESIDENT_RUNTIME_BASE_PROCESS_WAKE_EVENT_H_
 
+#include <memory>
+
+#include "absl/status/statusor.h"
+
 namespace resident {
 
 class WakeEvent {
  public:
+  // RESOURCE_EXHAUSTED: the process has no free descriptor.
+  static absl::StatusOr<std::unique_ptr<WakeEvent>> Create();
   WakeEvent();  // Aborts if the process has no free descriptor.
   ~WakeEvent();
   WakeEvent(const WakeEvent&) = delete;
@@ -22,6 +28,8 @@ class WakeEvent {
   void Drain();
 
  private:
+  explicit WakeEvent(int fd) : fd_(fd) {}
+
   const int fd_;
 };
 

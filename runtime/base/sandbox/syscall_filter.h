@@ -33,12 +33,12 @@ bool HasSyscallFilters();
 // as abort() does.
 enum class SyscallPolicy {
   // Allowed: open descriptors, memory, threads, time; files and other programs that Landlock
-  // allows. No messages on sockets.
+  // allows. An open socket can be read and written, but no descriptors can be passed over it.
   kCompiler,
-  // Allowed: open descriptors, memory, threads, time; opening files for reading. No messages on
-  // sockets, no fork and no exec.
+  // Allowed: open descriptors, memory, threads, time; opening files for reading. Sockets as above;
+  // no fork and no exec.
   kCompilerAlone,
-  // Allowed: the same, and messages on open sockets.
+  // Allowed: the same, and descriptors can be received over an open socket.
   kNativeEngine,
   // Refused: what no policy allows, and fork and exec.
   kDriverEngine,

@@ -1,10 +1,14 @@
 #include "runtime/operators/install/bytecode_validation.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/flux/isa.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/host_operator.h"
 
 namespace resident {
@@ -29,9 +33,16 @@ absl::Status TryBytecode(const std::string& program, const std::vector<Example>&
   if (program.empty() || program.size() > kMaxBytecodeBytes) {
     return errors::BytecodeSize(program.size(), kMaxBytecodeBytes);
   }
+  const auto run = [](const flux::Bytecode& bytecode,
+                      const flux::RunOptions& options) -> absl::StatusOr<flux::RunResult> {
+    const flux::RunResult result = flux::RunOnHost(bytecode, options);
+    if (result.status == CompletionStatus::kOk) return result;
+    return absl::InternalError(
+        absl::StrCat("flux.run refused the program with status ", static_cast<int>(result.status)));
+  };
   const flux::Bytecode bytecode(program.begin(), program.end());
   if (examples.empty()) {
-    const flux::RunResult result = flux::RunOnHost(bytecode, flux::RunOptions());
+    ASSIGN_OR_RETURN(const flux::RunResult result, run(bytecode, flux::RunOptions()));
     if (result.error == flux::kErrorInvalidOpcode || result.error == flux::kErrorBadRegister) {
       return errors::BytecodeError(0, result.error, result.cycles);
     }
@@ -44,7 +55,7 @@ absl::Status TryBytecode(const std::string& program, const std::vector<Example>&
     if (initial.empty() || expected.empty()) return errors::BytecodeExample(e + 1);
     flux::RunOptions options;
     std::copy(initial.begin(), initial.end(), options.initial.begin());
-    const flux::RunResult result = flux::RunOnHost(bytecode, options);
+    ASSIGN_OR_RETURN(const flux::RunResult result, run(bytecode, options));
     if (result.error != 0) return errors::BytecodeError(e + 1, result.error, result.cycles);
     for (size_t r = 0; r < expected.size(); ++r) {
       if (result.registers[r] != expected[r]) {

@@ -14,7 +14,7 @@ namespace {
 
 // How long a round waits for a device whose engine is being replaced.
 constexpr absl::Duration kReplacementLimit = absl::Seconds(30);
-constexpr absl::Duration kReplacementLook = absl::Milliseconds(5);
+constexpr absl::Duration kReplacementPollInterval = absl::Milliseconds(5);
 // Engines that a device may lose during a load. One may have ended for another reason; a
 // round and the retries of its versions must not lose five, after which the device is given
 // up.
@@ -269,7 +269,7 @@ absl::Status GenerationLoader::LoadOn(const Plan& plan) {
         if (IsUnhealthy(device) && RecordMembers(device, plan.members, replacements))
           return absl::OkStatus();
       }
-      absl::SleepFor(kReplacementLook);
+      absl::SleepFor(kReplacementPollInterval);
     } else {
       return status;
     }

@@ -32,7 +32,7 @@ std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) 
 
 // Whether the version caused the error, and not the daemon or the caller's timing.
 // Exceeding a limit is the version's error while it is compiled and validated. Before that,
-// and during staging, the limits are shared by all callers.
+// and while it is loaded, the limits are shared by all callers.
 bool IsVersionError(const absl::Status& status, bool trying) {
   return status.code() == absl::StatusCode::kInvalidArgument ||
          (trying && (status.code() == absl::StatusCode::kDeadlineExceeded ||

@@ -1,7 +1,6 @@
 #include "runtime/operators/install/live_operator_manager.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -28,9 +27,22 @@ std::vector<VersionBuilder::Member> MakeMembers(const GenerationLoader::Versions
   return members;
 }
 
-uint64_t P99Ns(const VersionView& version) {
+std::vector<DurationHistogram::Counts> CountLatencies(const VersionView& version) {
+  std::vector<DurationHistogram::Counts> counts;
+  for (const auto& stats : version.stats) counts.push_back(stats->device.counts());
+  return counts;
+}
+
+// The p99 of the device with the highest one, without the tasks in `earlier`.
+uint64_t P99Ns(const VersionView& version,
+               const std::vector<DurationHistogram::Counts>& earlier = {}) {
   uint64_t worst = 0;
-  for (const auto& stats : version.stats) worst = std::max(worst, stats->device.Percentile(0.99));
+  for (size_t device = 0; device < version.stats.size(); ++device) {
+    const DurationHistogram& histogram = version.stats[device]->device;
+    const uint64_t p99 = device < earlier.size() ? histogram.Percentile(0.99, earlier[device])
+                                                 : histogram.Percentile(0.99);
+    worst = std::max(worst, p99);
+  }
   return worst;
 }
 
@@ -161,14 +173,16 @@ void LiveOperatorManager::RecordGeneration(uint64_t number, uint64_t loaded, uin
 
 // --- Bakes and trials ---------------------------------------------------------------
 
-BakeCounters LiveOperatorManager::ReadCounters(const std::string& name, uint32_t version) const {
+BakeCounters LiveOperatorManager::ReadCounters(
+    const std::string& name, uint32_t version,
+    const std::vector<DurationHistogram::Counts>& earlier) const {
   BakeCounters counters;
   const auto view = sources_.registry->Describe(name);
   const VersionView* found = view.ok() ? view->Find(version) : nullptr;
   if (found != nullptr) {
     counters.tasks = found->tasks();
     counters.failed = found->failed_tasks();
-    counters.p99_ns = P99Ns(*found);
+    counters.p99_ns = P99Ns(*found, earlier);
   }
   const ShadowTally::Counters shadow = shadows_.Get(name, version);
   counters.shadow_tasks = shadow.tasks;
@@ -186,18 +200,21 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
   const uint32_t against = trial ? change.active_version : change.previous_version;
   const auto view = sources_.registry->Describe(change.name);
   const VersionView* before = view.ok() ? view->Find(against) : nullptr;
+  const VersionView* now = view.ok() ? view->Find(change.version) : nullptr;
   const BakeCounters served = ReadCounters(change.name, change.version);
-  bakes_.Watch(change.name, change.version, change.revision, WithDefaults(wanted, options_.bake),
-               before == nullptr ? 0 : P99Ns(*before),
-               [this, name = change.name, version = change.version, served] {
-                 BakeCounters counters = ReadCounters(name, version);
-                 counters.tasks -= std::min(served.tasks, counters.tasks);
-                 counters.failed -= std::min(served.failed, counters.failed);
-                 counters.shadow_tasks -= std::min(served.shadow_tasks, counters.shadow_tasks);
-                 counters.shadow_mismatches -=
-                     std::min(served.shadow_mismatches, counters.shadow_mismatches);
-                 return counters;
-               });
+  bakes_.Watch(
+      change.name, change.version, change.revision, WithDefaults(wanted, options_.bake),
+      before == nullptr ? 0 : P99Ns(*before),
+      [this, name = change.name, version = change.version, served,
+       earlier = now == nullptr ? std::vector<DurationHistogram::Counts>() : CountLatencies(*now)] {
+        BakeCounters counters = ReadCounters(name, version, earlier);
+        counters.tasks -= std::min(served.tasks, counters.tasks);
+        counters.failed -= std::min(served.failed, counters.failed);
+        counters.shadow_tasks -= std::min(served.shadow_tasks, counters.shadow_tasks);
+        counters.shadow_mismatches -=
+            std::min(served.shadow_mismatches, counters.shadow_mismatches);
+        return counters;
+      });
 }
 
 void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression) {

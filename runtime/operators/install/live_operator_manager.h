@@ -9,8 +9,8 @@
 //   BakeWatcher        evaluates versions that have just begun to serve
 //
 // Order of a change: it is appended to the state store, made in the registry, where the
-// next request sees it, synced without a lock, and then answered. If the daemon is killed
-// in between, it restarts with the change; if the machine fails, the change may be lost.
+// next request sees it, synced without a lock, and then answered. If the daemon or the
+// machine ends before the sync has returned, the change may be lost.
 //
 // Thread safety: see OperatorManager. OnFault is called from a device's supervisor.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_LIVE_OPERATOR_MANAGER_H_
@@ -30,6 +30,7 @@
 #include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
 #include "runtime/operators/registry/registry.h"
+#include "runtime/queue/operator_stats.h"
 #include "runtime/state/state_store.h"
 
 namespace resident {
@@ -106,7 +107,9 @@ class LiveOperatorManager final : public OperatorManager {
   absl::StatusOr<SwitchResult> Finish(std::chrono::steady_clock::time_point began,
                                       const absl::StatusOr<RegistryChange>& change);
   void StartBake(const RegistryChange& change, const BakeOptions& options);
-  BakeCounters ReadCounters(const std::string& name, uint32_t version) const;
+  // What the version has served; its p99 without the tasks in `earlier` (by device).
+  BakeCounters ReadCounters(const std::string& name, uint32_t version,
+                            const std::vector<DurationHistogram::Counts>& earlier = {}) const;
   void OnRegression(const BakeWatcher::Regression& regression);
   // Appends an event that is not a change.
   void RecordEvent(OperatorEvent event);

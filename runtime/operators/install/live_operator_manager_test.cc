@@ -59,6 +59,14 @@ class LiveOperatorManagerTest : public ::testing::Test {
     ASSERT_TRUE(version.ok()) << version.status();
     manager_.RecordShadow(*version->version, tasks, mismatches);
   }
+  // Counts tasks of a version, which took this time each.
+  void Run(const std::string& name, uint32_t version, uint64_t tasks, uint64_t ns) {
+    const auto program = registry_->ResolveProgram(name, version);
+    ASSERT_TRUE(program.ok()) << program.status();
+    OperatorStats* const stats = program->stats(0);
+    for (uint64_t i = 0; i < tasks; ++i) stats->device.Observe(ns);
+    stats->CountTasks(0, tasks);
+  }
   static SwitchRequest MakeSwitch(const std::string& name, BakeAction action = BakeAction::kOff) {
     SwitchRequest request;
     request.name = name;
@@ -128,6 +136,23 @@ TEST_F(LiveOperatorManagerTest, ATrialsMismatchesDoNotCountForALaterActivation) 
   EXPECT_EQ(Active("a"), 2u);
   // Later mismatches count.
   Compare("a", 100, 100);
+  EXPECT_TRUE(Eventually([&] { return Active("a") == 1; }));
+}
+
+TEST_F(LiveOperatorManagerTest, TimesOfEarlierTasksDoNotCountForALaterActivation) {
+  InstallTwo("a");
+  InstallTwo("b");
+  Run("a", 1, 1000, 1'000);
+  Run("a", 2, 1000, 1'000'000);
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("a", BakeAction::kRollBack)).ok());
+  Run("a", 2, 1000, 1'000);
+  // When the evaluation has handled b, it has handled a before.
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("b", BakeAction::kRollBack)).ok());
+  Compare("b", 100, 100);
+  EXPECT_TRUE(Eventually([&] { return Active("b") == 1; }));
+  EXPECT_EQ(Active("a"), 2u);
+  // Later ones count.
+  Run("a", 2, 1000, 1'000'000);
   EXPECT_TRUE(Eventually([&] { return Active("a") == 1; }));
 }
 

@@ -9,7 +9,7 @@
 // answered. INTERNAL: the change was made, but the disk failed. Changes that the manager
 // makes itself (quarantine, automatic rollback) have "residentd" as their actor.
 //
-// Installs run in parallel up to staging, where waiting ones are loaded in one generation.
+// Installs run in parallel up to loading, where waiting ones are loaded in one generation.
 // Changes of one operator are serialised by its revision: an install or an activation is
 // ABORTED if another change of the operator was made after it began.
 //
@@ -18,8 +18,8 @@
 // generation, which can take as long as replacing an engine. Call them on threads that may
 // block.
 //
-//   ASSIGN_OR_RETURN(auto manager, OperatorManager::Create(options, sources));
-//   absl::Status done = manager->Install(request, on_progress, client_has_gone);
+//   LiveOperatorManager manager(options, sources);  // live_operator_manager.h
+//   absl::Status done = manager.Install(request, on_progress, client_has_gone);
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_OPERATOR_MANAGER_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_OPERATOR_MANAGER_H_
 
@@ -75,7 +75,7 @@ struct InstallProgress {
   std::vector<std::pair<std::string, std::chrono::nanoseconds>> steps = {};
   bool cached = false;
   std::string log = {};
-  std::map<std::string, ResourceUse> resources = {};  // By architecture.
+  std::map<std::string, ResourceUse> resources = {};  // By compile target.
   std::string message = {};
 };
 
@@ -104,8 +104,8 @@ struct SwitchResult {
   uint32_t version = 0;           // The active version now.
   uint32_t previous_version = 0;  // The active version before; 0: none.
   uint64_t revision = 0;
-  // From the call until requests used the new version. Its record was written by then, and
-  // is on disk when the call returns.
+  // From the call until requests used the new version. Its record is on disk when the call
+  // returns OK; a crash before that may lose the change.
   std::chrono::nanoseconds switch_time{0};
 };
 
@@ -173,8 +173,8 @@ class OperatorManager {
     double latency_ratio = 0;  // 0: unknown.
   };
   virtual TrialCounters trial_counters(const std::string& name) const = 0;
-  // What a comparison found: of `tasks` that ended OK on the version that serves, `mismatches` gave
-  // something else on `shadow`.
+  // The result of a comparison: of `tasks` that ended OK on the active version, `mismatches` had
+  // other outputs on `shadow`.
   virtual void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) = 0;
 };
 

@@ -308,8 +308,10 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
                                                   double traffic_percent, double shadow_percent,
                                                   std::optional<uint64_t> expected,
                                                   const Commit& commit) {
-  if (!IsValidPercent(traffic_percent)) return errors::BadPercent("traffic", traffic_percent);
-  if (!IsValidPercent(shadow_percent)) return errors::BadPercent("shadow", shadow_percent);
+  if (!IsValidPercent(traffic_percent))
+    return errors::PromoteShare("traffic_percent", traffic_percent);
+  if (!IsValidPercent(shadow_percent))
+    return errors::PromoteShare("shadow_percent", shadow_percent);
   absl::MutexLock change_lock(&change_mu_);
   ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
   const Serving& now = *entry->serving.load(std::memory_order_relaxed);

@@ -114,7 +114,7 @@ class RegistryTest : public testing::Test {
  protected:
   RegistryTest() : registry_(Make(false)) {
     commit_ = [this](const RegistryChange& change) -> absl::StatusOr<uint64_t> {
-      if (!journal_.ok()) return journal_;
+      if (!commit_status_.ok()) return commit_status_;
       kinds_.push_back(change.kind);
       return ++revision_;
     };
@@ -159,7 +159,7 @@ class RegistryTest : public testing::Test {
 
   std::unique_ptr<Registry> registry_;
   uint64_t revision_ = 100;
-  absl::Status journal_;
+  absl::Status commit_status_;
   std::vector<EventKind> kinds_;
   Registry::Commit commit_;
 };
@@ -182,9 +182,9 @@ TEST_F(RegistryTest, ALoadedVersionDoesNotServeUntilItIsActivated) {
   EXPECT_EQ(registry_->Revision("swish"), 102u);
 }
 
-TEST_F(RegistryTest, AChangeThatTheJournalRefusedIsNotVisible) {
+TEST_F(RegistryTest, AChangeWhoseCommitFailedIsNotVisible) {
   Load("swish");
-  journal_ = absl::InternalError("disk full");
+  commit_status_ = absl::InternalError("disk full");
   EXPECT_EQ(ActivateCode("swish", 0), absl::StatusCode::kInternal);
   EXPECT_EQ(Serves("swish"), 0u);
   EXPECT_EQ(TryLoad("other", Spec()).status().code(), absl::StatusCode::kInternal);
@@ -194,9 +194,9 @@ TEST_F(RegistryTest, AChangeThatTheJournalRefusedIsNotVisible) {
   EXPECT_EQ(registry_->Revision("swish"), 101u);
 }
 
-TEST_F(RegistryTest, AFaultyVersionIsQuarantinedEvenIfTheJournalRefuses) {
+TEST_F(RegistryTest, AFaultyVersionIsQuarantinedEvenIfTheCommitFails) {
   InstallTwo("swish");
-  journal_ = absl::InternalError("disk full");
+  commit_status_ = absl::InternalError("disk full");
   const auto change = registry_->Quarantine("swish", 2, "stored to null", commit_);
   ASSERT_TRUE(change.ok());
   EXPECT_EQ(change->commit_status.code(), absl::StatusCode::kInternal);
@@ -204,17 +204,17 @@ TEST_F(RegistryTest, AFaultyVersionIsQuarantinedEvenIfTheJournalRefuses) {
   EXPECT_EQ(Serves("swish"), 1u);
 }
 
-TEST_F(RegistryTest, AQuarantineThatTheJournalRefusedIsCommittedBeforeTheNextChange) {
+TEST_F(RegistryTest, AQuarantineWhoseCommitFailedIsCommittedBeforeTheNextChange) {
   InstallTwo("swish");
   InstallTwo("other");
-  journal_ = absl::UnavailableError("disk full");
+  commit_status_ = absl::UnavailableError("disk full");
   ASSERT_TRUE(registry_->Quarantine("swish", 2, "stored to null", commit_).ok());
   ASSERT_TRUE(registry_->Quarantine("other", 2, "stored to null", commit_).ok());
   const uint64_t before = registry_->Revision("swish");
   EXPECT_EQ(ActivateCode("swish", 2), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(TryLoad("third", Spec()).status().code(), absl::StatusCode::kUnavailable);
   kinds_.clear();
-  journal_ = absl::OkStatus();
+  commit_status_ = absl::OkStatus();
   Load("third");
   EXPECT_EQ(kinds_, (std::vector<EventKind>{EventKind::kQuarantined, EventKind::kQuarantined,
                                             EventKind::kInstalled}));

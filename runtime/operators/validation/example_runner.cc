@@ -1,7 +1,6 @@
 #include "runtime/operators/validation/example_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 

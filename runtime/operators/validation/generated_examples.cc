@@ -1,7 +1,6 @@
 #include "runtime/operators/validation/generated_examples.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>

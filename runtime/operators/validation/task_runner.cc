@@ -1,7 +1,6 @@
 #include "runtime/operators/validation/task_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <thread>
 
