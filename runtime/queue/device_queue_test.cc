@@ -119,18 +119,14 @@ TEST_F(DeviceQueueTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
   int on_own_thread = 0;
   for (int i = 0; i < kRounds; ++i) {
     auto pending = NewBatch();
-<<<<<<< HEAD
-    pending->batch->tasks.push_back(CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(double{1} * i)}));
-    ASSERT_TRUE(queue_.Enqueue(1, pending->batch, std::chrono::milliseconds(5)).ok());
-=======
-    pending->batch->tasks.push_back(CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(i)}));
+    pending->batch->tasks.push_back(
+        CompactTask(OperatorSlot("fill"), 16, {out.address, Bits(double{1} * i)}));
     std::thread::id finisher;
     pending->batch->done = [&finisher, p = pending.get()](Batch&) {
       finisher = std::this_thread::get_id();
       p->done.Notify();
     };
     ASSERT_TRUE(queue_.Enqueue(1, pending->batch, std::chrono::seconds(1)).ok());
->>>>>>> fix-c
     pending->Wait();
     EXPECT_EQ(out.as<float>()[15], static_cast<float>(i));
     if (finisher == std::this_thread::get_id()) ++on_own_thread;
