@@ -362,39 +362,7 @@ RESIDENT_OPERATOR(grad_clip)(Block& block, const Args& args) {
   }
 }
 
-// --- zero, scatter_add --------------------------------------------------------------------------
-
-RESIDENT_OPERATOR(zero)(Block& block, const Args& args) {
-  auto& operands = *block.memory<resident::ElementwiseOperands<1>>();
-  if (block.thread() == 0) operands.Read(args);
-  block.barrier();
-  const u64 address = operands.addresses[0];
-  const Range range = block.share(operands.map.size(), resident::kMapStep);
-  const auto clear = [&](auto element) {
-    using T = decltype(element);
-    if (operands.map.dense()) {
-      T* const out = ElementAt<T>(address, 0);
-      block.for_each(range, [&](i64 i) { out[i] = T{}; });
-      return;
-    }
-    RESIDENT_UNROLL(1)
-    for (i64 i = range.begin + block.thread(); i < range.end; i += block.threads()) {
-      i64 offset[1];
-      operands.map.Offsets(i, offset);
-      *ElementAt<T>(address, offset[0]) = T{};
-    }
-  };
-  switch (resident::SizeOf(operands.dtypes[0])) {
-    case 1:
-      return clear(u8{});
-    case 2:
-      return clear(u16{});
-    case 4:
-      return clear(u32{});
-    default:
-      return clear(u64{});
-  }
-}
+// --- scatter_add ---------------------------------------------------------------------------------
 
 RESIDENT_OPERATOR(scatter_add)(Block& block, const Args& args) {
   const Tensor<const float> source = args.tensor<const float>(2);

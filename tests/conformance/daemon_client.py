@@ -30,8 +30,9 @@ DTYPES = {
     "i8": (types_pb2.DTYPE_I8, numpy.int8),
     "u32": (types_pb2.DTYPE_U32, numpy.uint32),
 }
-# Bytes of a poisoned output: a NaN in each floating-point dtype.
-POISON = 0xfb
+# Bytes of a poisoned output: for floating point a NaN, which operators do not generate; for integers
+# a value that tests do not expect.
+POISON = {dtype: 0xff if dtype in ("f32", "f16", "bf16", "f64") else 0xfb for dtype in DTYPES}
 # Elements before and after the elements of an output.
 GUARD = 16
 
@@ -166,7 +167,7 @@ class Client:
         """The tensor's values. Fails if an element was not written, or if other memory was."""
         data = self._download(tensor)
         index = tensor.index().ravel()
-        touched = data.view(numpy.uint8) != POISON
+        touched = data.view(numpy.uint8) != POISON[tensor.dtype]
         touched = touched.reshape(data.size, -1).any(axis=1)
         if data.itemsize > 1:
             assert touched[index].all(), "element {} was not written".format(
@@ -208,7 +209,7 @@ class Client:
 
 def poisoned(tensor):
     storage = numpy.dtype(DTYPES[tensor.dtype][1])
-    return numpy.full(tensor.elements * storage.itemsize, POISON, numpy.uint8).view(storage)
+    return numpy.full(tensor.elements * storage.itemsize, POISON[tensor.dtype], numpy.uint8).view(storage)
 
 
 def dense_strides(shape):

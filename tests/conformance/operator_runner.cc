@@ -16,8 +16,14 @@ namespace {
 
 // Elements before and after a tensor's own.
 constexpr int64_t kGuard = 64;
-// A NaN in float32, float16, bfloat16 and float64; operators generate other NaNs.
-constexpr uint8_t kPattern = 0xfb;
+// The pattern's bytes. For floating point it is a NaN, which operators do not generate; for
+// integers a value that tests do not expect.
+uint8_t PatternByte(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
+                 dtype == DType::kF64
+             ? 0xff
+             : 0xfb;
+}
 
 Dims DenseStrides(const Dims& shape) {
   Dims strides(shape.size());
@@ -118,7 +124,7 @@ TestTensor TestTensor::Make(DType dtype, Dims shape, Dims strides, int64_t eleme
   const uint64_t bytes = (elements + 2 * kGuard) * SizeOf(dtype);
   tensor.memory_->block = AllocateTensor(bytes);
   tensor.memory_->elements = elements;
-  std::memset(tensor.memory_->block.host.get(), kPattern, bytes);
+  std::memset(tensor.memory_->block.host.get(), PatternByte(dtype), bytes);
   return tensor;
 }
 
@@ -187,7 +193,7 @@ std::string TestTensor::CheckWritten() const {
   for (int64_t i = 0; i < size(); ++i) {
     index_of[(ElementAt(i) - memory_->block.host.get()) / static_cast<int64_t>(bytes)] = i;
   }
-  const std::vector<uint8_t> pattern(bytes, kPattern);
+  const std::vector<uint8_t> pattern(bytes, PatternByte(dtype_));
   for (int64_t at = 0; at < all; ++at) {
     const bool untouched =
         std::memcmp(memory_->block.host.get() + at * bytes, pattern.data(), bytes) == 0;

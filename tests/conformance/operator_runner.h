@@ -10,7 +10,7 @@
 // (RESIDENT_TEST_ENGINE=cpu|cuda), and //tests/conformance:emulated_runner with blocks of several
 // threads on the host (kernels/sdk/emulated_block.h). Each family's test is built with both.
 //
-// A tensor's memory starts with a pattern, which is a NaN in each dtype. What is not an element
+// A tensor's memory starts with a pattern, a NaN for floating point. What is not an element
 // (before, after, and between strided elements) must keep it.
 #ifndef RESIDENT_TESTS_CONFORMANCE_OPERATOR_RUNNER_H_
 #define RESIDENT_TESTS_CONFORMANCE_OPERATOR_RUNNER_H_
