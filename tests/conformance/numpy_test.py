@@ -231,5 +231,297 @@ class Elementwise(Conformance):
             self.client.run("add", x, x, out, 0.5)
 
 
+class Reductions(Conformance):
+    """Family "reduction": all sets of axes, with and without the reduced dimensions."""
+
+    def test_all_sets_of_axes(self):
+        functions = {"sum": numpy.sum, "mean": numpy.mean, "max": numpy.max, "min": numpy.min}
+        for shape in ((7,), (1025,), (5, 33), (3, 1, 4, 6), (2, 3, 2, 3, 2)):
+            for mask in range(1, 1 << len(shape)):
+                axes = tuple(d for d in range(len(shape)) if mask >> d & 1)
+                dtype = self.random.choice(FLOATS)
+                x = self.stored(self.normal(shape), dtype)
+                tensor = self.input(x, dtype)
+                keep = self.random.random() < 0.5
+                for name, function in functions.items():
+                    want = function(x, axis=axes, keepdims=keep)
+                    out = self.client.output(want.shape, self.random.choice(FLOATS))
+                    with self.subTest(operator=name, shape=shape, axes=axes, seed=self.seed):
+                        self.client.run(name, tensor, out, mask)
+                        # A sum may cancel: the error is relative to the terms.
+                        terms = numpy.linalg.norm(function(abs(x), axis=axes))
+                        self.check_terms(out, want, terms)
+
+    def check_terms(self, out, want, terms):
+        error = numpy.linalg.norm(self.client.read(out) - want)
+        self.assertLessEqual(error, max(TOLERANCE[out.dtype], 1e-5) * terms)
+
+    def test_argmax(self):
+        for shape, axis in (((9, 1025), 1), ((257, 3), 0), ((4, 5, 6), 1), ((262144,), 0)):
+            x = self.numbers.integers(-50, 50, shape).astype(float)  # Many ties.
+            x[tuple(self.random.randrange(n) for n in shape)] = math.nan
+            want = numpy.argmax(x, axis=axis)  # NumPy too takes the first NaN.
+            out = self.client.output(want.shape, "i64")
+            self.client.run("argmax", self.input(x, "f32"), out, 1 << axis)
+            numpy.testing.assert_array_equal(self.client.read(out), want)
+
+
+def softmax(x):
+    e = numpy.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+class Normalizations(Conformance):
+    """Family "normalization"."""
+
+    SHAPES = ((1, 1), (3, 31), (2, 3, 257), (4, 1025), (1, 65537))
+
+    def dense(self, values, dtype):
+        return self.client.tensor(values, dtype)
+
+    def test_softmax_and_log_softmax(self):
+        for shape in self.SHAPES:
+            for gap in (0, 88, 89, 200, 1e4):
+                dtype = self.random.choice(FLOATS)
+                x = self.normal(shape)
+                x[..., self.random.randrange(shape[-1])] += gap
+                x = self.stored(x, dtype)
+                self.run_and_check("softmax", [self.dense(x, dtype)], [],
+                                   self.client.output(shape, "f32"), lambda: softmax(x), 1e-5)
+                m = x.max(axis=-1, keepdims=True)
+                self.run_and_check(
+                    "log_softmax", [self.dense(x, dtype)], [], self.client.output(shape, "f32"),
+                    lambda: x - m - numpy.log(numpy.exp(x - m).sum(axis=-1, keepdims=True)), 1e-5)
+
+    def test_softmax_topk(self):
+        for rows, columns, k in ((3, 8, 2), (2, 257, 257), (1, 4099, 50)):
+            x = self.numbers.integers(-30, 30, (rows, columns)) / 4  # Ties.
+            order = numpy.argsort(-x, axis=-1, kind="stable")[:, :k]
+            want = softmax(numpy.take_along_axis(x, order, -1))
+            weights, indices = self.client.output((rows, k), "f32"), self.client.output((rows, k), "i64")
+            self.client.run("softmax_topk", self.dense(x, "f32"), weights, indices)
+            numpy.testing.assert_array_equal(self.client.read(indices), order)
+            self.check(weights, want, 1e-5)
+
+    def test_norms(self):
+        for shape in self.SHAPES:
+            dtype, columns = self.random.choice(FLOATS), shape[-1:]
+            x, r = (self.stored(self.normal(shape), dtype) for _ in range(2))
+            w, b = (self.stored(self.normal(columns), dtype) for _ in range(2))
+
+            def rmsnorm(x):
+                return x * w / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+
+            def layernorm(x):
+                return (x - x.mean(-1, keepdims=True)) / numpy.sqrt(
+                    x.var(axis=-1, keepdims=True) + 1e-5) * w
+
+            inputs = lambda *arrays: [self.dense(a, dtype) for a in arrays]
+            self.run_and_check("rmsnorm", inputs(x, w), [1e-5], self.client.output(shape, dtype),
+                               lambda: rmsnorm(x), 1e-5)
+            self.run_and_check("layernorm", inputs(x, w, b), [1e-5],
+                               self.client.output(shape, dtype), lambda: layernorm(x) + b, 1e-5)
+            out, h = self.client.output(shape, dtype), self.client.output(shape, dtype)
+            self.client.run("rmsnorm_residual", *inputs(x, r, w), out, h, 1e-5)
+            self.check(out, rmsnorm(x + r), 1e-5)
+            self.check(h, x + r)
+
+
+class Matrices(Conformance):
+    """Family "matrix"."""
+
+    def test_gemm(self):
+        for m, n, k in ((1, 1, 1), (3, 5, 7), (33, 65, 127), (128, 96, 1024), (4, 4, 0), (61, 1, 257)):
+            for alpha, beta in ((1.0, 0.0), (-0.5, 2.0)):
+                dtype = self.random.choice(FLOATS)
+                a, b = self.stored(self.normal((m, k)), dtype), self.stored(self.normal((k, n)), dtype)
+                c = self.normal((m, n)) if beta else numpy.full((m, n), math.nan)
+                out = self.client.tensor(c, "f32", elements=m * n + 1)
+                c = self.client.read(out) if beta else numpy.zeros((m, n))
+                with self.subTest(m=m, n=n, k=k, beta=beta, seed=self.seed):
+                    self.client.run("gemm", self.input(a, dtype), self.input(b, dtype), out, alpha,
+                                    beta)
+                    self.check(out, alpha * (a @ b) + beta * c, 1e-5)
+
+    def test_gemm_batched(self):
+        a, b = self.stored(self.normal((5, 9, 33)), "f16"), self.stored(self.normal((5, 33, 17)), "bf16")
+        out = self.client.output((5, 9, 17), "f32")
+        self.client.run("gemm_batched", self.input(a, "f16"), self.input(b, "bf16"), out, 1.0, 0.0)
+        self.check(out, a @ b, 1e-5)
+
+    def test_gemv(self):
+        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+            w, x = self.stored(self.normal((n, k)), "bf16"), self.stored(self.normal(leading + (k,)), "f32")
+            bias = self.stored(self.normal((n,)), "f32")
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("gemv", *(self.client.tensor(*t) for t in
+                                      ((x, "f32"), (w, "bf16"), (bias, "f32"))), out)
+            self.check(out, x @ w.T + bias, 1e-5)
+
+    def test_quantized(self):
+        for bits, k, group in ((8, 64, 16), (4, 64, 16), (4, 33, 7), (8, 33, 7)):
+            n, groups = 19, -(-k // group)
+            scales = self.stored(abs(self.normal((n, groups))), "f16")
+            zeros = self.numbers.integers(0, 1 << bits, (n, groups)).astype(float)
+            q = self.numbers.integers(0, 1 << bits, (n, k))
+            column = numpy.arange(k) // group
+            weights = (q - zeros[:, column]) * scales[:, column]
+            packed = q
+            if bits == 4:
+                even, odd = q[:, 0::2], q[:, 1::2]
+                packed = even.copy()
+                packed[:, :odd.shape[1]] |= odd << 4
+            x = self.stored(self.normal((2, k)), "f32")
+            arguments = [self.client.tensor(*t) for t in ((packed, "u8"), (scales, "f16"), (zeros, "f16"))]
+            out = self.client.output((n, k), "f32")
+            self.client.run("dequant", *arguments, out, group)
+            self.check(out, weights)
+            out = self.client.output((2, n), "f32")
+            self.client.run("gemv_quant", self.client.tensor(x, "f32"), *arguments, out, group)
+            self.check(out, x @ weights.T, 1e-5)
+
+
+class Attention(Conformance):
+    """Family "attention"."""
+
+    def reference(self, q, k, v, scale, causal, mask, kv_len):
+        heads, kv_heads, queries = q.shape[1], k.shape[1], q.shape[2]
+        k, v = (numpy.repeat(a, heads // kv_heads, axis=1)[:, :, :kv_len] for a in (k, v))
+        scores = scale * numpy.einsum("bnsd,bnld->bnsl", q, k) + mask[..., :kv_len]
+        if causal:
+            visible = numpy.arange(kv_len) <= kv_len - queries + numpy.arange(queries)[:, None]
+            scores = numpy.where(visible, scores, -math.inf)
+        largest = scores.max(axis=-1, keepdims=True)
+        weights = numpy.exp(scores - numpy.where(numpy.isinf(largest), 0, largest))
+        total = weights.sum(axis=-1, keepdims=True)
+        weights = numpy.where(total > 0, weights / numpy.where(total > 0, total, 1), 0)
+        return numpy.einsum("bnsl,bnle->bnse", weights, v)
+
+    def test_attention(self):
+        for head, heads, kv_heads, queries, keys, causal in (
+            (16, 4, 4, 1, 1, 0), (64, 8, 2, 63, 63, 1), (80, 6, 1, 1, 1000, 1), (96, 2, 1, 65, 65, 0),
+            (128, 4, 2, 64, 100, 1), (256, 2, 2, 1, 64, 0)):
+            dtype = self.random.choice(FLOATS)
+            q, k, v = (self.stored(self.normal(shape), dtype)
+                       for shape in ((2, heads, queries, head), (2, kv_heads, keys, head),
+                                     (2, kv_heads, keys, head)))
+            mask = numpy.where(self.numbers.random((2, 1, queries, keys)) < 0.2, -math.inf, 0.0)
+            mask[0, 0, 0] = -math.inf  # A row without visible keys.
+            kv_len, scale = self.random.randrange(1, keys + 1), 1 / math.sqrt(head)
+            out = self.client.output(q.shape, "f32")
+            with self.subTest(head=head, heads=heads, queries=queries, keys=keys, seed=self.seed):
+                self.client.run("attention", *(self.input(a, dtype) for a in (q, k, v)),
+                                self.client.tensor(mask, "f32"), out, scale, causal, kv_len)
+                with numpy.errstate(all="ignore"):
+                    self.check(out, self.reference(q, k, v, numpy.float32(scale), causal, mask, kv_len),
+                               1e-5)
+
+    def test_rope(self):
+        for layout in (0, 1):
+            head, length = 64, 50
+            freqs = self.client.output((length, head // 2), "f32")
+            self.client.run("rope_freqs", freqs, 10000.0, 1.0)
+            angles = numpy.arange(length)[:, None] * 10000.0**(-2 * numpy.arange(head // 2) / head)
+            self.check(freqs, angles)
+            x = self.stored(self.normal((2, 9, 3, head)), "f32")
+            t = self.client.read(freqs)[5:14][None, :, None]
+            pairs = (x[..., 0::2], x[..., 1::2]) if layout == 0 else (x[..., :head // 2],
+                                                                     x[..., head // 2:])
+            want = numpy.empty_like(x)
+            a = pairs[0] * numpy.cos(t) - pairs[1] * numpy.sin(t)
+            b = pairs[0] * numpy.sin(t) + pairs[1] * numpy.cos(t)
+            if layout == 0:
+                want[..., 0::2], want[..., 1::2] = a, b
+            else:
+                want[..., :head // 2], want[..., head // 2:] = a, b
+            out = self.client.output(x.shape, "f32")
+            self.client.run("rope", self.input(x, "f32"), freqs, out, 5, layout)
+            self.check(out, want)
+
+    def test_embedding(self):
+        table, ids = self.stored(self.normal((100, 33)), "bf16"), self.numbers.integers(0, 100, (4, 7))
+        out = self.client.output((4, 7, 33), "f16")
+        self.client.run("embedding", self.client.tensor(ids, "i64"), self.client.tensor(table, "bf16"),
+                        out)
+        self.check(out, table[ids])
+        ids[1, 2] = 100
+        with self.assertRaises(daemon_client.Failed):
+            self.client.run("embedding", self.client.tensor(ids, "i64"),
+                            self.client.tensor(table, "bf16"), out)
+
+
+class Training(Conformance):
+    """Family "training"."""
+
+    def test_cross_entropy(self):
+        for rows, columns in ((1, 2), (33, 257), (8, 4099)):
+            x, targets = self.stored(self.normal((rows, columns)), "f32"), self.numbers.integers(0, columns, rows)
+            lp = numpy.log(softmax(x))
+            loss, out = self.client.output((), "f32"), self.client.output(x.shape, "f32")
+            labels = self.client.tensor(targets, "i64")
+            self.client.run("cross_entropy", self.client.tensor(x, "f32"), labels, loss, out)
+            self.check(out, lp, 1e-5)
+            self.check(loss, -lp[numpy.arange(rows), targets].mean(), 1e-5)
+            gradient = self.client.output(x.shape, "f32")
+            stored = self.client.read(out)
+            self.client.run("cross_entropy_backward", self.client.tensor(stored, "f32"), labels,
+                            gradient, 0.5)
+            onehot = numpy.arange(columns) == targets[:, None]
+            self.check(gradient, (numpy.exp(stored) - onehot) * 0.5, 1e-5)
+
+    def test_adamw(self):
+        shape, step = (1025,), 3
+        p, g, m = (self.stored(self.normal(shape), "f32") for _ in range(3))
+        v = self.stored(abs(self.normal(shape)), "f32")
+        lr, b1, b2, eps, wd = (float(numpy.float32(x)) for x in (1e-2, 0.9, 0.999, 1e-8, 0.1))
+        state = [self.client.tensor(a, "f32", elements=shape[0] + 9) for a in (p, g, m, v)]
+        self.client.run("adamw", *state, lr, b1, b2, eps, wd, step)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        p = p * (1 - lr * wd) - lr * (m / (1 - b1**step)) / (numpy.sqrt(v / (1 - b2**step)) + eps)
+        for tensor, want in zip((state[0], state[2], state[3]), (p, m, v)):
+            self.check(tensor, want, 1e-5)
+
+    def test_scatter_add(self):
+        index, src = self.numbers.integers(0, 9, 500), self.stored(self.normal((500, 1025)), "f32")
+        dst = self.client.tensor(numpy.zeros((9, 1025)), "f32")
+        self.client.run("scatter_add", dst, self.client.tensor(index, "i64"),
+                        self.client.tensor(src, "f32"))
+        want = numpy.zeros((9, 1025))
+        numpy.add.at(want, index, src)
+        self.check(dst, want, 1e-5)
+
+
+class Decoding(Conformance):
+    """Family "decoding": the frequencies of what is drawn."""
+
+    def draw(self, name, logits, seed, *scalars):
+        token = self.client.output((logits.shape[0],), "i64")
+        self.client.run(name, self.client.tensor(logits, "f32"), token, 1.0, seed, 0, *scalars)
+        return self.client.read(token)
+
+    def test_draws_have_the_softmaxs_frequencies(self):
+        # The chi-squared statistic of 4,096 draws in 15 degrees of freedom exceeds 44.3 with a
+        # probability of 1e-4.
+        logits = self.stored(self.normal((16,)), "f32")
+        want = softmax(logits)
+        rows = numpy.tile(logits, (4096, 1))
+        for name, scalars in (("sample", ()), ("sample_topk", (16,)), ("sample_topp", (1.0,))):
+            counts = numpy.bincount(self.draw(name, rows, self.random.getrandbits(62), *scalars),
+                                    minlength=16)
+            statistic = ((counts - 4096 * want)**2 / (4096 * want)).sum()
+            self.assertLess(statistic, 60, name)
+
+    def test_topk_and_topp_draw_only_from_their_prefix(self):
+        logits = self.stored(self.normal((64,)), "f32")
+        order = numpy.argsort(-logits, kind="stable")
+        rows = numpy.tile(logits, (2048, 1))
+        seed = self.random.getrandbits(62)
+        self.assertLessEqual(set(self.draw("sample_topk", rows, seed, 5)), set(order[:5]))
+        p = numpy.cumsum(softmax(logits)[order])
+        prefix = int(numpy.searchsorted(p, 0.7)) + 1
+        self.assertLessEqual(set(self.draw("sample_topp", rows, seed, 0.7)), set(order[:prefix]))
+        numpy.testing.assert_array_equal(self.draw("sample", rows, seed), self.draw("sample", rows, seed))
+
+
 if __name__ == "__main__":
     unittest_main.main()

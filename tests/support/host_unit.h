@@ -40,7 +40,7 @@ class HostUnit {
   void* const library_;
 };
 
-// One task's arguments, in arena form.
+// One task's arguments, in argument-block form.
 class HostCall {
  public:
   explicit HostCall(uint32_t arguments);
