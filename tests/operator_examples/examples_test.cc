@@ -1,19 +1,15 @@
 // Tests the examples of docs/operators.md: the document contains their current text, and
-// they compile in both builds and compute the documented results. Also checks that the
-// signatures in docs/operator_library.md parse.
+// they compile in both builds and compute the documented results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <random>
-#include <regex>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "runtime/model/signature.h"
 #include "tests/support/host_unit.h"
 
 namespace resident::testing {
@@ -227,38 +223,6 @@ TEST_P(ExamplesTest, MatmulBf16) {
       EXPECT_NEAR(out[m * kN + n], want, 1e-3);
     }
   }
-}
-
-// Words that docs/operator_library.md uses in place of lists of dtypes.
-constexpr std::pair<const char*, const char*> kDTypeWords[] = {
-    {"float", "f32|f16|bf16"},
-    {"number", "f32|f16|bf16|i32|f64"},
-    {"index", "i64|i32"},
-    {"byte", "u8|i8"},
-    {"any", "f32|f16|bf16|f64|i32|i64|u8|i8|u32"}};
-
-// Parses each code span of the tables that contains a parameter.
-TEST(OperatorLibrary, SignaturesParse) {
-  const std::string page = ReadFile("docs/operator_library.md");
-  const std::regex span("\\| `([a-z_0-9]+: [^`]+)` \\|");
-  size_t count = 0;
-  for (std::sregex_iterator at(page.begin(), page.end(), span), end; at != end; ++at, ++count) {
-    std::string text = (*at)[1];
-    for (const auto& [word, dtypes] : kDTypeWords) {
-      text = std::regex_replace(text, std::regex(std::string("\\b") + word + "\\["),
-                                std::string(dtypes) + "[");
-    }
-    const auto signature = Signature::Parse(text);
-    EXPECT_TRUE(signature.ok()) << text << ": " << signature.status();
-  }
-  // Count the rows of the tables of operators.
-  std::istringstream lines(page.substr(page.find("## Element by element")));
-  size_t rows = 0;
-  for (std::string line; std::getline(lines, line);) {
-    rows += line.starts_with("|") && line.find('`') != std::string::npos;
-  }
-  EXPECT_GT(rows, 0u);
-  EXPECT_EQ(count, rows);
 }
 
 }  // namespace
