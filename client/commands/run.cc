@@ -210,6 +210,11 @@ class TaskBuilder {
       return absl::OkStatus();
     }
     batch_.InputBytes(dtype, bytes.data(), bytes.size(), shape);
+    if (shape.empty()) {
+      // A tensor without dimensions; the batch takes an empty shape for an unknown one.
+      v1::OperatorTasks& tasks = *batch_.message().mutable_tasks();
+      tasks.mutable_arguments(tasks.arguments_size() - 1)->mutable_inline_()->clear_shape();
+    }
     return absl::OkStatus();
   }
 
