@@ -52,7 +52,8 @@ def encode(values, dtype):
 def decode(stored, dtype):
     """The values of an array of the dtype's storage, as float64 or int64."""
     if dtype == "bf16":
-        stored = (stored.astype(numpy.uint32) << 16).view(numpy.float32)
+        bits = numpy.left_shift(stored, 16, dtype=numpy.uint32)
+        stored = bits.reshape(-1).view(numpy.float32).reshape(stored.shape)
     kind = numpy.float64 if stored.dtype.kind == "f" else numpy.int64
     return stored.astype(kind)
 
