@@ -172,7 +172,6 @@ TEST_F(TrainingTest, TargetsOutOfRangeAreRefusedBeforeAnythingIsWritten) {
       const TestTensor out = TestTensor::Output(DType::kF16, {300, 5});
       ExpectRefused(RunOperator("cross_entropy_backward", {logits, targets, out, F32(1)}, 3));
       EXPECT_EQ(out.CheckWritten(), kNothingWritten);
-      EXPECT_EQ(out.Values(), TestTensor::Output(DType::kF16, {300, 5}).Values());
     }
   }
   // Without classes no target is in range.

@@ -106,7 +106,7 @@ TEST_F(AdminTest, OperatorsAreListedAndDescribed) {
   EXPECT_EQ(add.parameters(0).max_rank(), 8u);
   EXPECT_EQ(add.versions(0).state(), "active");
   grpc::ClientContext second;
-  request.set_name("ads");
+  request.set_name("addd");
   ExpectRefused(stub->Describe(&second, request, &response), StatusCode::NOT_FOUND,
                 {"did you mean 'add'"});
 }

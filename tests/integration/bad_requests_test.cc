@@ -85,9 +85,9 @@ TEST_F(BadRequestsTest, WrongArgumentCount) {
 TEST_F(BadRequestsTest, WrongDType) {
   ExpectBatchRefused(
       Changed([](auto& b) {
-        b.mutable_tasks()->mutable_arguments(1)->mutable_inline_()->set_dtype(v1::DTYPE_I32);
+        b.mutable_tasks()->mutable_arguments(1)->mutable_inline_()->set_dtype(v1::DTYPE_U32);
       }),
-      StatusCode::INVALID_ARGUMENT, {"argument 2 'y' of add", "i32", "send f32"});
+      StatusCode::INVALID_ARGUMENT, {"argument 2 'y' of add", "u32", "send f32"});
 }
 
 TEST_F(BadRequestsTest, DTypeLeftOut) {
@@ -102,7 +102,7 @@ TEST_F(BadRequestsTest, WrongShape) {
                        b.mutable_tasks()->mutable_arguments(1)->mutable_inline_()->set_shape(0, 3);
                      }),
                      StatusCode::INVALID_ARGUMENT,
-                     {"argument 2 'y' of add: shape [3] does not match S = [1] bound by 'x'"});
+                     {"argument 2 'y' of add: shape [3] does not broadcast to S = [1] of 'out'"});
 }
 
 TEST_F(BadRequestsTest, TooManyDimensions) {
@@ -186,7 +186,9 @@ TEST_F(BadRequestsTest, ScalarsOfTheWrongKindCountOrRange) {
   v1::Batch none = SmallAdd();
   Scalar(none, {});
   ExpectBatchRefused(none, StatusCode::INVALID_ARGUMENT, {"both f64 and i64 are set, or neither"});
-  v1::Batch range = SmallAdd();
+  v1::Batch range = Tasks("scale", 1);
+  Inline(range, {1}, {1});
+  Returned(range, {1});
   Scalar(range, {1e300});
   ExpectBatchRefused(range, StatusCode::INVALID_ARGUMENT, {"1e+300", "does not fit f32"});
 }

@@ -15,8 +15,9 @@
 namespace resident::testing {
 namespace {
 
-constexpr const char* kExamples[] = {"hinge",        "scaled_gelu", "softmax_rows", "outer",
-                                     "reverse_rows", "layernorm",   "scatter_add",  "matmul_bf16"};
+constexpr const char* kExamples[] = {"hinge",    "scaled_gelu",  "softmax_rows",
+                                     "outer",    "reverse_rows", "normalize_rows",
+                                     "add_rows", "matmul_bf16"};
 
 std::string ReadFile(const std::string& path) {
   std::ostringstream text;
@@ -140,7 +141,7 @@ TEST_P(ExamplesTest, ReverseRows) {
 }
 
 TEST_P(ExamplesTest, Layernorm) {
-  ASSERT_NO_FATAL_FAILURE(Load("layernorm"));
+  ASSERT_NO_FATAL_FAILURE(Load("normalize_rows"));
   constexpr int kRows = 5, kColumns = 70;
   const std::vector<float> x = Random(kRows * kColumns), w = Random(kColumns), b = Random(kColumns);
   for (const bool with_b : {true, false}) {
@@ -176,7 +177,7 @@ TEST_P(ExamplesTest, Layernorm) {
 }
 
 TEST_P(ExamplesTest, ScatterAdd) {
-  ASSERT_NO_FATAL_FAILURE(Load("scatter_add"));
+  ASSERT_NO_FATAL_FAILURE(Load("add_rows"));
   constexpr int kRows = 6, kColumns = 9, kUpdates = 200;
   std::vector<float> dst = Random(kRows * kColumns);
   const std::vector<float> src = Random(kUpdates * kColumns);

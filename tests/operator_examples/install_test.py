@@ -75,7 +75,7 @@ def reverse_rows():
     return {"inputs": {"x": x}, "outputs": {"x": [row[::-1] for row in x]}}
 
 
-def layernorm():
+def normalize_rows():
     x, w, b, eps = matrix(5, 300), vector(300), RANDOM.choice([[], vector(300)]), 1e-5
     out = []
     for row in x:
@@ -86,7 +86,7 @@ def layernorm():
     return {"inputs": {"x": x, "w": w, "b": b, "eps": eps}, "outputs": {"out": out}}
 
 
-def scatter_add():
+def add_rows():
     dst, src = matrix(40, 50), matrix(600, 50)
     index = [RANDOM.randrange(39) for _ in src]  # Each many times; never the last row.
     want = [list(row) for row in dst]
@@ -101,7 +101,7 @@ def matmul_bf16():
     return {"inputs": {"a": in_bf16(a), "b": in_bf16(b)}, "outputs": {"out": out}}
 
 
-EXAMPLES = [hinge, scaled_gelu, softmax_rows, outer, reverse_rows, layernorm, scatter_add,
+EXAMPLES = [hinge, scaled_gelu, softmax_rows, outer, reverse_rows, normalize_rows, add_rows,
             matmul_bf16]
 
 

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ops/builtin.h"
 #include "tests/units/link_units.h"
 #include "tests/units/trials.h"
 
@@ -21,8 +22,7 @@ DECLARE(checked_ptx)
 namespace resident::testing {
 namespace {
 
-// Above the slots of built-in and test operators.
-constexpr uint32_t kFirstSlot = 64;
+constexpr uint32_t kFirstSlot = kFirstInstalledSlot;
 
 constexpr const char* kTrials[] = {
     "twice",

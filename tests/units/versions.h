@@ -12,13 +12,14 @@
 #include <memory>
 #include <string>
 
+#include "kernels/ops/builtin.h"
 #include "runtime/engine/generation.h"
 
 namespace resident::testing {
 
 inline constexpr uint32_t kVersions = 64;
 // Above the built-in and the test operators.
-inline constexpr uint32_t kFirstFreeSlot = 64;
+inline constexpr uint32_t kFirstFreeSlot = kFirstInstalledSlot;
 
 // The function of version k, 0 <= k < kVersions, and the value that it writes.
 std::string VersionSymbol(uint32_t k);

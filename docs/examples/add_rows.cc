@@ -5,7 +5,7 @@
 // summary: dst[index[n], :] += src[n, :]; repeated indices add up
 #include "kernels/sdk/operator.h"
 
-RESIDENT_OPERATOR(scatter_add)(resident::Block& block, const resident::Args& args) {
+RESIDENT_OPERATOR(add_rows)(resident::Block& block, const resident::Args& args) {
   using resident::i64;
   auto dst = args.tensor<float>(0);
   auto index = args.tensor<const i64>(1);

@@ -6,7 +6,7 @@
 // summary: out[r, :] = (x[r, :] - mean) / sqrt(variance + eps) * w + b
 #include "kernels/sdk/operator.h"
 
-RESIDENT_OPERATOR(layernorm)(resident::Block& block, const resident::Args& args) {
+RESIDENT_OPERATOR(normalize_rows)(resident::Block& block, const resident::Args& args) {
   using resident::i64;
   auto x = args.tensor<const float>(0);
   auto w = args.tensor<const float>(1);
