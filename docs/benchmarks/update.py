@@ -19,6 +19,7 @@ DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
+LIBRARY_CPU = "library_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -137,6 +138,10 @@ def flux_cpu():
     rows = [[f["name"], quantity(f["instr/s"], "instr/s"), quantity(f["reference/s"], "instr/s"),
              "{:.2f}".format(f["x_reference"])] for f in load(FLUX_CPU)["figures"]]
     return table(["FLUX on one core", "residentd", "reference interpreter", "ratio"], rows)
+
+
+def library_cpu():
+    return figures(LIBRARY_CPU)
 
 
 def copy(folder, name):
@@ -273,14 +278,15 @@ def life():
 
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
           "short": short, "life": life, "generation": generation, "recovery": recovery,
-          "operators": operators, "soak": soak, "flux_cpu": flux_cpu}
+          "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
+          "library_cpu": library_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY,
+        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY_CPU,
                                    GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])

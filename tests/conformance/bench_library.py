@@ -2,7 +2,9 @@
 """Times built-in operators of the CPU engine beside NumPy on the same machine: medians of alternating
 runs. The time of an operator is that on the device; NumPy writes to an existing array.
 
-  tests/conformance/bench_library.py [--rounds=N] [--out=FILE]
+  bazel build //server:residentd //client:residentctl //proto:python_messages
+  RESIDENT_PYTHON_PROTOS=bazel-bin/proto RESIDENTD=bazel-bin/server/residentd \
+    RESIDENTCTL=bazel-bin/client/residentctl tests/conformance/bench_library.py [--rounds=N] [--out=FILE]
 """
 
 import argparse
@@ -27,7 +29,7 @@ def cases(client, numbers):
     x, y = (numbers.standard_normal(1 << 20).astype(numpy.float32) for _ in range(2))
     out = numpy.empty_like(x)
     tensors = [client.tensor(x, "f32"), client.tensor(y, "f32"), client.output(x.shape, "f32")]
-    yield ("add of 1 Mi float32", x.nbytes * 3, "B/s", lambda: client.run("add", *tensors, 1.0),
+    yield ("add of 1 Mi float32", x.nbytes * 3, "bytes/s", lambda: client.run("add", *tensors, 1.0),
            lambda: numpy.add(x, y, out=out))
 
     rows = x.reshape(1024, 1024)
