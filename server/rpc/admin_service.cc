@@ -29,6 +29,7 @@ void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::Devi
   out->set_device(device.index());
   out->set_name(info.name);
   out->set_engine(info.traits.engine);
+  out->set_uuid(info.uuid);
   out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
   // The detail can name others' operators, and contains text from an engine, which is not trusted.
   if (sees_others) out->set_detail(snapshot.detail);

@@ -8,6 +8,7 @@
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
 
 namespace resident {
 namespace {
@@ -72,6 +73,41 @@ absl::StatusOr<BakeOptions> ParseBake(const v1::BakeOptions& message) {
 }
 
 }  // namespace
+
+void DescribeParameter(const Parameter& parameter, const Signature& signature, v1::Parameter* out) {
+  out->set_name(parameter.name);
+  out->set_kind(static_cast<v1::Parameter::Kind>(parameter.kind));
+  for (const DType dtype : parameter.dtypes) out->add_dtypes(static_cast<v1::DType>(dtype));
+  out->set_min_rank(parameter.min_rank);
+  out->set_max_rank(parameter.max_rank);
+  for (const DimPattern& dim : parameter.dims) {
+    v1::Dim* const d = out->add_shape();
+    const bool fixed = dim.kind == DimPattern::Kind::kFixed;
+    const std::string variable = fixed ? "" : signature.variables()[dim.variable];
+    switch (dim.kind) {
+      case DimPattern::Kind::kFixed:
+        d->set_size(static_cast<uint64_t>(dim.size));
+        break;
+      case DimPattern::Kind::kNamed:
+        d->set_name(variable);
+        break;
+      case DimPattern::Kind::kSpread:
+        d->set_spread(variable.substr(1));  // Without "*".
+        break;
+      case DimPattern::Kind::kBroadcast:
+        d->set_broadcast(variable.substr(1));
+        break;
+    }
+  }
+  out->set_strided(parameter.strided);
+  if (!parameter.default_bits.has_value()) return;
+  const Element value = ReadElement(parameter.dtypes[0], &*parameter.default_bits);
+  if (value.floating) {
+    out->set_default_f64(value.real);
+  } else {
+    out->set_default_i64(value.integer);
+  }
+}
 
 std::string ToUtf8(std::string_view text) {
   std::string out;

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "resident/v1/operators.pb.h"
+#include "runtime/model/signature.h"
 #include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
@@ -19,6 +20,7 @@ namespace resident {
 // `text` with each byte that is not part of a UTF-8 character replaced.
 std::string ToUtf8(std::string_view text);
 
+void DescribeParameter(const Parameter& parameter, const Signature& signature, v1::Parameter* out);
 void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
 void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 

@@ -40,12 +40,7 @@ void Describe(const OperatorView& op, const Core& core,
   out->set_notes(op.notes);
   out->set_example(op.example);
   for (const Parameter& parameter : op.op->signature().parameters()) {
-    v1::Parameter* p = out->add_parameters();
-    p->set_name(parameter.name);
-    p->set_kind(static_cast<v1::Parameter::Kind>(parameter.kind));
-    for (const DType dtype : parameter.dtypes) p->add_dtypes(static_cast<v1::DType>(dtype));
-    p->set_min_rank(parameter.min_rank);
-    p->set_max_rank(parameter.max_rank);
+    DescribeParameter(parameter, op.op->signature(), out->add_parameters());
   }
   for (const VersionView& version : op.versions) {
     v1::OperatorVersion* v = out->add_versions();

@@ -12,6 +12,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/infer_output.h"
 
 namespace resident {
 namespace {
@@ -182,6 +183,21 @@ absl::Status Columns::ReadScalars(size_t column, const v1::ScalarColumn& from, P
   return wants_float ? read(from.f64()) : read(from.i64());
 }
 
+absl::Status Columns::InferOutputs(size_t given) {
+  absl::InlinedVector<std::optional<ArgumentType>, 4> sent(given);
+  for (size_t c = 0; c < given; ++c) {
+    if (!plans_[c].infer) sent[c] = plans_[c].type();
+  }
+  for (size_t c = 0; c < given; ++c) {
+    Plan& plan = plans_[c];
+    if (!plan.infer) continue;
+    ASSIGN_OR_RETURN(OutputType type, InferOutput(op_.op->signature(), op_.op->name(), sent, c));
+    plan.shape = std::move(type.shape);
+    if (plan.dtype == DType::kInvalid) plan.dtype = type.dtype;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Columns::Read(const BufferTable& table, ClientId client,
                            std::vector<std::shared_ptr<const void>>& hold) {
   const Signature& signature = op_.op->signature();
@@ -191,7 +207,6 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
     return signature.Match(op_.op->name(), std::vector<ArgumentType>(given));
   }
   plans_.resize(signature.parameters().size());
-  absl::InlinedVector<ArgumentType, 4> types;
   for (size_t c = 0; c < given; ++c) {
     const v1::Column& column = tasks_.arguments(static_cast<int>(c));
     const ParameterKind wanted = signature.parameters()[c].kind;
@@ -215,7 +230,12 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
       case v1::Column::kReturned:
         if (wanted != ParameterKind::kOutput) return refuse_kind("a returned column");
         plan.kind = Kind::kReturned;
+        plan.infer = column.returned().infer_shape();
+        infers_ |= plan.infer;
         status = ReadTensorType(c, column.returned().dtype(), column.returned().shape(), plan);
+        if (status.ok() && plan.infer && !plan.shape.empty()) {
+          status = errors::OutputShapeTwice(DescribePlace(c));
+        }
         break;
       case v1::Column::kScalar:
         plan.kind = Kind::kScalar;
@@ -225,9 +245,11 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
         return errors::EmptyColumn(DescribePlace(c));
     }
     if (!status.ok()) return status;
-    if (plan.dtype == DType::kInvalid) return errors::NoDType(DescribePlace(c));
-    types.push_back({plan.kind == Kind::kScalar, plan.dtype, plan.shape, plan.strides.empty()});
+    if (plan.dtype == DType::kInvalid && !plan.infer) return errors::NoDType(DescribePlace(c));
   }
+  if (infers_) RETURN_IF_ERROR(InferOutputs(given));
+  absl::InlinedVector<ArgumentType, 4> types;
+  for (size_t c = 0; c < given; ++c) types.push_back(plans_[c].type());
   RETURN_IF_ERROR(signature.Match(op_.op->name(), types));
   for (size_t c = given; c < plans_.size(); ++c) {
     plans_[c].dtype = signature.parameters()[c].dtypes[0];
@@ -477,6 +499,7 @@ void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
     if (staging != nullptr) plan.base = staging->address + plan.staging_offset;
     if (plan.kind == Kind::kReturned) {
       returned->push_back({host, plan.tensor_bytes});
+      if (infers_) returned->back().type = {plan.dtype, plan.shape};
     } else if (host != nullptr) {
       const std::string& data = tasks_.arguments(static_cast<int>(c)).inline_().data();
       std::memcpy(host, data.data(), data.size());

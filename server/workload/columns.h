@@ -21,6 +21,7 @@
 #include "resident/v1/executor.pb.h"
 #include "runtime/base/errors/argument_errors.h"
 #include "runtime/device/buffer_table.h"
+#include "runtime/model/infer_output.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/batch.h"
 #include "server/workload/request_batch.h"
@@ -32,6 +33,8 @@ namespace resident {
 struct ReturnedColumn {
   const uint8_t* host;  // Null: nothing is returned.
   uint64_t task_bytes;
+  // Only if a column of the batch has infer_shape.
+  std::optional<OutputType> type = std::nullopt;
 };
 
 class Columns {
@@ -66,6 +69,8 @@ class Columns {
   struct Plan {
     Kind kind = Kind::kScalar;
     DType dtype = DType::kInvalid;
+    // Whether the request leaves the shape open (ReturnedColumn.infer_shape).
+    bool infer = false;
     Shape shape;
     // In elements; empty: dense.
     Shape strides;
@@ -83,6 +88,8 @@ class Columns {
     std::vector<uint64_t> values;
     uint64_t staging_offset = 0;
     std::vector<const Buffer*> buffers;  // One, or one for each task.
+
+    ArgumentType type() const { return {kind == Kind::kScalar, dtype, shape, strides.empty()}; }
   };
 
   errors::ArgumentRef DescribePlace(size_t column) const {
@@ -97,6 +104,8 @@ class Columns {
                            ClientId client, std::vector<std::shared_ptr<const void>>& hold,
                            Plan& plan);
   absl::Status ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan);
+  // Sets dtype and shape of the plans that leave them open. `given`: number of columns sent.
+  absl::Status InferOutputs(size_t given);
   absl::Status PlaceBuffers(size_t column, const v1::BufferColumn& from, uint64_t epoch,
                             Plan& plan);
   // The error for a tensor that exceeds its buffer.
@@ -115,6 +124,7 @@ class Columns {
   absl::InlinedVector<Plan, 4> plans_;
   uint64_t staging_bytes_ = 0;
   uint64_t returned_bytes_ = 0;
+  bool infers_ = false;  // Whether a column has infer_shape.
   bool compact_ = false;
   uint64_t chunks_ = 1;
 };

@@ -87,6 +87,11 @@ void OperatorWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* r
   std::memcpy(result->mutable_device_ns()->mutable_data(), batch.device_ns.data(),
               count * sizeof(uint32_t));
   for (const ReturnedColumn& returned : returned_) {
+    if (returned.type.has_value()) {
+      v1::TensorType* const type = result->add_output_types();
+      type->set_dtype(static_cast<v1::DType>(returned.type->dtype));
+      for (const int64_t size : returned.type->shape) type->add_shape(static_cast<uint64_t>(size));
+    }
     std::string* output = result->add_outputs();
     if (returned.host == nullptr) continue;
     output->assign(reinterpret_cast<const char*>(returned.host), count * returned.task_bytes);

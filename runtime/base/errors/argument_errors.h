@@ -4,6 +4,8 @@
 // client can receive. Every message contains the reason and the values, and ends with
 // "Fix: ...". Text that a client sent is quoted, shortened and made printable.
 //
+// Errors of one argument also have a reason for programs (reason.h).
+//
 //   return errors::ArgumentStrided({op.name, index, parameter.name});
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_ARGUMENT_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_ARGUMENT_ERRORS_H_
@@ -45,6 +47,10 @@ absl::Status ArgumentShape(const ArgumentRef& place, const std::string& shape,
 absl::Status ArgumentBroadcast(const ArgumentRef& place, const std::string& shape,
                                const std::string& variable, const std::string& bound,
                                const std::string& binder);
+// `variable`: the dimension of the output that no tensor of the request has, such as "N" or "*S".
+absl::Status OutputShapeUnknown(const ArgumentRef& place, const std::string& variable);
+// A returned column with both a shape and infer_shape.
+absl::Status OutputShapeTwice(const ArgumentRef& place);
 absl::Status ArgumentStrided(const ArgumentRef& place);
 absl::Status ShapeTooLarge(const ArgumentRef& place);
 

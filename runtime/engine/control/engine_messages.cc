@@ -125,6 +125,7 @@ internal::StartResponse ToMessage(const EngineInfo& info) {
   *message.mutable_traits() = ToMessage(info.traits);
   message.set_name(info.name);
   message.set_detail(info.detail);
+  message.set_uuid(info.uuid);
   message.set_layout_hash(info.layout_hash);
   message.set_generation(info.generation);
   message.set_region_address(info.region_address);
@@ -142,6 +143,7 @@ EngineInfo FromMessage(const internal::StartResponse& message) {
   info.traits = FromMessage(message.traits());
   info.name = message.name();
   info.detail = message.detail();
+  info.uuid = message.uuid();
   info.layout_hash = message.layout_hash();
   info.generation = message.generation();
   info.region_address = message.region_address();

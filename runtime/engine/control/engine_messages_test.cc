@@ -28,7 +28,9 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   }
   EngineInfo info;
   info.traits = traits;
+  info.uuid = "GPU-1";
   EXPECT_EQ(FromMessage(ToMessage(info)).traits, traits);
+  EXPECT_EQ(FromMessage(ToMessage(info)).uuid, "GPU-1");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
 #include "runtime/base/status_macros.h"
@@ -36,6 +37,14 @@ constexpr uint32_t kRegisterUnit = 8;
 
 OperatorResources ToOperatorResources(uint32_t slot, const FunctionResources& function) {
   return {slot, function.registers, function.stack_bytes, 0, function.code_bytes};
+}
+
+// As nvidia-smi prints it.
+std::string UuidText(const CUuuid& uuid) {
+  const std::string hex = absl::BytesToHexString({uuid.bytes, sizeof(uuid.bytes)});
+  const auto group = [&](size_t start, size_t digits) { return hex.substr(start, digits); };
+  return absl::StrCat("GPU-", group(0, 8), "-", group(8, 4), "-", group(12, 4), "-", group(16, 4),
+                      "-", group(20, 12));
 }
 
 #define RETURN_IF_CUDA_ERROR(call_name, ...)                                          \
@@ -101,9 +110,12 @@ absl::Status CudaEngine::OpenDevice() {
   RETURN_IF_CUDA_ERROR(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kThreadStackBytes);
   char name[256] = {};
   RETURN_IF_CUDA_ERROR(cuDeviceGetName, name, sizeof(name), device_);
+  CUuuid uuid{};
+  RETURN_IF_CUDA_ERROR(cuDeviceGetUuid, &uuid, device_);
   int driver_version = 0;
   RETURN_IF_CUDA_ERROR(cuDriverGetVersion, &driver_version);
   info_.name = name;
+  info_.uuid = UuidText(uuid);
   info_.detail =
       absl::StrCat("driver for CUDA ", driver_version / 1000, ".", driver_version % 1000 / 10);
   return absl::OkStatus();

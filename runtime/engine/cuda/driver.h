@@ -26,6 +26,7 @@ namespace resident {
   X(cuDeviceGetAttribute)                        \
   X(cuDeviceGetCount)                            \
   X(cuDeviceGetName)                             \
+  X(cuDeviceGetUuid)                             \
   X(cuDeviceGetDevResource)                      \
   X(cuDevSmResourceSplitByCount)                 \
   X(cuDevResourceGenerateDesc)                   \
