@@ -131,6 +131,25 @@ absl::Status Client::DownloadBytes(uint64_t buffer, uint64_t offset_bytes, uint6
   return connection_->Download(buffer, offset_bytes, size_bytes, sink);
 }
 
+absl::StatusOr<std::vector<v1::BufferInfo>> Client::LoadFile(const std::string& path,
+                                                             const LoadOptions& options) {
+  grpc::ClientContext context;
+  RETURN_IF_ERROR(connection_->Prepare(context));
+  v1::LoadFileRequest request;
+  request.set_path(path);
+  request.set_prefix(options.prefix);
+  if (options.device.has_value()) request.set_device(*options.device);
+  const auto stream = connection_->buffers->LoadFile(&context, request);
+  std::vector<v1::BufferInfo> buffers;
+  v1::LoadFileResponse response;
+  while (stream->Read(&response)) {
+    buffers.insert(buffers.end(), response.buffers().begin(), response.buffers().end());
+    if (options.progress) options.progress(response.loaded_bytes(), response.total_bytes());
+  }
+  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
+  return buffers;
+}
+
 absl::Status Client::Free(uint64_t buffer) { return connection_->Free(buffer); }
 
 absl::Status Client::Persist(uint64_t buffer) {

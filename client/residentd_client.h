@@ -100,6 +100,7 @@ class BufferHandle {
   BufferHandle& operator=(BufferHandle&& other) noexcept;
   ~BufferHandle();
 
+  const v1::BufferInfo& info() const { return info_; }
   uint64_t id() const { return info_.id(); }
   uint32_t device() const { return info_.device(); }
   v1::DType dtype() const { return info_.dtype(); }
@@ -459,6 +460,16 @@ class Client {
   // with CANCELLED.
   absl::Status DownloadBytes(uint64_t buffer, uint64_t offset_bytes, uint64_t size_bytes,
                              const std::function<bool(std::string_view)>& sink);
+  // Makes a durable buffer of each tensor of a safetensors file below the daemon's --load_dir; the
+  // tensor's name, after `prefix`, is the buffer's name. `progress` gets the bytes that are loaded
+  // and those of the whole file; it may be null. All or nothing.
+  struct LoadOptions {
+    std::string prefix;
+    std::optional<uint32_t> device;
+    std::function<void(uint64_t loaded, uint64_t total)> progress;
+  };
+  absl::StatusOr<std::vector<v1::BufferInfo>> LoadFile(const std::string& path,
+                                                       const LoadOptions& options);
   absl::Status Free(uint64_t buffer);
   // Saves a durable buffer's current contents for an engine restart.
   absl::Status Persist(uint64_t buffer);

@@ -25,6 +25,8 @@ void AddAddressFlags(Command& serve, ServeOptions& options) {
   serve.Flag("local_address", &options.local_address,
              "path of a Unix socket over which clients on this machine pass descriptors of shared "
              "memory (docs/shared_memory.md); empty: none");
+  serve.Flag("load_dir", &options.load_dir,
+             "folder of safetensors files that clients may load into buffers by name; empty: none");
   serve.Flag("allow_shared_memory", &options.allow_shared_memory,
              "whether clients on this machine may use their shared memory as buffers");
 }

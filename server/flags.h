@@ -48,6 +48,8 @@ struct ServeOptions {
   // --local_address: path of the socket for descriptors of shared memory; empty: none. Not used
   // without allow_shared_memory.
   std::string local_address;
+  // --load_dir: folder of the files that clients may load; empty: none.
+  std::string load_dir;
 
   Limits limits;
   DeviceLimits device_limits;

@@ -43,7 +43,8 @@ CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoi
           .credentials = endpoints.credentials(),
           .allow_shared_memory = options.allow_shared_memory,
           .named_shared_memory = !endpoints.credentials() && OnLoopback(options.address),
-          .local_address = endpoints.local_address()};
+          .local_address = endpoints.local_address(),
+          .load_dir = options.load_dir};
 }
 
 // The parts of a daemon, constructed in the order of the members. Each part refers only to the

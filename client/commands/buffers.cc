@@ -153,6 +153,7 @@ int Download(client::Client& client, uint64_t id, const std::string& path) {
 struct LoadOptions {
   std::string prefix;
   std::optional<uint32_t> device;
+  bool on_daemon = false;
 };
 
 v1::DType ToProto(DType dtype) { return static_cast<v1::DType>(dtype); }
@@ -205,6 +206,29 @@ absl::Status UploadTensors(client::Client& client, const SafetensorsFile& file,
   return absl::OkStatus();
 }
 
+// `empty`: the number of tensors without elements, if it is known.
+void PrintLoaded(const std::vector<v1::BufferInfo>& buffers, std::optional<size_t> empty) {
+  Json list = Json::array();
+  Table table({"BUFFER", "DEVICE", "ELEMENTS", "SHAPE", "SIZE", "NAME"},
+              {Table::kRight, Table::kRight, Table::kLeft, Table::kLeft, Table::kRight});
+  for (const v1::BufferInfo& buffer : buffers) {
+    list.push_back(ToJson(buffer));
+    table.Add({absl::StrCat(buffer.id()), absl::StrCat(buffer.device()), EnumName(buffer.dtype()),
+               FormatShape({buffer.shape().begin(), buffer.shape().end()}),
+               FormatBytes(buffer.size_bytes()), buffer.name()});
+  }
+  if (Common().json) {
+    Json json = {{"buffers", list}};
+    if (empty.has_value()) json["without_elements"] = *empty;
+    PrintJson(json);
+    return;
+  }
+  Print(table.ToString());
+  if (empty.value_or(0) > 0) {
+    Print(absl::StrCat(*empty, " tensors have no elements and got no buffer\n"));
+  }
+}
+
 // Makes each tensor of a safetensors file a durable buffer with its name.
 int Load(const std::string& path, const LoadOptions& load) {
   const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
@@ -217,34 +241,35 @@ int Load(const std::string& path, const LoadOptions& load) {
   if (absl::Status status = UploadTensors(**client, *file, *buffers); !status.ok()) {
     return CallError(status);
   }
-  Json list = Json::array();
-  Table table({"BUFFER", "DEVICE", "ELEMENTS", "SHAPE", "SIZE", "NAME"},
-              {Table::kRight, Table::kRight, Table::kLeft, Table::kLeft, Table::kRight});
-  size_t empty = 0;
+  std::vector<v1::BufferInfo> loaded;
   for (size_t i = 0; i < buffers->size(); ++i) {
-    const SafetensorsTensor& tensor = file->tensors()[i];
     client::BufferHandle& buffer = (*buffers)[i];
-    if (tensor.size_bytes() == 0) {
-      ++empty;
-      continue;
-    }
-    list.push_back({{"id", buffer.id()},
-                    {"name", load.prefix + tensor.name},
-                    {"device", buffer.device()},
-                    {"dtype", DTypeName(tensor.dtype)},
-                    {"shape", tensor.shape},
-                    {"size_bytes", tensor.size_bytes()}});
-    table.Add({absl::StrCat(buffer.id()), absl::StrCat(buffer.device()), DTypeName(tensor.dtype),
-               FormatShape(tensor.shape), FormatBytes(tensor.size_bytes()),
-               load.prefix + tensor.name});
+    if (file->tensors()[i].size_bytes() == 0) continue;
+    loaded.push_back(buffer.info());
     buffer.Release();
   }
-  if (Common().json) {
-    PrintJson({{"buffers", list}, {"without_elements", empty}});
-    return kExitOk;
+  PrintLoaded(loaded, buffers->size() - loaded.size());
+  return kExitOk;
+}
+
+// The same, for a file that the daemon reads.
+int LoadOnDaemon(const std::string& path, const LoadOptions& load) {
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<std::vector<v1::BufferInfo>> buffers;
+  {
+    std::optional<Progress> progress;
+    client::Client::LoadOptions options;
+    options.prefix = load.prefix;
+    options.device = load.device;
+    options.progress = [&](uint64_t loaded, uint64_t total) {
+      if (!progress.has_value()) progress.emplace("loading", total);
+      progress->Set(loaded);
+    };
+    buffers = (*client)->LoadFile(path, options);
   }
-  Print(table.ToString());
-  if (empty > 0) Print(absl::StrCat(empty, " tensors have no elements and got no buffer\n"));
+  if (!buffers.ok()) return CallError(buffers.status());
+  PrintLoaded(*buffers, std::nullopt);
   return kExitOk;
 }
 
@@ -296,8 +321,9 @@ void AddBuffers(Command& program) {
       "Without a command it lists the durable buffers (other buffers are freed when their session\n"
       "ends). alloc creates a durable buffer and prints its id; SHAPE is for example 2x3. upload\n"
       "and download copy raw elements; FILE may be - for stdin or (without --json) stdout. load\n"
-      "makes each tensor of a safetensors file a durable buffer with the tensor's name. ID is a\n"
-      "buffer's id or its name.\n"
+      "makes each tensor of a safetensors file a durable buffer with the tensor's name (none for "
+      "a\n"
+      "tensor without elements). ID is a buffer's id or its name.\n"
       "  residentctl buffers load model.safetensors --prefix=llama.\n"
       "  residentctl run rmsnorm x=@x.f32 w=buffer:llama.norm.weight\n");
   buffers.Run("", List);
@@ -316,7 +342,11 @@ void AddBuffers(Command& program) {
   auto options = std::make_shared<LoadOptions>();
   load.Flag("prefix", &options->prefix, "text before the names of the tensors");
   AddDeviceFlag(load, &options->device);
-  load.Run("FILE", [options](const Words& words) { return Load(words[0], *options); });
+  load.Flag("on_daemon", &options->on_daemon,
+            "the daemon reads FILE, a path below its --load_dir; nothing is sent");
+  load.Run("FILE", [options](const Words& words) {
+    return options->on_daemon ? LoadOnDaemon(words[0], *options) : Load(words[0], *options);
+  });
   buffers.Add("free", "free buffers").Run("ID...", [](const Words& words) {
     return ForEach(words, "freed", &client::Client::Free);
   });

@@ -138,6 +138,8 @@ inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
 inline constexpr uint32_t kMaxEventTextBytes = 4096;
 // Open Operators.Watch streams.
 inline constexpr uint32_t kMaxWatchers = 256;
+// Calls of Buffers.LoadFile. One file is read at a time.
+inline constexpr uint32_t kMaxLoads = 64;
 // Open Health.Watch streams, which need no credential, and the name of the watched service.
 inline constexpr uint32_t kMaxHealthWatches = 256;
 inline constexpr uint32_t kMaxHealthNameBytes = 256;

@@ -285,12 +285,19 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::strin
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  return Read(std::move(file), path);
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Read(UniqueFd descriptor,
+                                                      const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
-  file.file_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  file.file_ = std::move(descriptor);
   struct stat about {};
-  if (file.file_.get() < 0 || fstat(file.file_.get(), &about) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (fstat(file.file_.get(), &about) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
   }
   if (!S_ISREG(about.st_mode)) {
     return absl::InvalidArgumentError(

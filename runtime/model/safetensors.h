@@ -53,6 +53,8 @@ class SafetensorsFile {
   // INVALID_ARGUMENT: the file is damaged or not a safetensors file; NOT_FOUND, PERMISSION_DENIED
   // and others: it cannot be opened.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  // The same for an open file. `name`: for messages.
+  static absl::StatusOr<SafetensorsFile> Read(UniqueFd file, const std::string& name);
 
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 

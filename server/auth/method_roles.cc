@@ -39,6 +39,7 @@ constexpr Entry kTable[] = {
     {"/resident.v1.Buffers/Free", kSubmit},
     {"/resident.v1.Buffers/ImportShared", kSubmit},
     {"/resident.v1.Buffers/List", kSubmit},
+    {"/resident.v1.Buffers/LoadFile", kSubmit},
     {"/resident.v1.Buffers/Persist", kSubmit},
     {"/resident.v1.Buffers/Upload", kSubmit},
     {"/resident.v1.Executor/Run", kSubmit},

@@ -9,29 +9,19 @@
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
 #include "server/rpc/device_reader.h"
 #include "server/rpc/download_stream.h"
 #include "server/rpc/grpc_call.h"
+#include "server/rpc/load_stream.h"
 #include "server/rpc/shared_memory.h"
 #include "server/rpc/status.h"
 #include "server/rpc/upload_stream.h"
 #include "server/workload/copy_task.h"
-#include "server/workload/placement.h"
 
 namespace resident {
 namespace {
-
-void Describe(const Buffer& buffer, v1::BufferInfo* info) {
-  info->set_id(buffer.id);
-  info->set_device(buffer.device);
-  info->set_dtype(static_cast<v1::DType>(buffer.dtype));
-  for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
-  info->set_size_bytes(buffer.size_bytes);
-  info->set_durable(buffer.durable);
-  info->set_shared(buffer.shared);
-  info->set_name(buffer.name);
-}
 
 absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
                       BufferSpec* spec) {
@@ -48,27 +38,6 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
     }
     spec->shape.push_back(static_cast<int64_t>(dim));
   }
-  return absl::OkStatus();
-}
-
-// Chooses a device with `bytes` of free memory for a client's buffer; `wanted`: the device that the
-// client requests, if any.
-absl::StatusOr<Placement> PlaceFor(const Core& core, const Client& client,
-                                   std::optional<uint32_t> wanted, uint64_t bytes) {
-  const BufferTable::Usage usage = core.buffers.usage(client.id());
-  std::optional<uint32_t> home;
-  if (usage.buffers > 0) home = usage.newest_device;
-  return PlaceBuffer(core.devices, wanted, home, bytes);
-}
-
-// Takes the buffer's bytes from its identity's quota. The buffer table refuses a shape that is too
-// large for any device.
-absl::Status ReserveBufferBytes(const Client& client, BufferSpec* spec) {
-  const auto elements = ElementCount(spec->shape);
-  if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
-  ASSIGN_OR_RETURN(auto held, client.account().ReserveBufferBytes(static_cast<uint64_t>(*elements) *
-                                                                  SizeOf(spec->dtype)));
-  spec->quota = std::move(held);
   return absl::OkStatus();
 }
 
@@ -90,16 +59,10 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
   RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
-  // The buffer table refuses one that is too large for any device.
-  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
-  ASSIGN_OR_RETURN(const auto place,
-                   PlaceFor(core_, *client, wanted, elements * SizeOf(spec.dtype)));
-  spec.device = place.device;
   spec.durable = request.durable();
   spec.name = request.name();
-  RETURN_IF_ERROR(ReserveBufferBytes(*client, &spec));
-  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Allocate(spec, client->id(), *place.session));
-  Describe(*buffer, response.mutable_buffer());
+  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client, wanted, std::move(spec)));
+  DescribeBuffer(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }
 
@@ -122,6 +85,11 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* BuffersService::Upload(
 grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
     grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
   return StartWriteCall<DownloadStream>(*context, core_, *request);
+}
+
+grpc::ServerWriteReactor<v1::LoadFileResponse>* BuffersService::LoadFile(
+    grpc::CallbackServerContext* context, const v1::LoadFileRequest* request) {
+  return StartWriteCall<LoadStream>(*context, core_, *request);
 }
 
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
@@ -151,7 +119,7 @@ grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* cont
   const auto client = FindClient(*context, core_);
   if (client.ok()) {
     for (const auto& buffer : core_.buffers.List((*client)->id())) {
-      Describe(*buffer, response->add_buffers());
+      DescribeBuffer(*buffer, response->add_buffers());
     }
   }
   return FinishNow(context, client.status());
@@ -246,7 +214,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   std::optional<uint32_t> wanted;
   if (request.has_device()) wanted = request.device();
   // The memory belongs to the client: no device memory is needed.
-  ASSIGN_OR_RETURN(const auto place, PlaceFor(core_, client, wanted, 0));
+  ASSIGN_OR_RETURN(const auto place, ChooseBufferDevice(core_, client, wanted, 0));
   spec.device = place.device;
 
   status = ReserveBufferBytes(client, &spec);
@@ -261,7 +229,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
       core_.buffers.Adopt(
           spec, client.id(), [&](uint64_t bytes) { return place.session->MapShared(fd, bytes); },
           place.session->epoch()));
-  Describe(*buffer, response.mutable_buffer());
+  DescribeBuffer(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }
 

@@ -12,11 +12,11 @@
 namespace resident {
 
 // Upload reads bytes (message_bytes.h); for the other methods, see v1::Buffers::CallbackService.
-using BuffersCallbacks =
-    v1::Buffers::WithCallbackMethod_Allocate<v1::Buffers::WithRawCallbackMethod_Upload<
-        v1::Buffers::WithCallbackMethod_Download<v1::Buffers::WithCallbackMethod_Free<
-            v1::Buffers::WithCallbackMethod_List<v1::Buffers::WithCallbackMethod_Persist<
-                v1::Buffers::WithCallbackMethod_ImportShared<v1::Buffers::Service>>>>>>>;
+using BuffersCallbacks = v1::Buffers::WithCallbackMethod_Allocate<
+    v1::Buffers::WithRawCallbackMethod_Upload<v1::Buffers::WithCallbackMethod_Download<
+        v1::Buffers::WithCallbackMethod_Free<v1::Buffers::WithCallbackMethod_List<
+            v1::Buffers::WithCallbackMethod_Persist<v1::Buffers::WithCallbackMethod_ImportShared<
+                v1::Buffers::WithCallbackMethod_LoadFile<v1::Buffers::Service>>>>>>>>;
 
 class BuffersService final : public BuffersCallbacks {
  public:
@@ -41,6 +41,8 @@ class BuffersService final : public BuffersCallbacks {
   grpc::ServerUnaryReactor* ImportShared(grpc::CallbackServerContext* context,
                                          const v1::ImportSharedRequest* request,
                                          v1::ImportSharedResponse* response) override;
+  grpc::ServerWriteReactor<v1::LoadFileResponse>* LoadFile(
+      grpc::CallbackServerContext* context, const v1::LoadFileRequest* request) override;
 
  private:
   absl::Status DoAllocate(const grpc::CallbackServerContext& context,

@@ -25,12 +25,14 @@ Pools::Pools(uint32_t max_installs)
       fills(AnswerThreads()),
       blocking(4),
       disk(1),
+      loads(1),
       changes(2),
       rounds(2),
       installs(static_cast<int>(max_installs)) {}
 
 void Pools::Stop() {
-  for (WorkerPool* pool : {&installs, &rounds, &changes, &disk, &blocking, &fills, &answers}) {
+  for (WorkerPool* pool :
+       {&installs, &rounds, &changes, &loads, &disk, &blocking, &fills, &answers}) {
     pool->Stop();
   }
 }
@@ -42,6 +44,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       allow_shared_memory(options.allow_shared_memory),
       named_shared_memory(options.named_shared_memory),
       local_address(options.local_address),
+      load_dir(options.load_dir),
       devices(std::move(all_devices)),
       registry(the_registry),
       operators(the_operators),
@@ -51,6 +54,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       watch_slots({.what = "Operators.Watch streams", .quota = "watches"}, kMaxWatchers),
       install_slots({.what = "installs under way", .flag = "--max_installs", .quota = "installs"},
                     limits.max_installs),
+      load_slots({.what = "calls of Buffers.LoadFile"}, kMaxLoads),
       passed_descriptors(std::make_shared<PassedDescriptors>()),
       pools(limits.max_installs),
       clients(limits, devices, buffers),

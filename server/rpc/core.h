@@ -45,6 +45,8 @@ struct CoreOptions {
   bool named_shared_memory = false;
   // The socket over which descriptors are passed; empty: none.
   std::string local_address = {};
+  // --load_dir: the folder of the files that Buffers.LoadFile may read; empty: none.
+  std::string load_dir = {};
 };
 
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.
@@ -64,6 +66,8 @@ struct Pools {
   WorkerPool blocking;
   // One thread, for work that waits for the disk of --state_dir.
   WorkerPool disk;
+  // One thread, which reads the files of Buffers.LoadFile one after the other.
+  WorkerPool loads;
   // For changes of the active versions. They must not wait behind the pools above, because a
   // rollback is urgent.
   WorkerPool changes;
@@ -94,6 +98,7 @@ struct Core {
   const bool allow_shared_memory;
   const bool named_shared_memory;
   const std::string local_address;
+  const std::string load_dir;
 
   const std::vector<Device*> devices;
   Registry& registry;
@@ -104,9 +109,10 @@ struct Core {
   DrainGate gate;
   Admission admission;
   BufferTable buffers;
-  // Slots for Operators.Watch streams, and for concurrent installs.
+  // Slots for Operators.Watch streams, for concurrent installs, and for calls of Buffers.LoadFile.
   SharedSlots watch_slots;
   SharedSlots install_slots;
+  SharedSlots load_slots;
   LiveStreams streams;
   // Descriptors from the local socket, whose threads may outlive this object.
   const std::shared_ptr<PassedDescriptors> passed_descriptors;

@@ -93,6 +93,52 @@ class Buffers(daemons.DaemonTest):
                 self.ctl("buffers", "free", "m.norm.weight", "m.big")
             self.assertEqual(self.ctl("buffers", "--json").json["buffers"], [])
 
+    def test_the_daemon_loads_a_file_of_its_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            daemon = daemons.Daemon("--load_dir=" + folder)
+            self.addCleanup(daemon.stop)
+            models = pathlib.Path(folder, "models")
+            models.mkdir()
+            path = models / "model.safetensors"
+            big = bytes(range(256)) * (40 << 10)  # Several pieces.
+            write_safetensors(path, {"norm": ("F32", [2, 3], struct.pack("<6f", *range(6))),
+                                     "none": ("BF16", [0, 4], b""),
+                                     "big": ("U8", [len(big)], big)})
+
+            def load(*words, code=daemons.OK):
+                return self.check(daemon.ctl("buffers", "load", "--on_daemon", *words), code)
+
+            def names():
+                listed = self.check(daemon.ctl("buffers", "--json"), daemons.OK).json["buffers"]
+                return sorted(each["name"] for each in listed)
+
+            made = load("models/model.safetensors", "--prefix=m.", "--json").json["buffers"]
+            self.assertEqual(sorted(each["name"] for each in made), ["m.big", "m.norm"])
+            self.assertEqual(names(), ["m.big", "m.norm"])
+            sums = daemon.ctl("run", "sum_rows", "x=buffer:m.norm", "out:2=", "--json").json
+            self.assertEqual(sums["outputs"]["out"]["values"], [3, 12])
+            target = pathlib.Path(folder, "out")
+            self.check(daemon.ctl("buffers", "download", "m.big", target), daemons.OK)
+            self.assertEqual(target.read_bytes(), big)
+
+            # What is refused leaves nothing behind.
+            self.assertIn("'m.norm'", load("models/model.safetensors", "--prefix=m.",
+                                           code=REFUSED).err)
+            self.assertIn("no file 'models/other'", load("models/other", code=REFUSED).err)
+            self.assertIn("leaves", load("../" + path.name, code=REFUSED).err)
+            self.assertIn("leaves", load("/etc/hostname", code=REFUSED).err)
+            self.assertIn("not a regular file", load("models", code=REFUSED).err)
+            (models / "bad").write_bytes(struct.pack("<Q", 1 << 60) + bytes(8))
+            self.assertIn("longer than the file", load("models/bad", code=REFUSED).err)
+            with open(path, "r+b") as file:
+                file.truncate(path.stat().st_size - 1)
+            self.assertIn("model.safetensors", load("models/model.safetensors", code=REFUSED).err)
+            self.assertEqual(names(), ["m.big", "m.norm"])
+
+    def test_a_daemon_without_a_folder_loads_no_file(self):
+        self.assertIn("--load_dir", self.ctl("buffers", "load", "--on_daemon", "x",
+                                             code=REFUSED).err)
+
     def test_load_refuses_a_hostile_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "model.safetensors")

@@ -208,6 +208,46 @@ absl::Status PersistDuringUpload(uint64_t id) {
                                    "is running"));
 }
 
+absl::Status NoLoadFolder() {
+  return absl::FailedPreconditionError(
+      "the daemon loads no files. Fix: start it with --load_dir, or upload the file "
+      "(residentctl buffers load)");
+}
+
+absl::Status LoadFolderUnreadable(const std::string& why) {
+  return absl::PermissionDeniedError(StrCat("the daemon cannot open its --load_dir: ", why,
+                                            ". Fix: let the daemon's user read the folder"));
+}
+
+absl::Status BadLoadPath(const std::string& path) {
+  return absl::InvalidArgumentError(StrCat("path ", Quote(path),
+                                           " does not name a file. Fix: send a path relative to "
+                                           "the daemon's --load_dir"));
+}
+
+absl::Status NoSuchFile(const std::string& path) {
+  return absl::NotFoundError(StrCat("there is no file ", Quote(path),
+                                    " in the daemon's --load_dir. Fix: send a path relative to "
+                                    "that folder"));
+}
+
+absl::Status PathLeavesFolder(const std::string& path) {
+  return absl::PermissionDeniedError(
+      StrCat("path ", Quote(path),
+             " leaves the daemon's --load_dir. Fix: send a path relative to that folder, without "
+             "links out of it"));
+}
+
+absl::Status FileUnreadable(const std::string& path, const std::string& why) {
+  return absl::PermissionDeniedError(StrCat("the daemon cannot open ", Quote(path), ": ", why,
+                                            ". Fix: let the daemon's user read the file"));
+}
+
+absl::Status BufferNameTaken(const std::string& name) {
+  return absl::AlreadyExistsError(StrCat("a durable buffer has the name ", Quote(name),
+                                         ". Fix: free it, or send another prefix"));
+}
+
 absl::Status TransferFailed(const std::string& what, const std::string& cause) {
   return absl::UnavailableError(StrCat(what, " was interrupted: ", cause,
                                        ". Fix: wait until the device serves and send it again"));

@@ -48,6 +48,15 @@ absl::Status DescriptorIsNotSealed();
 absl::Status DescriptorSize(uint64_t asked, uint64_t object);
 absl::Status UnknownDescriptorToken(uint32_t lifetime_ms);
 
+// Files of Buffers.LoadFile.
+absl::Status NoLoadFolder();
+absl::Status LoadFolderUnreadable(const std::string& why);
+absl::Status BadLoadPath(const std::string& path);
+absl::Status NoSuchFile(const std::string& path);
+absl::Status PathLeavesFolder(const std::string& path);
+absl::Status FileUnreadable(const std::string& path, const std::string& why);
+absl::Status BufferNameTaken(const std::string& name);
+
 absl::Status TransferFailed(const std::string& what, const std::string& cause);
 
 }  // namespace resident::errors
