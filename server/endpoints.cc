@@ -82,6 +82,7 @@ absl::Status Endpoints::Open(
     Core& core, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
   files_.Watch([&core] { core.streams.EndRefused(); });
   uint32_t own_descriptors = kOwnDescriptors;
+  if (options_.allow_shared_memory) own_descriptors += kMaxSharedBuffers;
   if (local_ != nullptr) {
     own_descriptors += kLocalDescriptors;
     local_->Start(

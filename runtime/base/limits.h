@@ -42,8 +42,9 @@ struct Limits {
   // copies of all durable buffers. 0: no limit.
   uint64_t max_host_mib = 8192;
   // --max_connections: connections of clients. The process's limit on descriptors may allow
-  // fewer: kOwnDescriptors, and kLocalDescriptors if there is a local socket, are reserved for
-  // other uses, but at most half of all. A connection above the limit is closed at once.
+  // fewer: kOwnDescriptors, kMaxSharedBuffers, and kLocalDescriptors if there is a local socket,
+  // are reserved for other uses, but at most half of all. A connection above the limit is closed at
+  // once.
   uint32_t max_connections = 4096;
   // --max_address_connections: connections from one address, or from one /64 network of IPv6.
   // 0: a quarter of max_connections, but no limit for the loopback interface, where a proxy may
@@ -138,6 +139,8 @@ inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
 inline constexpr uint32_t kMaxEventTextBytes = 4096;
 // Open Operators.Watch streams.
 inline constexpr uint32_t kMaxWatchers = 256;
+// Buffers in clients' shared memory. The daemon keeps a descriptor of each.
+inline constexpr uint32_t kMaxSharedBuffers = 1024;
 // Calls of Buffers.LoadFile. One file is read at a time.
 inline constexpr uint32_t kMaxLoads = 64;
 // Open Health.Watch streams, which need no credential, and the name of the watched service.

@@ -226,14 +226,15 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
 }
 
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpec& spec,
-                                                                 ClientId owner, const Map& map,
-                                                                 uint64_t epoch) {
+                                                                 ClientId owner,
+                                                                 EngineSession& session,
+                                                                 MapMemory map) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
   DurableUse use;
   if (status.ok()) status = Reserve(spec, owner, bytes, &use);
   if (!status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = map(bytes);
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = map(session, bytes);
   if (!memory.ok()) {
     absl::MutexLock lock(&mu_);
     Unreserve(owner, bytes, spec.durable);
@@ -245,11 +246,11 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpe
   buffer->dtype = spec.dtype;
   buffer->shape = spec.shape;
   buffer->size_bytes = bytes;
-  buffer->shared = true;
+  buffer->map = std::make_shared<const MapMemory>(std::move(map));
   buffer->name = spec.name;
   buffer->quota = spec.quota;
   buffer->memory = *std::move(memory);
-  buffer->epoch = epoch;
+  buffer->epoch = session.epoch();
   return Insert(std::move(buffer));
 }
 
@@ -330,33 +331,36 @@ uint64_t BufferTable::CountOn(uint32_t device) const {
                        [&](const auto& entry) { return entry.second->device == device; });
 }
 
+absl::StatusOr<std::shared_ptr<const DeviceMemory>> BufferTable::MoveMemory(
+    const Buffer& old, EngineSession& session, const Restore& restore) {
+  if (old.shared()) return (*old.map)(session, old.size_bytes);
+  // From now on no write to the earlier engine's memory changes the copy.
+  if (!old.durable || !old.host_copy->Mirror(session.epoch())) return nullptr;
+  ASSIGN_OR_RETURN(std::shared_ptr<const DeviceMemory> memory,
+                   session.AllocateMemory(old.size_bytes));
+  RETURN_IF_ERROR(restore(session, *memory, old.size_bytes,
+                          [&](uint64_t offset, absl::Span<uint8_t> to) -> absl::Status {
+                            return old.host_copy->Read(session.epoch(), offset, to)
+                                       ? absl::OkStatus()
+                                       : errors::EngineReplacedDuringWrite(old.id);
+                          }));
+  return memory;
+}
+
 std::shared_ptr<Buffer> BufferTable::MoveToEngine(const Buffer& old, EngineSession& session,
                                                   const std::string& cause,
                                                   const Restore& restore) {
   auto buffer = std::make_shared<Buffer>(old);
   buffer->memory = nullptr;
   buffer->lost_cause = cause;
-  if (!old.durable) return buffer;
-  // From now on no write to the earlier engine's memory changes the copy.
-  if (!old.host_copy->Mirror(session.epoch())) return buffer;
-  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory =
-      session.AllocateMemory(old.size_bytes);
-  absl::Status status = memory.status();
-  if (status.ok()) {
-    status = restore(session, **memory, old.size_bytes,
-                     [&](uint64_t offset, absl::Span<uint8_t> to) -> absl::Status {
-                       return old.host_copy->Read(session.epoch(), offset, to)
-                                  ? absl::OkStatus()
-                                  : errors::EngineReplacedDuringWrite(old.id);
-                     });
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> memory = MoveMemory(old, session, restore);
+  if (!memory.ok()) {
+    absl::StrAppend(&buffer->lost_cause, "; it could not be restored: ", memory.status().message());
+  } else if (*memory != nullptr) {
+    buffer->memory = *std::move(memory);
+    buffer->epoch = session.epoch();
+    buffer->lost_cause.clear();
   }
-  if (!status.ok()) {
-    absl::StrAppend(&buffer->lost_cause, "; it could not be restored: ", status.message());
-    return buffer;
-  }
-  buffer->memory = *std::move(memory);
-  buffer->epoch = session.epoch();
-  buffer->lost_cause.clear();
   return buffer;
 }
 

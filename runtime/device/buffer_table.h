@@ -3,7 +3,8 @@
 // A buffer belongs to an owner (a session) and is freed with it, unless it is
 // durable: then every session may use it, and its contents (as of the last completed upload or
 // Persist) are kept on the host and restored when the device's engine is replaced. If there is a
-// state folder, they are also kept there and restored when the daemon is restarted. Other
+// state folder, they are also kept there and restored when the daemon is restarted. A client's
+// shared memory is mapped into the new engine, with the contents that it has by then. Other
 // buffers are lost with their engine; their ids are kept until they are freed, so that the error
 // of a task that uses one says why it was lost.
 //
@@ -62,6 +63,10 @@ struct BufferSpec {
   std::shared_ptr<const void> quota = nullptr;
 };
 
+// Maps `bytes` bytes of a client's shared memory into an engine.
+using MapMemory = std::function<absl::StatusOr<std::shared_ptr<const DeviceMemory>>(
+    EngineSession& session, uint64_t bytes)>;
+
 // A snapshot of a buffer.
 struct Buffer {
   uint64_t id = 0;
@@ -71,7 +76,8 @@ struct Buffer {
   Shape shape;
   uint64_t size_bytes = 0;
   bool durable = false;
-  bool shared = false;
+  // Set for a client's shared memory.
+  std::shared_ptr<const MapMemory> map;
   std::string name;
   std::shared_ptr<const void> quota;
 
@@ -79,6 +85,8 @@ struct Buffer {
   uint64_t epoch = 0;                          // The epoch of the engine that owns `memory`.
   std::string lost_cause;
   std::shared_ptr<DurableCopy> host_copy;  // Set for durable buffers.
+
+  bool shared() const { return map != nullptr; }
 };
 
 class BufferTable {
@@ -121,11 +129,11 @@ class BufferTable {
   // on disk). After an error the buffer is not in the table.
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
-  // The same for existing memory (a client's shared memory). After the bytes have been counted,
-  // `map` is called to map that many.
-  using Map = std::function<absl::StatusOr<std::shared_ptr<const DeviceMemory>>(uint64_t bytes)>;
+  // The same for a client's shared memory. After the bytes have been counted, `map` is called to
+  // map that many; it is called again for each engine that replaces the session's, until the buffer
+  // is destroyed.
   absl::StatusOr<std::shared_ptr<const Buffer>> Adopt(const BufferSpec& spec, ClientId owner,
-                                                      const Map& map, uint64_t epoch);
+                                                      EngineSession& session, MapMemory map);
 
   // NOT_FOUND: no such buffer, or it belongs to another owner. A lost buffer is found.
   absl::StatusOr<std::shared_ptr<const Buffer>> Find(ClientId client, uint64_t id) const;
@@ -151,8 +159,9 @@ class BufferTable {
   using Fill = std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>;
   using Restore = std::function<absl::Status(EngineSession& session, const DeviceMemory& memory,
                                              uint64_t bytes, const Fill& fill)>;
-  // The device has a new engine: durable buffers get memory and contents there, the others are
-  // lost with the reason `cause`. Does nothing if the call for a newer engine has begun.
+  // The device has a new engine: durable buffers get memory and contents there, shared memory is
+  // mapped there, and the others are lost with the reason `cause`. Does nothing if the call for a
+  // newer engine has begun.
   void OnRestart(uint32_t device, EngineSession& session, const std::string& cause,
                  const Restore& restore);
 
@@ -164,8 +173,12 @@ class BufferTable {
   absl::StatusOr<std::shared_ptr<const Buffer>> Insert(std::shared_ptr<Buffer> buffer);
   // Inserts the buffer, and stores it in the state folder before any other call can write it there.
   absl::StatusOr<std::shared_ptr<const Buffer>> InsertDurable(std::shared_ptr<Buffer> buffer);
-  // Returns the buffer on the session's engine with its durable contents, or as lost if it has
-  // none.
+  // Gives the buffer memory on the session's engine: its client's, or new memory with the durable
+  // contents. Nothing if it has neither.
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MoveMemory(const Buffer& old,
+                                                                 EngineSession& session,
+                                                                 const Restore& restore);
+  // Returns the buffer on the session's engine, or as lost.
   std::shared_ptr<Buffer> MoveToEngine(const Buffer& old, EngineSession& session,
                                        const std::string& cause, const Restore& restore);
   static bool Visible(const Buffer& buffer, ClientId client) {

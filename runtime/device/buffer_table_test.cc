@@ -181,19 +181,21 @@ TEST_F(BufferTableTest, SharedMemoryIsMappedOnlyWithinTheLimitAndOnlyWhatIsCount
   BufferTable table(limits_);
   table.AddOwner(kAlice);
   uint64_t mapped = 0;
-  const auto map = [&](uint64_t bytes) {
+  FakeSession session(1, 1 << 20, 1 << 20);
+  const auto map = [&](EngineSession&, uint64_t bytes) {
     mapped += bytes;
     return std::make_shared<const DeviceMemory>();
   };
-  EXPECT_EQ(table.Adopt({.shape = {300'000}}, kAlice, map, 1).status().code(),
+  EXPECT_EQ(table.Adopt({.shape = {300'000}}, kAlice, session, map).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(mapped, 0u);
-  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, map, 1).ok());
+  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, session, map).ok());
   EXPECT_EQ(mapped, table.usage(kAlice).bytes);
-  const auto fails = [](uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
+  const auto fails = [](EngineSession&,
+                        uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
     return absl::UnavailableError("gone");
   };
-  EXPECT_EQ(table.Adopt({.shape = {1}}, kAlice, fails, 1).status().code(),
+  EXPECT_EQ(table.Adopt({.shape = {1}}, kAlice, session, fails).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(table.usage(kAlice).buffers, 1u);
 }
@@ -220,6 +222,34 @@ TEST_F(BufferTableTest, RestartRestoresDurableBuffersAndLosesTheOthersWithTheCau
   EXPECT_EQ(lost->lost_cause, "killed");
   EXPECT_EQ(session_.memory_used_bytes(), 0u);
   EXPECT_TRUE(table_->Free(kAlice, plain).ok());
+}
+
+TEST_F(BufferTableTest, RestartMapsSharedMemoryIntoTheNewEngine) {
+  std::vector<uint64_t> epochs;
+  bool fails = false;
+  const auto map = [&](EngineSession& session,
+                       uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
+    if (fails) return absl::InvalidArgumentError("the object is smaller now");
+    epochs.push_back(session.epoch());
+    return std::make_shared<const DeviceMemory>();
+  };
+  const auto buffer = table_->Adopt({.shape = {16}}, kAlice, session_, map);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  EXPECT_TRUE((*buffer)->shared());
+
+  FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
+  table_->OnRestart(0, second, "killed", RestoreNothing);
+  EXPECT_EQ(epochs, (std::vector<uint64_t>{1, 2}));
+  const auto moved = *table_->Find(kAlice, (*buffer)->id);
+  EXPECT_NE(moved->memory, nullptr);
+  EXPECT_EQ(moved->epoch, 2u);
+
+  fails = true;
+  table_->OnRestart(0, third, "killed", RestoreNothing);
+  const auto lost = *table_->Find(kAlice, (*buffer)->id);
+  EXPECT_EQ(lost->memory, nullptr);
+  EXPECT_NE(lost->lost_cause.find("smaller now"), std::string::npos) << lost->lost_cause;
+  EXPECT_TRUE(table_->Free(kAlice, lost->id).ok());
 }
 
 TEST_F(BufferTableTest, BufferThatCannotBeRestoredIsLostWithTheReason) {
@@ -257,8 +287,8 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
   // The client tries again after this error.
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
   // Shared memory that was mapped into the old engine.
-  const auto map = [](uint64_t) { return std::make_shared<const DeviceMemory>(); };
-  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, map, 1).status().code(),
+  const auto map = [](EngineSession&, uint64_t) { return std::make_shared<const DeviceMemory>(); };
+  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, session_, map).status().code(),
             absl::StatusCode::kUnavailable);
 }
 

@@ -13,7 +13,7 @@ void DescribeBuffer(const Buffer& buffer, v1::BufferInfo* info) {
   for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
   info->set_size_bytes(buffer.size_bytes);
   info->set_durable(buffer.durable);
-  info->set_shared(buffer.shared);
+  info->set_shared(buffer.shared());
   info->set_name(buffer.name);
 }
 

@@ -1,13 +1,11 @@
 #include "server/rpc/buffers_service.h"
 
-#include <unistd.h>
-
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/process/unique_fd.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
@@ -188,17 +186,20 @@ absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request)
 
 absl::Status BuffersService::DoImport(const Client& client, const v1::ImportSharedRequest& request,
                                       v1::ImportSharedResponse& response) {
-  int fd = -1;
-  const absl::Cleanup close_fd = [&fd] {
-    if (fd >= 0) close(fd);
+  // The memory of the buffer, kept until the buffer is destroyed, so that it can be mapped into the
+  // next engine.
+  struct Memory {
+    UniqueFd fd;
+    SharedSlots::Ticket slot;
   };
+  const auto memory = std::make_shared<Memory>();
   // This call consumes the token, also if it fails.
   if (!request.descriptor_token().empty()) {
     ASSIGN_OR_RETURN(const int passed,
                      core_.passed_descriptors->Take(request.descriptor_token(), client.session(),
                                                     PassedDescriptors::Clock::now()));
-    fd = passed;
-    RETURN_IF_ERROR(CheckSharedSize(fd, request.size_bytes()));
+    memory->fd.Reset(passed);
+    RETURN_IF_ERROR(CheckSharedSize(passed, request.size_bytes()));
   }
   BufferSpec spec;
   absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
@@ -219,16 +220,18 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
 
   status = ReserveBufferBytes(client, &spec);
   if (!status.ok()) return status;
-  if (fd < 0) {
+  ASSIGN_OR_RETURN(memory->slot,
+                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
+  if (memory->fd.get() < 0) {
     ASSIGN_OR_RETURN(const int opened, OpenSharedMemory(request.name(), request.size_bytes()));
-    fd = opened;
+    memory->fd.Reset(opened);
   }
   // Maps only the bytes that were counted: those of the shape, not of the whole object.
-  ASSIGN_OR_RETURN(
-      const auto buffer,
-      core_.buffers.Adopt(
-          spec, client.id(), [&](uint64_t bytes) { return place.session->MapShared(fd, bytes); },
-          place.session->epoch()));
+  ASSIGN_OR_RETURN(const auto buffer,
+                   core_.buffers.Adopt(spec, client.id(), *place.session,
+                                       [memory](EngineSession& session, uint64_t bytes) {
+                                         return session.MapShared(memory->fd.get(), bytes);
+                                       }));
   DescribeBuffer(*buffer, response.mutable_buffer());
   return absl::OkStatus();
 }

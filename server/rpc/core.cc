@@ -55,6 +55,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       install_slots({.what = "installs under way", .flag = "--max_installs", .quota = "installs"},
                     limits.max_installs),
       load_slots({.what = "calls of Buffers.LoadFile"}, kMaxLoads),
+      shared_memory_slots({.what = "buffers in shared memory"}, kMaxSharedBuffers),
       passed_descriptors(std::make_shared<PassedDescriptors>()),
       pools(limits.max_installs),
       clients(limits, devices, buffers),

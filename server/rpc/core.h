@@ -113,6 +113,8 @@ struct Core {
   SharedSlots watch_slots;
   SharedSlots install_slots;
   SharedSlots load_slots;
+  // For buffers in clients' shared memory, each of which holds a descriptor.
+  SharedSlots shared_memory_slots;
   LiveStreams streams;
   // Descriptors from the local socket, whose threads may outlive this object.
   const std::shared_ptr<PassedDescriptors> passed_descriptors;

@@ -415,7 +415,7 @@ bool Columns::device_outputs() const {
     if (kind != ParameterKind::kOutput && kind != ParameterKind::kInOut) continue;
     if (plans_[c].kind != Kind::kBuffer) return false;
     for (const Buffer* buffer : plans_[c].buffers) {
-      if (buffer->shared) return false;
+      if (buffer->shared()) return false;
     }
   }
   return true;

@@ -306,6 +306,25 @@ TEST(EngineFaultsTest, DurableBufferOutlivesTheEngine) {
   EXPECT_TRUE(client.buffers().Free(client.Context().get(), free_request, &freed).ok());
 }
 
+TEST(EngineFaultsTest, SharedMemoryOutlivesTheEngine) {
+  Daemon daemon;
+  const Baseline before(daemon);
+  {
+    const Client client(daemon);
+    const Counters counters(client, 2);
+    ASSERT_TRUE(client.Run(counters.Batch(0, 2)).all_ok());
+    const pid_t pid = daemon.engine_pid();
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    ASSERT_TRUE(daemon.AwaitAnotherEngine(pid));
+    // The client's memory is mapped into the new engine before that serves.
+    const RunOutcome outcome = client.Run(counters.Batch(0, 2));
+    ASSERT_TRUE(outcome.all_ok()) << outcome.call.error_message() << outcome.message();
+    EXPECT_EQ(counters.value(0), 2);
+    EXPECT_EQ(counters.value(1), 2);
+  }
+  ExpectNothingLeft(daemon, before);
+}
+
 TEST(EngineFaultsTest, SpareEngineTakesOverAndIsShown) {
   const Daemon daemon;
   const auto spare = [&] { return static_cast<pid_t>(daemon.Device().spare_engine_pid()); };
