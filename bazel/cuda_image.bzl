@@ -12,13 +12,14 @@ image. The cc_library NAME contains these symbols:
 With `compress` the files are compressed with gzip to a fifth of their size, and `_gz` is inserted
 before {start,end} (runtime/engine/image/embedded.h decompresses them).
 
-NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(86)..., the architectures.
+NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architectures.
 """
 
 load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
 
-# Ampere (A100; RTX 30), Ada, Hopper, Blackwell (B200; RTX 50).
-ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
+# Ampere and Ada, Hopper, Blackwell (B200; RTX 50). Code for an architecture also runs on later ones
+# with the same major number (CUDA C++ Programming Guide, binary compatibility).
+ARCHITECTURES = ["80", "90", "100", "120"]
 PTX_ARCHITECTURE = "80"
 
 # Must equal kMaxRegisters in kernels/resident/kernel_parameters.h.
