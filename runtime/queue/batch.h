@@ -57,6 +57,9 @@ struct Batch {
   Clock::time_point deadline = Clock::time_point::max();
   // Worker time that one of its tasks may take, in nanoseconds; 0: unknown (ring_backlog.h).
   uint64_t task_bound_ns = 0;
+  // Whether one of its tasks may occupy a worker for longer than other clients should wait
+  // (ring_backlog.h).
+  bool long_tasks = false;
   // Epoch of the engine that the addresses in the tasks belong to: DeviceQueue::epoch()
   // when the batch was created. Tasks that are not submitted when that engine ends
   // become UNAVAILABLE.

@@ -81,6 +81,22 @@ void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* fini
   JoinRound(found->second);
 }
 
+bool ClientQueues::ServeAll(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
+  bool published = false;
+  // Clients that were served in vain since a task was published.
+  size_t in_vain = 0;
+  while (in_vain < round_.size() && ring_tasks->HasRoom()) {
+    const size_t clients = round_.size();
+    if (ServeNext(quantum, ring_tasks, finished)) {
+      published = true;
+      in_vain = 0;
+    } else if (round_.size() == clients) {
+      ++in_vain;
+    }
+  }
+  return published;
+}
+
 bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
   std::shared_ptr<Client> client = std::move(round_.front());
   round_.pop_front();
@@ -96,7 +112,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     if (!ring_tasks->HasRoom()) break;  // The client does not keep the rest of its quantum.
     if (batch->submitted == 0) ObserveQueued(*batch);
     const uint32_t submitted = ring_tasks->SubmitFrom(batch, quantum);
-    if (submitted == 0) break;
+    if (submitted == 0) break;  // There is no room for the task.
     client->serve_ready = &queue == &client->queue;
     quantum -= submitted;
     published = true;

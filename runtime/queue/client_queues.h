@@ -16,9 +16,7 @@
 //   4. No queued batch has an earlier deadline than next_deadline().
 //
 //   absl::Status taken = queues.Push(client, batch, max_queued_tasks, max_queued_bytes);
-//   while (!queues.empty() && ring_tasks.HasRoom()) {
-//     published |= queues.ServeNext(quantum, &ring_tasks, &finished);
-//   }
+//   published |= queues.ServeAll(quantum, &ring_tasks, &finished);
 #ifndef RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 #define RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 
@@ -58,9 +56,9 @@ class ClientQueues {
   bool empty() const { return round_.empty(); }
   uint64_t queued_tasks() const { return all_->tasks(); }
 
-  // Submits at most `quantum` tasks of the next client. Returns whether a task was published.
-  // REQUIRES: not empty.
-  bool ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished);
+  // Serves the clients in turn, at most `quantum` tasks of each, until the ring has no room, or
+  // none for the next task of any client. Returns whether a task was published.
+  bool ServeAll(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished);
 
   // Ends queued batches that were cancelled or are past their deadline.
   void DropExpired(FinishedBatches* finished);
@@ -91,6 +89,9 @@ class ClientQueues {
     Queue& Next() { return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue; }
   };
 
+  // Submits at most `quantum` tasks of the next client. Returns whether a task was published.
+  // REQUIRES: not empty.
+  bool ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished);
   // Appends the client to `round_`, unless it is there already.
   void JoinRound(const std::shared_ptr<Client>& client);
   // Ends batches of the queue that were cancelled or are past their deadline.

@@ -415,7 +415,7 @@ class DeviceQueue::Impl {
     if (tasks_.ring() == nullptr) return false;
     tasks_.SubmitDuePark();
     if (!work_arrived_.load(std::memory_order_acquire) && !tasks_.has_ready() &&
-        !(clients_wait_ && tasks_.HasRoom())) {
+        !(clients_wait_ && tasks_.HasRoom() && tasks_.room_version() != served_room_version_)) {
       return false;
     }
     bool progress = false;
@@ -429,10 +429,10 @@ class DeviceQueue::Impl {
       }
       if (std::exchange(drop_expired_, false)) queues_.DropExpired(&finished->batches);
       if (!parked_) {
-        while (!queues_.empty() && tasks_.HasRoom()) {
-          progress = true;
-          published |= queues_.ServeNext(options_.quantum_tasks, &tasks_, &finished->batches);
-        }
+        const size_t finished_before = finished->batches.size();
+        published = queues_.ServeAll(options_.quantum_tasks, &tasks_, &finished->batches);
+        progress = published || finished->batches.size() != finished_before;
+        served_room_version_ = tasks_.room_version();
       } else if (!queues_.empty() && !called_for_resume_ && on_work_while_parked_) {
         called_for_resume_ = true;
         finished->call_for_resume = on_work_while_parked_;
@@ -471,6 +471,9 @@ class DeviceQueue::Impl {
   mutable absl::Mutex dispatch_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_);
   bool clients_wait_ ABSL_GUARDED_BY(dispatch_mu_) = false;  // Clients wait for room in the ring.
+  // RingTasks::room_version when the clients were last served: until it changes, there is room for
+  // no client that waits.
+  uint64_t served_room_version_ ABSL_GUARDED_BY(dispatch_mu_) = 0;
 
   mutable absl::Mutex mu_;
   ClientQueues queues_ ABSL_GUARDED_BY(mu_);

@@ -153,6 +153,55 @@ TEST_F(DeviceQueueStatesTest, BytesOfABatchThatIsInTheRingCountUntilItHasEnded) 
   EXPECT_TRUE(Enqueue(*more).ok());
 }
 
+// Of 32 workers, long tasks leave four free: another client's short task enters the ring at once.
+TEST_F(DeviceQueueStatesTest, LongTasksOfTwoClientsDoNotDelayAShortTaskOfAThird) {
+  const auto first = NewBatch(60), second = NewBatch(60), lone = NewBatch(1);
+  first->batch->long_tasks = second->batch->long_tasks = true;
+  ASSERT_TRUE(Enqueue(*first, kAlice).ok());
+  AwaitInFlight(28);
+  ASSERT_TRUE(Enqueue(*second, kBob).ok());
+  ASSERT_TRUE(Enqueue(*lone, kCarol).ok());
+  AwaitInFlight(29);
+  EXPECT_EQ(queue_.client_counters(kCarol).queued_tasks, 0u);
+  EXPECT_EQ(queue_.client_counters(kBob).queued_tasks, 60u);
+  device_.Complete(28);
+  lone->Wait();
+  // A long task follows when another one has completed; the clients take turns.
+  for (uint64_t s = 0; s < 121; ++s) {
+    AwaitSubmissions(s + 1);
+    if (s != 28) device_.Complete(s);
+  }
+  first->Wait();
+  second->Wait();
+  EXPECT_EQ(first->batch->failed + second->batch->failed, 0u);
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, LongTasksThatWaitStillEndAtTheirDeadline) {
+  const auto first = NewBatch(40), late = NewBatch(10);
+  first->batch->long_tasks = late->batch->long_tasks = true;
+  late->batch->deadline = Clock::now() + std::chrono::milliseconds(20);
+  ASSERT_TRUE(Enqueue(*first, kAlice).ok());
+  AwaitInFlight(28);
+  ASSERT_TRUE(Enqueue(*late, kBob).ok());
+  late->Wait();
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kDeadlineExceeded);
+}
+
+TEST_F(DeviceQueueStatesTest, LongTasksContinueAfterAHold) {
+  const auto batch = NewBatch(40);
+  batch->batch->long_tasks = true;
+  ASSERT_TRUE(Enqueue(*batch, kAlice).ok());
+  AwaitInFlight(28);
+  ASSERT_TRUE(queue_.Hold().ok());
+  for (uint64_t s = 0; s < 28; ++s) device_.Complete(s);
+  AwaitInFlight(0);
+  queue_.EndPark();
+  AwaitInFlight(12);
+  for (uint64_t s = 28; s < 40; ++s) device_.Complete(s);
+  batch->Wait();
+}
+
 TEST_F(DeviceQueueStatesTest, ACancelledInOrderBatchNoLongerCounts) {
   const auto ordered = StartInOrderBatch();
   ordered->batch->cancelled = true;

@@ -19,6 +19,11 @@
 //      (kMaxBusy): the second block hides the time between a completion and the next submission;
 //   3. the tasks in the ring take less than kTargetRingDelay of each worker's time.
 //
+// Long tasks, for which others should not wait, may not occupy all workers: of eight or more
+// workers they leave one in eight free, so that another client's short task starts at once. A task
+// is long if the creator of the batch says so (Batch::long_tasks), or if the average of its slot is
+// above kLongForOthers. One long task is always taken, however many blocks it occupies.
+//
 // Limitation: tasks of a slot with a short average are submitted before the first of them can
 // prove to be long. Rule 3 bounds their number by the average.
 //
@@ -32,10 +37,10 @@
 //      bounds of the tasks that have one. A wide task counts as CountBlocks() blocks.
 //   2. Every task that is added is later removed, or the backlog is cleared.
 //
-//   backlog.Add(slot, blocks, bound_ns);              // When the task is published.
-//   backlog.Remove(slot, blocks, bound_ns);           // When it has completed;
+//   const RingBacklog::Task task{slot, blocks, bound_ns, long_task};
+//   if (backlog.HasRoomFor(task)) backlog.Add(task);  // When the task is published.
+//   backlog.Remove(task);                             // When it has completed;
 //   backlog.Observe(slot, duration_ns);               // then, if it ended OK.
-//   while (backlog.HasRoom()) ...
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_BACKLOG_H_
 
@@ -62,6 +67,18 @@ class RingBacklog {
   static constexpr int64_t kVaryingFactor = 16;
   static constexpr std::chrono::nanoseconds kLongTask = std::chrono::milliseconds(20);
   static constexpr uint32_t kVaryingTasks = 16'384;
+  // A task of a slot with a longer average is long.
+  static constexpr std::chrono::nanoseconds kLongForOthers = std::chrono::milliseconds(250);
+
+  struct Task {
+    uint32_t slot = 0;
+    // CountBlocks of the task.
+    uint32_t blocks = 1;
+    // Worker time that the task may take; 0: unknown.
+    uint64_t bound_ns = 0;
+    // Batch::long_tasks.
+    bool long_task = false;
+  };
 
   // Starts with no task in the ring; keeps the averages.
   void Start(uint32_t workers) {
@@ -75,22 +92,8 @@ class RingBacklog {
     return wide ? static_cast<uint32_t>(std::min<uint64_t>(task.chunks(), workers_)) : 1;
   }
 
-  // `bound_ns`: worker time that the task may take; 0: unknown.
-  void Add(uint32_t slot, uint32_t blocks, uint64_t bound_ns = 0) {
-    Slot& s = slots_[Index(slot)];
-    s.blocks += blocks;
-    blocks_ += blocks;
-    average_ns_ += uint64_t{blocks} * s.estimate_ns;
-    bound_ns_ += bound_ns;
-  }
-
-  void Remove(uint32_t slot, uint32_t blocks, uint64_t bound_ns = 0) {
-    Slot& s = slots_[Index(slot)];
-    s.blocks -= blocks;
-    blocks_ -= blocks;
-    average_ns_ -= uint64_t{blocks} * s.estimate_ns;
-    bound_ns_ -= bound_ns;
-  }
+  void Add(const Task& task) { Change(task, 1); }
+  void Remove(const Task& task) { Change(task, -1); }
 
   // A task of the slot took this long.
   void Observe(uint32_t slot, uint32_t duration_ns) {
@@ -118,14 +121,21 @@ class RingBacklog {
 
   // Removes all tasks, for example because the ring was lost.
   void Clear() {
-    for (Slot& s : slots_) s.blocks = 0;
-    blocks_ = average_ns_ = bound_ns_ = 0;
+    for (Slot& s : slots_) s.blocks = s.known_long_blocks = 0;
+    blocks_ = average_ns_ = bound_ns_ = long_blocks_ = 0;
   }
 
   bool HasRoom() const {
     return blocks_ < workers_ ||
            (blocks_ < 2 * workers_ && average_ns_ < workers_ * kMaxBusy.count()) ||
            backlog_ns() < workers_ * kTargetRingDelay.count();
+  }
+
+  // Whether there is room for this task.
+  bool HasRoomFor(const Task& task) const {
+    if (!HasRoom()) return false;
+    const bool is_long = task.long_task || slots_[Index(task.slot)].is_long;
+    return !is_long || long_blocks_ == 0 || long_blocks_ + task.blocks <= workers_ - workers_ / 8;
   }
 
   uint64_t blocks() const { return blocks_; }
@@ -141,10 +151,27 @@ class RingBacklog {
     bool known = false;
     uint32_t varying_tasks = 0;  // At least this many more tasks count as unknown.
     uint64_t blocks = 0;         // In the ring.
+    // Of these, the ones of tasks that are long whatever the average is.
+    uint64_t known_long_blocks = 0;
+    bool is_long = false;  // By its average.
+
+    uint64_t long_blocks() const { return is_long ? blocks : known_long_blocks; }
   };
 
   // The device refuses tasks of slots that it does not have; these share one element here.
   static uint32_t Index(uint32_t slot) { return std::min(slot, kMaxOperatorSlots); }
+
+  void Change(const Task& task, int64_t sign) {
+    Slot& s = slots_[Index(task.slot)];
+    const uint64_t blocks = static_cast<uint64_t>(sign * int64_t{task.blocks});
+    long_blocks_ -= s.long_blocks();
+    s.blocks += blocks;
+    if (task.long_task) s.known_long_blocks += blocks;
+    long_blocks_ += s.long_blocks();
+    blocks_ += blocks;
+    average_ns_ += blocks * s.estimate_ns;
+    bound_ns_ += static_cast<uint64_t>(sign) * task.bound_ns;
+  }
 
   void UpdateEstimate(Slot& s) {
     constexpr uint32_t kUnknown = kUnknownTask.count();
@@ -153,6 +180,9 @@ class RingBacklog {
                                                      : s.average_ns;
     average_ns_ += s.blocks * (uint64_t{estimate} - s.estimate_ns);
     s.estimate_ns = estimate;
+    long_blocks_ -= s.long_blocks();
+    s.is_long = s.known && s.average_ns > kLongForOthers.count();
+    long_blocks_ += s.long_blocks();
   }
 
   std::array<Slot, kMaxOperatorSlots + 1> slots_{};
@@ -160,6 +190,7 @@ class RingBacklog {
   uint64_t blocks_ = 0;
   uint64_t average_ns_ = 0;
   uint64_t bound_ns_ = 0;
+  uint64_t long_blocks_ = 0;
 };
 
 }  // namespace resident

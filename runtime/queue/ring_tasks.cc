@@ -44,13 +44,14 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
   backlog_.Start(ring->worker_count());
   ring_ = std::move(ring);
   held_ = park_due_ = park_published_ = false;
+  ++room_version_;
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks) {
   const uint32_t left = static_cast<uint32_t>(batch->tasks.size()) - batch->submitted;
   const uint32_t limit = std::min({left, max_tasks, batch->in_order ? 1u : UINT32_MAX});
   uint32_t submitted = 0;
-  while (submitted < limit && HasRoom() && SubmitOne(batch, batch->submitted)) {
+  while (submitted < limit && SubmitOne(batch, batch->submitted)) {
     ++batch->submitted;
     ++submitted;
   }
@@ -58,7 +59,14 @@ uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max
   return submitted;
 }
 
+RingBacklog::Task RingTasks::DescribeTask(const Batch& batch, uint32_t index) const {
+  const TaskDescriptor& task = batch.tasks[index];
+  return {task.operator_slot, backlog_.CountBlocks(task), batch.task_bound_ns, batch.long_tasks};
+}
+
 bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
+  const RingBacklog::Task estimate = DescribeTask(*batch, index);
+  if (ring_->full() || held_ || !backlog_.HasRoomFor(estimate)) return false;
   const std::optional<uint64_t> sequence = ring_->Reserve();
   if (!sequence) return false;
   if (ring_->in_flight() == 1) busy_since_ = Clock::now();
@@ -70,9 +78,8 @@ bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
   Entry& entry = this->entry(*sequence);
   entry.batch = batch;
   entry.index = index;
-  const TaskDescriptor& task = batch->tasks[index];
-  backlog_.Add(task.operator_slot, backlog_.CountBlocks(task), batch->task_bound_ns);
-  ring_->Publish(*sequence, task);
+  backlog_.Add(estimate);
+  ring_->Publish(*sequence, batch->tasks[index]);
   return true;
 }
 
@@ -82,11 +89,11 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
   if (in_flight() == 0) return false;
   const auto report = [&](uint64_t sequence, const TaskCompletion& completion) {
     Entry& entry = this->entry(sequence);
-    const TaskDescriptor& task = entry.batch->tasks[entry.index];
-    backlog_.Remove(task.operator_slot, backlog_.CountBlocks(task), entry.batch->task_bound_ns);
+    const RingBacklog::Task estimate = DescribeTask(*entry.batch, entry.index);
+    backlog_.Remove(estimate);
     // The duration of a refused task does not predict that of a task that is not refused.
     if (completion.status == CompletionStatus::kOk) {
-      backlog_.Observe(task.operator_slot, completion.duration_ns);
+      backlog_.Observe(estimate.slot, completion.duration_ns);
     }
     if (entry.batch->wants_results) {
       std::memcpy(entry.batch->results[entry.index].data(), completion.result, kResultBytes);
@@ -107,6 +114,7 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
     }
   }
   if (consumed == 0) return false;
+  ++room_version_;
   last_completion_ = Clock::now();
   return true;
 }
@@ -168,6 +176,7 @@ bool RingTasks::PublishPark() {
 void RingTasks::EndPark() {
   if (park_published_ && ring_ != nullptr) ring_->NoteResumed();
   held_ = park_due_ = park_published_ = false;
+  ++room_version_;
 }
 
 std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {

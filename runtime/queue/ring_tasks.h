@@ -42,8 +42,10 @@ class RingTasks {
   const std::shared_ptr<HostRing>& ring() const { return ring_; }
   uint32_t in_flight() const { return ring_ == nullptr ? 0 : ring_->in_flight(); }
 
-  // Whether a task may be submitted. REQUIRES: a ring.
+  // Whether a task that is not long may be submitted. REQUIRES: a ring.
   bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !held_; }
+  // Changes whenever there may be room for a task for which there was none.
+  uint64_t room_version() const { return room_version_; }
   // Submits the next tasks of a batch, at most `max_tasks`, while there is room; returns how
   // many. Submits only one task of an in-order batch. REQUIRES: its previous task has completed.
   uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks);
@@ -85,7 +87,10 @@ class RingTasks {
   std::vector<RunningTask> RunningTasks() const;
 
   // See DeviceQueue::ForgetEstimate.
-  void ForgetEstimate(uint32_t operator_slot) { backlog_.Forget(operator_slot); }
+  void ForgetEstimate(uint32_t operator_slot) {
+    backlog_.Forget(operator_slot);
+    ++room_version_;
+  }
 
  private:
   // The task in a ring slot.
@@ -103,7 +108,8 @@ class RingTasks {
   static constexpr std::chrono::milliseconds kMaxPerCheck{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
-  // Puts one task into the ring; false when it is full.
+  RingBacklog::Task DescribeTask(const Batch& batch, uint32_t index) const;
+  // Puts one task into the ring; false when there is no room for it.
   bool SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index);
   // Records the outcome of the task in a slot and empties the entry.
   void Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint16_t detail,
@@ -115,6 +121,7 @@ class RingTasks {
   std::vector<SeenTask> seen_;                 // By worker.
   std::vector<std::shared_ptr<Batch>> ready_;  // See TakeReady.
   RingBacklog backlog_;
+  uint64_t room_version_ = 0;
   bool held_ = false;
   bool park_due_ = false;  // The marker waits for room.
   bool park_published_ = false;

@@ -150,6 +150,7 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   // In order, because the programs need the staged bytecode.
   batch.in_order = staged != nullptr;
   batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
+  batch.long_tasks = split.long_tasks;
   if (staged != nullptr) {
     FillCopyTask(copy_bytes, staging.address + bytecode_at_, staged->address, bytecode_bytes,
                  batch.tasks[0], batch.arguments.data());

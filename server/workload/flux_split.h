@@ -12,6 +12,9 @@
 //                    in lockstep wait for one another. Fewer runs than that in a task would not
 //                    make it much shorter.
 //
+// Tasks whose runs may take long (long_tasks) leave some workers free for other clients
+// (runtime/queue/ring_backlog.h). Each is one chunk, so that it occupies one worker.
+//
 // A run that alone might take longer than the limit is not taken (max_cycles_of_run). The speeds
 // come from the engine (EngineTraits), which states a safe fraction of what was measured; on a much
 // slower machine a task may still exceed the limit.
@@ -40,6 +43,8 @@ struct FluxSplit {
   uint64_t runs_of_chunk = 1;
   // Instructions that a worker is assumed to execute in a millisecond at least.
   uint64_t instructions_per_ms = 1;
+  // Whether a run may occupy its worker for longer than other clients should wait.
+  bool long_tasks = false;
   // The largest limit of cycles that a run may have.
   uint64_t max_cycles_of_run = UINT64_MAX;
 

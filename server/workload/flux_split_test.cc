@@ -77,14 +77,25 @@ TEST(FluxSplitTest, DefaultLimitKeepsAGpuBusy) {
   }
 }
 
-TEST(FluxSplitTest, LongRunsOnAGpuAreWarps) {
-  const FluxSplit same = SplitFlux({64, 1, kMaxCycles}, Gpu(264), kDefaultLimit);
-  EXPECT_EQ(same.runs_of_chunk, 32u);
-  EXPECT_EQ(same.runs_of_task % 32, 0u);
-  const FluxSplit differ = SplitFlux({64, 64, kMaxCycles}, Gpu(264), kDefaultLimit);
-  EXPECT_EQ(differ.runs_of_chunk, 32u);
-  EXPECT_LT(differ.runs_of_task, same.runs_of_task);
+TEST(FluxSplitTest, LongRunsOnAGpuAreTasksOfAWarp) {
+  for (const uint64_t programs : {1u, 64u}) {
+    const FluxSplit split = SplitFlux({64, programs, kMaxCycles}, Gpu(264), kDefaultLimit);
+    EXPECT_TRUE(split.long_tasks);
+    EXPECT_EQ(split.runs_of_chunk, 32u);
+    EXPECT_EQ(split.runs_of_task, 32u);
+  }
   EXPECT_EQ(SplitFlux({64, 64, UINT32_MAX}, Gpu(1), milliseconds(1)).runs_of_task, 32u);
+}
+
+TEST(FluxSplitTest, OnlyRunsThatMayDelayOthersAreLong) {
+  const auto is_long = [](const EngineInfo& engine, uint64_t programs, uint64_t cycles) {
+    return SplitFlux({64, programs, cycles}, engine, kDefaultLimit).long_tasks;
+  };
+  EXPECT_FALSE(is_long(Gpu(264), 1, kDefaultCycles));
+  EXPECT_TRUE(is_long(Gpu(264), 1, 20'000'000));
+  EXPECT_TRUE(is_long(Gpu(264), 64, kDefaultCycles));  // They run in lockstep, and slower.
+  EXPECT_FALSE(is_long(Cpu(16), 1, kDefaultCycles));
+  EXPECT_TRUE(is_long(Cpu(16), 1, kMaxCycles));
 }
 
 TEST(FluxSplitTest, NoTimeLimitIsTreatedAsTheLongest) {
