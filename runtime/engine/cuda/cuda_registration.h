@@ -32,7 +32,7 @@ inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block
   traits.divergence_slowdown = 8;
   // The blocks come to a wide task one after the other and run it together.
   traits.units_share_task = true;
-  traits.max_task_time = std::chrono::seconds(2);
+  traits.max_task_time = std::chrono::seconds(10);
   return traits;
 }
 
