@@ -14,7 +14,8 @@ constexpr uint64_t kMaxRunsOfChunk = 4096;
 constexpr uint64_t kChunksOfWorker = 4;
 // The least chunk of a task that one work unit may have to execute alone, as a part of that task.
 constexpr uint64_t kPartsOfTask = 16;
-// Runs that may take longer are long. A lone task of another client should end within a second.
+// Runs that may take longer, even if all execute the same program, are long. A lone task of another
+// client should end within a second.
 constexpr uint64_t kLongRunMs = 500;
 
 uint64_t Up(uint64_t value, uint64_t multiple) {
@@ -57,8 +58,7 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   // Runs of a chunk.
   const uint64_t min_runs =
       std::clamp(instructions / cycles / parts / lanes * lanes, lanes, kRunsOfBlock);
-  split.long_tasks =
-      cycles / std::max<uint64_t>(1, traits.run_instructions_per_ms / slowdown) > kLongRunMs;
+  split.long_tasks = cycles / std::max<uint64_t>(1, traits.run_instructions_per_ms) > kLongRunMs;
   if (split.long_tasks && traits.units_share_task) {
     split.runs_of_task = split.runs_of_chunk = min_runs;
     return split;
