@@ -128,7 +128,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         tensor_ = {};
         tensor_.name = name;
         offsets_ = 0;
-        has_shape_ = false;
+        has_shape_ = has_offsets_ = false;
         place_ = Place::kTensorValue;
         return true;
       case Place::kMetadata:
@@ -199,7 +199,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else if (name == "shape" && !has_shape_) {
       has_shape_ = true;
       place_ = Place::kShapeValue;
-    } else if (name == "data_offsets" && offsets_ == 0) {
+    } else if (name == "data_offsets" && !has_offsets_) {
+      has_offsets_ = true;
       place_ = Place::kOffsetsValue;
     } else {
       return Fail(absl::StrCat(TensorText(), " has an unknown or repeated key ", Quoted(name)));
@@ -221,6 +222,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsTensor tensor_;
   int offsets_ = 0;
   bool has_shape_ = false;
+  bool has_offsets_ = false;
   std::unordered_set<std::string> names_;
   std::vector<SafetensorsTensor> tensors_;
   absl::Status status_;

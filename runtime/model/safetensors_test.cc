@@ -88,6 +88,11 @@ TEST(SafetensorsTest, UnknownDTypesKeysAndRepetitionsAreRefused) {
   EXPECT_THAT(Refusal("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4,4]}}", 4),
               HasSubstr("two offsets"));
   EXPECT_THAT(Refusal("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 4), HasSubstr("repeated"));
+  // Also if the first value was empty.
+  EXPECT_THAT(Refusal("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[],"
+                      "\"data_offsets\":[0,4]}}",
+                      4),
+              HasSubstr("repeated"));
   EXPECT_THAT(Refusal("{\"a\":{\"more\":1}}", 4), HasSubstr("unknown"));
   const std::string entry = Entry("U8", "[4]", "[0,4]");
   EXPECT_THAT(Refusal("{\"a\":" + entry + ",\"a\":" + entry + "}", 4), HasSubstr("twice"));
