@@ -130,7 +130,7 @@ void BatchStream::ConcludeIfAnswered() {
   if (half_closed_ && unanswered_ == 0) Conclude(absl::OkStatus());
 }
 
-void BatchStream::Answer(RequestBatch& batch, const Context* context) {
+void BatchStream::Answer(RequestBatch& batch, Context* context) {
   grpc::ByteBuffer bytes;
   const absl::Status built = BuildAnswer(batch, context, bytes);
   const uint64_t size = bytes.Length();

@@ -38,6 +38,12 @@ namespace resident {
 
 class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
+  // What the answer to a request needs of it.
+  class Context {
+   public:
+    virtual ~Context() = default;
+  };
+
   void Open(const grpc::CallbackServerContext& context);
 
  protected:
@@ -46,12 +52,6 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
     uint64_t number = 0;
     std::string text = {};
   };
-  // What the answer to a request needs of it.
-  class Context {
-   public:
-    virtual ~Context() = default;
-  };
-
   // `method`: its name for the policy, such as "resident.v1.Executor/Submit".
   BatchStream(Transport& transport, Core& core, const char* method)
       : BidiStream(transport, core), method_(method) {}
@@ -66,7 +66,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   // (read loop) The batch; empty if Translate failed.
   virtual const v1::Batch& message() const = 0;
   virtual RequestId request_id() const = 0;
-  virtual std::shared_ptr<const Context> TakeContext() { return nullptr; }
+  virtual std::shared_ptr<Context> TakeContext() { return nullptr; }
   // Bytes that the request takes.
   virtual uint64_t RequestBytes() const = 0;
   // (read loop) The request is not needed any more. `release`: it is large, so that its memory
@@ -76,7 +76,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   virtual ClientId FindBufferOwner(const Client& client) const { return client.id(); }
   // Sets the answer to a batch whose tasks have ended, or to a request that was refused. An error
   // ends the stream.
-  virtual absl::Status BuildAnswer(RequestBatch& batch, const Context* context,
+  virtual absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                                    grpc::ByteBuffer& answer) = 0;
   virtual absl::Status BuildRefusal(const RequestId& id, const absl::Status& why,
                                     grpc::ByteBuffer& answer) = 0;
@@ -107,7 +107,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   // (read loop) Continues to read, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ConcludeIfAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Answer(RequestBatch& batch, const Context* context);
+  void Answer(RequestBatch& batch, Context* context);
   // Answers that the batch was refused; if the stream is ending, with the reason for that.
   void Refuse(const RequestId& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -11,7 +11,7 @@ void SubmitStream::Drop(bool release) {
   if (release) request_ = v1::SubmitRequest();
 }
 
-absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, const Context* /*context*/,
+absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/,
                                        grpc::ByteBuffer& answer) {
   v1::SubmitResponse response;
   BuildResult(batch, response.mutable_result());

@@ -22,7 +22,7 @@ class SubmitStream final : public BatchStream {
   RequestId request_id() const override { return {.number = request_.batch().id()}; }
   uint64_t RequestBytes() const override { return request_.SpaceUsedLong(); }
   void Drop(bool release) override;
-  absl::Status BuildAnswer(RequestBatch& batch, const Context* context,
+  absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                            grpc::ByteBuffer& answer) override;
   absl::Status BuildRefusal(const RequestId& id, const absl::Status& why,
                             grpc::ByteBuffer& answer) override;
