@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bundle bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-strangers demo bundle bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -12,7 +12,7 @@ DIST ?= dist
 BAZEL_OPTIONS ?=
 
 help:  ## Lists these targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:
 	@deploy/setup-debian.sh
@@ -22,6 +22,9 @@ build: setup  ## Builds everything.
 
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
 	@tests/run $(BAZEL_OPTIONS)
+
+test-strangers: build  ## Runs tritonclient and perf_analyzer, from PyPI, with the daemon; skips without a registry.
+	@tests/strangers/run
 
 demo: setup  ## Builds, starts a daemon, streams work to it, checks the results, prints the speed.
 	@deploy/demo.sh

@@ -31,6 +31,18 @@ void AddAddressFlags(Command& serve, ServeOptions& options) {
              "whether clients on this machine may use their shared memory as buffers");
 }
 
+void AddInferenceFlags(Command& serve, InferenceOptions& inference) {
+  serve.Flag("oip", &inference.enabled,
+             "serve the Open Inference Protocol (docs/inference.md) on the same port");
+  serve.Flag("oip_unload", &inference.unload,
+             "whether RepositoryModelUnload of the Open Inference Protocol may remove an operator "
+             "with all its versions");
+  serve.Flag("oip_region_idle", &inference.region_idle,
+             "time without a request after which a region of shared memory of the Open Inference "
+             "Protocol is unregistered; 0: never",
+             kWait);
+}
+
 void AddAccessFlags(Command& serve, AccessOptions& access) {
   serve.Flag("tls_cert", &access.tls_cert,
              "PEM file with the server's certificate and those that issued it; turns TLS on");
@@ -166,6 +178,7 @@ void AddInstallLimitFlags(Command& serve, Limits& limits) {
 
 void AddServeFlags(Command& serve, ServeOptions& options) {
   AddAddressFlags(serve, options);
+  AddInferenceFlags(serve, options.inference);
   AddAccessFlags(serve, options.access);
   AddTimeFlags(serve, options);
   AddDeviceFlags(serve, options);

@@ -12,6 +12,7 @@
 #include "runtime/base/command_line.h"
 #include "runtime/base/limits.h"
 #include "server/auth/access_options.h"
+#include "server/inference/inference_options.h"
 
 namespace resident {
 
@@ -50,6 +51,9 @@ struct ServeOptions {
   std::string local_address;
   // --load_dir: folder of the files that clients may load; empty: none.
   std::string load_dir;
+
+  // --oip, --oip_unload, --oip_region_idle.
+  InferenceOptions inference;
 
   Limits limits;
   DeviceLimits device_limits;

@@ -121,7 +121,8 @@ absl::Status Daemon::StartServing() {
       AdminService::Facts{.started = started_,
                           .metrics_address = addresses_.metrics,
                           .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
-                          .drain_timeout = options_.drain_timeout});
+                          .drain_timeout = options_.drain_timeout},
+      options_.inference);
   for (DeviceControl* device : devices_->controls()) {
     device->OnStateChange([this](Device::State) { services_->health().Update(); });
   }

@@ -9,7 +9,7 @@
 namespace resident {
 
 Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
-                   AdminService::Facts facts)
+                   AdminService::Facts facts, const InferenceOptions& inference)
     : core_(core),
       endpoints_(endpoints),
       executor_(core),
@@ -19,6 +19,7 @@ Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceCon
       health_(core, [&endpoints](const std::string& peer,
                                  bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core, devices, std::move(facts), [this] { BeginDrain(); }),
+      inference_(core, inference),
       reflection_(core, [this] {
         std::vector<std::string> names = {
             grpc::reflection::v1alpha::ServerReflection::service_full_name()};
@@ -27,13 +28,18 @@ Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceCon
       }()) {}
 
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
-  return {{v1::Admin::service_full_name(), &admin_},
-          {v1::Buffers::service_full_name(), &buffers_},
-          {v1::Executor::service_full_name(), &executor_},
-          {v1::Operators::service_full_name(), &operators_},
-          {v1::Sessions::service_full_name(), &sessions_},
-          {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
-          {grpc::health::v1::Health::service_full_name(), &health_}};
+  std::vector<std::pair<const char*, grpc::Service*>> services = {
+      {v1::Admin::service_full_name(), &admin_},
+      {v1::Buffers::service_full_name(), &buffers_},
+      {v1::Executor::service_full_name(), &executor_},
+      {v1::Operators::service_full_name(), &operators_},
+      {v1::Sessions::service_full_name(), &sessions_},
+      {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
+      {grpc::health::v1::Health::service_full_name(), &health_}};
+  if (inference_.enabled()) {
+    services.emplace_back(inference::GRPCInferenceService::service_full_name(), &inference_);
+  }
+  return services;
 }
 
 absl::Status Services::Start() {

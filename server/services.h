@@ -3,7 +3,7 @@
 // Thread safety: BeginDrain and health() may be called from any thread, the other members from one
 // thread.
 //
-//   Services services(core, endpoints, devices, facts);
+//   Services services(core, endpoints, devices, facts, options.inference);
 //   RETURN_IF_ERROR(services.Start());
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
@@ -19,6 +19,7 @@
 #include "grpcpp/server.h"
 #include "runtime/device/device_control.h"
 #include "server/endpoints.h"
+#include "server/inference/inference_service.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
 #include "server/rpc/buffers_service.h"
@@ -35,7 +36,7 @@ namespace resident {
 class Services {
  public:
   Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
-           AdminService::Facts facts);
+           AdminService::Facts facts, const InferenceOptions& inference);
 
   // Opens the endpoints and serves their calls.
   absl::Status Start();
@@ -61,6 +62,7 @@ class Services {
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;
+  InferenceService inference_;
   ReflectionService reflection_;
   std::deque<AdmittedService> admitted_;
   std::unique_ptr<grpc::Server> server_;  // Set by Start.

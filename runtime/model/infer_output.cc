@@ -124,4 +124,8 @@ absl::StatusOr<OutputType> InferOutput(const Signature& signature, const std::st
   return output;
 }
 
+DType InferOutputDType(const Signature& signature, SentArguments sent, size_t index) {
+  return InferDType(signature.parameters()[index], sent);
+}
+
 }  // namespace resident

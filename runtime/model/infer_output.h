@@ -39,6 +39,9 @@ using SentArguments = absl::Span<const std::optional<ArgumentType>>;
 absl::StatusOr<OutputType> InferOutput(const Signature& signature, const std::string& operator_name,
                                        SentArguments sent, size_t index);
 
+// Only the dtype.
+DType InferOutputDType(const Signature& signature, SentArguments sent, size_t index);
+
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_MODEL_INFER_OUTPUT_H_

@@ -266,11 +266,10 @@ std::string ParameterKindText(ParameterKind kind) {
 std::string AcceptedColumns(ParameterKind kind) {
   switch (kind) {
     case ParameterKind::kInput:
+    case ParameterKind::kInOut:
       return "a buffer column or an inline column";
     case ParameterKind::kOutput:
       return "a buffer column or a returned column";
-    case ParameterKind::kInOut:
-      return "a buffer column";
     case ParameterKind::kScalar:
       return "a scalar column";
   }

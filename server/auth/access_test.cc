@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
+#include "inference/open_inference.pb.h"
 #include "resident/v1/admin.pb.h"
 #include "resident/v1/buffers.pb.h"
 #include "resident/v1/executor.pb.h"
@@ -61,7 +62,8 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
   std::set<std::string> methods;
   for (const auto* file :
        {v1::RunRequest::descriptor()->file(), v1::AllocateRequest::descriptor()->file(),
-        v1::ActivateRequest::descriptor()->file(), v1::StatusRequest::descriptor()->file()}) {
+        v1::ActivateRequest::descriptor()->file(), v1::StatusRequest::descriptor()->file(),
+        inference::ModelInferRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* const service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {
@@ -69,13 +71,19 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
       }
     }
   }
-  EXPECT_GE(methods.size(), 22u);
+  EXPECT_GE(methods.size(), 42u);
+  // Like the health service.
+  for (const char* probe : {"ServerLive", "ServerReady"}) {
+    const std::string method = std::string("/inference.GRPCInferenceService/") + probe;
+    EXPECT_TRUE(FindMethodRule(method).open_to_all);
+    EXPECT_EQ(methods.erase(method), 1u);
+  }
   for (const std::string& method : methods) {
     EXPECT_FALSE(FindMethodRule(method).roles.empty()) << method << " has no role";
     EXPECT_FALSE(FindMethodRule(method).open_to_all) << method;
   }
   for (const std::string_view listed : ListedMethods()) {
-    if (!listed.starts_with("/resident.v1.")) continue;
+    if (listed.starts_with("/grpc.") || FindMethodRule(listed).open_to_all) continue;
     EXPECT_TRUE(methods.contains(std::string(listed))) << listed << " does not exist";
   }
 }

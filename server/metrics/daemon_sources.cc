@@ -62,7 +62,8 @@ MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const Acc
           .log_lines_suppressed = [] { return GrpcLog::Install().suppressed(); },
           .operator_events = [events = std::make_shared<OperatorEventCounter>(
                                   &core.operators)] { return events->counts(); },
-          .trials = [&core] { return ListTrials(core); }};
+          .trials = [&core] { return ListTrials(core); },
+          .ready = [&core] { return core.ready(); }};
 }
 
 }  // namespace resident

@@ -22,6 +22,7 @@ struct FakeSources {
   OperatorStats& add = *add_stats;
   RpcCounters rpc;
   Access access;
+  bool ready = true;
 
   MetricsSources Sources() {
     return {.version = "1.2.3",
@@ -60,7 +61,8 @@ struct FakeSources {
             .trials =
                 [] {
                   return std::vector<TrialSeries>{{"add", 2, 40, 1}};
-                }};
+                },
+            .ready = [this] { return ready; }};
   }
 };
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -118,35 +119,44 @@ class ServedHosts {
   std::set<std::string> names_;
 };
 
-// Answers GET /metrics.
+// Answers GET of one path.
 class Page : public CivetHandler {
  public:
-  Page(MetricsSources sources, ServedHosts hosts)
-      : collector_(std::move(sources)), hosts_(std::move(hosts)) {}
+  struct Answer {
+    const char* status;
+    const char* type;
+    std::string text;
+  };
+  using MakeAnswer = std::function<Answer()>;
+
+  Page(const ServedHosts& hosts, MakeAnswer answer) : hosts_(hosts), answer_(std::move(answer)) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
     if (!hosts_.Contains(mg_get_header(connection, "Host"))) {
-      Answer(connection, "403 Forbidden",
-             "The page is not served under this host name. Fix: request it by address, or add the "
-             "name to --metrics_hosts\n");
+      Send(connection,
+           {"403 Forbidden", kText,
+            "The page is not served under this host name. Fix: request it by address, or add the "
+            "name to --metrics_hosts\n"});
       return true;
     }
-    Answer(connection, "200 OK", prometheus::TextSerializer().Serialize(collector_.Collect()));
+    Send(connection, answer_());
     return true;
   }
 
+  static constexpr char kText[] = "text/plain; charset=utf-8";
+
  private:
-  static void Answer(mg_connection* connection, const char* status, const std::string& text) {
-    const std::string header = absl::StrCat(
-        "HTTP/1.1 ", status, "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
-        "X-Content-Type-Options: nosniff\r\nContent-Length: ", text.size(),
-        "\r\nConnection: close\r\n\r\n");
+  static void Send(mg_connection* connection, const Answer& answer) {
+    const std::string header =
+        absl::StrCat("HTTP/1.1 ", answer.status, "\r\nContent-Type: ", answer.type,
+                     "\r\nX-Content-Type-Options: nosniff\r\nContent-Length: ", answer.text.size(),
+                     "\r\nConnection: close\r\n\r\n");
     mg_write(connection, header.data(), header.size());
-    mg_write(connection, text.data(), text.size());
+    mg_write(connection, answer.text.data(), answer.text.size());
   }
 
-  const MetricsCollector collector_;
-  const ServedHosts hosts_;
+  const ServedHosts& hosts_;
+  const MakeAnswer answer_;
 };
 
 class CivetMetricsServer : public MetricsServer {
@@ -154,14 +164,18 @@ class CivetMetricsServer : public MetricsServer {
   // Throws the exceptions of the listener.
   CivetMetricsServer(const std::string& address, const HostPort& parts, MetricsSources sources,
                      const std::vector<std::string>& hosts)
-      : page_(std::move(sources), ServedHosts(parts.host, hosts)),
+      : is_ready_(sources.ready),
+        collector_(std::move(sources)),
+        hosts_(parts.host, hosts),
         parts_(parts),
         server_(std::in_place,
                 std::vector<std::string>{
                     "listening_ports", address, "num_threads", std::to_string(kThreads),
                     "request_timeout_ms", std::to_string(kRequestMs), "max_request_size",
                     std::to_string(kMaxRequestBytes), "enable_keep_alive", "no"}) {
-    server_->addHandler("/metrics", page_);
+    server_->addHandler("/metrics", metrics_);
+    server_->addHandler("/livez", live_);
+    server_->addHandler("/readyz", ready_);
     port_ = server_->getListeningPorts().at(0);
     parts_.port = static_cast<uint16_t>(port_);
   }
@@ -183,7 +197,21 @@ class CivetMetricsServer : public MetricsServer {
  private:
   static constexpr std::chrono::milliseconds kWakePause{5};
 
-  Page page_;  // Outlives the server.
+  // The pages outlive the server.
+  const std::function<bool()> is_ready_;
+  const MetricsCollector collector_;
+  const ServedHosts hosts_;
+  Page metrics_{hosts_, [this] {
+                  return Page::Answer{"200 OK", "text/plain; version=0.0.4; charset=utf-8",
+                                      prometheus::TextSerializer().Serialize(collector_.Collect())};
+                }};
+  Page live_{hosts_, [] { return Page::Answer{"200 OK", Page::kText, "ok\n"}; }};
+  Page ready_{hosts_, [this] {
+                if (is_ready_()) return Page::Answer{"200 OK", Page::kText, "ok\n"};
+                return Page::Answer{"503 Service Unavailable", Page::kText,
+                                    "The daemon is draining or has no usable device. Fix: see "
+                                    "residentctl status\n"};
+              }};
   HostPort parts_;
   std::optional<CivetServer> server_;
   int port_ = 0;

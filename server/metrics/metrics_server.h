@@ -1,5 +1,8 @@
 // MetricsServer: the Prometheus page of the daemon, http://ADDRESS/metrics.
 //
+// For probes that cannot call grpc.health.v1: /livez (the process answers) and /readyz (the daemon
+// accepts work and a device is usable; otherwise the status is 503).
+//
 // Nothing is counted here. The runtime counts as it works (operator_stats.h, device.h), without a
 // lookup by label for any task; a scrape reads those counters and adds names and labels. Without
 // scrapes the page costs nothing.

@@ -46,7 +46,9 @@ std::string Receive(int fd) {
 }
 
 // The answer to GET /metrics on the loopback interface.
-std::string Get(int port) { return Receive(Send(port, "GET /metrics HTTP/1.0\r\n\r\n")); }
+std::string Get(int port, const std::string& path = "/metrics") {
+  return Receive(Send(port, "GET " + path + " HTTP/1.0\r\n\r\n"));
+}
 
 TEST(MetricsServerTest, PortZeroSelectsAFreePortAndReportsIt) {
   FakeSources fake;
@@ -72,6 +74,17 @@ TEST(MetricsServerTest, AScrapeReportsTheCountersOfThatMoment) {
   EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 0)"));
   fake.add.CountTasks(0, 5);
   EXPECT_THAT(Get((*server)->port()), HasSubstr(R"(status="ok"} 5)"));
+}
+
+TEST(MetricsServerTest, ReadyzFollowsTheDaemonAndLivezDoesNot) {
+  FakeSources fake;
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Get((*server)->port(), "/livez"), HasSubstr("200 OK"));
+  EXPECT_THAT(Get((*server)->port(), "/readyz"), HasSubstr("200 OK"));
+  fake.ready = false;
+  EXPECT_THAT(Get((*server)->port(), "/livez"), HasSubstr("200 OK"));
+  EXPECT_THAT(Get((*server)->port(), "/readyz"), AllOf(HasSubstr("503"), HasSubstr("Fix: ")));
 }
 
 TEST(MetricsServerTest, HalfSentRequestsDoNotDelayOthers) {

@@ -65,6 +65,8 @@ struct MetricsSources {
   // that are on trial now.
   std::function<std::map<std::string, uint64_t>()> operator_events;
   std::function<std::vector<TrialSeries>()> trials;
+  // Whether the daemon accepts work and a device is usable, for /readyz.
+  std::function<bool()> ready;
 };
 
 }  // namespace resident

@@ -14,10 +14,11 @@ thread_local const Batch* inline_batch = nullptr;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Workload>> BatchRunner::Plan(const v1::Batch& message,
-                                                            const Client& client) {
+                                                            const Client& client,
+                                                            ClientId buffer_owner) {
   if (gate_.draining()) return errors::Draining();
   RETURN_IF_ERROR(client.account().MaySubmit(FindOperatorName(message)));
-  return planner_.Plan(message, client.id());
+  return planner_.Plan(message, buffer_owner);
 }
 
 std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,

@@ -9,7 +9,7 @@
 //
 // Thread safety: all members may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(auto work, runner.Plan(message, *client));
+//   ASSIGN_OR_RETURN(auto work, runner.Plan(message, *client, client->id()));
 //   const Needs needs = work->ResourcesNeeded();
 //   ASSIGN_OR_RETURN(auto ticket, admission.TryAcquire(client->accounts(), needs));
 //   auto batch = runner.Fill(message, client, deadline, std::move(work), std::move(ticket),
@@ -48,8 +48,10 @@ class BatchRunner {
         answers_(answers),
         shadow_(shadow) {}
 
+  // `buffer_owner`: the owner of the buffers that the message may name, normally the client.
   // Errors: see Executor.Run. The message must stay valid and unchanged until Fill.
-  absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, const Client& client);
+  absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, const Client& client,
+                                                 ClientId buffer_owner);
 
   std::shared_ptr<RequestBatch> Fill(const v1::Batch& message,
                                      const std::shared_ptr<Client>& client,

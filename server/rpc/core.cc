@@ -74,6 +74,12 @@ void Core::Stop() {
   pools.Stop();
 }
 
+bool Core::ready() const {
+  return !gate.draining() && std::any_of(devices.begin(), devices.end(), [](const Device* device) {
+    return device->snapshot().state != Device::State::kUnhealthy;
+  });
+}
+
 void Core::RestoreBuffers(Device& device, EngineSession& session) {
   const auto copy_bytes = registry.Resolve(kCopyBytesOperator, 0);
   if (!copy_bytes.ok()) return;

@@ -90,6 +90,9 @@ struct Core {
   // and no device has a batch. Idempotent.
   void Stop();
 
+  // Whether the daemon accepts work and a device is usable.
+  bool ready() const;
+
   // Restores the durable buffers on a device whose engine is `session`.
   void RestoreBuffers(Device& device, EngineSession& session);
 

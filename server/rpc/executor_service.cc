@@ -1,15 +1,38 @@
 #include "server/rpc/executor_service.h"
 
 #include "server/rpc/grpc_call.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/run_call.h"
 #include "server/rpc/submit_stream.h"
+#include "server/workload/result_builder.h"
 
 namespace resident {
+namespace {
+
+class NativeRun final : public RunCall {
+ public:
+  NativeRun(Core& core, grpc::ByteBuffer& response) : RunCall(core, response) {}
+
+ private:
+  absl::Status Read(grpc::ByteBuffer& bytes) override { return ParseMessage(bytes, &request_); }
+  const v1::Batch& message() const override { return request_.batch(); }
+  void DropMessage() override { request_.Clear(); }
+  absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) override {
+    v1::RunResponse response;
+    BuildResult(batch, response.mutable_result());
+    answer = ToBytes(response);
+    return absl::OkStatus();
+  }
+
+  v1::RunRequest request_;
+};
+
+}  // namespace
 
 grpc::ServerUnaryReactor* ExecutorService::Run(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return RunCall::Start(core_, *context, *request, *response);
+  return RunCall::Start(std::make_shared<NativeRun>(core_, *response), *context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExecutorService::Submit(

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "resident/v1/executor.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
-#include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
-#include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
@@ -38,12 +35,12 @@ class RunCall::Reactor final : public grpc::ServerUnaryReactor {
   const std::shared_ptr<RunCall> call_;
 };
 
-grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext& context,
-                                         const grpc::ByteBuffer& request,
-                                         grpc::ByteBuffer& response) {
+grpc::ServerUnaryReactor* RunCall::Start(const std::shared_ptr<RunCall>& call,
+                                         grpc::CallbackServerContext& context,
+                                         const grpc::ByteBuffer& request) {
+  Core& core = call->core_;
   core.counters.CountBatch();
   core.counters.Received(request.Length());
-  const auto call = std::make_shared<RunCall>(core, response);
   grpc::Status status;
   const absl::Status launched = call->Launch(context, request);
   if (launched.ok()) {
@@ -61,14 +58,13 @@ grpc::ServerUnaryReactor* RunCall::Start(Core& core, grpc::CallbackServerContext
 
 absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, FindClient(context, core_));
-  v1::RunRequest request;
-  RETURN_IF_ERROR(ParseMessage(bytes, &request));
+  RETURN_IF_ERROR(Read(bytes));
   deadline_ = ReadDeadline(context);
-  ASSIGN_OR_RETURN(auto work, core_.runner.Plan(request.batch(), *client));
+  ASSIGN_OR_RETURN(auto work, core_.runner.Plan(message(), *client, FindBufferOwner(*client)));
   ASSIGN_OR_RETURN(auto ticket,
                    core_.admission.TryAcquire(client->accounts(), work->ResourcesNeeded()));
   const auto batch = core_.runner.Fill(
-      request.batch(), client, BatchDeadline(request.batch().options(), deadline_), std::move(work),
+      message(), client, BatchDeadline(message().options(), deadline_), std::move(work),
       std::move(ticket),
       [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   {
@@ -76,6 +72,7 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
     batch_ = batch;
   }
   const absl::Status taken = core_.runner.Launch(batch, *client, kInlineTime);
+  DropMessage();
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     batch_.reset();  // The batch refers to this object.
@@ -96,26 +93,24 @@ RunCall::Reactor* RunCall::HandOver() {
   return reactor_;
 }
 
-grpc::Status RunCall::BuildAnswer(RequestBatch& batch) {
+absl::Status RunCall::FillResponse(RequestBatch& batch) {
   if (batch.failed == batch.status.size()) {
-    if (AllEnded(batch, TaskStatus::kCancelled)) return ToGrpc(errors::Cancelled());
+    if (AllEnded(batch, TaskStatus::kCancelled)) return errors::Cancelled();
     if (batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded)) {
-      return ToGrpc(errors::DeadlineExceeded());
+      return errors::DeadlineExceeded();
     }
   }
-  v1::RunResponse response;
-  BuildResult(batch, response.mutable_result());
-  response_ = ToBytes(response);
+  RETURN_IF_ERROR(BuildAnswer(batch, response_));
   const uint64_t bytes = response_.Length();
   answer_charge_ = batch.ticket.TakeAnswer(bytes);
   // Released before a small answer is sent, so that the client can use all of its memory again.
   if (bytes <= kSmallAnswerBytes) answer_charge_.Clear();
-  core_.counters.Sent(response_.Length());
-  return grpc::Status::OK;
+  core_.counters.Sent(bytes);
+  return absl::OkStatus();
 }
 
 void RunCall::Answer(RequestBatch& batch) {
-  grpc::Status status = BuildAnswer(batch);
+  grpc::Status status = ToGrpc(FillResponse(batch));
   Reactor* reactor = nullptr;
   {
     absl::MutexLock lock(&mu_);

@@ -1,4 +1,5 @@
-// RunCall: one Executor.Run.
+// RunCall: one unary call that runs one batch. A derived class knows the messages of its protocol:
+// Executor.Run (server/rpc/executor_service.cc) and ModelInfer (server/inference/infer_call.h).
 //
 // The handler's thread runs the dispatch loop inline for a short time, so that a lone task is
 // submitted, awaited and answered without a thread switch. Such a call is finished with gRPC's own
@@ -11,28 +12,54 @@
 //   launched ──answered within the handler──▶ finished
 //      └────────handed over to a Reactor──answered──────────▲
 //
-// Thread safety: all members may be called from any thread.
+// Thread safety: all members may be called from any thread. Each hook is called by one
+// thread at a time.
+//
+//   return RunCall::Start(std::make_shared<NativeRun>(core, *response), *context, *request);
 #ifndef RESIDENT_SERVER_RPC_RUN_CALL_H_
 #define RESIDENT_SERVER_RPC_RUN_CALL_H_
 
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "resident/v1/executor.pb.h"
 #include "server/rpc/core.h"
 
 namespace resident {
 
 class RunCall : public std::enable_shared_from_this<RunCall> {
  public:
-  // Serves the call. The handler returns the result to gRPC.
-  static grpc::ServerUnaryReactor* Start(Core& core, grpc::CallbackServerContext& context,
-                                         const grpc::ByteBuffer& request,
-                                         grpc::ByteBuffer& response);
+  virtual ~RunCall() = default;
+  RunCall(const RunCall&) = delete;
+  RunCall& operator=(const RunCall&) = delete;
 
+  // Serves the call. The handler returns the result to gRPC.
+  static grpc::ServerUnaryReactor* Start(const std::shared_ptr<RunCall>& call,
+                                         grpc::CallbackServerContext& context,
+                                         const grpc::ByteBuffer& request);
+
+ protected:
   RunCall(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
+
+  // Hooks.
+
+  // Reads the request, and consumes its bytes.
+  virtual absl::Status Read(grpc::ByteBuffer& bytes) = 0;
+  // The batch that the request describes, after Read has returned OK.
+  virtual const v1::Batch& message() const = 0;
+  // The owner of the buffers that the batch names.
+  virtual ClientId FindBufferOwner(const Client& client) const { return client.id(); }
+  // The message is not needed any more. BuildAnswer may run at the same time.
+  virtual void DropMessage() = 0;
+  // Sets the answer to a batch whose tasks have ended, or returns the error with which the call
+  // ends.
+  virtual absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) = 0;
+
+  Core& core_;
 
  private:
   class Reactor;
@@ -41,10 +68,10 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   // Returns a reactor for the call; null if it is already answered with a small answer.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
-  grpc::Status BuildAnswer(RequestBatch& batch);
+  // Sets the response.
+  absl::Status FillResponse(RequestBatch& batch);
   void Cancel();
 
-  Core& core_;
   grpc::ByteBuffer& response_;
   // The call's own deadline.
   Clock::time_point deadline_ = Clock::time_point::max();

@@ -223,7 +223,9 @@ absl::Status Columns::Read(const BufferTable& table, ClientId client,
         status = ReadBuffers(c, column.buffer(), table, client, hold, plan);
         break;
       case v1::Column::kInline:
-        if (wanted != ParameterKind::kInput) return refuse_kind("an inline column");
+        if (wanted != ParameterKind::kInput && wanted != ParameterKind::kInOut) {
+          return refuse_kind("an inline column");
+        }
         plan.kind = Kind::kInline;
         status = ReadTensorType(c, column.inline_().dtype(), column.inline_().shape(), plan);
         break;
@@ -372,6 +374,12 @@ absl::Status Columns::Place(uint64_t epoch) {
       if (sent != all && sent != plan.tensor_bytes) {
         return errors::InlineSize(DescribePlace(c), sent, plan.tensor_bytes, all);
       }
+      if (IsReturned(c)) {
+        plan.stride = plan.tensor_bytes;
+        returned_bytes_ += all;
+        RETURN_IF_ERROR(PlaceInStaging(c, plan, all));
+        continue;
+      }
       plan.stride = sent == all ? plan.tensor_bytes : 0;
       status = PlaceInStaging(c, plan, sent);
     } else {
@@ -384,6 +392,12 @@ absl::Status Columns::Place(uint64_t epoch) {
   chunks_ = chunks();
   compact_ = compact();
   return absl::OkStatus();
+}
+
+bool Columns::IsReturned(size_t column) const {
+  return plans_[column].kind == Kind::kReturned ||
+         (plans_[column].kind == Kind::kInline &&
+          op_.op->signature().parameters()[column].kind == ParameterKind::kInOut);
 }
 
 uint64_t Columns::chunks() const {
@@ -497,12 +511,17 @@ void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
     if (plan.kind != Kind::kInline && plan.kind != Kind::kReturned) continue;
     uint8_t* const host = staging == nullptr ? nullptr : staging->host + plan.staging_offset;
     if (staging != nullptr) plan.base = staging->address + plan.staging_offset;
-    if (plan.kind == Kind::kReturned) {
+    if (IsReturned(c)) {
       returned->push_back({host, plan.tensor_bytes});
       if (infers_) returned->back().type = {plan.dtype, plan.shape};
-    } else if (host != nullptr) {
+    }
+    if (plan.kind == Kind::kInline && host != nullptr) {
       const std::string& data = tasks_.arguments(static_cast<int>(c)).inline_().data();
-      std::memcpy(host, data.data(), data.size());
+      // An inout parameter has one copy for each task, also if the tasks share the elements.
+      const uint64_t bytes = IsReturned(c) ? plan.tensor_bytes * tasks_.count() : data.size();
+      for (uint64_t at = 0; at < bytes; at += data.size()) {
+        std::memcpy(host + at, data.data(), data.size());
+      }
     }
   }
   if (compact_) {

@@ -112,6 +112,9 @@ class Columns {
   absl::Status Beyond(size_t column, const Plan& plan, uint64_t task, uint64_t offset,
                       const Buffer& buffer) const;
   absl::Status PlaceInStaging(size_t column, Plan& plan, uint64_t bytes);
+  // Whether the result contains the column: a returned column, or inline elements of an inout
+  // parameter.
+  bool IsReturned(size_t column) const;
   bool compact() const;
   // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).
   bool device_outputs() const;

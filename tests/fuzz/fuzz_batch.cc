@@ -305,7 +305,7 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
 }
 
 // Pretends that the tasks ran: fills their outputs with poison, and answers the batch.
-void Answer(const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
+void Answer(const World& world, const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
   const size_t count = batch.tasks.size();
   batch.status.assign(count, TaskStatus::kOk);
   batch.device_ns.assign(count, 1);
@@ -316,10 +316,16 @@ void Answer(const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
   }
   v1::BatchResult result;
   BuildResult(batch, &result);
-  const auto& columns = message.tasks().arguments();
-  const auto returned = std::count_if(columns.begin(), columns.end(), [](const v1::Column& column) {
-    return column.has_returned();
-  });
+  int returned = 0;
+  for (int c = 0; c < message.tasks().arguments_size(); ++c) {
+    const v1::Column& column = message.tasks().arguments(c);
+    const auto op = world.registry->FindOperator(message.tasks().operator_());
+    const Parameter& parameter = (*op)->signature().parameters()[static_cast<size_t>(c)];
+    if (column.has_returned() ||
+        (column.has_inline_() && parameter.kind == ParameterKind::kInOut)) {
+      ++returned;
+    }
+  }
   if (result.outputs_size() != returned) Fail("outputs are missing");
 }
 
@@ -353,7 +359,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     } else {
       CheckTasks(*world, message, **batch);
-      Answer(message, **batch, choose.Byte());
+      Answer(*world, message, **batch, choose.Byte());
     }
   }
   if (world->admission.staging_used(0) + world->admission.staging_used(1) != 0) {

@@ -160,6 +160,14 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& nam
   return ResolveIn(*entry, version);
 }
 
+absl::StatusOr<std::shared_ptr<const Operator>> Registry::FindOperator(
+    const std::string& name) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(name);
+  if (entry == nullptr) return NoSuchOperator(name);
+  return entry->op;
+}
+
 OperatorView Registry::DescribeEntry(const Entry& entry) const {
   const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
   OperatorView view;

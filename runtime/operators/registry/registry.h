@@ -117,6 +117,9 @@ class Registry {
   // Finds a bytecode operator: version->spec.bytecode is the program. Errors as for
   // Resolve; INVALID_ARGUMENT: the operator is native.
   absl::StatusOr<ResolvedOperator> ResolveProgram(const std::string& name, uint32_t version) const;
+  // Finds what all versions of an operator share. Does not count as a request for a trial.
+  // NOT_FOUND names the nearest match.
+  absl::StatusOr<std::shared_ptr<const Operator>> FindOperator(const std::string& name) const;
 
   // --- Listings -----------------------------------------------------------------
 

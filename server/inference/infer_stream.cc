@@ -1,0 +1,68 @@
+#include "server/inference/infer_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "runtime/base/status_macros.h"
+#include "runtime/base/utf8.h"
+#include "server/rpc/message_bytes.h"
+
+namespace resident {
+namespace {
+
+constexpr char kErrorHeader[] = "triton_grpc_error";
+
+}  // namespace
+
+void InferStream::Open(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(kErrorHeader);
+  ends_at_error_ = found != metadata.end() && found->second == "true";
+  BatchStream::Open(context);
+}
+
+absl::Status InferStream::Parse(grpc::ByteBuffer& bytes) {
+  arrived_ = Clock::now();
+  RETURN_IF_ERROR(ParseMessage(bytes, &request_));
+  id_ = request_.id();
+  return absl::OkStatus();
+}
+
+absl::Status InferStream::Translate() {
+  work_.batch.Clear();
+  ASSIGN_OR_RETURN(work_, TranslateInfer(state_.sources(), request_));
+  work_.context->arrived = arrived_;
+  return absl::OkStatus();
+}
+
+void InferStream::Drop(bool release) {
+  work_ = {};
+  if (release) request_ = inference::ModelInferRequest();
+}
+
+absl::Status InferStream::BuildAnswer(RequestBatch& batch, Context* context,
+                                      grpc::ByteBuffer& answer) {
+  auto& request = static_cast<InferContext&>(*context);
+  inference::ModelStreamInferResponse response;
+  const absl::Status status =
+      FinishInference(state_, request, batch, response.mutable_infer_response());
+  if (!status.ok()) return BuildRefusal({.text = request.id}, status, answer);
+  if (request.final_response) {
+    (*response.mutable_infer_response()->mutable_parameters())["triton_final_response"]
+        .set_bool_param(true);
+  }
+  answer = ToBytes(response);
+  return absl::OkStatus();
+}
+
+absl::Status InferStream::BuildRefusal(const RequestId& id, const absl::Status& why,
+                                       grpc::ByteBuffer& answer) {
+  if (ends_at_error_) return why;
+  inference::ModelStreamInferResponse response;
+  response.set_error_message(ToUtf8(std::string(why.message())));
+  response.mutable_infer_response()->set_id(id.text);
+  answer = ToBytes(response);
+  return absl::OkStatus();
+}
+
+}  // namespace resident

@@ -1,0 +1,53 @@
+// InferStream: one ModelStreamInfer (server/rpc/batch_stream.h). The error of a request is an
+// answer and does not end the stream, unless the call has the metadata "triton_grpc_error: true".
+//
+// Thread safety: see BatchStream.
+#ifndef RESIDENT_SERVER_INFERENCE_INFER_STREAM_H_
+#define RESIDENT_SERVER_INFERENCE_INFER_STREAM_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "inference/open_inference.pb.h"
+#include "server/inference/inference_state.h"
+#include "server/rpc/batch_stream.h"
+
+namespace resident {
+
+class InferStream final : public BatchStream {
+ public:
+  InferStream(Transport& transport, InferenceState& state)
+      : BatchStream(transport, state.core, "inference.GRPCInferenceService/ModelStreamInfer"),
+        state_(state) {}
+  void Open(const grpc::CallbackServerContext& context);
+
+ private:
+  absl::Status Parse(grpc::ByteBuffer& bytes) override;
+  absl::Status Translate() override;
+  const v1::Batch& message() const override { return work_.batch; }
+  RequestId request_id() const override { return {.text = id_}; }
+  std::shared_ptr<Context> TakeContext() override { return std::move(work_.context); }
+  uint64_t RequestBytes() const override { return request_.SpaceUsedLong(); }
+  void Drop(bool release) override;
+  ClientId FindBufferOwner(const Client&) const override { return Regions::kBufferOwner; }
+  absl::Status BuildAnswer(RequestBatch& batch, Context* context,
+                           grpc::ByteBuffer& answer) override;
+  absl::Status BuildRefusal(const RequestId& id, const absl::Status& why,
+                            grpc::ByteBuffer& answer) override;
+
+  InferenceState& state_;
+  // Whether the first error ends the stream. Set before the first operation.
+  bool ends_at_error_ = false;
+  // State of the read loop.
+  inference::ModelInferRequest request_;
+  std::string id_;
+  Clock::time_point arrived_;
+  InferWork work_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_INFERENCE_INFER_STREAM_H_

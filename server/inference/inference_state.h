@@ -1,0 +1,38 @@
+// InferenceState: what the calls of the Open Inference Protocol share.
+//
+// Thread safety: that of each member.
+#ifndef RESIDENT_SERVER_INFERENCE_INFERENCE_STATE_H_
+#define RESIDENT_SERVER_INFERENCE_INFERENCE_STATE_H_
+
+#include <memory>
+
+#include "server/inference/infer_request.h"
+#include "server/inference/inference_options.h"
+#include "server/inference/regions.h"
+#include "server/inference/statistics.h"
+#include "server/rpc/core.h"
+
+namespace resident {
+
+struct InferenceState {
+  InferenceState(Core& the_core, const InferenceOptions& the_options)
+      : core(the_core),
+        options(the_options),
+        regions(std::make_shared<Regions>(the_core, the_options.region_idle)) {}
+
+  InferSources sources() const { return {core.limits, core.registry, *regions}; }
+
+  Core& core;
+  const InferenceOptions options;
+  const std::shared_ptr<Regions> regions;
+  InferenceStatistics statistics;
+};
+
+// Builds the answer to a request whose tasks have ended, records it in the statistics, and releases
+// its regions. Returns the error of the request.
+absl::Status FinishInference(InferenceState& state, InferContext& context, RequestBatch& batch,
+                             inference::ModelInferResponse* response);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_INFERENCE_INFERENCE_STATE_H_

@@ -1,0 +1,195 @@
+#include "server/inference/regions.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/inference_errors.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
+#include "server/rpc/shared_memory.h"
+#include "server/workload/placement.h"
+
+namespace resident {
+namespace {
+
+// Between two scans for idle regions.
+constexpr std::chrono::milliseconds kMinPause{10};
+
+// Calls a function when it is destroyed.
+class CallAtEnd {
+ public:
+  explicit CallAtEnd(std::function<void()> function) : function_(std::move(function)) {}
+  ~CallAtEnd() { function_(); }
+  CallAtEnd(const CallAtEnd&) = delete;
+  CallAtEnd& operator=(const CallAtEnd&) = delete;
+
+ private:
+  const std::function<void()> function_;
+};
+
+// The object's name as shm_open takes it: clients also send it without the slash.
+std::string ObjectName(const std::string& key) {
+  return absl::StrCat("/", key.substr(std::min(key.find_first_not_of('/'), key.size())));
+}
+
+}  // namespace
+
+Region::Region(BufferTable& buffers, RegionSpec spec, std::shared_ptr<const Object> object,
+               uint64_t buffer)
+    : buffers_(buffers), spec_(std::move(spec)), object_(std::move(object)), buffer_(buffer) {}
+
+Region::~Region() { (void)buffers_.Free(Regions::kBufferOwner, buffer_); }
+
+absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const {
+  std::string data(bytes, '\0');
+  for (uint64_t have = 0; have < bytes;) {
+    const ssize_t got = pread(object_->fd.get(), data.data() + have, bytes - have,
+                              static_cast<off_t>(spec_.offset + offset + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return errors::RegionTruncated(spec_.name);
+    have += static_cast<uint64_t>(got);
+  }
+  return data;
+}
+
+absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
+  for (uint64_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = pwrite(object_->fd.get(), bytes.data() + done, bytes.size() - done,
+                                 static_cast<off_t>(spec_.offset + offset + done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return errors::RegionTruncated(spec_.name);
+    done += static_cast<uint64_t>(wrote);
+  }
+  return absl::OkStatus();
+}
+
+Regions::Regions(Core& core, std::chrono::milliseconds idle) : core_(core), idle_(idle) {
+  core_.buffers.AddOwner(kBufferOwner);
+}
+
+absl::Status Regions::CheckAllowed() const {
+  if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
+  if (core_.named_shared_memory) return absl::OkStatus();
+  return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
+                                                         : "the daemon serves other machines",
+                                       !core_.local_address.empty());
+}
+
+absl::StatusOr<std::shared_ptr<Region>> Regions::Map(const RegionSpec& spec, const Client& client) {
+  const uint64_t bytes = spec.offset + spec.bytes;
+  const auto object = std::make_shared<Region::Object>();
+  ASSIGN_OR_RETURN(object->slot,
+                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
+  ASSIGN_OR_RETURN(const int fd, OpenSharedMemory(ObjectName(spec.key), bytes));
+  object->fd.Reset(fd);
+  BufferSpec buffer;
+  buffer.dtype = DType::kU8;
+  buffer.shape = {static_cast<int64_t>(bytes)};
+  buffer.name = spec.name;
+  ASSIGN_OR_RETURN(buffer.quota, client.account().ReserveBufferBytes(bytes));
+  // All regions are on one device, so that a request may use several of them.
+  const BufferTable::Usage usage = core_.buffers.usage(kBufferOwner);
+  std::optional<uint32_t> home;
+  if (usage.buffers > 0) home = usage.newest_device;
+  ASSIGN_OR_RETURN(const auto place, PlaceBuffer(core_.devices, std::nullopt, home, 0));
+  buffer.device = place.device;
+  ASSIGN_OR_RETURN(const auto adopted,
+                   core_.buffers.Adopt(buffer, kBufferOwner, *place.session,
+                                       [object](EngineSession& session, uint64_t size) {
+                                         return session.MapShared(object->fd.get(), size);
+                                       }));
+  return std::make_shared<Region>(core_.buffers, spec, object, adopted->id);
+}
+
+absl::Status Regions::Register(RegionSpec spec, const Client& client) {
+  RETURN_IF_ERROR(CheckAllowed());
+  if (core_.gate.draining()) return errors::Draining();
+  if (spec.name.empty() || spec.name.size() > kMaxBufferNameBytes) {
+    return errors::RegionName(spec.name.size(), kMaxBufferNameBytes);
+  }
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 59;
+  if (spec.bytes == 0 || spec.bytes > kMaxBytes || spec.offset > kMaxBytes) {
+    return errors::RegionSize(spec.name, spec.offset, spec.bytes);
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (regions_.contains(spec.name)) return errors::RegionExists(spec.name);
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<Region> region, Map(spec, client));
+  absl::MutexLock lock(&mu_);
+  // Another call may have registered the name meanwhile.
+  if (!regions_.emplace(spec.name, region).second) return errors::RegionExists(spec.name);
+  StartTimer();
+  return absl::OkStatus();
+}
+
+void Regions::Unregister(const std::string& name, std::function<void()> done) {
+  const auto ended = std::make_shared<CallAtEnd>(std::move(done));
+  std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
+  absl::MutexLock lock(&mu_);
+  for (auto it = regions_.begin(); it != regions_.end();) {
+    const auto current = it++;
+    if (!name.empty() && current->first != name) continue;
+    current->second->waiting_.push_back(ended);
+    removed.push_back(std::move(current->second));
+    regions_.erase(current);
+  }
+}
+
+absl::StatusOr<std::vector<RegionSpec>> Regions::List(const std::string& name) const {
+  std::vector<RegionSpec> specs;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [key, region] : regions_) {
+    if (name.empty() || key == name) specs.push_back(region->spec());
+  }
+  if (specs.empty() && !name.empty()) return errors::UnknownRegion(name);
+  return specs;
+}
+
+absl::StatusOr<std::shared_ptr<Region>> Regions::Find(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = regions_.find(name);
+  if (found == regions_.end()) return errors::UnknownRegion(name);
+  found->second->used_ = Clock::now();
+  return found->second;
+}
+
+void Regions::StartTimer() {
+  if (timing_ || idle_.count() == 0 || regions_.empty()) return;
+  timing_ = true;
+  Clock::time_point oldest = Clock::time_point::max();
+  for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_);
+  const auto left = std::max<Clock::duration>(oldest + idle_ - Clock::now(), kMinPause);
+  // A new object, because this may be the callback of the previous one.
+  timer_ = std::make_unique<grpc::Alarm>();
+  timer_->Set(std::chrono::system_clock::now() +
+                  std::chrono::duration_cast<std::chrono::system_clock::duration>(left),
+              [weak = weak_from_this()](bool passed) {
+                const std::shared_ptr<Regions> self = weak.lock();
+                if (passed && self != nullptr) self->RemoveIdle();
+              });
+}
+
+void Regions::RemoveIdle() {
+  std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
+  absl::MutexLock lock(&mu_);
+  timing_ = false;
+  const Clock::time_point now = Clock::now();
+  for (auto it = regions_.begin(); it != regions_.end();) {
+    const auto current = it++;
+    // A region that a request uses has another reference.
+    if (now - current->second->used_ < idle_ || current->second.use_count() > 1) continue;
+    removed.push_back(std::move(current->second));
+    regions_.erase(current);
+  }
+  StartTimer();
+}
+
+}  // namespace resident

@@ -1,0 +1,122 @@
+// Regions: clients' shared memory that requests of the Open Inference Protocol name
+// (SystemSharedMemoryRegister). The protocol has no sessions, so that a region belongs to the
+// daemon: every caller may name it. Therefore regions are accepted only where shared memory may be
+// imported by its name, that is, where callers have no identities (Core::named_shared_memory).
+//
+// A region is a buffer of the owner kBufferOwner, which counts like any buffer, and the descriptor
+// of the memory. Tasks read and write the buffer in place. Values that the front end needs itself
+// are read and written through the descriptor, never through a mapping, because the client may
+// truncate the memory at any time.
+//
+// A region ends when it is unregistered, or when it was not used for `idle`. A request that uses it
+// keeps it until its tasks have ended, and Unregister waits for these requests.
+//
+// Thread safety: all members may be called from any thread. Register waits for an engine.
+//
+//   ASSIGN_OR_RETURN(const std::shared_ptr<Region> region, regions->Find("input"));
+//   column->add_buffer_ids(region->buffer());
+#ifndef RESIDENT_SERVER_INFERENCE_REGIONS_H_
+#define RESIDENT_SERVER_INFERENCE_REGIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/alarm.h"
+#include "runtime/base/process/unique_fd.h"
+#include "runtime/device/buffer_table.h"
+#include "server/rpc/core.h"
+#include "server/rpc/shared_slots.h"
+
+namespace resident {
+
+// What a client registers.
+struct RegionSpec {
+  std::string name;
+  std::string key;  // The name of the shared-memory object.
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+class Region {
+ public:
+  // The shared-memory object. Its buffer keeps it, so that it can be mapped into each engine.
+  struct Object {
+    UniqueFd fd;
+    SharedSlots::Ticket slot;
+  };
+
+  Region(BufferTable& buffers, RegionSpec spec, std::shared_ptr<const Object> object,
+         uint64_t buffer);
+  // Frees the buffer, and ends the calls that wait for this region.
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  const RegionSpec& spec() const { return spec_; }
+  // The buffer's id; it begins at the beginning of the object.
+  uint64_t buffer() const { return buffer_; }
+
+  // Offsets are relative to the region. FAILED_PRECONDITION: the client truncated the memory.
+  absl::StatusOr<std::string> Read(uint64_t offset, uint64_t bytes) const;
+  absl::Status Write(uint64_t offset, const std::string& bytes) const;
+
+ private:
+  friend class Regions;
+
+  BufferTable& buffers_;
+  const RegionSpec spec_;
+  const std::shared_ptr<const Object> object_;
+  const uint64_t buffer_;
+  // Guarded by Regions::mu_ until the region is removed.
+  Clock::time_point used_ = Clock::now();
+  // Destroyed with the region.
+  std::vector<std::shared_ptr<const void>> waiting_;
+};
+
+class Regions : public std::enable_shared_from_this<Regions> {
+ public:
+  // The owner of the regions' buffers; the ids of all clients are smaller.
+  static constexpr ClientId kBufferOwner = UINT64_MAX - 1;
+
+  // `idle` 0: regions do not end by themselves.
+  Regions(Core& core, std::chrono::milliseconds idle);
+
+  // Errors: FAILED_PRECONDITION (shared memory is not accepted by its name), ALREADY_EXISTS,
+  // RESOURCE_EXHAUSTED, and those of Buffers.ImportShared. Waits for an engine.
+  absl::Status Register(RegionSpec spec, const Client& client);
+  // Removes the region; all regions if the name is empty. Calls `done` when no request uses them.
+  void Unregister(const std::string& name, std::function<void()> done);
+  // The region; all regions if the name is empty. NOT_FOUND.
+  absl::StatusOr<std::vector<RegionSpec>> List(const std::string& name) const;
+
+  // For a request. NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Region>> Find(const std::string& name);
+
+ private:
+  absl::Status CheckAllowed() const;
+  // Creates the region and its buffer.
+  absl::StatusOr<std::shared_ptr<Region>> Map(const RegionSpec& spec, const Client& client);
+  // Removes regions that were not used for idle_, and calls itself again later.
+  void RemoveIdle();
+  void StartTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Core& core_;
+  const std::chrono::milliseconds idle_;
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mu_);
+  bool timing_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<grpc::Alarm> timer_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_INFERENCE_REGIONS_H_

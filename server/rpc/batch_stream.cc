@@ -1,0 +1,169 @@
+#include "server/rpc/batch_stream.h"
+
+#include <utility>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/rpc/call.h"
+
+namespace resident {
+namespace {
+
+// If a stream has nothing else under way, the thread that read a small batch (at most kLoneTasks)
+// runs the dispatch loop inline for this time.
+constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
+constexpr size_t kLoneTasks = 16;
+// The memory of a larger request is released; that of a smaller one is reused for the next.
+constexpr uint64_t kKeptRequestBytes = 1u << 20;
+
+}  // namespace
+
+void BatchStream::Open(const grpc::CallbackServerContext& context) {
+  Register(MakeRecheck(context, core_, Role::kSubmit, method_));
+  const absl::StatusOr<std::shared_ptr<Client>> client = FindClient(context, core_);
+  absl::MutexLock lock(&mu_);
+  if (!client.ok()) return Conclude(client.status());
+  client_ = *client;
+  deadline_ = ReadDeadline(context);
+  ReadOn();
+}
+
+void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
+  core_.counters.CountBatch();
+  core_.counters.Received(bytes.Length());
+  const absl::Status parsed = Parse(bytes);
+  if (!parsed.ok()) {
+    // The request's id is unknown. Therefore the stream ends with this error, and nothing more is
+    // read.
+    core_.counters.CountRefused(parsed.code());
+    return End(parsed);
+  }
+  request_space_ = RequestBytes();
+  request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
+  const absl::Status planned = Plan();
+  if (!planned.ok()) return Admit(planned);
+  const Needs needs = work_->ResourcesNeeded();
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs);
+  if (ticket.ok()) return Admit(std::move(ticket));
+  AwaitTicket(needs);
+}
+
+absl::Status BatchStream::Plan() {
+  RETURN_IF_ERROR(Translate());
+  expires_ = BatchDeadline(message().options(), deadline_);
+  ASSIGN_OR_RETURN(work_, core_.runner.Plan(message(), *client_, FindBufferOwner(*client_)));
+  return absl::OkStatus();
+}
+
+void BatchStream::AwaitTicket(const Needs& needs) {
+  const std::shared_ptr<BatchStream> self = Ref(this);
+  core_.admission.Acquire(
+      this, client_->accounts(), needs, expires_,
+      [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
+  absl::MutexLock lock(&mu_);
+  // If the stream was ended meanwhile, OnEnd could not cancel the wait yet: cancel it now.
+  if (ending() && core_.admission.Cancel(this)) Refuse(DropRequest(), errors::Cancelled());
+}
+
+void BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
+  const absl::Status status = ticket.ok() ? Launch(*std::move(ticket)) : ticket.status();
+  const RequestId id = DropRequest();
+  absl::MutexLock lock(&mu_);
+  if (!status.ok()) Refuse(id, status);
+  ReadOn();
+}
+
+absl::Status BatchStream::Launch(Ticket ticket) {
+  const auto batch =
+      core_.runner.Fill(message(), client_, expires_, std::move(work_), std::move(ticket),
+                        [self = Ref(this), context = TakeContext()](RequestBatch& done) {
+                          self->Answer(done, context.get());
+                        });
+  bool lone = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (ending()) return errors::Cancelled();
+    lone = running_.empty() && batch->tasks.size() <= kLoneTasks;
+    running_[batch.get()] = batch;
+    ++unanswered_;
+  }
+  const absl::Status taken =
+      core_.runner.Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
+  if (!taken.ok()) {
+    absl::MutexLock lock(&mu_);
+    running_.erase(batch.get());
+    --unanswered_;
+  }
+  return taken;
+}
+
+BatchStream::RequestId BatchStream::DropRequest() {
+  RequestId id = request_id();
+  work_ = nullptr;
+  Drop(/*release=*/request_space_ > kKeptRequestBytes);
+  request_charge_.Clear();
+  return id;
+}
+
+void BatchStream::ReadOn() {
+  if (ending()) return;
+  paused_ = unanswered_ >= core_.limits.max_stream_batches || WaitToRead(client_->accounts());
+  if (!paused_) Read();
+}
+
+void BatchStream::OnMayRead() {
+  if (paused_) ReadOn();
+}
+
+void BatchStream::OnHalfClose() {
+  half_closed_ = true;
+  ConcludeIfAnswered();
+}
+
+void BatchStream::OnWritten() {
+  --unanswered_;
+  if (paused_) ReadOn();
+  ConcludeIfAnswered();
+}
+
+void BatchStream::ConcludeIfAnswered() {
+  if (half_closed_ && unanswered_ == 0) Conclude(absl::OkStatus());
+}
+
+void BatchStream::Answer(RequestBatch& batch, Context* context) {
+  grpc::ByteBuffer bytes;
+  const absl::Status built = BuildAnswer(batch, context, bytes);
+  const uint64_t size = bytes.Length();
+  Budget::Charge charge = batch.ticket.TakeAnswer(size);
+  core_.counters.Sent(size);
+  absl::MutexLock lock(&mu_);
+  running_.erase(&batch);
+  if (built.ok()) return Write(std::move(bytes), std::move(charge));
+  --unanswered_;
+  Conclude(built);
+}
+
+void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
+  if (cancelled()) return;
+  const absl::Status& status = end().has_value() ? *end() : why;
+  core_.counters.CountRefused(status.code());
+  grpc::ByteBuffer bytes;
+  const absl::Status built = BuildRefusal(id, status, bytes);
+  if (!built.ok()) return Conclude(built);
+  const uint64_t size = bytes.Length();
+  core_.counters.Sent(size);
+  ++unanswered_;
+  Write(std::move(bytes),
+        core_.admission.host().Count(client_->accounts()->host(), size, Budget::Purpose::kAnswers));
+}
+
+void BatchStream::OnEnd(const absl::Status& status) {
+  // First refuse the batch that waits to be admitted.
+  if (core_.admission.Cancel(this)) Refuse(DropRequest(), status);
+  if (cancelled()) {
+    for (const auto& [key, batch] : running_) core_.runner.Cancel(*batch);
+  }
+  Conclude(status);
+}
+
+}  // namespace resident

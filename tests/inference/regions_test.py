@@ -1,0 +1,282 @@
+#!/usr/bin/python3
+"""Regions of shared memory of the Open Inference Protocol.
+
+The last line is `N passed, N failed`.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import grpc  # noqa: E402
+import numpy  # noqa: E402
+
+import inference_client  # noqa: E402
+import unittest_main  # noqa: E402
+from inference_client import array, pb, request, set_parameter  # noqa: E402
+from inference_test import F32, InferenceTest  # noqa: E402
+
+COUNTER = iter(range(1 << 30))
+
+
+class Memory:
+    """A shared-memory object of this process; `array` is a view of it."""
+
+    def __init__(self, size):
+        self.key = "/residentd-test-{}-{}".format(os.getpid(), next(COUNTER))
+        self.path = "/dev/shm" + self.key
+        with open(self.path, "xb") as file:
+            file.truncate(size)
+        self.bytes = numpy.memmap(self.path, numpy.uint8, "r+")
+
+    def array(self, shape, dtype=F32, offset=0):
+        return numpy.ndarray(shape, dtype, self.bytes, offset)
+
+    def close(self):
+        os.unlink(self.path)
+
+
+def put(tensor, region, size, offset=0):
+    """Moves a tensor of a request into a region."""
+    set_parameter(tensor.parameters, "shared_memory_region", region)
+    set_parameter(tensor.parameters, "shared_memory_byte_size", size)
+    if offset:
+        set_parameter(tensor.parameters, "shared_memory_offset", offset)
+
+
+def add_request(elements, region, output=None):
+    """`add` of two inputs of one region, into another one."""
+    message = pb.ModelInferRequest(model_name="add")
+    for i, name in enumerate(("x", "y")):
+        tensor = message.inputs.add(name=name, datatype="FP32", shape=[elements])
+        put(tensor, region, 4 * elements, 4 * elements * i)
+    if output:
+        put(message.outputs.add(name="out"), output, 4 * elements)
+    return message
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Regions(InferenceTest):
+    def setUp(self):
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+
+    def memory(self, size):
+        memory = Memory(size)
+        self.addCleanup(memory.close)
+        return memory
+
+    def register(self, name, memory, size, offset=0):
+        self.client.SystemSharedMemoryRegister(name=name, key=memory.key, offset=offset,
+                                               byte_size=size)
+
+    def test_tensors_are_read_and_written_in_regions(self):
+        memory, out = self.memory(8 << 10), self.memory(4 << 10)
+        values = memory.array((2, 1024))
+        values[:] = numpy.random.default_rng(1).standard_normal((2, 1024))
+        self.register("in", memory, 8 << 10)
+        self.register("out", out, 4 << 10)
+        answer = self.client.ModelInfer(add_request(1024, "in", "out"))
+        # Clients index the contents of every output, also of one in shared memory.
+        self.assertEqual(list(answer.raw_output_contents), [b""])
+        self.assertEqual(list(answer.outputs[0].shape), [1024])
+        self.assertEqual(answer.outputs[0].parameters["shared_memory_region"].string_param, "out")
+        numpy.testing.assert_array_equal(out.array(1024), values.sum(0))
+        answer = self.client.ModelInfer(add_request(1024, "in"))
+        numpy.testing.assert_array_equal(array(answer, "out"), values.sum(0))
+
+    def test_batches_scalars_and_inout_parameters_in_regions(self):
+        memory = self.memory(1 << 12)
+        self.register("r", memory, (1 << 12) - 64, offset=64)
+        x = memory.array((4, 2, 3), offset=64)
+        x[:] = numpy.arange(24).reshape(4, 2, 3)
+        message = pb.ModelInferRequest(model_name="sum_rows:batch")
+        put(message.inputs.add(name="x", datatype="FP32", shape=[4, 2, 3]), "r", 96)
+        put(message.outputs.add(name="out"), "r", 32, offset=128)
+        self.assertEqual(list(self.client.ModelInfer(message).outputs[0].shape), [4, 2])
+        numpy.testing.assert_array_equal(memory.array((4, 2), offset=192), x.sum(2))
+
+        memory.array(1, numpy.float64, offset=64)[:] = 2.5
+        message = pb.ModelInferRequest(model_name="fill")
+        put(message.inputs.add(name="value", datatype="FP64", shape=[1]), "r", 8)
+        put(message.outputs.add(name="out"), "r", 12, offset=256)
+        set_parameter(message.parameters, "shape.out", "3")
+        set_parameter(message.parameters, "dtype.out", "FP32")
+        self.client.ModelInfer(message)
+        numpy.testing.assert_array_equal(memory.array(3, offset=320), [2.5] * 3)
+
+        matrices = memory.array((3, 2, 2), offset=64)
+        matrices[:] = [[[1, 2], [3, 4]], [[1, 0], [0, 1]], [[5, 5], [5, 5]]]
+        message = pb.ModelInferRequest(model_name="gemm")
+        for i, name in enumerate("abc"):
+            put(message.inputs.add(name=name, datatype="FP32", shape=[2, 2]), "r", 16, 16 * i)
+        put(message.outputs.add(name="c"), "r", 16, 512)
+        set_parameter(message.parameters, "beta", 1.0)
+        self.client.ModelInfer(message)
+        numpy.testing.assert_array_equal(memory.array((2, 2), offset=576), [[6, 7], [8, 9]])
+        # The input is not changed.
+        numpy.testing.assert_array_equal(matrices[2], [[5, 5], [5, 5]])
+
+    def test_names_are_shared_and_unique(self):
+        memory = self.memory(4096)
+        self.register("a", memory, 4096)
+        with self.refused(grpc.StatusCode.ALREADY_EXISTS, "'a'"):
+            self.register("a", memory, 4096)
+        with inference_client.Client(self.daemon.address) as other:
+            self.assertEqual(list(other.SystemSharedMemoryStatus().regions), ["a"])
+            region = other.SystemSharedMemoryStatus(name="a").regions["a"]
+            self.assertEqual((region.key, region.offset, region.byte_size), (memory.key, 0, 4096))
+            other.ModelInfer(add_request(8, "a"))
+            other.SystemSharedMemoryUnregister(name="a")
+        with self.refused(grpc.StatusCode.NOT_FOUND, "'a'"):
+            self.client.SystemSharedMemoryStatus(name="a")
+        with self.refused(grpc.StatusCode.NOT_FOUND, "'a'"):
+            self.client.ModelInfer(add_request(8, "a"))
+        self.register("a", memory, 4096)
+        self.register("b", memory, 4096)
+        self.client.SystemSharedMemoryUnregister()
+        self.assertEqual(len(self.client.SystemSharedMemoryStatus().regions), 0)
+
+    def test_what_is_not_a_region_is_refused(self):
+        memory = self.memory(4096)
+        with self.refused(grpc.StatusCode.NOT_FOUND, "no-such-object"):
+            self.client.SystemSharedMemoryRegister(name="a", key="/no-such-object", byte_size=8)
+        with self.invalid("4097"):
+            self.register("a", memory, 4097)
+        with self.invalid("0 bytes from offset 0"):
+            self.register("a", memory, 0)
+        with self.invalid("offset 18446744073709551615"):
+            self.register("a", memory, 8, offset=(1 << 64) - 1)
+        with self.invalid("has 0 bytes"):
+            self.register("", memory, 8)
+        with self.invalid("has 200 bytes"):
+            self.register("n" * 200, memory, 8)
+        self.assertEqual(len(self.client.SystemSharedMemoryStatus().regions), 0)
+
+    def test_tensors_outside_of_their_region_are_refused(self):
+        memory = self.memory(4096)
+        self.register("r", memory, 64)
+        with self.invalid("'y' of add", "exceed the region"):
+            self.client.ModelInfer(add_request(16, "r"))
+        message = add_request(4, "r", "r")
+        put(message.outputs[0], "r", 12, 32)
+        with self.invalid("'out' of add needs 16 bytes", "is 12"):
+            self.client.ModelInfer(message)
+        message = add_request(4, "r")
+        put(message.inputs[0], "r", 12)
+        with self.invalid("has 12 bytes", "require 16"):
+            self.client.ModelInfer(message)
+        message = add_request(4, "r")
+        put(message.inputs[0], "r", 16, 2)
+        with self.invalid("multiple of its element size"):
+            self.client.ModelInfer(message)
+        message = add_request(4, "r")
+        message.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
+        with self.invalid("also has contents"):
+            self.client.ModelInfer(message)
+
+    def test_unregister_waits_for_requests_that_use_the_region(self):
+        memory = self.memory(4096)
+        self.register("slow", memory, 4096)
+        message = pb.ModelInferRequest(model_name="test.spin:batch")
+        tensor = message.inputs.add(name="ns", datatype="INT64", shape=[8, 1])
+        tensor.contents.int64_contents.extend([50_000_000] * 8)
+        put(message.outputs.add(name="out"), "slow", 32)
+        set_parameter(message.parameters, "shape.out", "1")
+        ended = []
+        failures = []
+
+        def infer():
+            try:
+                self.client.ModelInfer(message)
+            except grpc.RpcError as error:
+                failures.append(error)
+            ended.append(True)
+
+        thread = threading.Thread(target=infer)
+        thread.start()
+        with inference_client.Client(self.daemon.address) as other:
+            # The request uses the region from its translation on.
+            eventually(lambda: ended or self.running())
+            other.SystemSharedMemoryUnregister(name="slow")
+            # All tasks have written their output by now.
+            numpy.testing.assert_array_equal(memory.array(8), numpy.ones(8))
+        thread.join()
+        self.assertEqual(failures, [])
+
+    def running(self):
+        device = self.ctl("status", "--json").json["devices"][0]
+        return device["ring"]["in_flight"] or device["queued_tasks"]
+
+    def test_a_region_survives_the_end_of_the_engine(self):
+        memory, out = self.memory(64), self.memory(32)
+        memory.array((2, 8))[:] = 3
+        self.register("in", memory, 64)
+        self.register("out", out, 32)
+        pid = self.ctl("status", "--json").json["devices"][0]["engine_pid"]
+        os.kill(int(pid), signal.SIGKILL)
+
+        def served():
+            try:
+                self.client.ModelInfer(add_request(8, "in", "out"))
+                return True
+            except grpc.RpcError as error:
+                self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE)
+                return False
+
+        eventually(lambda: self.ctl("status", "--json").json["devices"][0]["engine_pid"] != pid)
+        eventually(served)
+        numpy.testing.assert_array_equal(out.array(8), numpy.full(8, 6))
+
+    def test_memory_that_is_truncated_does_not_harm_the_front_end(self):
+        memory = self.memory(4096)
+        self.register("r", memory, 4096)
+        os.truncate(memory.path, 0)
+        message = pb.ModelInferRequest(model_name="fill")
+        put(message.inputs.add(name="value", datatype="FP64", shape=[1]), "r", 8)
+        set_parameter(message.parameters, "shape.out", "3")
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "truncate"):
+            self.client.ModelInfer(message)
+        self.assertTrue(self.client.ServerReady().ready)
+
+
+class IdleRegions(InferenceTest):
+    FLAGS = ("--oip_region_idle=100ms",)
+
+    def test_a_region_that_is_not_used_ends(self):
+        memory = Memory(64)
+        self.addCleanup(memory.close)
+        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=64)
+        eventually(lambda: not self.client.SystemSharedMemoryStatus().regions)
+
+
+class NoRegions(InferenceTest):
+    FLAGS = ("--allow_shared_memory=false",)
+
+    def test_registration_follows_the_daemons_flag(self):
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "shared"):
+            self.client.SystemSharedMemoryRegister(name="r", key="/x", byte_size=64)
+
+
+class Off(InferenceTest):
+    FLAGS = ("--oip=false",)
+
+    def test_the_service_is_not_registered(self):
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.client.ServerLive()
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+
+
+if __name__ == "__main__":
+    unittest_main.main()

@@ -1,0 +1,266 @@
+"""tritonclient and perf_analyzer, unmodified, with a running daemon: see tests/strangers/run.
+
+The last line is `N passed, N failed`.
+"""
+
+import asyncio
+import csv
+import os
+import pathlib
+import queue
+import re
+import subprocess
+import sys
+import threading
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import numpy  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+import tritonclient.grpc.aio as triton_aio  # noqa: E402
+import tritonclient.utils.shared_memory as shared_memory  # noqa: E402
+from tritonclient.utils import InferenceServerException  # noqa: E402
+
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402
+
+X = numpy.array([1, 2, 3], numpy.float32)
+Y = numpy.array([10, 20, 30], numpy.float32)
+TWICE = """\
+RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  block.for_each(block.share(x.size()), [&](resident::i64 i) { out[i] = 2 * x[i]; });
+}
+"""
+TWICE_CONFIG = """{"name": "twice", "parameters": {
+    "signature": {"string_value": "x: in f32[*S], out: out f32[*S]"},
+    "split": {"string_value": "out 4096"}}}"""
+
+
+def inputs(library, **arrays):
+    made = []
+    for name, array in arrays.items():
+        tensor = library.InferInput(name, list(array.shape), "FP32")
+        tensor.set_data_from_numpy(array)
+        made.append(tensor)
+    return made
+
+
+class Stranger(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon("--oip_unload=true")
+        cls.addClassCleanup(cls.daemon.stop)
+
+
+class TritonClient(Stranger):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = triton.InferenceServerClient(cls.daemon.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def test_health_metadata_and_config(self):
+        self.assertTrue(self.client.is_server_live())
+        self.assertTrue(self.client.is_server_ready())
+        self.assertTrue(self.client.is_model_ready("add"))
+        self.assertFalse(self.client.is_model_ready("nothing"))
+        self.assertIn("statistics", self.client.get_server_metadata().extensions)
+        metadata = self.client.get_model_metadata("add", as_json=True)
+        self.assertEqual([t["name"] for t in metadata["inputs"]], ["x", "y"])
+        config = self.client.get_model_config("add:batch").config
+        self.assertGreater(config.max_batch_size, 0)
+        self.assertEqual(config.parameters["scalar.alpha"].string_value, "FP64, default 1")
+
+    def test_infer(self):
+        result = self.client.infer(
+            "add", inputs(triton, x=X, y=Y), outputs=[triton.InferRequestedOutput("out")],
+            request_id="7", parameters={"alpha": 2}, timeout=10_000_000, priority=1)
+        numpy.testing.assert_array_equal(result.as_numpy("out"), X + 2 * Y)
+        self.assertEqual(result.get_response().id, "7")
+        self.assertEqual(result.get_response().model_version, "1")
+
+    def test_errors_arrive_with_their_code_and_fix(self):
+        with self.assertRaises(InferenceServerException) as caught:
+            self.client.infer("add", inputs(triton, x=X, y=Y[:2]))
+        self.assertIn("INVALID_ARGUMENT", str(caught.exception.status()))
+        self.assertIn("Fix: make each dimension of 'y'", caught.exception.message())
+
+    def test_asynchronous_calls(self):
+        results = queue.Queue()
+        for _ in range(50):
+            self.client.async_infer("add", inputs(triton, x=X, y=Y),
+                                    lambda result, error: results.put((result, error)))
+        for _ in range(50):
+            result, error = results.get(timeout=60)
+            self.assertIsNone(error)
+            numpy.testing.assert_array_equal(result.as_numpy("out"), X + Y)
+
+    def test_a_stream_continues_after_an_error(self):
+        results = queue.Queue()
+        with triton.InferenceServerClient(self.daemon.address) as client:
+            client.start_stream(lambda result, error: results.put((result, error)))
+            for i in range(20):
+                client.async_stream_infer("add", inputs(triton, x=X, y=Y if i != 7 else Y[:2]),
+                                          request_id=str(i))
+            answers = [results.get(timeout=60) for _ in range(20)]
+            client.stop_stream()
+        errors = [error for _, error in answers if error is not None]
+        self.assertEqual(len(errors), 1)
+        self.assertIn("Fix: ", errors[0].message())
+        ids = {result.get_response().id for result, error in answers if error is None}
+        self.assertEqual(ids, {str(i) for i in range(20) if i != 7})
+
+    def test_system_shared_memory(self):
+        size = X.nbytes
+        source = shared_memory.create_shared_memory_region("in", "/residentd-stranger-in", 2 * size)
+        target = shared_memory.create_shared_memory_region("out", "/residentd-stranger-out", size)
+        try:
+            shared_memory.set_shared_memory_region(source, [X, Y])
+            self.client.register_system_shared_memory("in", "/residentd-stranger-in", 2 * size)
+            self.client.register_system_shared_memory("out", "/residentd-stranger-out", size)
+            self.assertEqual(
+                set(self.client.get_system_shared_memory_status().regions), {"in", "out"})
+            tensors = [triton.InferInput(name, [3], "FP32") for name in "xy"]
+            for i, tensor in enumerate(tensors):
+                tensor.set_shared_memory("in", size, offset=i * size)
+            output = triton.InferRequestedOutput("out")
+            output.set_shared_memory("out", size)
+            result = self.client.infer("add", tensors, outputs=[output])
+            self.assertIsNotNone(result.get_output("out"))
+            numpy.testing.assert_array_equal(
+                shared_memory.get_contents_as_numpy(target, numpy.float32, [3]), X + Y)
+            self.client.unregister_system_shared_memory()
+            self.assertEqual(len(self.client.get_system_shared_memory_status().regions), 0)
+        finally:
+            shared_memory.destroy_shared_memory_region(source)
+            shared_memory.destroy_shared_memory_region(target)
+
+    def test_repository_and_statistics(self):
+        self.client.load_model("twice", config=TWICE_CONFIG,
+                               files={"file:1/twice.cc": TWICE.encode()})
+        result = self.client.infer("twice", inputs(triton, x=X))
+        numpy.testing.assert_array_equal(result.as_numpy("out"), 2 * X)
+        index = self.client.get_model_repository_index().models
+        self.assertIn(("twice", "1", "READY"), [(m.name, m.version, m.state) for m in index])
+        (statistics,) = self.client.get_inference_statistics("twice").model_stats
+        self.assertEqual((statistics.version, statistics.inference_count), ("1", 1))
+        self.client.unload_model("twice")
+        self.assertFalse(self.client.is_model_ready("twice"))
+
+    def test_settings(self):
+        self.assertIn("trace_level", self.client.get_trace_settings().settings)
+        self.assertIn("log_info", self.client.get_log_settings().settings)
+        with self.assertRaises(InferenceServerException) as caught:
+            self.client.update_log_settings({"log_verbose_level": 1})
+        self.assertIn("UNIMPLEMENTED", str(caught.exception.status()))
+
+    def test_asyncio(self):
+        asyncio.run(self.use_asyncio())
+
+    async def use_asyncio(self):
+        async with triton_aio.InferenceServerClient(self.daemon.address) as client:
+            self.assertTrue(await client.is_server_ready())
+            results = await asyncio.gather(*(client.infer("add", inputs(triton_aio, x=X * i, y=Y))
+                                             for i in range(50)))
+            for i, result in enumerate(results):
+                numpy.testing.assert_array_equal(result.as_numpy("out"), X * i + Y)
+
+            async def requests():
+                for i in range(20):
+                    yield {"model_name": "add", "inputs": inputs(triton_aio, x=X, y=Y),
+                           "request_id": str(i)}
+
+            ids = set()
+            async for result, error in client.stream_infer(requests()):
+                self.assertIsNone(error)
+                ids.add(result.get_response().id)
+            self.assertEqual(ids, {str(i) for i in range(20)})
+
+
+@unittest.skipUnless(os.environ.get("PERF_ANALYZER"), "perf_analyzer could not be downloaded")
+class PerfAnalyzer(Stranger):
+    """Each mode runs to its end without a failed request, and counts as the daemon counts."""
+
+    def analyze(self, model, *flags):
+        report = pathlib.Path(self.daemon.folder) / "report.csv"
+        # Any result is stable: this is not a measurement.
+        command = [
+            os.environ["PERF_ANALYZER"], "-m", model, "-u", self.daemon.address, "-i", "grpc",
+            "--stability-percentage=999", "--max-trials=3", "--measurement-mode=count_windows",
+            "--measurement-request-count=100", "-f", str(report), *flags
+        ]
+        environment = dict(os.environ)
+        environment["LD_LIBRARY_PATH"] = os.environ["PERF_ANALYZER_LIBRARIES"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        output = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 0, output)
+        self.assertIn("Inferences/Second vs.", output)
+        self.assertNotRegex(output, r"(?i)failed request|failed to")
+        with open(report, newline="") as file:
+            (row,) = csv.DictReader(file)
+        self.assertGreater(float(row["Inferences/Second"]), 0)
+        counts = re.findall(r"(?:Request|Inference|Successful request) count: (\d+)", output)
+        return [int(count) for count in counts]
+
+    SHAPES = {
+        "add": ["--shape=x:64", "--shape=y:64"],
+        "add:batch": ["-b", "64", "--shape=x:64", "--shape=y:64"],
+        "sum_rows": ["--shape=x:8,8"],
+    }
+
+    def run_all(self, *flags):
+        for model, shapes in self.SHAPES.items():
+            with self.subTest(model=model):
+                counts = self.analyze(model, *shapes, *flags)
+                self.assertGreater(len(counts), 1)
+
+    def test_synchronous(self):
+        self.run_all("--sync")
+
+    def test_asynchronous(self):
+        self.run_all("--async", "--concurrency-range=8")
+
+    def test_streaming(self):
+        self.run_all("--async", "--streaming", "--concurrency-range=8")
+
+    def test_request_rate(self):
+        self.run_all("--async", "--request-rate-range=200")
+
+    def test_shared_memory(self):
+        self.run_all("--shared-memory=system", "--output-shared-memory-size=65536")
+
+    def test_a_version_that_is_activated_meanwhile_causes_no_error(self):
+        for factor in (2, 3):
+            source = pathlib.Path(self.daemon.folder) / "times.cc"
+            source.write_text("// signature: x: in f32[*S], out: out f32[*S]\n" +
+                              TWICE.replace("twice", "times").replace("2 *", str(factor) + " *"))
+            done = self.daemon.ctl("ops", "install", "times", str(source),
+                                   "--wait=" + ("active" if factor == 2 else "loaded"))
+            self.assertEqual(done.code, daemons.OK, done)
+        analyzer = queue.Queue()
+        thread = threading.Thread(target=lambda: analyzer.put(
+            self.analyze("times:batch", "--shape=x:64", "--async", "--concurrency-range=4")))
+        thread.start()
+        client = triton.InferenceServerClient(self.daemon.address)
+        versions = []
+        while thread.is_alive():
+            result = client.infer("times", inputs(triton, x=X))
+            version = result.get_response().model_version
+            numpy.testing.assert_array_equal(result.as_numpy("out"), (int(version) + 1) * X)
+            versions.append(version)
+            if len(versions) == 20:
+                done = self.daemon.ctl("ops", "activate", "times")
+                self.assertEqual(done.code, daemons.OK, done)
+        thread.join()
+        client.close()
+        self.assertGreater(len(analyzer.get_nowait()), 1)
+        self.assertEqual([v for i, v in enumerate(versions) if i == 0 or v != versions[i - 1]],
+                         ["1", "2"])
+
+
+if __name__ == "__main__":
+    unittest_main.main()
