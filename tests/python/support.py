@@ -1,0 +1,46 @@
+"""What the tests of the Python package share: the package, and a daemon for each class of tests.
+
+The package is that of this tree, or with $RESIDENT_INSTALLED_PACKAGE the one that is installed.
+"""
+
+import os
+import pathlib
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cli")]
+if not os.environ.get("RESIDENT_INSTALLED_PACKAGE"):
+    sys.path.insert(0, str(HERE.parent.parent / "client" / "python"))
+
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402,F401
+
+import residentd  # noqa: E402
+
+
+class PackageTest(unittest.TestCase):
+    """All tests of a class share a daemon and a client."""
+
+    FLAGS = ()
+    OPTIONS = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon(*cls.FLAGS)
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.rd = cls.connect()
+        cls.addClassCleanup(cls.rd.close)
+
+    @classmethod
+    def connect(cls, **options):
+        return residentd.connect(cls.daemon.address, **dict(cls.OPTIONS, **options))
+
+    def refused(self, kind, text, function, *args, **kwargs):
+        """Checks that a call raises an error of this class with this text and with a correction."""
+        with self.assertRaises(kind) as caught:
+            function(*args, **kwargs)
+        self.assertIn(text, str(caught.exception))
+        self.assertRegex(str(caught.exception), r"\nFix: \S")
+        return caught.exception
