@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
 from support import residentd  # noqa: E402
+from residentd import descriptors  # noqa: E402
 
 import numpy as np  # noqa: E402
 
@@ -46,6 +47,8 @@ class Calls(support.PackageTest):
     def test_dtypes_of_outputs_are_the_widest_or_chosen(self):
         add = self.rd.op("add")
         self.assertEqual(add(X, Y.astype(np.float16)).dtype, np.float32)
+        self.assertEqual(add(np.int32(X), Y.astype(np.float16)).dtype, np.float16)
+        self.assertEqual(add(residentd.bfloat16(X), Y.astype(np.float16)).dtype, np.float32)
         self.assertEqual(add(X, Y, dtype="f16").dtype, np.float16)
         self.assertEqual(add(X, Y, dtype={"out": np.float64}).dtype, np.float64)
         copied = self.rd.op("copy")(X, dtype="bf16")
@@ -122,6 +125,20 @@ class Calls(support.PackageTest):
     def test_an_unknown_operator_names_the_most_similar(self):
         error = self.refused(residentd.NotFound, "did you mean 'add'?", self.rd.op, "ad")
         self.assertIsInstance(error, LookupError)
+
+    def test_refusals_of_the_daemon_have_a_reason_for_programs(self):
+        batch = descriptors.message("Batch")()
+        batch.tasks.operator, batch.tasks.count = "add", 1
+        for array in (X, Y[:2]):
+            batch.tasks.arguments.add(inline={"dtype": 1, "shape": array.shape,
+                                              "data": array.tobytes()})
+        batch.tasks.arguments.add(returned={"dtype": 1, "shape": X.shape})
+        with self.assertRaises(residentd.InvalidArgument) as caught:
+            self.rd._connection._call("Executor.Run", descriptors.message("RunRequest")(batch=batch),
+                                      None, "add")
+        error = caught.exception
+        self.assertEqual((error.reason, error.details["argument"], error.details["got"]),
+                         ("SHAPE_MISMATCH", "y", "[2]"))
 
     def test_a_task_that_fails(self):
         with self.assertRaises(residentd.TaskFailed) as caught:

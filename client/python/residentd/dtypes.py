@@ -109,6 +109,21 @@ def of_array(array: "np.ndarray[Any, Any]") -> Optional[DType]:
     return BF16 if isinstance(array, BFloat16Array) else of_numpy(array.dtype)
 
 
+def promote(given: Iterable[DType]) -> Optional[DType]:
+    """The dtype that represents all of them, as in PyTorch; None if there are none."""
+    promoted: Optional[DType] = None
+    for dtype in given:
+        if promoted is None or promoted is dtype:
+            promoted = dtype
+        elif promoted.floating != dtype.floating:
+            promoted = promoted if promoted.floating else dtype
+        elif promoted.floating and promoted.size == dtype.size:  # f16 and bf16.
+            promoted = BY_NAME["f32"]
+        elif dtype.size > promoted.size:
+            promoted = dtype
+    return promoted
+
+
 def from_storage(array: "np.ndarray[Any, Any]", dtype: DType) -> "np.ndarray[Any, Any]":
     """An array of the type's storage as the array that users see."""
     return array.view(BFloat16Array) if dtype is BF16 else array

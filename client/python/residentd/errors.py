@@ -222,6 +222,6 @@ def _error_info(error: Any) -> Tuple[str, Dict[str, str]]:
 
     trailing = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in trailing or ():
-        if key == "grpc-status-details-bin":
+        if key == rpc_status.KEY:
             return rpc_status.error_info(value)
     return "", {}

@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from . import buffers, dtypes, shared_memory, signature_text
+from . import buffers, dtypes, shared_memory
 from .buffers import BufferMemory, BufferView
-from .calls import Session, Steps, Unary
+from .calls import Collect, Session, Steps, Unary
 from .descriptors import message
 from .dtypes import BFloat16Array, DType, DTypeLike
 from .errors import Cancelled, DeadlineExceeded, Error, InvalidArgument, NotFound, Unavailable
@@ -26,7 +26,6 @@ class Description:
     """An operator of the daemon."""
 
     def __init__(self, operator: Any) -> None:
-        signature_text.complete(operator)
         self.message = operator
         self.signature = Signature.from_message(operator)
 
@@ -174,8 +173,6 @@ class Operations:
 
     def load_file(self, path: str, prefix: str, device: Optional[int]) -> Steps[List[Any]]:
         """The BufferInfo of each tensor of a file on the daemon's machine."""
-        from .calls import Collect
-
         request = message("LoadFileRequest")(path=path, prefix=prefix)
         if device is not None:
             request.device = device

@@ -134,10 +134,11 @@ class Signature:
                  reason: str = "SHAPE_MISMATCH") -> InvalidArgument:
         """The error about parameter `index`."""
         name = self.parameters[index].name
+        details = {key: value for key, value in (("expected", expected), ("got", got)) if value}
         return InvalidArgument(
             "argument {} '{}' of {}: {}".format(index + 1, name, self.operator, text), fix,
             operator=self.operator, reason=reason,
-            details={"argument": name, "expected": expected, "got": got})
+            details=dict(details, operator=self.operator, argument=name, index=str(index)))
 
     def bind(self, shapes: Mapping[int, Shape]) -> Bindings:
         """The values of the variables for the shapes of some parameters (by index). InvalidArgument:
@@ -164,18 +165,19 @@ class Signature:
                     index, "its shape [{}] does not follow from the inputs".format(
                         ", ".join(map(str, parameter.shape))),
                     "pass shape={{'{0}': (...)}}, or an array or a buffer as {0}=".format(parameter.keyword),
-                    reason="SHAPE_UNKNOWN")
+                    reason="OUTPUT_SHAPE_UNKNOWN")
         return tuple(shape)
 
     def output_dtype(self, parameter: Parameter, sent: Sequence[DType]) -> DType:
         """The dtype of an output that the call does not choose: the only one that the parameter
-        accepts, or the widest one of the tensors that are sent, among those that it accepts; of two of
-        one width the floating-point one, and the one that is sent first."""
+        accepts; otherwise the promotion, as in PyTorch, of the accepted dtypes among the tensors that
+        are sent; otherwise the first one that the parameter accepts."""
         accepted = parameter.dtypes
-        candidates = [dtype for dtype in sent if dtype.number in accepted]
-        if len(accepted) == 1 or not candidates:
-            return dtypes.BY_NUMBER[accepted[0]]
-        return max(candidates, key=lambda dtype: (dtype.size, dtype.floating))
+        if len(accepted) > 1:
+            promoted = dtypes.promote([dtype for dtype in sent if dtype.number in accepted])
+            if promoted is not None and promoted.number in accepted:
+                return promoted
+        return dtypes.BY_NUMBER[accepted[0]]
 
     def _bind_one(self, index: int, shape: Shape, bound: Bindings, bound_by: Dict[str, str]) -> None:
         parameter = self.parameters[index]
@@ -183,12 +185,11 @@ class Signature:
         wild = next((i for i, d in enumerate(dims) if d.kind in ("spread", "broadcast")), None)
         fixed = len(dims) - (0 if wild is None else 1)
         if len(shape) < fixed or (wild is None and len(shape) > fixed):
+            wanted = "{}{} dimensions".format("" if wild is None else "at least ", fixed)
             raise self.mismatch(
-                index, "shape {} has {} dimensions; [{}] has {}{}".format(
-                    shape_text(shape), len(shape), ", ".join(map(str, dims)),
-                    "" if wild is None else "at least ", fixed),
-                "reshape '{}'".format(parameter.name), "[{}]".format(", ".join(map(str, dims))),
-                shape_text(shape))
+                index, "shape {} does not have {}, as [{}] has".format(shape_text(shape), wanted,
+                                                                       ", ".join(map(str, dims))),
+                "give it {}".format(wanted), wanted, shape_text(shape), "RANK_MISMATCH")
         at = 0
         for dim in dims:
             width = len(shape) - fixed if dim.kind in ("spread", "broadcast") else 1
