@@ -5,7 +5,9 @@ The package is that of this tree, or with $RESIDENT_INSTALLED_PACKAGE the one th
 
 import os
 import pathlib
+import shutil
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -18,6 +20,7 @@ import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402,F401
 
 import residentd  # noqa: E402
+from residentd.descriptors import message  # noqa: E402,F401
 
 
 class PackageTest(unittest.TestCase):
@@ -44,3 +47,10 @@ class PackageTest(unittest.TestCase):
         self.assertIn(text, str(caught.exception))
         self.assertRegex(str(caught.exception), r"\nFix: \S")
         return caught.exception
+
+
+def temporary_folder(test_class):
+    """A folder that is removed after the tests of the class."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-python-"))
+    test_class.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+    return folder

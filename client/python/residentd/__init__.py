@@ -13,7 +13,7 @@ from .client import Buffer, Client, connect
 from .dtypes import BFloat16Array, bfloat16
 from .errors import (Aborted, AlreadyExists, Cancelled, DeadlineExceeded, Error, FailedPrecondition,
                      Internal, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
-                     ResourceExhausted, TaskError, TaskFailed, Unauthenticated, Unavailable,
+                     ResourceExhausted, TaskError, TaskFailed, TaskTimedOut, Unauthenticated, Unavailable,
                      Unimplemented)
 from .flux import FluxResult
 from .operator import Operator
@@ -28,6 +28,6 @@ __all__ = [
     "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FluxResult", "InOut",
     "Installed", "Internal", "InvalidArgument", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
-    "TaskError", "TaskFailed", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
+    "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "__version__", "bfloat16", "connect",
 ]

@@ -43,11 +43,11 @@ T = TypeVar("T")
 class _Connection:
     """Runs the steps of operations in an event loop."""
 
-    def __init__(self, settings: Settings, on_new_session: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, on_session_end: Callable[[], None]) -> None:
         self._settings = settings
         self._process = os.getpid()
         self._metadata = credentials.metadata(settings)
-        self._on_new_session = on_new_session
+        self._on_session_end = on_session_end
         self._channel: Any = None
         self._callables: Dict[str, Any] = {}
         self._opening: Optional[asyncio.Lock] = None
@@ -136,7 +136,6 @@ class _Connection:
             if response is grpc.aio.EOF:
                 raise Unavailable("the daemon ended the session immediately", "try again")
             self._session = session = (response.session_id, response.local_address)
-            self._on_new_session()
 
             async def wait_for_the_end() -> None:
                 try:
@@ -145,6 +144,7 @@ class _Connection:
                     call.cancel()
                     if self._session is session:
                         self._session = ("", "")
+                        self._on_session_end()
 
             self._session_task = asyncio.get_running_loop().create_task(wait_for_the_end())
             return session
@@ -485,8 +485,7 @@ class Client:
 
     async def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
-        session = (await self._connection.session())[0]
-        return [self._buffer(BufferMemory(info, session, lambda _: None), BY_NUMBER[info.dtype],
+        return [self._buffer(BufferMemory(info, self._operations.memory, False), BY_NUMBER[info.dtype],
                              tuple(info.shape))
                 for info in await self._drive(self._operations.list_buffers())]
 

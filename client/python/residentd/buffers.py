@@ -8,7 +8,7 @@ A slice is a view: it describes a part of the buffer (offset, shape, strides) an
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from . import dtypes
 from .calls import Collect, Steps, Unary, Upload
 from .descriptors import message
 from .dtypes import DType
-from .errors import FailedPrecondition, InvalidArgument
+from .errors import FailedPrecondition, InvalidArgument, NotFound
+from .shared_memory import Memory
 from .signature import Shape
 
 _UPLOAD_CHUNK_BYTES = 1 << 20
@@ -26,19 +27,26 @@ class BufferMemory:
     """The memory of a buffer, which its views share. It is freed explicitly, or when the last view is
     garbage collected, or with the session."""
 
-    def __init__(self, info: Any, session: str, discard: Callable[[int], None]) -> None:
+    def __init__(self, info: Any, memory: Memory, owned: bool) -> None:
+        """owned: whether the buffer is freed when the last view of it is gone."""
         self.id = int(info.id)
         self.device = int(info.device)
         self.size_bytes = int(info.size_bytes)
         self.durable = bool(info.durable)
         self.name = str(info.name)
-        self.session = session
         self.freed = False
-        self._discard = discard
+        self._memory = memory
+        self._session = memory.session
+        self._owned = owned and not self.durable
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session that owned the buffer has ended."""
+        return not self.durable and self._session != self._memory.session
 
     def __del__(self) -> None:
-        if not self.freed and not self.durable:
-            self._discard(self.id)
+        if self._owned and not self.freed:
+            self._memory.discard(self.id, self._session)
 
 
 class BufferView:
@@ -54,10 +62,15 @@ class BufferView:
 
     @property
     def id(self) -> int:
-        """The daemon's number of the buffer. FailedPrecondition if it was freed."""
+        """The daemon's number of the buffer. FailedPrecondition if it was freed, NotFound if its session
+        has ended."""
         if self._memory.freed:
             raise FailedPrecondition("buffer {} was freed".format(self._memory.id),
                                      "use it before free() and before the end of its with block")
+        if self._memory.lost:  # The number may be that of another buffer now.
+            raise NotFound(
+                "buffer {} belonged to a session that has ended".format(self._memory.id),
+                "upload the data again, or use a durable buffer")
         return self._memory.id
 
     @property

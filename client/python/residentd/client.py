@@ -173,19 +173,17 @@ class Client:
 
     def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
-        session = self._connection.session()[0]
         found = []
         for info in self._drive(self._operations.list_buffers()):
-            memory = BufferMemory(info, session, lambda _: None)  # The one who made it frees it.
+            memory = BufferMemory(info, self._operations.memory, False)
             found.append(self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape)))
         return found
 
     def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name."""
-        session = self._connection.session()[0]
         loaded = {}
         for info in self._drive(self._operations.load_file(path, prefix, device)):
-            memory = BufferMemory(info, session, lambda _: None)
+            memory = BufferMemory(info, self._operations.memory, False)
             loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
         return loaded
 

@@ -31,7 +31,7 @@ def check_process(owner: int) -> None:
 class Connection:
     """Runs the steps of operations."""
 
-    def __init__(self, settings: Settings, on_new_session: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, on_session_end: Callable[[], None]) -> None:
         self._settings = settings
         self._process = os.getpid()
         self._metadata = credentials.metadata(settings)
@@ -40,7 +40,7 @@ class Connection:
         self._channel = (grpc.insecure_channel(target, options) if secret is None else
                          grpc.secure_channel(target, secret, options))
         self._callables: Dict[str, Any] = {}
-        self._on_new_session = on_new_session
+        self._on_session_end = on_session_end
         self._opening = threading.Lock()
         self._session_call: Any = None
         self._session: Tuple[str, str] = ("", "")
@@ -160,12 +160,12 @@ class Connection:
                 watchdog.cancel()
             self._session_call = call
             self._session = (response.session_id, response.local_address)
-            self._on_new_session()
             session = self._session
 
             def ended() -> None:
                 if self._session is session:
                     self._session = ("", "")
+                    self._on_session_end()
 
             if not call.add_callback(ended):
                 ended()

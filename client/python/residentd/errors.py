@@ -33,7 +33,7 @@ class Error(Exception):
                  reason: str = "", details: Optional[Mapping[str, str]] = None) -> None:
         if not fix:
             message, fix = split_fix(message)
-        super().__init__(message, fix)
+        super().__init__(message)  # One argument: OSError would take two as errno and text.
         self.code = code or self.default_code
         self.message = message
         self.fix = fix
@@ -45,12 +45,12 @@ class Error(Exception):
         return "{}\n{}{}".format(self.message, _FIX, self.fix) if self.fix else self.message
 
     def __reduce__(self) -> Any:
-        return (_rebuild, (type(self), self.message, self.fix, dict(self.__dict__)))
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
 
 
-def _rebuild(kind: Type[Error], message: str, fix: str, state: Dict[str, Any]) -> Error:
-    error = kind.__new__(kind)
-    Exception.__init__(error, message, fix)
+def _rebuild(kind: Type[Error], message: str, state: Dict[str, Any]) -> Error:
+    error = kind.__new__(kind, message)
+    error.args = (message,)
     error.__dict__.update(state)
     return error
 
@@ -175,8 +175,8 @@ class TaskFailed(Error):
     """
 
     def __init__(self, operator: str, errors: Sequence[TaskError], failed: int, count: int,
-                 result: Any = None) -> None:
-        first = errors[0] if errors else TaskError(0, "INTERNAL", "a task failed")
+                 result: Any) -> None:
+        first = errors[0]
         message = first.message or "task {} ended {}".format(first.index, first.status)
         text, fix = split_fix(message)
         if count > 1:
@@ -187,6 +187,17 @@ class TaskFailed(Error):
         self.may_have_run = any(error.status not in _NEVER_RAN and
                                 (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message)
                                 for error in errors)
+
+
+class TaskTimedOut(TaskFailed, DeadlineExceeded):
+    """Tasks that did not reach the device before the timeout."""
+
+
+def task_failed(operator: str, errors: Sequence[TaskError], failed: int, count: int,
+                result: Any) -> TaskFailed:
+    """The error about tasks that did not end OK; `errors` has the first of them."""
+    kind = TaskTimedOut if errors[0].status == "DEADLINE_EXCEEDED" else TaskFailed
+    return kind(operator, errors, failed, count, result)
 
 
 def split_fix(text: str) -> Tuple[str, str]:

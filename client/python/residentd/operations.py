@@ -101,7 +101,8 @@ class Operations:
             self.failed(prepared, error)
             raise
         finally:
-            self.memory.garbage.extend(buffer_id for buffer_id, _ in prepared.temporaries)
+            for buffer_id, _ in prepared.temporaries:
+                self.memory.discard(buffer_id, self.memory.session)
         return prepared.decode(response.result)
 
     def failed(self, prepared: Prepared, error: BaseException) -> None:
@@ -129,10 +130,10 @@ class Operations:
                  name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
         yield from self.collect_garbage()
         kind = dtypes.find(dtype)
-        session, _ = yield Session()
+        yield Session()
         wanted = shape_of(shape)
         info = yield from buffers.allocate(wanted, kind, device, durable, name)
-        return BufferMemory(info, session, self.memory.garbage.append), kind, wanted
+        return BufferMemory(info, self.memory, True), kind, wanted
 
     def upload(self, values: Any, dtype: Optional[DTypeLike], device: Optional[int], durable: bool,
                name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
@@ -157,8 +158,7 @@ class Operations:
         if memory.freed:
             return
         memory.freed = True
-        session, _ = yield Session()
-        if session == memory.session or memory.durable:
+        if not memory.lost:
             try:
                 yield from buffers.free(memory.id)
             except NotFound:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .descriptors import enum_names
-from .errors import TaskError, TaskFailed
+from .errors import TaskError, task_failed
 
 _STATUS = enum_names("resident.v1.TaskStatus", "TASK_STATUS_")
 _TUPLES: Dict[Tuple[str, ...], Any] = {}
@@ -65,4 +65,4 @@ def check_tasks(operator: str, message: Any, result: Result, count: int) -> Resu
     if not errors:
         first = int(np.flatnonzero(np.asarray(message.status))[0])
         errors = [TaskError(first, _STATUS.get(message.status[first], "UNKNOWN"), "")]
-    raise TaskFailed(operator, errors, failed, count, result)
+    raise task_failed(operator, errors, failed, count, result)

@@ -135,8 +135,9 @@ class Memory:
         self._addresses: List[int] = []  # Sorted.
         self._arena: List[_ArenaRegion] = []
         self._ended: Deque[Region] = collections.deque()  # Their memory is gone.
-        # Buffers of the daemon that are to be freed by the next call that may.
-        self.garbage: Deque[int] = collections.deque()
+        # Buffers of the daemon that the next call frees, with the session that owns them.
+        self._garbage: Deque[Tuple[int, int]] = collections.deque()
+        self._session = 0  # Counts sessions.
 
     @property
     def arena_enabled(self) -> bool:
@@ -180,7 +181,16 @@ class Memory:
         if self._regions.get(region.address) is region:
             del self._regions[region.address]
             self._addresses.remove(region.address)
-            self.garbage.append(region.buffer_id)
+            self.discard(region.buffer_id, self._session)
+
+    @property
+    def session(self) -> int:
+        """The number of the session, for discard()."""
+        return self._session
+
+    def discard(self, buffer_id: int, session: int) -> None:
+        """Lets the next call free a buffer, unless its session has ended by then."""
+        self._garbage.append((buffer_id, session))
 
     def collect_garbage(self) -> List[int]:
         """Buffers of the daemon that can be freed. Each is returned once."""
@@ -188,8 +198,10 @@ class Memory:
             with self._lock:
                 self._forget_ended()
         ids = []
-        while self.garbage:
-            ids.append(self.garbage.popleft())
+        while self._garbage:
+            buffer_id, session = self._garbage.popleft()
+            if session == self._session:
+                ids.append(buffer_id)
         return ids
 
     def retire(self, block: Block) -> None:
@@ -200,12 +212,13 @@ class Memory:
             self._forget(block.region)
 
     def reset(self) -> None:
-        """Forgets all regions: the session of their buffers has ended."""
+        """Forgets all regions: the session of their buffers has ended. Arrays in them remain valid, as
+        memory of this process."""
         with self._lock:
+            self._session += 1
             self._regions.clear()
             self._addresses.clear()
             self._arena.clear()
-            self.garbage.clear()
 
     def allocate(self, size: int, device: Optional[int]) -> Steps[Optional[Block]]:
         """A block of `size` bytes on a device (None: any). None if the arena is full, or if the daemon
