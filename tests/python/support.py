@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -21,6 +22,8 @@ import unittest_main  # noqa: E402,F401
 
 import residentd  # noqa: E402
 from residentd.descriptors import message  # noqa: E402,F401
+
+WAIT_S = 60  # For a state that must come.
 
 
 class PackageTest(unittest.TestCase):
@@ -39,6 +42,12 @@ class PackageTest(unittest.TestCase):
     @classmethod
     def connect(cls, **options):
         return residentd.connect(cls.daemon.address, **dict(cls.OPTIONS, **options))
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "the state did not come")
+            time.sleep(0.01)
 
     def refused(self, kind, text, function, *args, **kwargs):
         """Checks that a call raises an error of this class with this text and with a correction."""

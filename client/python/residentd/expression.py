@@ -7,7 +7,7 @@ functions of the table below. It must not branch on a symbol, as its value is no
     def swish(x, beta=1.0):
         return x / (1 + np.exp(-beta * x))
 
-    trace(swish)   # "x / (1 + exp(-(beta * x))) where beta: scalar f32 = 1"
+    trace(swish)   # "x / (1 + exp(((-beta) * x))) where beta: scalar f32 = 1"
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def trace(function: Callable[..., Any]) -> str:
     """The expression that the function computes. InvalidArgument if it does something that an
     expression cannot."""
     symbols: List[Symbol] = []
-    scalars: List[str] = []
+    inputs: List[str] = []
+    declarations: List[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise InvalidArgument("parameter '{}' of {} is not positional".format(
@@ -116,19 +117,33 @@ def trace(function: Callable[..., Any]) -> str:
             if not isinstance(parameter.default, (int, float)):
                 raise InvalidArgument("the default of '{}' is not a number".format(parameter.name),
                                       "use a number, which makes it a scalar, or no default")
-            scalars.append("{}: scalar f32 = {}".format(parameter.name, _text(parameter.default)))
+            declarations.append("{}: scalar f32 = {}".format(parameter.name, _text(parameter.default)))
+        else:
+            inputs.append(parameter.name)
     result = function(*symbols)
     if isinstance(result, Symbol) and result.condition:
         raise InvalidArgument("{} returns a comparison".format(function.__name__),
                               "return numbers, for instance numpy.where(x > 0, 1, 0)")
     text = _text(result)
     for symbol in symbols:
-        if not re.search(r"\b{}\b".format(symbol.text), text):
+        if _first_use(symbol.text, text) < 0:
             raise InvalidArgument("{} does not use '{}'".format(function.__name__, symbol.text),
                                   "remove the parameter")
     if text.startswith("(") and _closes_at_the_end(text):
         text = text[1:-1]
-    return text + (" where " + ", ".join(scalars) if scalars else "")
+    used = sorted(inputs, key=lambda name: _first_use(name, text))
+    if used != inputs:
+        raise InvalidArgument(
+            "{} has the parameters {}, and uses them in the order {}; the inputs of an expression are in "
+            "the order of their first use".format(function.__name__, ", ".join(inputs), ", ".join(used)),
+            "declare them in that order")
+    return text + (" where " + ", ".join(declarations) if declarations else "")
+
+
+def _first_use(name: str, text: str) -> int:
+    """The position of a name in an expression; -1 if it does not occur."""
+    found = re.search(r"\b{}\b".format(re.escape(name)), text)
+    return -1 if found is None else found.start()
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,7 @@ from .calls import Exchange, Steps, Unary
 from .descriptors import enum_names, message
 from .dtypes import DType, DTypeLike
 from .errors import Error, InvalidArgument, from_rpc
-from .operations import Description, ShapeLike, shape_of
+from .operations import ShapeLike, shape_of
 
 if TYPE_CHECKING:
     from .client import Client
@@ -100,11 +100,10 @@ class OperatorInfo:
     """What the daemon says of an operator. `message` is the resident.v1.Operator."""
 
     def __init__(self, operator: Any) -> None:
-        description = Description(operator)
         self.message = operator
         self.name = str(operator.name)
         self.summary = str(operator.summary)
-        self.signature = str(description.signature)
+        self.signature = str(operator.signature)
         self.active_version = int(operator.active_version)
         self.revision = int(operator.revision)
         # Number of each version to its state: "active", "loaded", "previous", ...
@@ -140,6 +139,7 @@ class Installed:
     """
 
     def __init__(self, name: str) -> None:
+        self._operators: Optional[Operators] = None
         self.name = name
         self.version = 0
         self.revision = 0
@@ -158,6 +158,13 @@ class Installed:
         self.log = response.log or self.log
         self.message = response.message or self.message
         self.resources.update(dict(response.resources))
+
+    def activate(self, *, force: bool = False, bake: Optional["Bake"] = None) -> int:
+        """Makes this version the active one. (With asyncio, use Operators.activate.)"""
+        if self._operators is None:
+            raise InvalidArgument("this version was not installed by a client for threads",
+                                  "await operators.activate(name)")
+        return self._operators.activate(self.name, self.version, force=force, bake=bake)
 
     def __repr__(self) -> str:
         return "<{} version {}: {}>".format(self.name, self.version, self.state)
@@ -332,8 +339,10 @@ class Operators:
 
         InvalidArgument if the version is refused; details["log"] has the compiler's output.
         """
-        return self._client._drive(
+        installed = self._client._drive(
             install_steps(name, self._client._operations.forget, **options))
+        installed._operators = self
+        return installed
 
     def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
         """Installs a Python function of NumPy expressions as an expression, see expression.py.
