@@ -8,6 +8,7 @@
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the example operators of the documents
+#   python/     the Python package, for pip
 #   tests/      tests/gpu/run and its inputs, including the checks written in Python
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
@@ -17,6 +18,7 @@ cd "$(dirname "$0")/.."
 dist=${1:-dist}
 limit_mib=45
 targets=(//server:residentd //client:residentctl //client:example)
+wheel=//client/python:wheel
 scripts=()
 left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
@@ -34,7 +36,7 @@ while read -r _ target _; do
 done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 
-bazel build "${targets[@]}"
+bazel build "${targets[@]}" "$wheel"
 bin=$(bazel info bazel-bin 2>/dev/null)
 programs=()
 for target in "${targets[@]}"; do
@@ -58,6 +60,8 @@ mkdir -p "$dist/deploy" "$dist/tests/flux" "$dist/docs/examples"
 install -m 644 docs/examples/*.cc "$dist/docs/examples/"
 install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
+mkdir "$dist/python"
+install -m 644 "$bin"/client/python/*.whl "$dist/python/"
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 mkdir "$dist/completions"
 for program in residentd residentctl; do

@@ -1,0 +1,524 @@
+"""The client for asyncio. It has the names of the client for threads; calls are awaited.
+
+    async with residentd.aio.connect("127.0.0.1:50051") as rd:
+        z = await rd.op("add")(x, y)
+        future = await rd.op("add").submit(x, y)     # Sent on the client's stream.
+        z = await future
+
+Everything belongs to the event loop in which the client was opened. Cancelling a task cancels its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional, Sequence,
+                    Tuple, TypeVar)
+
+import grpc
+import numpy as np
+
+from . import (buffers, calls, credentials, descriptors, expression, flux as flux_module, operators,
+               status as status_module)
+from .buffers import BufferMemory, BufferView, dense_strides
+from .calls import Steps
+from .client import arena_bytes
+from .connection import check_process
+from .credentials import Settings
+from .descriptors import message
+from .dtypes import BY_NUMBER, DType, DTypeLike
+from .errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
+                     from_rpc, from_status)
+from .operations import Operations, ShapeLike
+from .operator_call import Prepared
+from .operators import Bake, Event, Installed, OperatorInfo
+from .results import Result
+from .shared_memory import Memory
+from .signature import Shape
+
+T = TypeVar("T")
+
+
+class _Connection:
+    """Runs the steps of operations in an event loop."""
+
+    def __init__(self, settings: Settings, on_session_end: Callable[[], None]) -> None:
+        self._settings = settings
+        self._process = os.getpid()
+        self._metadata = credentials.metadata(settings)
+        self._on_session_end = on_session_end
+        self._channel: Any = None
+        self._callables: Dict[str, Any] = {}
+        self._opening: Optional[asyncio.Lock] = None
+        self._session: Tuple[str, str] = ("", "")
+        self._session_task: Optional["asyncio.Task[None]"] = None
+        self._closed = False
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Runs the steps of an operation; returns its result."""
+        check_process(self._process)
+        value: Any = None
+        failure: Optional[BaseException] = None
+        while True:
+            try:
+                step = steps.send(value) if failure is None else steps.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            value, failure = None, None
+            try:
+                value = await self._execute(step)
+            except BaseException as error:
+                failure = error
+
+    async def _execute(self, step: calls.Step) -> Any:
+        if isinstance(step, calls.Session):
+            return await self.session()
+        if isinstance(step, calls.Blocking):
+            return await asyncio.get_running_loop().run_in_executor(None, step.function)
+        operator = step.operator if isinstance(step, calls.Unary) else ""
+        request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
+                   step.request)
+        call = self.open(step.method, request, step.timeout or self._settings.timeout)
+        try:
+            if isinstance(step, (calls.Unary, calls.Upload)):
+                return await call
+            async for response in call:
+                step.receive(response)
+            return None
+        except grpc.RpcError as error:
+            raise from_rpc(error, operator) from None
+
+    def open(self, name: str, request: Any, timeout: Optional[float] = None) -> Any:
+        """Starts a call."""
+        if self._closed:
+            raise FailedPrecondition("the client is closed",
+                                     "use it before close() and inside its with block")
+        if self._channel is None:  # Made here, where an event loop runs.
+            target, options = credentials.target_and_options(self._settings)
+            secret = credentials.channel_credentials(self._settings)
+            self._channel = (grpc.aio.insecure_channel(target, options) if secret is None else
+                             grpc.aio.secure_channel(target, secret, options))
+        callable_ = self._callables.get(name)
+        if callable_ is None:
+            method = descriptors.method(name)
+            channel = self._channel
+            make = {
+                (False, False): channel.unary_unary, (True, False): channel.stream_unary,
+                (False, True): channel.unary_stream, (True, True): channel.stream_stream,
+            }[method.client_streams, method.server_streams]
+            callable_ = self._callables[name] = make(
+                method.path, request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString)
+        session = self._session[0]
+        headers = self._metadata + [("resident-session", session)] if session else self._metadata
+        return callable_(*([] if request is None else [request]), timeout=timeout, metadata=headers)
+
+    async def session(self) -> Tuple[str, str]:
+        """The session's id and the path of the daemon's local socket."""
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._session[0]:
+                return self._session
+            request = message("OpenSessionRequest")(client_name=self._settings.client_name)
+            call = self.open("Sessions.Open", request)
+            try:
+                response = await asyncio.wait_for(call.read(), self._settings.connect_timeout)
+            except asyncio.TimeoutError:
+                call.cancel()
+                raise DeadlineExceeded(
+                    "no answer from {} within {:g} s".format(self._settings.address,
+                                                             self._settings.connect_timeout),
+                    "check the address, and that residentd runs there") from None
+            except grpc.RpcError as error:
+                raise credentials.unreachable(from_rpc(error), self._settings) from None
+            if response is grpc.aio.EOF:
+                raise Unavailable("the daemon ended the session immediately", "try again")
+            self._session = session = (response.session_id, response.local_address)
+
+            async def wait_for_the_end() -> None:
+                try:
+                    await call.code()
+                finally:
+                    call.cancel()
+                    if self._session is session:
+                        self._session = ("", "")
+                        self._on_session_end()
+
+            self._session_task = asyncio.get_running_loop().create_task(wait_for_the_end())
+            return session
+
+    async def close(self) -> None:
+        """Ends the session and the channel."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session = ("", "")
+        if self._session_task is not None:
+            self._session_task.cancel()
+            await asyncio.gather(self._session_task, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+
+
+class Operator:
+    """An operator of the daemon, see residentd.Operator. Its description is read by the first call."""
+
+    def __init__(self, client: "Client", name: str, version: int) -> None:
+        self._client = client
+        self.name = name
+        self.version = version
+
+    async def signature(self) -> str:
+        """The signature in the form of docs/operators.md."""
+        description = await self._client._drive(self._client._operations.describe(self.name))
+        return str(description.message.signature)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one task; returns the output, or a named tuple of the outputs."""
+        return (await self.run(*args, **kwargs)).value
+
+    async def run(self, *args: Any, **kwargs: Any) -> Result:
+        """Runs one task; returns the Result."""
+        return await self._client._drive(
+            self._client._operations.run(self.name, self.version, args, kwargs))
+
+    async def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
+        """Runs many tasks as one batch, see residentd.Operator.map."""
+        result = await self._client._drive(
+            self._client._operations.run(self.name, self.version, args, kwargs, shared))
+        return result.value
+
+    async def submit(self, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
+        """Sends one task on the client's stream. The future that it returns is awaited for the
+        output."""
+        return await self._client._default_stream().submit(self, *args, **kwargs)
+
+
+class Buffer(BufferView):
+    """A buffer of the daemon, or a view of one, see residentd.Buffer. It is an async context manager."""
+
+    def __init__(self, client: "Client", memory: BufferMemory, dtype: DType, shape: Shape,
+                 strides: Shape, offset: int) -> None:
+        super().__init__(memory, dtype, shape, strides, offset)
+        self._client = client
+
+    async def numpy(self) -> "np.ndarray[Any, Any]":
+        """The elements, as a new array."""
+        return await self._client._drive(buffers.read(self))
+
+    async def write(self, values: Any) -> None:
+        """Writes an array of the same dtype to the buffer."""
+        await self._client._drive(buffers.write(self, values))
+
+    async def persist(self) -> None:
+        """Saves the contents of a durable buffer."""
+        await self._client._drive(self._client._operations.persist(self))
+
+    async def free(self) -> None:
+        """Frees the buffer, with all views."""
+        await self._client._drive(self._client._operations.free(self._memory))
+
+    async def __aenter__(self) -> "Buffer":
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.free()
+
+    def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
+        return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+
+class Stream:
+    """A stream of batches, see residentd.Stream. It is an async context manager."""
+
+    def __init__(self, client: "Client", max_in_flight: int, in_order: bool) -> None:
+        if max_in_flight < 1:
+            raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
+        self._client = client
+        self._in_order = in_order
+        self._max_in_flight = max_in_flight
+        self._free = asyncio.Semaphore(max_in_flight)
+        self._writing = asyncio.Lock()
+        self._ids = itertools.count(1)
+        self._pending: Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]] = {}
+        self._ended: Optional[BaseException] = None
+        self._call = client._connection.open("Executor.Submit", None)
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream accepts no more batches."""
+        return self._ended is not None
+
+    async def submit(self, operator: Operator, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
+        """Sends one task; returns a future of the output. Waits while max_in_flight batches are
+        unanswered."""
+        prepared = await self._client._drive(self._client._operations.prepare(
+            operator.name, operator.version, args, kwargs, temporaries=False))
+        await self._free.acquire()
+        if self._ended is not None:
+            self._free.release()
+            raise self._ended
+        future: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
+        prepared.batch.id = next(self._ids)
+        self._pending[prepared.batch.id] = (prepared, future)
+        request = message("SubmitRequest")(batch=prepared.batch)
+        try:
+            async with self._writing:
+                await self._call.write(request)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # The reader gives the future its error.
+        return future
+
+    async def map(self, operator: Operator, items: Iterable[Any]) -> AsyncIterator[Any]:
+        """Runs one task for each item, see residentd.Stream.map."""
+        window: List["asyncio.Future[Any]"] = []
+
+        async def take() -> Any:
+            if self._in_order:
+                return await window.pop(0)
+            await asyncio.wait(window, return_when=asyncio.FIRST_COMPLETED)
+            first = next(future for future in window if future.done())
+            window.remove(first)
+            return first.result()
+
+        for item in items:
+            args, kwargs = ((), item) if isinstance(item, dict) else (
+                item if isinstance(item, tuple) else (item,), {})
+            window.append(await self.submit(operator, *args, **kwargs))
+            while len(window) >= self._max_in_flight:
+                yield await take()
+        while window:
+            yield await take()
+
+    async def close(self) -> None:
+        """Waits for the results of all batches, then ends the stream."""
+        if self._ended is None:
+            self._ended = FailedPrecondition("the stream is closed", "open another one")
+            async with self._writing:
+                await self._call.done_writing()
+        await self._reader
+
+    async def cancel(self) -> None:
+        """Ends the stream at once; unanswered futures get Cancelled."""
+        self._call.cancel()
+        await self._reader
+
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(self, kind: Any, value: Any, trace: Any) -> None:
+        await (self.close() if kind is None else self.cancel())
+
+    async def _read(self) -> None:
+        error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
+        try:
+            async for response in self._call:
+                self._answer(response.result)
+        except grpc.RpcError as failure:
+            error = from_rpc(failure)
+        except asyncio.CancelledError:
+            error = Cancelled("the stream was cancelled before the batch was answered")
+        except BaseException as failure:  # An error of this package; futures must not wait forever.
+            error = failure
+            self._call.cancel()
+        self._ended = self._ended or error
+        for prepared, future in self._pending.values():
+            self._client._operations.failed(prepared, error)
+            if not future.done():
+                future.set_exception(error)
+            self._free.release()
+        self._pending.clear()
+
+    def _answer(self, result: Any) -> None:
+        prepared, future = self._pending.pop(result.id)
+        self._free.release()
+        error: Optional[BaseException] = None
+        value: Any = None
+        try:
+            if result.HasField("refused"):
+                error = from_status(result.refused.code, result.refused.message, prepared.operator)
+                self._client._operations.failed(prepared, error)
+            else:
+                value = prepared.decode(result).value
+        except BaseException as failure:
+            error = failure
+        if future.done():  # It was cancelled.
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+
+class Operators:
+    """The operators of a daemon, see residentd.Operators."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def list(self) -> List[OperatorInfo]:
+        """All operators, sorted by name."""
+        return await self._client._drive(operators.list_steps())
+
+    async def describe(self, name: str) -> OperatorInfo:
+        """One operator and its versions."""
+        return await self._client._drive(operators.describe_steps(name))
+
+    async def install(self, name: str, **options: Any) -> Installed:
+        """Installs a version, with the options of residentd.Operators.install."""
+        return await self._client._drive(
+            operators.install_steps(name, self._client._operations.forget, **options))
+
+    async def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
+        """Installs a Python function of NumPy expressions."""
+        return await self.install(name or function.__name__, expr=expression.trace(function),
+                                  summary=options.pop("summary", operators.first_line(function)),
+                                  **options)
+
+    async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
+                       force: bool = False, bake: Optional[Bake] = None) -> int:
+        """Makes a version the active one; returns it."""
+        return int((await self._client._drive(
+            operators.activate_steps(name, version, expected_revision, force, bake))).version)
+
+    async def rollback(self, name: str, *, expected_revision: Optional[int] = None) -> int:
+        """Makes the previous version active again; returns it."""
+        return int((await self._client._drive(
+            operators.rollback_steps(name, expected_revision))).version)
+
+    async def promote(self, name: str, version: int = 0, *, traffic_percent: float = 0.0,
+                      shadow_percent: float = 0.0, expected_revision: Optional[int] = None,
+                      bake: Optional[Bake] = None) -> int:
+        """Gives the standby version a share of the traffic; returns the revision."""
+        return await self._client._drive(
+            operators.promote_steps(name, version, traffic_percent, shadow_percent,
+                                    expected_revision, bake))
+
+    async def remove(self, name: str, *, expected_revision: Optional[int] = None,
+                     timeout: Optional[float] = None) -> int:
+        """Removes an installed operator; returns the revision."""
+        return await self._client._drive(
+            operators.remove_steps(name, self._client._operations.forget, expected_revision, timeout))
+
+    async def audit(self, name: str = "", count: int = 0, before_revision: int = 0) -> List[Event]:
+        """Past changes, the newest first."""
+        return await self._client._drive(operators.audit_steps(name, count, before_revision))
+
+    async def watch(self, name: str = "", after_revision: int = 0) -> AsyncIterator[Event]:
+        """The changes of an operator (or of all) as they happen."""
+        call = self._client._connection.open("Operators.Watch", message("WatchRequest")(
+            name=name, after_revision=after_revision))
+        try:
+            async for response in call:
+                yield Event(response.event)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()
+
+
+class Client:
+    """A connection to a daemon, with a session, see residentd.Client. It is opened by `async with`, or
+    by `await connect(...)`."""
+
+    def __init__(self, settings: Settings) -> None:
+        memory = Memory(arena_bytes(settings))
+        self._operations = Operations(memory)
+        self._connection = _Connection(settings, memory.reset)
+        self._stream: Optional[Stream] = None
+        self.operators = Operators(self)
+
+    def __await__(self) -> Generator[Any, None, "Client"]:
+        return self._open().__await__()
+
+    async def _open(self) -> "Client":
+        try:
+            await self._connection.session()
+        except BaseException:
+            await self._connection.close()
+            raise
+        return self
+
+    async def __aenter__(self) -> "Client":
+        return await self._open()
+
+    async def __aexit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if kind is not None and self._stream is not None:
+            await self._stream.cancel()
+        await self.close()
+
+    def op(self, name: str, version: int = 0) -> Operator:
+        """The operator of this name; a call of it finds out whether it exists."""
+        return Operator(self, name, version)
+
+    def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
+        """A stream of batches."""
+        return Stream(self, max_in_flight, in_order)
+
+    async def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,),
+                   count: int = 0, max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
+                   device: Optional[int] = None,
+                   timeout: Optional[float] = None) -> flux_module.FluxResult:
+        """Runs FLUX programs, see residentd.Client.flux."""
+        return await self._drive(flux_module.run(code, inputs, registers, count, max_cycles,
+                                                 unknown_opcode_nop, device, timeout))
+
+    async def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
+                    device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer, not initialised."""
+        return self._buffer(*await self._drive(
+            self._operations.allocate(shape, dtype, device, durable, name)))
+
+    async def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *,
+                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer with the elements of an array."""
+        return self._buffer(*await self._drive(
+            self._operations.upload(values, dtype, device, durable, name)))
+
+    async def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
+                     device: Optional[int] = None) -> "np.ndarray[Any, Any]":
+        """A new array in memory that tasks read and write in place."""
+        return await self._drive(self._operations.shared(shape, dtype, device))
+
+    async def buffers(self) -> List[Buffer]:
+        """The durable buffers, and those of this session."""
+        return [self._buffer(BufferMemory(info, self._operations.memory, False), BY_NUMBER[info.dtype],
+                             tuple(info.shape))
+                for info in await self._drive(self._operations.list_buffers())]
+
+    async def status(self) -> status_module.Status:
+        """The state of the daemon."""
+        return await self._drive(status_module.get())
+
+    async def close(self) -> None:
+        """Ends the client; waits for results of submit() that are not there yet."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
+        await self._connection.close()
+
+    async def _drive(self, steps: Steps[T]) -> T:
+        return await self._connection.drive(steps)
+
+    def _default_stream(self) -> Stream:
+        if self._stream is None or self._stream.ended:
+            self._stream = Stream(self, 32, False)
+        return self._stream
+
+    def _buffer(self, memory: BufferMemory, dtype: DType, shape: Shape) -> Buffer:
+        return Buffer(self, memory, dtype, shape, dense_strides(shape), 0)
+
+
+def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd Python client",
+            token_file: Optional[str] = None, tls_ca: Optional[str] = None,
+            tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
+            tls_server_name: Optional[str] = None, timeout: float = 60.0,
+            connect_timeout: float = 5.0, max_message_mib: int = 64, shared_memory: str = "auto",
+            arena_mib: int = 1024) -> Client:
+    """A client, with the arguments of residentd.connect. It connects when it is opened."""
+    return Client(credentials.check(
+        Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
+                 connect_timeout, max_message_mib, shared_memory, arena_mib)))

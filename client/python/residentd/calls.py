@@ -1,0 +1,71 @@
+"""Steps of an operation: what it asks of the connection.
+
+An operation is written once, as a generator that yields steps and is sent their results. The client
+of threads (client.py) and that of asyncio (aio.py) each drive these generators, so that both do the same.
+
+    def free(buffer: int) -> Steps[None]:
+        yield Unary("Buffers.Free", message("FreeRequest")(buffer_id=buffer))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Generator, Iterable, Optional, TypeVar, Union
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unary:
+    """One request, one response, which is the result of the step."""
+
+    method: str  # "Executor.Run".
+    request: Any
+    timeout: Optional[float] = None  # Seconds; None: the client's default.
+    operator: str = ""  # For errors.
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Requests of a stream, one response."""
+
+    method: str
+    requests: Iterable[Any]
+    timeout: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """One request. `receive` is called with each response; the result of the step is None."""
+
+    method: str
+    request: Any
+    receive: Callable[[Any], None]
+    timeout: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Requests of a stream, and a stream of responses, each given to `receive`. The requests are all
+    sent before the first response is expected."""
+
+    method: str
+    requests: Iterable[Any]
+    receive: Callable[[Any], None]
+    timeout: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """The session, which is opened if there is none: (id, path of the local socket)."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Calls a function that may wait for the operating system; its result is that of the step."""
+
+    function: Callable[[], Any]
+
+
+Step = Union[Unary, Upload, Collect, Exchange, Session, Blocking]
+Steps = Generator[Step, Any, T]

@@ -1,0 +1,231 @@
+"""The client for threads: connect(), Client and Buffer. residentd.aio has the same for asyncio."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+
+import numpy as np
+
+from . import buffers, credentials, flux, status
+from .buffers import BufferMemory, BufferView
+from .calls import Steps
+from .connection import Connection
+from .credentials import Settings
+from .dtypes import BY_NUMBER, DType, DTypeLike
+from .operations import Operations, ShapeLike
+from .operator import Operator
+from .operators import Operators
+from .shared_memory import Memory
+from .signature import Shape
+from .stream import Stream
+
+T = TypeVar("T")
+
+
+def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd Python client",
+            token_file: Optional[str] = None, tls_ca: Optional[str] = None,
+            tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
+            tls_server_name: Optional[str] = None, timeout: float = 60.0,
+            connect_timeout: float = 5.0, max_message_mib: int = 64, shared_memory: str = "auto",
+            arena_mib: int = 1024) -> "Client":
+    """Connects to a daemon and opens a session.
+
+    address: host:port, or unix:PATH.
+    client_name: shown in the daemon's status; at most 64 bytes.
+    token_file: the file with the token; refused without TLS unless the address is local.
+    tls_ca, tls_cert, tls_key, tls_server_name: files in PEM; tls_ca turns on TLS.
+    timeout, connect_timeout: seconds, for each call and for this one.
+    max_message_mib: the largest message that is sent or accepted.
+    shared_memory: "auto": with a local address, arrays of 64 KiB and more go through memory that is
+        shared with the daemon, up to arena_mib; "off": they are sent inline.
+
+    Unavailable: no daemon answered. Unauthenticated, PermissionDenied: the credential was refused.
+    """
+    settings = credentials.check(
+        Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
+                 connect_timeout, max_message_mib, shared_memory, arena_mib))
+    client = Client(settings)
+    try:
+        client._connection.session()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def arena_bytes(settings: Settings) -> int:
+    """The most that the arena may use; 0: no arena."""
+    if settings.shared_memory == "off" or not credentials.is_local(settings.address):
+        return 0
+    return settings.arena_mib << 20
+
+
+class Buffer(BufferView):
+    """A buffer of the daemon, or a view of one. Slices are views.
+
+    A buffer is freed by free(), at the end of its with block, or when the last view of it is garbage
+    collected; a durable one only by free().
+    """
+
+    def __init__(self, client: "Client", memory: BufferMemory, dtype: DType, shape: Shape,
+                 strides: Shape, offset: int) -> None:
+        super().__init__(memory, dtype, shape, strides, offset)
+        self._client = client
+
+    def numpy(self) -> "np.ndarray[Any, Any]":
+        """The elements, as a new array."""
+        return self._client._drive(buffers.read(self))
+
+    def write(self, values: Any) -> None:
+        """Writes an array of the same dtype, which broadcasts to the shape, to the buffer."""
+        self._client._drive(buffers.write(self, values))
+
+    def persist(self) -> None:
+        """Saves the contents of a durable buffer, so that an engine restart restores them."""
+        self._client._drive(self._client._operations.persist(self))
+
+    def free(self) -> None:
+        """Frees the buffer, with all views, once the tasks that use it have ended."""
+        self._client._drive(self._client._operations.free(self._memory))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> "np.ndarray[Any, Any]":
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __enter__(self) -> "Buffer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.free()
+
+    def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
+        return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+
+class Client:
+    """A connection to a daemon, with a session that owns the client's buffers.
+
+    Thread safety: all methods may be called from several threads. A client cannot be used in a process
+    that was forked from its own.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        memory = Memory(arena_bytes(settings))
+        self._operations = Operations(memory)
+        self._connection = Connection(settings, memory.reset)
+        self._operator_cache: Dict[Tuple[str, int], Operator] = {}
+        self._lock = threading.Lock()
+        self._stream: Optional[Stream] = None
+        self.operators = Operators(self)
+
+    # Operators.
+
+    def op(self, name: str, version: int = 0) -> Operator:
+        """The operator of this name. version: the one that calls run; 0: the one that is active when a
+        call arrives. NotFound has the most similar name."""
+        known = self._operator_cache.get((name, version))
+        description = self._drive(self._operations.describe(name))
+        if known is None or known._description is not description:
+            known = self._operator_cache[name, version] = Operator(self, description, version)
+        return known
+
+    def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
+        """A stream of batches, see Stream."""
+        return Stream(self, max_in_flight, in_order)
+
+    def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,), count: int = 0,
+             max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
+             device: Optional[int] = None, timeout: Optional[float] = None) -> flux.FluxResult:
+        """Runs FLUX programs (docs/flux.md).
+
+        code: the bytecode of one program, a list of programs, or the name of an installed one.
+        inputs: initial registers R0, R1, ...: one row of int32 for each run; or one row for all.
+        registers: the registers (0 to 15) to return.
+        count: the number of runs; 0: one for each row of inputs, or for each program.
+        max_cycles: instructions that one run may execute.
+        unknown_opcode_nop: whether opcodes outside the instruction set are skipped.
+        """
+        return self._drive(flux.run(code, inputs, registers, count, max_cycles, unknown_opcode_nop,
+                                    device, timeout))
+
+    # Memory.
+
+    def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *, device: Optional[int] = None,
+              durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer, not initialised. A durable one outlives the session and engine restarts."""
+        return self._buffer(*self._drive(
+            self._operations.allocate(shape, dtype, device, durable, name)))
+
+    def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
+               durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer with the elements of an array. dtype: None for the array's own."""
+        return self._buffer(*self._drive(
+            self._operations.upload(values, dtype, device, durable, name)))
+
+    def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
+               device: Optional[int] = None) -> "np.ndarray[Any, Any]":
+        """A new array, of zeros, in memory that tasks read and write in place: it, and views of it, are
+        passed without copies. Needs a daemon on this machine. FailedPrecondition if it accepts no shared
+        memory."""
+        return self._drive(self._operations.shared(shape, dtype, device))
+
+    def buffers(self) -> List[Buffer]:
+        """The durable buffers, and those of this session."""
+        found = []
+        for info in self._drive(self._operations.list_buffers()):
+            memory = BufferMemory(info, self._operations.memory, False)
+            found.append(self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape)))
+        return found
+
+    def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None) -> Dict[str, Buffer]:
+        """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name."""
+        loaded = {}
+        for info in self._drive(self._operations.load_file(path, prefix, device)):
+            memory = BufferMemory(info, self._operations.memory, False)
+            loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
+        return loaded
+
+    # Administration.
+
+    def status(self) -> status.Status:
+        """The state of the daemon, its devices and its clients; str() of it is a table."""
+        return self._drive(status.get())
+
+    # Lifetime.
+
+    def close(self) -> None:
+        """Ends the client: its streams, and its session with all buffers that are not durable. Waits for
+        results of submit() that are not there yet. Results that lie in shared memory remain valid."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+        if stream is not None and os.getpid() == self._connection._process:
+            stream.close()
+        self._connection.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Any, trace: Any) -> None:
+        if kind is not None and self._stream is not None:
+            self._stream.cancel()
+        self.close()
+
+    # For the other modules of the package.
+
+    def _drive(self, steps: Steps[T]) -> T:
+        return self._connection.drive(steps)
+
+    def _default_stream(self) -> Stream:
+        """The stream of Operator.submit. A stream that has ended is replaced."""
+        stream = self._stream
+        if stream is None or stream.ended:
+            with self._lock:
+                if self._stream is None or self._stream.ended:
+                    self._stream = Stream(self, 32, False)
+                stream = self._stream
+        return stream
+
+    def _buffer(self, memory: BufferMemory, dtype: DType, shape: Shape) -> Buffer:
+        return Buffer(self, memory, dtype, shape, buffers.dense_strides(shape), 0)

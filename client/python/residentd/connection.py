@@ -1,0 +1,184 @@
+"""The connection of a client of threads: the channel, the session, and the calls.
+
+Thread safety: may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+
+import grpc
+
+from . import calls, credentials, descriptors
+from .calls import Steps
+from .credentials import Settings
+from .errors import DeadlineExceeded, FailedPrecondition, from_rpc
+
+T = TypeVar("T")
+
+
+def check_process(owner: int) -> None:
+    """FailedPrecondition in a process that was forked after the connection was made."""
+    if os.getpid() != owner:
+        raise FailedPrecondition(
+            "the client was made by process {} and is used in process {}, which was forked from it".format(
+                owner, os.getpid()), "call residentd.connect() in each process")
+
+
+class Connection:
+    """Runs the steps of operations."""
+
+    def __init__(self, settings: Settings, on_session_end: Callable[[], None]) -> None:
+        self._settings = settings
+        self._process = os.getpid()
+        self._metadata = credentials.metadata(settings)
+        target, options = credentials.target_and_options(settings)
+        secret = credentials.channel_credentials(settings)
+        self._channel = (grpc.insecure_channel(target, options) if secret is None else
+                         grpc.secure_channel(target, secret, options))
+        self._callables: Dict[str, Any] = {}
+        self._on_session_end = on_session_end
+        self._opening = threading.Lock()
+        self._session_call: Any = None
+        self._session: Tuple[str, str] = ("", "")
+        self._closed = False
+
+    # Steps.
+
+    def drive(self, steps: Steps[T]) -> T:
+        """Runs the steps of an operation; returns its result."""
+        check_process(self._process)
+        value: Any = None
+        failure: Optional[BaseException] = None
+        while True:
+            try:
+                step = steps.send(value) if failure is None else steps.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            value, failure = None, None
+            try:
+                value = self._execute(step)
+            except BaseException as error:
+                failure = error
+
+    def _execute(self, step: calls.Step) -> Any:
+        if isinstance(step, calls.Unary):
+            return self._call(step.method, step.request, step.timeout, step.operator)
+        if isinstance(step, calls.Session):
+            return self.session()
+        if isinstance(step, calls.Blocking):
+            return step.function()
+        if isinstance(step, calls.Upload):
+            return self._call(step.method, iter(step.requests), step.timeout, "")
+        request = step.request if isinstance(step, calls.Collect) else iter(step.requests)
+        self.stream(step.method, request, step.receive, step.timeout)
+        return None
+
+    def _call(self, method: str, request: Any, timeout: Optional[float], operator: str) -> Any:
+        try:
+            return self._callable(method)(request, timeout=timeout or self._settings.timeout,
+                                          metadata=self._headers())
+        except grpc.RpcError as error:
+            raise from_rpc(error, operator) from None
+        except ValueError as error:  # A closed channel.
+            raise self._closed_error(error) from None
+        except KeyboardInterrupt as interrupt:
+            # The frames of grpc own the call, which is cancelled when they let it go.
+            traceback.clear_frames(interrupt.__traceback__)
+            raise
+
+    def stream(self, method: str, request: Any, receive: Callable[[Any], None],
+               timeout: Optional[float]) -> None:
+        """Gives each response of a call to `receive`."""
+        call = self.open(method, request, timeout or self._settings.timeout)
+        try:
+            for response in call:
+                receive(response)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()
+
+    def open(self, method: str, request: Any, timeout: Optional[float] = None) -> Any:
+        """Starts a call whose responses stream; `request` is a message, or an iterator of messages."""
+        check_process(self._process)
+        try:
+            return self._callable(method)(request, timeout=timeout, metadata=self._headers())
+        except ValueError as error:
+            raise self._closed_error(error) from None
+
+    def _closed_error(self, error: ValueError) -> Exception:
+        if not self._closed:
+            return error
+        return FailedPrecondition("the client is closed", "use it before close() and inside its with block")
+
+    def _headers(self) -> List[Tuple[str, str]]:
+        session = self._session[0]
+        return self._metadata + [("resident-session", session)] if session else self._metadata
+
+    def _callable(self, name: str) -> Any:
+        found = self._callables.get(name)
+        if found is None:
+            method = descriptors.method(name)
+            channel = self._channel
+            make = {
+                (False, False): channel.unary_unary, (True, False): channel.stream_unary,
+                (False, True): channel.unary_stream, (True, True): channel.stream_stream,
+            }[method.client_streams, method.server_streams]
+            found = self._callables[name] = make(
+                method.path, request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString)
+        return found
+
+    # The session: a call that lasts as long as the client's buffers.
+
+    def session(self) -> Tuple[str, str]:
+        """The session's id and the path of the daemon's local socket. Opens a session if there is none;
+        buffers of a session that has ended no longer exist."""
+        with self._opening:
+            if self._session[0]:
+                return self._session
+            request = descriptors.message("OpenSessionRequest")(client_name=self._settings.client_name)
+            call = self.open("Sessions.Open", request)
+            # The wait for the first response has a deadline; the session has none.
+            watchdog = threading.Timer(self._settings.connect_timeout, call.cancel)
+            watchdog.daemon = True
+            watchdog.start()
+            try:
+                response = next(iter(call))
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
+                    raise DeadlineExceeded(
+                        "no answer from {} within {:g} s".format(self._settings.address,
+                                                                 self._settings.connect_timeout),
+                        "check the address, and that residentd runs there") from None
+                raise credentials.unreachable(from_rpc(error), self._settings) from None
+            finally:
+                watchdog.cancel()
+            self._session_call = call
+            self._session = (response.session_id, response.local_address)
+            session = self._session
+
+            def ended() -> None:
+                if self._session is session:
+                    self._session = ("", "")
+                    self._on_session_end()
+
+            if not call.add_callback(ended):
+                ended()
+            return session
+
+    def close(self) -> None:
+        """Ends the session and the channel. Calls in progress end CANCELLED."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._process:
+            return  # The channel belongs to the parent.
+        self._session = ("", "")
+        if self._session_call is not None:
+            self._session_call.cancel()
+        self._channel.close()

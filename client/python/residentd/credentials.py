@@ -1,0 +1,115 @@
+"""How a client reaches the daemon: address, TLS, token, sizes and timeouts."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any, List, Optional, Tuple
+
+import grpc
+
+from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of connect(). Times are seconds."""
+
+    address: str
+    client_name: str
+    token_file: Optional[str]
+    tls_ca: Optional[str]
+    tls_cert: Optional[str]
+    tls_key: Optional[str]
+    tls_server_name: Optional[str]
+    timeout: float
+    connect_timeout: float
+    max_message_mib: int
+    shared_memory: str
+    arena_mib: int
+
+
+def check(settings: Settings) -> Settings:
+    """InvalidArgument or FailedPrecondition for settings that cannot work."""
+    if settings.shared_memory not in ("auto", "off"):
+        raise InvalidArgument("shared_memory={!r} is unknown".format(settings.shared_memory),
+                              "use 'auto' or 'off'")
+    if len(settings.client_name.encode()) > 64:
+        raise InvalidArgument("client_name has more than 64 bytes", "use a shorter name")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise InvalidArgument("a client certificate needs tls_cert and tls_key", "give both")
+    if (settings.tls_cert or settings.tls_server_name) and not settings.tls_ca:
+        raise InvalidArgument("tls_cert and tls_server_name need TLS", "give tls_ca")
+    if settings.token_file and not settings.tls_ca and not is_local(settings.address):
+        raise FailedPrecondition(
+            "a token would be sent in the clear to {}".format(settings.address),
+            "use TLS (tls_ca), or connect over the loopback interface or a Unix socket")
+    return settings
+
+
+def is_local(address: str) -> bool:
+    """Whether the address is on this machine for certain: a Unix socket or the loopback interface."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def metadata(settings: Settings) -> List[Tuple[str, str]]:
+    """The headers of each call."""
+    if not settings.token_file:
+        return []
+    with open(settings.token_file, encoding="utf-8") as file:
+        token = file.read().strip()
+    if not token:
+        raise InvalidArgument("the token file {} is empty".format(settings.token_file),
+                              "write the token into it")
+    return [("authorization", "Bearer " + token)]
+
+
+def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
+    """The channel's target and options."""
+    size = settings.max_message_mib * _MIB
+    options: List[Tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", size),
+        ("grpc.max_send_message_length", size),
+        # A daemon is in the same network, so a proxy for the web is not used.
+        ("grpc.enable_http_proxy", 0),
+        # Each client has its own connection, so that clients of one process are served in turn.
+        ("grpc.use_local_subchannel_pool", 1),
+        # The channel does not repeat calls by itself: a task could run twice.
+        ("grpc.enable_retries", 0),
+    ]
+    if settings.tls_server_name:
+        options.append(("grpc.ssl_target_name_override", settings.tls_server_name))
+    return settings.address, options
+
+
+def channel_credentials(settings: Settings) -> Optional[grpc.ChannelCredentials]:
+    """None: without TLS."""
+    if not settings.tls_ca:
+        return None
+
+    def read(path: Optional[str]) -> Optional[bytes]:
+        if not path:
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+
+    return grpc.ssl_channel_credentials(read(settings.tls_ca), read(settings.tls_key),
+                                        read(settings.tls_cert))
+
+
+def unreachable(error: Error, settings: Settings) -> Error:
+    """The error of the first call, with the address if no daemon answered."""
+    if isinstance(error, Unavailable) and not error.fix:
+        return Unavailable("cannot reach {}: {}".format(settings.address, error.message),
+                           "check the address, and that residentd runs there")
+    return error

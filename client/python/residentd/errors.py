@@ -1,0 +1,238 @@
+"""Errors: one class for each status of a call, and TaskFailed for tasks that did not end OK.
+
+Each error keeps the daemon's text. What was wrong is `message`; what to do about it is `fix`, which
+str() prints on its own line:
+
+    residentd.errors.NotFound: there is no operator 'ad'
+    Fix: did you mean 'add'?
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+
+import grpc
+
+_FIX = "Fix: "
+
+
+class Error(Exception):
+    """A call that failed, or that was refused before it was sent.
+
+    code: the name of the status of gRPC, for instance "INVALID_ARGUMENT".
+    message: what was wrong.
+    fix: what to do; may be empty.
+    operator: the operator's name, if the call ran one.
+    reason: a short name of the kind of error, for programs, such as "SHAPE_MISMATCH"; may be empty.
+    details: values that belong to `reason`.
+    """
+
+    default_code = "UNKNOWN"
+
+    def __init__(self, message: str, fix: str = "", *, operator: str = "", code: str = "",
+                 reason: str = "", details: Optional[Mapping[str, str]] = None) -> None:
+        if not fix:
+            message, fix = split_fix(message)
+        super().__init__(message)  # One argument: OSError would take two as errno and text.
+        self.code = code or self.default_code
+        self.message = message
+        self.fix = fix
+        self.operator = operator
+        self.reason = reason
+        self.details: Dict[str, str] = dict(details or {})
+
+    def __str__(self) -> str:
+        return "{}\n{}{}".format(self.message, _FIX, self.fix) if self.fix else self.message
+
+    def __reduce__(self) -> Any:
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+
+
+def _rebuild(kind: Type[Error], message: str, state: Dict[str, Any]) -> Error:
+    error = kind.__new__(kind, message)
+    error.args = (message,)
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument has the wrong type, shape or value."""
+
+    default_code = "INVALID_ARGUMENT"
+
+
+class NotFound(Error, LookupError):
+    """There is no such operator, version or buffer."""
+
+    default_code = "NOT_FOUND"
+
+
+class AlreadyExists(Error):
+    """The name is in use."""
+
+    default_code = "ALREADY_EXISTS"
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """The timeout passed. A task of the call may have run."""
+
+    default_code = "DEADLINE_EXCEEDED"
+
+
+class Unavailable(Error, ConnectionError):
+    """No daemon answered, the daemon is stopping, or the device has no engine."""
+
+    default_code = "UNAVAILABLE"
+
+
+class PermissionDenied(Error, PermissionError):
+    """The caller may not do this."""
+
+    default_code = "PERMISSION_DENIED"
+
+
+class Unauthenticated(Error, PermissionError):
+    """The credential is missing or was not accepted."""
+
+    default_code = "UNAUTHENTICATED"
+
+
+class ResourceExhausted(Error):
+    """A limit was reached: memory, queue, message size, quota."""
+
+    default_code = "RESOURCE_EXHAUSTED"
+
+
+class FailedPrecondition(Error):
+    """The state does not allow the call."""
+
+    default_code = "FAILED_PRECONDITION"
+
+
+class Aborted(Error):
+    """Another change happened before this one."""
+
+    default_code = "ABORTED"
+
+
+class Cancelled(Error):
+    """The call was cancelled."""
+
+    default_code = "CANCELLED"
+
+
+class OutOfRange(Error, IndexError):
+    """A position past the end of a buffer, or events that are no longer kept."""
+
+    default_code = "OUT_OF_RANGE"
+
+
+class Unimplemented(Error, NotImplementedError):
+    """The daemon does not serve this method."""
+
+    default_code = "UNIMPLEMENTED"
+
+
+class Internal(Error):
+    """An error of the daemon itself."""
+
+    default_code = "INTERNAL"
+
+
+_CLASSES: Dict[str, Type[Error]] = {
+    kind.default_code: kind
+    for kind in (InvalidArgument, NotFound, AlreadyExists, DeadlineExceeded, Unavailable,
+                 PermissionDenied, Unauthenticated, ResourceExhausted, FailedPrecondition, Aborted,
+                 Cancelled, OutOfRange, Unimplemented, Internal)
+}
+_CODE_NAMES: Dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class TaskError:
+    """How one task failed."""
+
+    def __init__(self, index: int, status: str, message: str) -> None:
+        self.index = index  # In its batch.
+        self.status = status  # "ABORTED", ...
+        self.message = message
+
+    def __repr__(self) -> str:
+        return "TaskError(index={}, status={!r}, message={!r})".format(self.index, self.status,
+                                                                        self.message)
+
+
+# A task that was refused on the device, or that did not reach it, has not changed anything.
+_NEVER_RAN = {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
+_MAY_HAVE_RUN = "may have run"
+
+
+class TaskFailed(Error):
+    """The call succeeded, and tasks of it did not end OK.
+
+    errors: the first 16 of these tasks, each with index, status and message.
+    may_have_run: whether one of them may have run in part. If not, the call can be repeated.
+    result: the Result; the outputs of the tasks that failed are zeros.
+    """
+
+    def __init__(self, operator: str, errors: Sequence[TaskError], failed: int, count: int,
+                 result: Any) -> None:
+        first = errors[0]
+        message = first.message or "task {} ended {}".format(first.index, first.status)
+        text, fix = split_fix(message)
+        if count > 1:
+            text = "{} of {} tasks failed; task {}: {}".format(failed, count, first.index, text)
+        super().__init__(text, fix, operator=operator, code=first.status)
+        self.errors: List[TaskError] = list(errors)
+        self.result = result
+        self.may_have_run = any(error.status not in _NEVER_RAN and
+                                (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message)
+                                for error in errors)
+
+
+class TaskTimedOut(TaskFailed, DeadlineExceeded):
+    """Tasks that did not reach the device before the timeout."""
+
+
+def task_failed(operator: str, errors: Sequence[TaskError], failed: int, count: int,
+                result: Any) -> TaskFailed:
+    """The error about tasks that did not end OK; `errors` has the first of them."""
+    kind = TaskTimedOut if errors[0].status == "DEADLINE_EXCEEDED" else TaskFailed
+    return kind(operator, errors, failed, count, result)
+
+
+def split_fix(text: str) -> Tuple[str, str]:
+    """Splits "what. Fix: how" into both parts; the second is empty if there is none."""
+    message, found, fix = text.rpartition(_FIX)
+    if not found:
+        return text, ""
+    return message.rstrip().rstrip("."), fix.strip()
+
+
+def from_status(code: int, message: str, operator: str = "", reason: str = "",
+                details: Optional[Mapping[str, str]] = None) -> Error:
+    """The error of a status of gRPC; `code` is its number."""
+    name = _CODE_NAMES.get(code, "UNKNOWN")
+    kind = _CLASSES.get(name, Error)
+    return kind(message, operator=operator, code=name, reason=reason, details=details)
+
+
+def from_rpc(error: Any, operator: str = "") -> Error:
+    """The error of a grpc.RpcError (a call of grpc, or of grpc.aio)."""
+    code = error.code()
+    message = error.details() or ""
+    reason, details = _error_info(error)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in message:
+        message += (". Fix: send less at once or put it into buffers; or raise the daemon's "
+                    "--max_message_mib, and max_message_mib of connect()")
+    return from_status(code.value[0], message, operator, reason, details)
+
+
+def _error_info(error: Any) -> Tuple[str, Dict[str, str]]:
+    """reason and metadata of the google.rpc.ErrorInfo in the call's trailing metadata, if any."""
+    from . import rpc_status
+
+    trailing = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    for key, value in trailing or ():
+        if key == rpc_status.KEY:
+            return rpc_status.error_info(value)
+    return "", {}

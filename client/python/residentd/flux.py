@@ -1,0 +1,85 @@
+"""FLUX programs (docs/flux.md): bytecode that the daemon interprets."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+import numpy as np
+
+from .calls import Steps, Unary
+from .descriptors import message
+from .errors import InvalidArgument
+from .results import Result, check_tasks
+
+_UNKNOWN_OPCODE_NOP = 1
+_MAX_REGISTERS = 16
+
+
+class FluxResult:
+    """The results of runs.
+
+    registers: int32, one row for each run, one column for each register that was asked for.
+    errors: uint8, the error code of each run; 0: none (docs/flux.md).
+    cycles: uint32, the instructions that each run executed.
+    device, device_ns: the device that ran them, and their time on it in nanoseconds.
+    """
+
+    def __init__(self, message: Any, width: int) -> None:
+        flux = message.flux
+        self.cycles = np.frombuffer(flux.cycles, "<u4").copy()
+        count = len(self.cycles)
+        self.registers = np.frombuffer(flux.registers, "<i4").reshape(count, width).copy()
+        self.errors = (np.frombuffer(flux.errors, "u1").copy() if flux.errors else
+                       np.zeros(count, np.uint8))
+        self.device = int(message.device)
+        self.device_ns = int(sum(message.device_ns))
+
+    def __repr__(self) -> str:
+        return "FluxResult(registers={!r}, errors={!r}, cycles={!r})".format(
+            self.registers, self.errors, self.cycles)
+
+
+def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles: Optional[int],
+        unknown_opcode_nop: bool, device: Optional[int],
+        timeout: Optional[float]) -> Steps[FluxResult]:
+    """The steps of Client.flux."""
+    batch = message("Batch")()
+    programs = batch.programs
+    many = False
+    if isinstance(code, str):
+        programs.operator = code
+    elif isinstance(code, (bytes, bytearray, memoryview)):
+        programs.bytecode = bytes(code)
+    else:
+        many = True
+        parts: List[bytes] = [bytes(part) for part in code]
+        programs.bytecode = b"".join(parts)
+        programs.offsets.extend(np.cumsum([0] + [len(part) for part in parts]).tolist())
+    if inputs is not None:
+        rows = np.atleast_2d(np.asarray(inputs))
+        if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.shape[1] > _MAX_REGISTERS:
+            raise InvalidArgument(
+                "inputs of shape {} and dtype {} are not initial registers".format(rows.shape, rows.dtype),
+                "pass integers: one row for each run, at most 16 columns")
+        limits = np.iinfo(np.int32)
+        if rows.size and (rows.min() < limits.min or rows.max() > limits.max):
+            raise InvalidArgument("an initial register does not fit 32 bits", "use int32")
+        programs.initial = rows.astype("<i4").tobytes()
+        programs.initial_width = rows.shape[1]
+        if not many and not count:
+            count = len(rows)
+    programs.count = count
+    programs.wanted.extend(registers)
+    if max_cycles is not None:
+        programs.max_cycles = max_cycles
+    if unknown_opcode_nop:
+        programs.unknown_opcode = _UNKNOWN_OPCODE_NOP
+    if device is not None:
+        batch.options.device = device
+    if timeout is not None:
+        batch.options.timeout_us = max(int(timeout * 1e6), 1)
+    response = yield Unary("Executor.Run", message("RunRequest")(batch=batch), timeout, "flux")
+    result = FluxResult(response.result, len(registers) or 1)
+    check_tasks("flux", response.result, Result((), 0, result.device, result.device_ns),
+                len(result.cycles))
+    return result

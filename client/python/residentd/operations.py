@@ -1,0 +1,203 @@
+"""What both clients can do, as steps (calls.py): descriptions of operators, calls, buffers, shared
+arrays, FLUX programs."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import buffers, dtypes, shared_memory
+from .buffers import BufferMemory, BufferView
+from .calls import Collect, Session, Steps, Unary
+from .descriptors import message
+from .dtypes import BFloat16Array, DType, DTypeLike
+from .errors import Cancelled, DeadlineExceeded, Error, InvalidArgument, NotFound, Unavailable
+from .operator_call import CallBuilder, Prepared
+from .results import Result
+from .shared_memory import Memory
+from .signature import Shape, Signature
+
+ShapeLike = Union[int, Sequence[int]]
+
+
+class Description:
+    """An operator of the daemon."""
+
+    def __init__(self, operator: Any) -> None:
+        self.message = operator
+        self.signature = Signature.from_message(operator)
+
+    def text(self, version: int) -> str:
+        """The documentation."""
+        operator = self.message
+        lines = ["{}: {}".format(operator.name, operator.summary), ""]
+        lines += ["    " + str(p) for p in self.signature.parameters]
+        if operator.notes:
+            lines += ["", operator.notes]
+        lines += ["", "Version {}{}.".format(version or operator.active_version,
+                                             "" if version else " serves")]
+        return "\n".join(lines)
+
+
+class Operations:
+    """The state that calls share: descriptions of operators, and memory.
+
+    Thread safety: may be used from several threads.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._descriptions: Dict[str, Description] = {}
+        self._builders: Dict[Tuple[str, int], CallBuilder] = {}
+
+    # Operators.
+
+    def describe(self, name: str) -> Steps[Description]:
+        """The description of an operator, which is kept: versions of an operator have one signature.
+        NotFound has the most similar name."""
+        known = self._descriptions.get(name)
+        if known is None:
+            response = yield Unary("Operators.Describe", message("DescribeOperatorRequest")(name=name),
+                                   operator=name)
+            known = self._descriptions[name] = Description(response.operator)
+        return known
+
+    def forget(self, name: str) -> None:
+        """Drops the description of an operator, which may have been removed or replaced."""
+        self._descriptions.pop(name, None)
+        for key in [key for key in list(self._builders) if key[0] == name]:
+            self._builders.pop(key, None)
+
+    def builder(self, name: str, version: int) -> Steps[CallBuilder]:
+        known = self._builders.get((name, version))
+        if known is None:
+            description = yield from self.describe(name)
+            known = CallBuilder(description.signature, version, self.memory)
+            self._builders[name, version] = known
+        return known
+
+    def prepare(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+                shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
+        """A batch for the stream or for run()."""
+        yield from self.collect_garbage()
+        builder = yield from self.builder(name, version)
+        prepared = yield from builder.prepare(args, kwargs, shared=shared, temporaries=temporaries)
+        return prepared
+
+    def run(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+            shared: Optional[Sequence[str]] = None) -> Steps[Result]:
+        """Calls an operator and waits for the result."""
+        prepared = yield from self.prepare(name, version, args, kwargs, shared)
+        try:
+            response = yield Unary("Executor.Run", message("RunRequest")(batch=prepared.batch),
+                                   prepared.timeout, name)
+            for buffer_id, array in prepared.temporaries:
+                dense = np.empty(array.shape, array.dtype)
+                yield from buffers.download(buffer_id, 0, buffers.bytes_of(dense))
+                np.copyto(array.view(np.ndarray), dense)
+        except BaseException as error:
+            self.failed(prepared, error)
+            raise
+        finally:
+            for buffer_id, _ in prepared.temporaries:
+                self.memory.discard(buffer_id, self.memory.session)
+        return prepared.decode(response.result)
+
+    def failed(self, prepared: Prepared, error: BaseException) -> None:
+        """Keeps memory of the arena from being used again while tasks of a call that ended without an
+        answer may still run."""
+        if isinstance(error, NotFound):
+            self.forget(prepared.operator)
+        refused = isinstance(error, Error) and not isinstance(error,
+                                                              (Cancelled, DeadlineExceeded, Unavailable))
+        if not refused:
+            for block in prepared.blocks:
+                self.memory.retire(block)
+
+    # Buffers.
+
+    def collect_garbage(self) -> Steps[None]:
+        """Frees buffers whose last view is gone."""
+        for buffer_id in self.memory.collect_garbage():
+            try:
+                yield from buffers.free(buffer_id)
+            except Error:  # The session that owned it has ended.
+                pass
+
+    def allocate(self, shape: ShapeLike, dtype: DTypeLike, device: Optional[int], durable: bool,
+                 name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
+        yield from self.collect_garbage()
+        kind = dtypes.find(dtype)
+        yield Session()
+        wanted = shape_of(shape)
+        info = yield from buffers.allocate(wanted, kind, device, durable, name)
+        return BufferMemory(info, self.memory, True), kind, wanted
+
+    def upload(self, values: Any, dtype: Optional[DTypeLike], device: Optional[int], durable: bool,
+               name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
+        array, found = dtypes.to_array(values)
+        if dtype is not None:
+            found = dtypes.find(dtype)
+            array = dtypes.bfloat16(array) if found is dtypes.BF16 and not isinstance(
+                array, BFloat16Array) else array.astype(found.storage, copy=False)
+        elif found is None and isinstance(values, (bool, int, float, list, tuple)):
+            found = dtypes.BY_NAME["f32"]
+            array = array.astype(found.storage)
+        if found is None:
+            raise InvalidArgument("residentd has no dtype {}".format(array.dtype),
+                                  "convert the array, or pass dtype=")
+        memory, kind, shape = yield from self.allocate(array.shape, found, device, durable, name)
+        if array.size:
+            yield from buffers.upload(memory.id, 0, buffers.bytes_of(np.ascontiguousarray(array)))
+        return memory, kind, shape
+
+    def free(self, memory: BufferMemory) -> Steps[None]:
+        """Frees a buffer once; also if its session has ended."""
+        if memory.freed:
+            return
+        memory.freed = True
+        if not memory.lost:
+            try:
+                yield from buffers.free(memory.id)
+            except NotFound:
+                pass
+
+    def list_buffers(self) -> Steps[List[Any]]:
+        response = yield Unary("Buffers.List", message("ListBuffersRequest")())
+        return list(response.buffers)
+
+    def persist(self, view: BufferView) -> Steps[None]:
+        yield Unary("Buffers.Persist", message("PersistRequest")(buffer_id=view.id))
+
+    def load_file(self, path: str, prefix: str, device: Optional[int]) -> Steps[List[Any]]:
+        """The BufferInfo of each tensor of a file on the daemon's machine."""
+        request = message("LoadFileRequest")(path=path, prefix=prefix)
+        if device is not None:
+            request.device = device
+        found: List[Any] = []
+        yield Collect("Buffers.LoadFile", request, lambda response: found.extend(response.buffers))
+        return found
+
+    def shared(self, shape: ShapeLike, dtype: DTypeLike,
+               device: Optional[int]) -> Steps["np.ndarray[Any, Any]"]:
+        """A new array in memory that the daemon shares."""
+        yield from self.collect_garbage()
+        kind, dimensions = dtypes.find(dtype), shape_of(shape)
+        size = int(np.prod(dimensions, dtype=np.int64)) * kind.size
+        if size == 0:
+            raise InvalidArgument("a shared array of shape {} has no elements".format(dimensions),
+                                  "use numpy.empty")
+        rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        mapping, region = yield from shared_memory.import_region(
+            rounded, kind.number, (rounded // kind.size,), device)
+        self.memory.add(region)
+        self.memory.remove_with(mapping, region)
+        array = np.frombuffer(mapping, kind.storage, count=size // kind.size).reshape(dimensions)
+        return dtypes.from_storage(array, kind)
+
+
+def shape_of(shape: ShapeLike) -> Shape:
+    """A shape from an integer or a sequence of integers."""
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)

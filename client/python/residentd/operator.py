@@ -1,0 +1,89 @@
+"""Operators as functions of NumPy arrays, for threads. aio.py has the same for asyncio."""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Sequence
+
+from .operations import Description
+from .operator_call import OPTIONS
+from .results import Result
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+class Operator:
+    """An operator of the daemon.
+
+    Calling it runs one task: tensors are passed by position or keyword, scalars by keyword. NumPy arrays,
+    torch tensors, lists, numbers, and buffers are accepted. An output is returned as a new array, or
+    written to the array or buffer that is passed under its name (`out=`). It returns the output, or a
+    named tuple if there are several. An `inout` parameter is updated in place and is also an output; one
+    that is omitted starts as zeros. None for an optional tensor (a bias) means that there is none.
+
+    Options, by keyword: `shape` (of outputs whose shape does not follow from the inputs: a shape, or a
+    dict by name), `dtype` (of outputs, in the same forms), `device` (index), `timeout` (seconds).
+
+    Errors: InvalidArgument (before anything is sent, or by the daemon), TaskFailed, and those of
+    residentd.errors.
+
+    Thread safety: may be used from several threads.
+    """
+
+    __signature__: inspect.Signature
+
+    def __init__(self, client: "Client", description: Description, version: int) -> None:
+        self._client = client
+        self._description = description
+        self._version = version
+        self.__signature__ = description.signature.python(OPTIONS)
+        self.__name__ = description.message.name
+        # help() prints the documentation of the type of an object.
+        self.__class__ = type(type(self).__name__, (type(self),), {
+            "__doc__": description.text(version), "__module__": __name__})
+
+    @property
+    def name(self) -> str:
+        return str(self._description.message.name)
+
+    @property
+    def version(self) -> int:
+        """The version that calls run; 0: the one that is active when the call arrives."""
+        return self._version
+
+    @property
+    def signature(self) -> str:
+        """The signature in the form of docs/operators.md."""
+        return str(self._description.message.signature)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one task; returns the output, or a named tuple of the outputs."""
+        return self.run(*args, **kwargs).value
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """Runs one task; the Result has the outputs, the version that served, and the time."""
+        return self._client._drive(
+            self._client._operations.run(self.name, self._version, args, kwargs))
+
+    def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
+        """Runs many tasks as one batch: the first dimension of the arrays counts the tasks.
+
+        shared: names of inputs that all tasks share, which are sent once.
+
+        A scalar is one value, or a sequence with one for each task. The outputs have the tasks as their
+        first dimension. TaskFailed names the tasks that failed, and its `result` has the outputs of the
+        others.
+        """
+        return self._client._drive(
+            self._client._operations.run(self.name, self._version, args, kwargs, shared)).value
+
+    def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Sends one task on the client's stream and returns without waiting for it. The future's result
+        is what the call would return. Waits while the stream has its maximum of unanswered batches."""
+        return self._client._default_stream().submit(self, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        pinned = ", version {}".format(self._version) if self._version else ""
+        return "<operator {}({}){}>".format(self.name, self.signature, pinned)

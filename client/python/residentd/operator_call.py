@@ -1,0 +1,555 @@
+"""From the arguments of a call to a batch, and from the batch's result to arrays.
+
+prepare() checks the arguments against the signature, chooses for each tensor how it is sent, and
+returns a Prepared: the message, and what turns the answer into a Result. A tensor is sent
+
+  * in place, if it is a buffer or lies in shared memory and its layout is one that the parameter accepts;
+  * through the arena of shared memory, if that is enabled and the array is large (one copy);
+  * inline in the message otherwise.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import buffers, dtypes, results
+from .buffers import BufferView, dense_strides
+from .calls import Steps
+from .descriptors import message
+from .dtypes import BF16, DType
+from .errors import InvalidArgument
+from .results import Result
+from .shared_memory import MIN_SHARED_BYTES, Block, Memory, Region
+from .signature import INOUT, INPUT, OUTPUT, Parameter, Shape, Signature, shape_text
+
+# Options of a call, which are not arguments of the operator. A parameter of the same name hides one.
+OPTIONS = ("shape", "dtype", "device", "timeout")
+_BATCH = message("Batch")
+_MAX_PLANS = 256
+
+Array = "np.ndarray[Any, Any]"
+
+
+@dataclass
+class Tensor:
+    """One tensor argument. `task_shape` is the shape of one task's tensor."""
+
+    index: int
+    parameter: Parameter
+    dtype: DType
+    task_shape: Shape
+    array: Optional["np.ndarray[Any, Any]"] = None  # One of array and view, or neither: returned.
+    view: Optional[BufferView] = None
+    shared: bool = False  # All tasks have the same tensor.
+
+
+@dataclass
+class Prepared:
+    """A batch that can be sent, and how its result is read."""
+
+    batch: Any
+    operator: str
+    count: int
+    timeout: Optional[float]
+    names: Tuple[str, ...] = ()
+    # How each output is obtained, in the order of the signature.
+    outputs: List[Any] = field(default_factory=list)
+    # Memory of the arena that tasks use; and arrays that must exist until the tasks have ended.
+    blocks: List[Block] = field(default_factory=list)
+    keep: List[Any] = field(default_factory=list)
+    # Buffers that exist for this call: (buffer, array that receives the contents).
+    temporaries: List[Tuple[int, "np.ndarray[Any, Any]"]] = field(default_factory=list)
+
+    def decode(self, result: Any) -> Result:
+        """The Result of a resident.v1.BatchResult. TaskFailed if a task did not end OK."""
+        returned = 0
+        values = []
+        for output in self.outputs:
+            raw = None
+            if output.returned:
+                raw = result.outputs[returned] if returned < len(result.outputs) else b""
+                returned += 1
+            values.append(output.value(raw))
+        decoded = Result(results.named_tuple(self.names, values), result.version, result.device,
+                         sum(result.device_ns))
+        return results.check_tasks(self.operator, result, decoded, self.count)
+
+
+class _Given:
+    """An output that the caller gave: a buffer, or an array that tasks write in place."""
+
+    returned = False
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def value(self, raw: Optional[bytes]) -> Any:
+        return self._target
+
+
+class _Returned:
+    """An output that comes with the result."""
+
+    returned = True
+
+    def __init__(self, dtype: DType, shape: Shape, target: Optional["np.ndarray[Any, Any]"]) -> None:
+        self._dtype = dtype
+        self._shape = shape
+        self._target = target
+
+    def value(self, raw: Optional[bytes]) -> Any:
+        array = np.frombuffer(raw or b"", self._dtype.storage)
+        if array.size != int(np.prod(self._shape, dtype=np.int64)):  # No task ran.
+            array = np.zeros(self._shape, self._dtype.storage)
+        array = array.reshape(self._shape)
+        if self._target is not None:
+            np.copyto(self._target.view(np.ndarray), array)
+            return self._target
+        return dtypes.from_storage(array.copy(), self._dtype)
+
+
+class _InBlock:
+    """An output in a block of the arena."""
+
+    returned = False
+
+    def __init__(self, array: "np.ndarray[Any, Any]", dtype: DType,
+                 target: Optional["np.ndarray[Any, Any]"]) -> None:
+        self._array = array
+        self._dtype = dtype
+        self._target = target
+
+    def value(self, raw: Optional[bytes]) -> Any:
+        if self._target is not None:
+            np.copyto(self._target.view(np.ndarray), self._array)
+            return self._target
+        return dtypes.from_storage(self._array, self._dtype)
+
+
+class CallBuilder:
+    """Prepares calls of one operator.
+
+    Thread safety: may be used from several threads.
+    """
+
+    def __init__(self, signature: Signature, version: int, memory: Memory) -> None:
+        self.signature = signature
+        self.version = version
+        self._memory = memory
+        # Shapes and dtypes of tensors to those of the outputs.
+        self._plans: Dict[Any, List[Tuple[DType, Shape]]] = {}
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], *,
+                shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
+        """Checks the arguments and builds the batch.
+
+        shared: None for a call of one task. For map(): the tensors that all tasks share; the others
+            have one tensor for each task, along the first dimension.
+        temporaries: whether the call may use buffers that exist only while it runs.
+
+        InvalidArgument if the arguments do not match the signature.
+        """
+        values, options = self._assign(args, kwargs)
+        tensors = self._tensors(values, shared, options)
+        count = 1 if shared is None else self._count(tensors, values)
+        batch = _BATCH()
+        tasks = batch.tasks
+        tasks.operator = self.signature.operator
+        tasks.version = self.version
+        tasks.count = count
+        prepared = Prepared(batch, self.signature.operator, count, options["timeout"],
+                            tuple(p.keyword for p in self.signature.outputs))
+        device = self._device(tensors, options["device"])
+        if options["device"] is not None:
+            batch.options.device = options["device"]
+        if options["timeout"] is not None:
+            batch.options.timeout_us = max(int(options["timeout"] * 1e6), 1)
+        last = self._last_column(values)
+        for index, parameter in enumerate(self.signature.parameters[:last]):
+            column = tasks.arguments.add()
+            if parameter.scalar:
+                self._scalar(index, values.get(index), column.scalar, count if shared is not None else 0)
+            else:
+                leading = () if shared is None else (count,)
+                yield from self._column(tensors[index], column, leading, device, prepared, temporaries)
+        return prepared
+
+    # From arguments to values by index.
+
+    def _assign(self, args: Sequence[Any],
+                kwargs: Mapping[str, Any]) -> Tuple[Dict[int, Any], Dict[str, Any]]:
+        signature = self.signature
+        if len(args) > len(signature.inputs):
+            raise InvalidArgument(
+                "{} takes {} tensors by position, not {}".format(signature.operator,
+                                                                 len(signature.inputs), len(args)),
+                "pass scalars and outputs by keyword", operator=signature.operator)
+        values: Dict[int, Any] = {}
+        options: Dict[str, Any] = dict.fromkeys(OPTIONS)
+        for parameter, value in zip(signature.inputs, args):
+            values[signature.by_keyword[parameter.keyword]] = value
+        for name, value in kwargs.items():
+            index = signature.by_keyword.get(name)
+            if index is None:
+                if name not in OPTIONS:
+                    raise InvalidArgument(
+                        "{} has no parameter '{}'".format(signature.operator, name),
+                        "its parameters are: {}; options are: {}".format(
+                            ", ".join(signature.by_keyword), ", ".join(OPTIONS)),
+                        operator=signature.operator)
+                options[name] = value
+            elif index in values:
+                raise InvalidArgument("'{}' of {} is given twice".format(name, signature.operator),
+                                      "pass it by position or by keyword",
+                                      operator=signature.operator)
+            else:
+                values[index] = value
+        timeout = options["timeout"]
+        if timeout is not None and not timeout > 0:
+            raise InvalidArgument("timeout={!r} is not a time".format(timeout),
+                                  "use seconds, above 0", operator=signature.operator)
+        return values, options
+
+    def _tensors(self, values: Mapping[int, Any], shared: Optional[Sequence[str]],
+                 options: Mapping[str, Any]) -> Dict[int, Tensor]:
+        """The tensor of each parameter, with its dtype and shape."""
+        signature = self.signature
+        for name in shared or ():
+            index = signature.by_keyword.get(name)
+            if index is None or signature.parameters[index].kind != INPUT:
+                raise InvalidArgument("shared names '{}', which is no input of {}".format(
+                    name, signature.operator), "name inputs", operator=signature.operator)
+        tensors: Dict[int, Tensor] = {}
+        untyped: List[int] = []
+        for index, parameter in enumerate(signature.parameters):
+            if parameter.scalar:
+                continue
+            value = values.get(index)
+            if value is None:
+                if parameter.kind == INPUT:
+                    value = self._absent(index, index in values)
+                else:
+                    continue
+            leading = 0 if shared is None or parameter.keyword in shared else 1
+            tensor = self._given(index, parameter, value, leading)
+            tensor.shared = shared is not None and not leading
+            if tensor.dtype is None:
+                untyped.append(index)
+            tensors[index] = tensor
+        for index in untyped:
+            self._choose_dtype(tensors[index], tensors)
+        for index, tensor in tensors.items():
+            if tensor.dtype.number not in tensor.parameter.dtypes:
+                accepted = dtypes.names(tensor.parameter.dtypes)
+                raise signature.mismatch(
+                    index, "it is {}, and must be {}".format(tensor.dtype.name, accepted),
+                    "convert it, for instance with astype()", accepted, tensor.dtype.name,
+                    "DTYPE_MISMATCH")
+        self._add_outputs(tensors, options, 0 if shared is None else 1)
+        return tensors
+
+    def _absent(self, index: int, is_none: bool) -> "np.ndarray[Any, Any]":
+        """The value of an input that is None: a tensor without elements, for a parameter of its own
+        shape, which operators use for what is optional."""
+        parameter = self.signature.parameters[index]
+        alone = [d for d in parameter.shape if d.kind == "spread"]
+        uses = sum(d.name == alone[0].name for p in self.signature.parameters
+                   for d in p.shape) if alone else 0
+        if is_none and len(parameter.shape) == 1 and uses == 1:
+            return np.empty((0,), dtypes.BY_NUMBER[parameter.dtypes[0]].storage).view(
+                dtypes.BFloat16Array if parameter.dtypes[0] == BF16.number else np.ndarray)
+        raise self.signature.mismatch(index, "it is missing", "pass an array or a buffer",
+                                      reason="ARGUMENT_MISSING")
+
+    def _given(self, index: int, parameter: Parameter, value: Any, leading: int) -> Tensor:
+        if isinstance(value, BufferView):
+            array, view, dtype, shape = None, value, value._dtype, value.shape
+        else:
+            array, dtype = dtypes.to_array(value)
+            view, shape = None, array.shape
+            if parameter.kind != INPUT and not (isinstance(value, np.ndarray) and
+                                                array.flags.writeable):
+                raise self.signature.mismatch(
+                    index, "it is written, and {} cannot be".format(
+                        "this array" if isinstance(value, np.ndarray) else type(value).__name__),
+                    "pass a NumPy array that is writeable, or a buffer", reason="NOT_WRITEABLE")
+            if dtype is None and isinstance(value, (np.ndarray, np.generic)):
+                raise self.signature.mismatch(
+                    index, "residentd has no dtype {}".format(array.dtype),
+                    "convert it to one of {}, for instance with astype()".format(
+                        dtypes.names(parameter.dtypes)), reason="DTYPE_MISMATCH")
+        if len(shape) < leading:
+            raise self.signature.mismatch(
+                index, "map() needs an array with one tensor for each task",
+                "add a first dimension, or name it in shared=('{}',)".format(parameter.keyword))
+        return Tensor(index, parameter, dtype, tuple(shape[leading:]), array, view)  # type: ignore
+
+    def _choose_dtype(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> None:
+        """The dtype of Python's numbers: that of the first array if the parameter accepts it and it
+        represents the values, otherwise the first that does."""
+        array, parameter = tensor.array, tensor.parameter
+        assert array is not None
+        preferred = [t.dtype for t in tensors.values() if t.dtype is not None and t is not tensor]
+        candidates = [t for t in preferred if t.number in parameter.dtypes]
+        candidates += [dtypes.BY_NUMBER[number] for number in parameter.dtypes]
+        if array.dtype.kind not in "biuf":
+            raise self.signature.mismatch(tensor.index, "it does not consist of numbers",
+                                          "pass an array of numbers", reason="DTYPE_MISMATCH")
+        for dtype in candidates:
+            converted = dtypes.bfloat16(array) if dtype is BF16 else array.astype(dtype.storage)
+            if dtype.floating or np.array_equal(converted, array):
+                tensor.dtype, tensor.array = dtype, converted
+                return
+        raise self.signature.mismatch(
+            tensor.index, "its values cannot be represented in {}".format(
+                dtypes.names(parameter.dtypes)), "pass whole numbers in the range of the dtype",
+            reason="DTYPE_MISMATCH")
+
+    def _add_outputs(self, tensors: Dict[int, Tensor], options: Mapping[str, Any],
+                     leading: int) -> None:
+        """Adds the outputs that the caller did not give, and checks all shapes."""
+        signature = self.signature
+        shapes, kinds = options["shape"], options["dtype"]
+        key = None
+        if shapes is None and kinds is None:
+            key = tuple((index, t.dtype.number, t.task_shape) for index, t in tensors.items())
+            plan = self._plans.get(key)
+            if plan is not None:
+                for parameter_index, dtype, shape in plan:  # type: ignore[misc]
+                    tensors[parameter_index] = Tensor(parameter_index,
+                                                      signature.parameters[parameter_index], dtype,
+                                                      shape)
+                return
+        known = {index: tensor.task_shape for index, tensor in tensors.items()}
+        for index, parameter in enumerate(signature.parameters):
+            wanted = self._option(shapes, parameter) if parameter.kind == OUTPUT else None
+            if wanted is not None and index not in known:
+                known[index] = (int(wanted),) if isinstance(wanted, numbers.Integral) else tuple(wanted)
+        bound = signature.bind(known)
+        sent = [tensor.dtype for tensor in tensors.values()]
+        added: List[Any] = []
+        for index, parameter in enumerate(signature.parameters):
+            if parameter.scalar or index in tensors:
+                continue
+            chosen = self._option(kinds, parameter)
+            dtype = signature.output_dtype(parameter, sent) if chosen is None else dtypes.find(chosen)
+            if dtype.number not in parameter.dtypes:
+                raise signature.mismatch(
+                    index, "it cannot be {}".format(dtype.name),
+                    "use one of {}".format(dtypes.names(parameter.dtypes)), reason="DTYPE_MISMATCH")
+            shape = known[index] if index in known else signature.shape_of(index, bound)
+            added.append((index, dtype, shape))
+            tensors[index] = Tensor(index, parameter, dtype, shape)
+        if key is not None:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = added
+
+    def _option(self, option: Any, parameter: Parameter) -> Any:
+        """The value of the option shape or dtype for an output: it is a dict by name, or the value for
+        every output."""
+        return option.get(parameter.keyword) if isinstance(option, dict) else option
+
+    def _count(self, tensors: Mapping[int, Tensor], values: Mapping[int, Any]) -> int:
+        """The number of tasks of map()."""
+        first: Optional[Tensor] = None
+        count = 0
+        for tensor in tensors.values():
+            source = tensor.array if tensor.array is not None else tensor.view
+            if source is None or tensor.shared:
+                continue
+            if first is None:
+                first, count = tensor, source.shape[0]
+            elif source.shape[0] != count:
+                raise self.signature.mismatch(
+                    tensor.index, "it has tensors for {} tasks, '{}' for {}".format(
+                        source.shape[0], first.parameter.name, count),
+                    "make their first dimensions equal", str(count), str(source.shape[0]))
+        for index, value in values.items():
+            parameter = self.signature.parameters[index]
+            if first is None and parameter.scalar and np.ndim(value) == 1:
+                return len(value)
+        if first is None:
+            raise InvalidArgument("map() of {} has no argument with one value for each task".format(
+                self.signature.operator), "do not name every input in shared",
+                operator=self.signature.operator)
+        if count == 0:
+            raise self.signature.mismatch(first.index, "it has no tasks",
+                                          "pass an array whose first dimension is at least 1")
+        return count
+
+    def _device(self, tensors: Mapping[int, Tensor], chosen: Optional[int]) -> Optional[int]:
+        """The device whose memory is used: that of the buffers, or the chosen one."""
+        for tensor in tensors.values():
+            if tensor.view is not None:
+                return tensor.view.device
+            if tensor.array is not None:
+                found = self._memory.locate(tensor.array)
+                if found is not None:
+                    return found[0].device
+        return chosen
+
+    # Columns.
+
+    def _last_column(self, values: Mapping[int, Any]) -> int:
+        """The number of columns to send: trailing scalars that are omitted are left out."""
+        last = len(self.signature.parameters)
+        while last > 0:
+            parameter = self.signature.parameters[last - 1]
+            if not parameter.scalar or parameter.default is None or values.get(last - 1) is not None:
+                break
+            last -= 1
+        return last
+
+    def _scalar(self, index: int, value: Any, column: Any, count: int) -> None:
+        """count: 0 for a call of one task."""
+        parameter = self.signature.parameters[index]
+        dtype = dtypes.BY_NUMBER[parameter.dtypes[0]]
+        if value is None:
+            value = parameter.default
+        if value is None:
+            raise self.signature.mismatch(index, "it is missing",
+                                          "pass {}=".format(parameter.keyword),
+                                          reason="ARGUMENT_MISSING")
+        array = np.asarray(value)
+        many = count > 0 and array.ndim == 1
+        if many and len(array) != count:
+            raise self.signature.mismatch(index, "it has {} values for {} tasks".format(len(array), count),
+                                          "pass one value, or one for each task", str(count),
+                                          str(len(array)))
+        if array.ndim != (1 if many else 0):
+            raise self.signature.mismatch(index, "it is a scalar, not an array of shape {}".format(
+                shape_text(array.shape)), "pass one number")
+        if array.dtype.kind not in ("biuf" if dtype.floating else "biu"):
+            raise self.signature.mismatch(
+                index, "{!r} is not {}".format(value, "a number" if dtype.floating else "an integer"),
+                "pass {}".format("a number" if dtype.floating else "an int"), reason="DTYPE_MISMATCH")
+        items = array.tolist()
+        into = column.f64 if dtype.floating else column.i64
+        into.extend(items if many else [items])
+
+    def _column(self, tensor: Tensor, column: Any, leading: Shape, device: Optional[int],
+                prepared: Prepared, temporaries: bool) -> Steps[None]:
+        """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map()."""
+        parameter = tensor.parameter
+        if tensor.shared:
+            leading = ()
+        if tensor.view is not None:
+            self._in_place(tensor, column.buffer, tensor.view.id, tensor.view.offset, tensor.view.strides,
+                           leading, prepared.count)
+            if parameter.kind != INPUT:
+                prepared.outputs.append(_Given(tensor.view))
+            return
+        shape = leading + tensor.task_shape
+        if tensor.array is None and parameter.kind == INOUT:
+            tensor.array = dtypes.from_storage(np.zeros(shape, tensor.dtype.storage), tensor.dtype)
+        array = tensor.array
+        if array is not None and tensor.task_shape:
+            found = self._memory.locate(array)
+            if found is not None and self._accepts_layout(tensor, array, found, len(leading)):
+                region, offset = found
+                size = tensor.dtype.size
+                self._in_place(tensor, column.buffer, region.buffer_id, offset // size,
+                               tuple(s // size for s in array.strides), leading, prepared.count)
+                prepared.keep.append(array)
+                if parameter.kind != INPUT:
+                    prepared.outputs.append(_Given(array))
+                return
+        size = int(np.prod(shape, dtype=np.int64)) * tensor.dtype.size
+        through_arena = size >= MIN_SHARED_BYTES or parameter.kind == INOUT
+        if self._memory.arena_enabled and through_arena and size > 0 and tensor.task_shape:
+            block = yield from self._memory.allocate(size, device)
+            if block is not None:
+                self._through_block(tensor, column.buffer, shape, leading, block, prepared)
+                return
+        if parameter.kind == INPUT:
+            assert array is not None
+            column.inline.dtype = tensor.dtype.number
+            column.inline.shape.extend(tensor.task_shape)
+            column.inline.data = array.tobytes()
+        elif parameter.kind == OUTPUT:
+            column.returned.dtype = tensor.dtype.number
+            column.returned.shape.extend(tensor.task_shape)
+            prepared.outputs.append(_Returned(tensor.dtype, shape, array))
+        else:
+            assert array is not None
+            if not temporaries:
+                raise self.signature.mismatch(
+                    tensor.index, "submit() cannot update an array that is not in shared memory",
+                    "pass a buffer (Client.upload) or an array of Client.shared", reason="NOT_SHARED")
+            info = yield from buffers.allocate(shape, tensor.dtype, device, False, "")
+            prepared.temporaries.append((info.id, array))
+            dense = np.ascontiguousarray(array)
+            if dense.size:
+                yield from buffers.upload(info.id, 0, buffers.bytes_of(dense))
+            self._in_place(tensor, column.buffer, info.id, 0, dense_strides(shape), leading,
+                           prepared.count)
+            prepared.outputs.append(_Given(array))
+
+    def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
+                       prepared: Prepared) -> None:
+        memory = block.array().view(tensor.dtype.storage).reshape(shape)
+        prepared.blocks.append(block)
+        prepared.keep.append(memory)
+        if tensor.array is not None and tensor.parameter.kind != OUTPUT:
+            np.copyto(memory, tensor.array.view(np.ndarray))
+        self._in_place(tensor, column, block.region.buffer_id, block.offset // tensor.dtype.size,
+                       dense_strides(shape), leading, prepared.count)
+        if tensor.parameter.kind != INPUT:
+            prepared.outputs.append(_InBlock(memory, tensor.dtype, tensor.array))
+
+    def _accepts_layout(self, tensor: Tensor, array: "np.ndarray[Any, Any]", found: Tuple[Region, int],
+                        leading: int) -> bool:
+        """Whether tasks can use the array where it is."""
+        size = tensor.dtype.size
+        if found[1] % size or any(s % size for s in array.strides):
+            return False
+        strides = tuple(s // size for s in array.strides)[leading:]
+        if tensor.parameter.kind != INPUT and any(s <= 0 for s, n in zip(strides, tensor.task_shape)
+                                                  if n > 1):
+            return False
+        return tensor.parameter.strided or _is_dense(tensor.task_shape, strides)
+
+    def _in_place(self, tensor: Tensor, column: Any, buffer_id: int, offset: int, strides: Shape,
+                  leading: Shape, count: int) -> None:
+        """offset and strides are elements; the first stride is that of the tasks if there is
+        `leading`. Without it, all `count` tasks use the same tensor."""
+        size = tensor.dtype.size
+        column.buffer_ids.append(buffer_id)
+        column.dtype = tensor.dtype.number
+        column.shape.extend(tensor.task_shape)
+        task_strides = strides[len(leading):]
+        if not _is_dense(tensor.task_shape, task_strides):
+            if not tensor.parameter.strided:
+                raise self.signature.mismatch(
+                    tensor.index, "it accepts only dense tensors, and the buffer's view is not",
+                    "copy the view into a dense buffer (operator 'copy')", reason="NOT_DENSE")
+            column.strides.extend(task_strides)
+        if not tensor.task_shape:
+            # A view without dimensions is described by its buffer alone.
+            if tensor.view is not None and (tensor.view._memory.size_bytes != size or leading):
+                raise self.signature.mismatch(
+                    tensor.index, "one element of a larger buffer cannot be a tensor without dimensions",
+                    "use a buffer of shape ()", reason="NOT_DENSE")
+        if leading and leading[0] > 1 and strides[0] * size >= 0 and offset == 0:
+            column.stride_bytes = strides[0] * size
+        elif leading and leading[0] > 1:
+            column.offsets.extend((offset + task * strides[0]) * size for task in range(leading[0]))
+        elif offset:
+            column.offsets.extend([offset * size] * count)
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    if 0 in shape:
+        return True
+    expected = 1
+    for n, stride in zip(reversed(shape), reversed(strides)):
+        if n != 1:
+            if stride != expected:
+                return False
+            expected *= n
+    return True

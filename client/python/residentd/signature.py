@@ -1,0 +1,248 @@
+"""Signatures of operators: what a call may pass, and which shapes and dtypes its outputs have.
+
+A signature is made from the structured form that the daemon returns (resident.v1.Parameter). The rules
+for shapes are those of docs/operators.md: a name has one value in a call; `*S` stands for any number
+of dimensions; `*S~` is a shape that broadcasts to S.
+
+Thread safety: a Signature does not change after it was made.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import dtypes
+from .dtypes import DType
+from .errors import InvalidArgument
+
+INPUT, OUTPUT, INOUT, SCALAR = 1, 2, 3, 4  # resident.v1.Parameter.Kind.
+_KIND_TEXT = {INPUT: "in", OUTPUT: "out", INOUT: "inout", SCALAR: "scalar"}
+
+Shape = Tuple[int, ...]
+# Values of variables: a dimension for "N", several for "*S".
+Bindings = Dict[str, Shape]
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of a parameter, or several. `kind` is "size", "name", "spread" or "broadcast"."""
+
+    kind: str
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        if self.kind == "size":
+            return str(self.size)
+        return {"name": "", "spread": "*", "broadcast": "*"}[self.kind] + self.name + (
+            "~" if self.kind == "broadcast" else "")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an operator."""
+
+    name: str
+    kind: int  # INPUT, OUTPUT, INOUT or SCALAR.
+    dtypes: Tuple[int, ...]  # Numbers of the accepted types; for a scalar exactly one.
+    shape: Tuple[Dim, ...]  # Of a tensor.
+    strided: bool  # Whether a tensor need not be dense.
+    default: Any  # Of a scalar that may be omitted; otherwise None.
+
+    @property
+    def scalar(self) -> bool:
+        return self.kind == SCALAR
+
+    @property
+    def keyword(self) -> str:
+        """The name as Python's keyword argument: `lambda` becomes `lambda_`."""
+        return self.name + "_" if keyword.iskeyword(self.name) else self.name
+
+    def __str__(self) -> str:
+        text = "{}: {} {}{}".format(self.name, _KIND_TEXT[self.kind], "strided " if self.strided else "",
+                                    "|".join(dtypes.BY_NUMBER[number].name for number in self.dtypes))
+        if not self.scalar:
+            text += "[" + ", ".join(map(str, self.shape)) + "]"
+        elif self.default is not None:
+            whole = self.default == int(self.default) if abs(self.default) < 1e15 else False
+            text += " = {}".format(int(self.default) if whole else self.default)
+        return text
+
+
+def _parameter(message: Any) -> Parameter:
+    shape = []
+    for dim in message.shape:
+        kind = dim.WhichOneof("kind")
+        shape.append(Dim("size", dim.size, "") if kind == "size" else Dim(kind, 0, getattr(dim, kind)))
+    default = message.WhichOneof("default")
+    return Parameter(message.name, message.kind, tuple(message.dtypes), tuple(shape), message.strided,
+                     None if default is None else getattr(message, default))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """ "[2, 3]"."""
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+class Signature:
+    """The parameters of an operator."""
+
+    def __init__(self, operator: str, parameters: Sequence[Parameter]) -> None:
+        self.operator = operator
+        self.parameters = tuple(parameters)
+        self.inputs = tuple(p for p in self.parameters if p.kind in (INPUT, INOUT))
+        self.outputs = tuple(p for p in self.parameters if p.kind in (OUTPUT, INOUT))
+        self.scalars = tuple(p for p in self.parameters if p.kind == SCALAR)
+        self.by_keyword = {p.keyword: index for index, p in enumerate(self.parameters)}
+
+    @classmethod
+    def from_message(cls, operator: Any) -> "Signature":
+        """Of a resident.v1.Operator."""
+        return cls(operator.name, [_parameter(p) for p in operator.parameters])
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.parameters))
+
+    def python(self, options: Sequence[str]) -> inspect.Signature:
+        """The call's signature: inputs by position or keyword, then scalars, outputs and options by
+        keyword."""
+        kind = inspect.Parameter
+        arguments = []
+        optional = len(self.inputs)  # Those after the last input: an inout may be omitted.
+        while optional and self.inputs[optional - 1].kind == INOUT:
+            optional -= 1
+        for i, p in enumerate(self.inputs):
+            arguments.append(kind(p.keyword, kind.POSITIONAL_OR_KEYWORD,
+                                  default=None if i >= optional else kind.empty))
+        for p in self.scalars:
+            default = kind.empty if p.default is None else p.default
+            arguments.append(kind(p.keyword, kind.KEYWORD_ONLY, default=default))
+        for p in self.outputs:
+            if p.kind == OUTPUT:
+                arguments.append(kind(p.keyword, kind.KEYWORD_ONLY, default=None))
+        for name in options:
+            if name not in self.by_keyword:
+                arguments.append(kind(name, kind.KEYWORD_ONLY, default=None))
+        return inspect.Signature(arguments)
+
+    def mismatch(self, index: int, text: str, fix: str, expected: str = "", got: str = "",
+                 reason: str = "SHAPE_MISMATCH") -> InvalidArgument:
+        """The error about parameter `index`."""
+        name = self.parameters[index].name
+        details = {key: value for key, value in (("expected", expected), ("got", got)) if value}
+        return InvalidArgument(
+            "argument {} '{}' of {}: {}".format(index + 1, name, self.operator, text), fix,
+            operator=self.operator, reason=reason,
+            details=dict(details, operator=self.operator, argument=name, index=str(index)))
+
+    def bind(self, shapes: Mapping[int, Shape]) -> Bindings:
+        """The values of the variables for the shapes of some parameters (by index). InvalidArgument:
+        the first that does not match."""
+        bound: Bindings = {}
+        bound_by: Dict[str, str] = {}
+        for index in sorted(shapes):
+            self._bind_one(index, shapes[index], bound, bound_by)
+        self._bind_broadcasts(shapes, bound, bound_by)
+        return bound
+
+    def shape_of(self, index: int, bound: Bindings) -> Shape:
+        """The shape of a parameter for these values. InvalidArgument if it does not follow from
+        them."""
+        parameter = self.parameters[index]
+        shape: List[int] = []
+        for dim in parameter.shape:
+            if dim.kind == "size":
+                shape.append(dim.size)
+            elif _variable(dim) in bound:
+                shape.extend(bound[_variable(dim)])
+            else:
+                raise self.mismatch(
+                    index, "its shape [{}] does not follow from the inputs".format(
+                        ", ".join(map(str, parameter.shape))),
+                    "pass shape={{'{0}': (...)}}, or an array or a buffer as {0}=".format(parameter.keyword),
+                    reason="OUTPUT_SHAPE_UNKNOWN")
+        return tuple(shape)
+
+    def output_dtype(self, parameter: Parameter, sent: Sequence[DType]) -> DType:
+        """The dtype of an output that the call does not choose: the only one that the parameter
+        accepts; otherwise the promotion, as in PyTorch, of the accepted dtypes among the tensors that
+        are sent; otherwise the first one that the parameter accepts."""
+        accepted = parameter.dtypes
+        if len(accepted) > 1:
+            promoted = dtypes.promote([dtype for dtype in sent if dtype.number in accepted])
+            if promoted is not None and promoted.number in accepted:
+                return promoted
+        return dtypes.BY_NUMBER[accepted[0]]
+
+    def _bind_one(self, index: int, shape: Shape, bound: Bindings, bound_by: Dict[str, str]) -> None:
+        parameter = self.parameters[index]
+        dims = parameter.shape
+        wild = next((i for i, d in enumerate(dims) if d.kind in ("spread", "broadcast")), None)
+        fixed = len(dims) - (0 if wild is None else 1)
+        if len(shape) < fixed or (wild is None and len(shape) > fixed):
+            wanted = "{}{} dimensions".format("" if wild is None else "at least ", fixed)
+            raise self.mismatch(
+                index, "shape {} does not have {}, as [{}] has".format(shape_text(shape), wanted,
+                                                                       ", ".join(map(str, dims))),
+                "give it {}".format(wanted), wanted, shape_text(shape), "RANK_MISMATCH")
+        at = 0
+        for dim in dims:
+            width = len(shape) - fixed if dim.kind in ("spread", "broadcast") else 1
+            part = shape[at:at + width]
+            at += width
+            if dim.kind == "broadcast":
+                continue  # Bound after all others.
+            if dim.kind == "size":
+                if part[0] != dim.size:
+                    raise self.mismatch(
+                        index, "shape {} must have {} in place of {}".format(
+                            shape_text(shape), dim.size, part[0]),
+                        "reshape '{}'".format(parameter.name), str(dim.size), str(part[0]))
+                continue
+            variable = _variable(dim)
+            known = bound.setdefault(variable, part)
+            if known != part:
+                first = bound_by[variable]
+                raise self.mismatch(
+                    index, "shape {} does not match {} = {} bound by '{}'".format(
+                        shape_text(shape), dim.name,
+                        shape_text(known) if dim.kind == "spread" else known[0], first),
+                    "make '{}' and '{}' agree in {}".format(parameter.name, first, dim.name),
+                    shape_text(known), shape_text(part))
+            bound_by.setdefault(variable, parameter.name)
+
+    def _bind_broadcasts(self, shapes: Mapping[int, Shape], bound: Bindings,
+                         bound_by: Dict[str, str]) -> None:
+        for index in sorted(shapes):
+            parameter = self.parameters[index]
+            for position, dim in enumerate(parameter.shape):
+                if dim.kind != "broadcast":
+                    continue
+                shape = shapes[index]
+                part = shape[position:len(shape) - (len(parameter.shape) - position - 1)]
+                variable = "*" + dim.name
+                known = bound.get(variable, ())
+                fixed = bound_by.get(variable)
+                try:
+                    together = tuple(np.broadcast_shapes(known, part))
+                except ValueError:
+                    together = ()
+                    fixed = fixed or "the inputs before it"
+                    known = bound[variable]
+                if fixed is not None and together != known:
+                    raise self.mismatch(
+                        index, "shape {} does not broadcast to {} = {} of {}".format(
+                            shape_text(shape), dim.name, shape_text(known),
+                            fixed if " " in fixed else "'{}'".format(fixed)),
+                        "each dimension, counted from the last, must be equal or 1",
+                        shape_text(known), shape_text(part))
+                bound[variable] = together if fixed is None else known
+
+
+def _variable(dim: Dim) -> str:
+    return dim.name if dim.kind == "name" else "*" + dim.name

@@ -1,0 +1,220 @@
+#!/usr/bin/python3
+"""Buffers, their views, and memory that is shared with the daemon."""
+
+import gc
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+N = 1 << 16  # Elements of an array that goes through the arena.
+
+
+class Buffers(support.PackageTest):
+
+    def daemon_buffers(self):
+        return sum(device.buffers for device in self.rd.status().devices)
+
+    def test_upload_numpy_and_write(self):
+        values = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+        with self.rd.upload(values) as buffer:
+            self.assertEqual((buffer.shape, buffer.dtype, buffer.nbytes), ((2, 3, 4), "f64", 192))
+            np.testing.assert_array_equal(buffer.numpy(), values)
+            buffer[1].write(np.ones(4))
+            values[1] = 1
+            np.testing.assert_array_equal(np.asarray(buffer), values)
+            self.refused(residentd.InvalidArgument, "the array f32", buffer.write, np.ones(1, np.float32))
+            self.refused(residentd.InvalidArgument, "does not broadcast", buffer.write, np.ones(7))
+        self.refused(residentd.FailedPrecondition, "was freed", buffer.numpy)
+        np.testing.assert_array_equal(self.rd.upload([1, 2]).numpy(), np.float32([1, 2]))
+        self.assertEqual(self.rd.upload(values, "bf16").numpy().to_float32()[0, 1, 1], 5)
+
+    def test_slices_are_views_as_in_numpy(self):
+        values = np.arange(120, dtype=np.int32).reshape(4, 5, 6)
+        with self.rd.upload(values) as buffer:
+            for key in (1, -1, (slice(1, 3), 2), (Ellipsis, 0), (slice(None, None, -1), slice(1, None, 2)),
+                        (None, 2, slice(4, 1, -2)), (3, 4, 5), (slice(0, 0),), (1, slice(2, 4))):
+                np.testing.assert_array_equal(buffer[key].numpy(), values[key], err_msg=str(key))
+            np.testing.assert_array_equal(buffer[1:3][:, 2].T.numpy(), values[1:3][:, 2].T)
+            np.testing.assert_array_equal(buffer[1].reshape(3, -1).numpy(), values[1].reshape(3, 10))
+            self.refused(residentd.InvalidArgument, "out of bounds", lambda: buffer[4])
+            self.refused(residentd.InvalidArgument, "cannot be indexed", lambda: buffer[[0, 1]])
+            self.refused(residentd.InvalidArgument, "not dense", buffer.T.reshape, 120)
+
+    def test_tasks_read_and_write_views(self):
+        add = self.rd.op("add")
+        values = np.arange(12, dtype=np.float32).reshape(3, 4)
+        with self.rd.upload(values) as x, self.rd.upload(np.zeros((5, 4), np.float32)) as out:
+            self.assertIs(add(x[1], x[2, ::-1], out=out[3]).__class__, residentd.Buffer)
+            np.testing.assert_array_equal(out.numpy()[3], values[1] + values[2, ::-1])
+            np.testing.assert_array_equal(add(x.T, 1), values.T + 1)
+            np.testing.assert_array_equal(add(x[1:, 2:], values[1:, 2:]), 2 * values[1:, 2:])
+            add(x, values, out=out[:3])
+            np.testing.assert_array_equal(out[:3].numpy(), 2 * values)
+            self.refused(residentd.InvalidArgument, "accepts only dense tensors",
+                         self.rd.op("sum_rows"), x.T)
+            np.testing.assert_array_equal(
+                self.rd.op("gemm")(x, np.eye(4, dtype="f"), out[:3], beta=1).numpy(), 3 * values)
+
+    def test_map_over_rows_of_buffers(self):
+        values = np.arange(40, dtype=np.float32).reshape(10, 4)
+        add = self.rd.op("add")
+        with self.rd.upload(values) as x, self.rd.empty((10, 4)) as out:
+            np.testing.assert_array_equal(add.map(x, values), 2 * values)
+            np.testing.assert_array_equal(add.map(x[::-2], values[:5]), values[::-2] + values[:5])
+            np.testing.assert_array_equal(add.map(x[2:6], x[3], shared=("y",)), values[2:6] + values[3])
+            add.map(x, x[1], shared=("y",), out=out)
+            np.testing.assert_array_equal(out.numpy(), values + values[1])
+
+    def test_buffers_are_freed_with_their_last_view(self):
+        gc.collect()
+        self.rd.op("add")([1], [1])  # Frees the garbage of other tests.
+        before = self.daemon_buffers()
+        buffer = self.rd.empty(100)
+        view = buffer[3:5]
+        del buffer
+        gc.collect()
+        self.assertEqual(self.rd.empty(1).shape, (1,))  # Frees what is garbage, and is garbage itself.
+        self.assertGreater(self.daemon_buffers(), before)
+        view.write(np.zeros(2, np.float32))
+        del view
+        gc.collect()
+        with self.rd.empty(1):
+            self.assertEqual(self.daemon_buffers(), before + 1)
+        self.assertEqual(self.daemon_buffers(), before)
+
+    def test_durable_buffers_are_found_by_another_client(self):
+        with self.connect() as other:
+            other.upload(np.float32([4, 5]), durable=True, name="weights").persist()
+        found = [buffer for buffer in self.rd.buffers() if buffer._memory.name == "weights"]
+        np.testing.assert_array_equal(found[0].numpy(), [4, 5])
+        found[0].free()
+        self.assertFalse(any(b._memory.name == "weights" for b in self.rd.buffers()))
+
+    def test_a_full_device_is_an_error_with_a_correction(self):
+        self.refused(residentd.ResourceExhausted, "", self.rd.empty, 1 << 40)
+
+
+class Shared(support.PackageTest):
+    """Shared memory under a name in /dev/shm."""
+
+    def test_arrays_in_shared_memory_are_used_in_place(self):
+        x, out = self.rd.shared((4, 1000), np.float32), self.rd.shared((4, 1000), "f32")
+        np.testing.assert_array_equal(out, 0)
+        x[:] = np.arange(1000)
+        returned = self.rd.op("add")(x, x[:1], out=out)
+        self.assertIs(returned, out)
+        np.testing.assert_array_equal(out, 2 * x)
+        self.rd.op("add")(x[1, ::-2], x[2, 1::2], out=out[3, :500])
+        np.testing.assert_array_equal(out[3, :500], x[1, ::-2] + x[2, 1::2])
+        columns = self.rd.op("add").map(x, 1, shared=("y",), out=out[:, ::-1])
+        np.testing.assert_array_equal(columns, x + 1)
+        np.testing.assert_array_equal(self.rd.op("sum_rows")(x[:, :10]), x[:, :10].sum(1))
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+
+    def test_the_region_of_a_shared_array_ends_with_its_last_view(self):
+        gc.collect()
+        self.rd.op("add")([1], [1])  # Frees the garbage of other tests.
+        before = self.rd.status().devices[0].buffers
+        array = self.rd.shared((1000,), np.int64)
+        view = array[500:]
+        del array
+        gc.collect()
+        np.testing.assert_array_equal(self.rd.op("copy")(view), view)
+        self.assertEqual(self.rd.status().devices[0].buffers, before + 1)
+        del view
+        gc.collect()
+        self.rd.op("add")([1], [1])
+        self.assertEqual(self.rd.status().devices[0].buffers, before)
+
+    def test_large_arrays_go_through_the_arena(self):
+        memory = self.rd._operations.memory
+        x = np.random.default_rng(3).random((2, N), np.float32)
+        out = self.rd.op("add")(x, x[:, ::-1])
+        np.testing.assert_array_equal(out, x + x[:, ::-1])
+        self.assertIsNotNone(memory.locate(out))  # It is a block, and is passed on in place.
+        np.testing.assert_array_equal(self.rd.op("add")(out, out), 2 * out)
+        given = np.empty_like(x)
+        self.assertIs(self.rd.op("add")(x, x, out=given), given)
+        np.testing.assert_array_equal(given, 2 * x)
+        np.testing.assert_array_equal(self.rd.op("add").map(x, x[0], shared=("y",)), x + x[0])
+        np.testing.assert_array_equal(self.rd.op("copy")(x, dtype="bf16").to_float32(),
+                                      residentd.bfloat16(x).to_float32())
+        np.testing.assert_array_equal(self.rd.op("add").submit(x, x).result(), 2 * x)
+
+    def test_blocks_of_the_arena_are_used_again(self):
+        x = np.ones(N, np.float32)
+        add = self.rd.op("add")
+        add(x, x)
+        gc.collect()
+        arena = self.rd._operations.memory._arena
+        regions = len(arena)
+        for _ in range(3 * (64 << 20) // x.nbytes // 3):
+            add(x, x)
+        self.assertEqual(len(arena), regions)
+        kept = [add(x, i) for i in range(300)]  # More than one region.
+        self.assertGreater(len(arena), regions)
+        for i, out in enumerate(kept):
+            self.assertTrue((out == 1 + i).all())
+
+    def test_without_room_in_the_arena_arrays_are_sent_inline(self):
+        with self.connect(arena_mib=1) as rd:
+            x = np.ones((1 << 20), np.float32)
+            np.testing.assert_array_equal(rd.op("add")(x, x), 2 * x)
+            self.assertIsNone(rd._operations.memory.locate(rd.op("add")(x, x)))
+
+    def test_memory_of_a_call_without_an_answer_is_not_used_again(self):
+        with self.connect() as rd, self.connect() as admin:
+            x = np.ones(N, np.float32)
+            rd.op("add")(x, x)
+            memory = rd._operations.memory
+            region = memory._arena[0].region
+            admin._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+            try:
+                with self.assertRaises(TimeoutError):
+                    rd.op("add")(x, x, timeout=0.2)
+            finally:
+                admin._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+            self.assertEqual([each for each in memory._arena if each.region is region], [])
+            np.testing.assert_array_equal(rd.op("add")(x, x), 2 * x)
+
+    def test_a_result_outlives_its_client(self):
+        with self.connect() as rd:
+            out = rd.op("add")(np.ones(N, np.float32), 1)
+        del rd
+        gc.collect()
+        self.assertTrue((out == 2).all())
+
+
+class SharedByDescriptor(Shared):
+    """Shared memory without a name, through the daemon's local socket."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = support.temporary_folder(cls)
+        cls.FLAGS = ("--local_address=" + str(folder / "local.sock"),)
+        super().setUpClass()
+
+    def test_the_local_socket_is_used(self):
+        self.assertNotEqual(self.rd._connection.session()[1], "")
+
+
+class NotShared(support.PackageTest):
+    """A daemon that accepts no shared memory."""
+
+    FLAGS = ("--allow_shared_memory=false",)
+
+    def test_arrays_are_sent_inline(self):
+        x = np.ones(N, np.float32)
+        np.testing.assert_array_equal(self.rd.op("add")(x, x), 2 * x)
+        self.assertFalse(self.rd._operations.memory.arena_enabled)
+        self.refused(residentd.FailedPrecondition, "allow_shared_memory", self.rd.shared, 3)
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()

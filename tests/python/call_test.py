@@ -1,0 +1,209 @@
+#!/usr/bin/python3
+"""Calls of operators: what is accepted, what is returned, and what is refused before it is sent."""
+
+import inspect
+import pathlib
+import pydoc
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+from residentd import descriptors  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+X, Y = np.float32([1, 2, 3]), np.float32([10, 20, 30])
+
+
+class Calls(support.PackageTest):
+
+    def test_numpy_in_and_out(self):
+        out = self.rd.op("add")(X, Y, alpha=2)
+        self.assertEqual(out.dtype, np.float32)
+        np.testing.assert_array_equal(out, X + 2 * Y)
+        out[0] = 5  # The result is the caller's own.
+
+    def test_the_result_names_version_device_and_time(self):
+        result = self.rd.op("add").run(X, Y)
+        np.testing.assert_array_equal(result.outputs.out, X + Y)
+        self.assertEqual((result.version, result.device), (1, 0))
+        self.assertGreater(result.device_ns, 0)
+
+    def test_several_outputs_are_a_named_tuple(self):
+        weights, indices = found = self.rd.op("softmax_topk")(np.float32([[1, 5, 3]]), shape=(1, 2))
+        self.assertEqual(found._fields, ("weights", "indices"))
+        np.testing.assert_array_equal(indices, [[1, 2]])
+        self.assertEqual(weights.shape, (1, 2))
+
+    def test_lists_and_numbers_take_the_dtype_of_the_arrays(self):
+        add = self.rd.op("add")
+        self.assertEqual(add([1, 2], [3, 4]).dtype, np.float32)
+        self.assertEqual(add(np.float64([1, 2]), 3).dtype, np.float64)
+        self.assertEqual(add(np.int32([1, 2]), 3).dtype, np.int32)
+        np.testing.assert_array_equal(add(np.int32([1, 2]), [3.5, 1]), [4.5, 3])
+
+    def test_dtypes_of_outputs_are_the_widest_or_chosen(self):
+        add = self.rd.op("add")
+        self.assertEqual(add(X, Y.astype(np.float16)).dtype, np.float32)
+        self.assertEqual(add(np.int32(X), Y.astype(np.float16)).dtype, np.float16)
+        self.assertEqual(add(residentd.bfloat16(X), Y.astype(np.float16)).dtype, np.float32)
+        self.assertEqual(add(X, Y, dtype="f16").dtype, np.float16)
+        self.assertEqual(add(X, Y, dtype={"out": np.float64}).dtype, np.float64)
+        copied = self.rd.op("copy")(X, dtype="bf16")
+        self.assertIsInstance(copied, residentd.BFloat16Array)
+        np.testing.assert_array_equal(copied.to_float32(), X)
+        self.refused(residentd.InvalidArgument, "'out' of add: it cannot be u8", add, X, Y, dtype="u8")
+
+    def test_bfloat16_in_and_out(self):
+        x = residentd.bfloat16([1.0, 2.5, float("inf"), 1.00390625])
+        np.testing.assert_array_equal(x.to_float32(), np.float32([1, 2.5, np.inf, 1]))
+        out = self.rd.op("add")(x, x)
+        np.testing.assert_array_equal(out.to_float32(), np.float32([2, 5, np.inf, 2]))
+        with self.assertRaises(TypeError):
+            x + x
+
+    def test_outputs_are_written_to_the_array_that_is_passed(self):
+        out = np.zeros((2, 3), np.float32)
+        returned = self.rd.op("add")(X, Y, out=out[1])
+        np.testing.assert_array_equal(out, [[0, 0, 0], X + Y])
+        self.assertTrue(np.shares_memory(returned, out))
+        reversed_columns = np.zeros(6, np.float32)
+        self.rd.op("add")(X, Y, out=reversed_columns[::-2])
+        np.testing.assert_array_equal(reversed_columns[::-2], X + Y)
+
+    def test_an_inout_is_updated_and_returned(self):
+        c = np.full((2, 2), 5, np.float32)
+        gemm = self.rd.op("gemm")
+        out = gemm(np.eye(2, dtype="f"), np.ones((2, 2), "f"), c, beta=1)
+        self.assertIs(out, c)
+        np.testing.assert_array_equal(c, np.full((2, 2), 6))
+        np.testing.assert_array_equal(gemm(np.eye(2, dtype="f"), np.ones((2, 2), "f")), np.ones((2, 2)))
+        c.flags.writeable = False
+        self.refused(residentd.InvalidArgument, "it is written", gemm, np.eye(2, dtype="f"),
+                     np.ones((2, 2), "f"), c)
+
+    def test_none_is_an_optional_tensor_that_is_absent(self):
+        x, w = np.float32([[1, 2, 3]]), np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(self.rd.op("gemv")(x, w, None), [[6, 6]])
+        self.refused(residentd.InvalidArgument, "'w' of gemv: it is missing", self.rd.op("gemv"), x, None,
+                     None)
+
+    def test_strided_views_of_arrays(self):
+        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        for view in (x.T, x[:, ::-1], x[::2, 1:, ::3], np.broadcast_to(x[0, 0], (5, 4))):
+            np.testing.assert_array_equal(self.rd.op("add")(view, view), 2 * view)
+        np.testing.assert_array_equal(self.rd.op("sum_rows")(x[0].T), x[0].T.sum(1))
+
+    def test_tensors_without_dimensions_and_without_elements(self):
+        add = self.rd.op("add")
+        self.assertEqual(add(np.float32(1), np.float32(2)).shape, ())
+        self.assertEqual(add(np.empty((0, 3), np.float32), X).shape, (0, 3))
+
+    def test_what_does_not_match_is_refused_before_it_is_sent(self):
+        add = self.rd.op("add")
+        wrong = residentd.InvalidArgument
+        before = self.rd.status().devices[0].completed_tasks
+        error = self.refused(wrong, "argument 2 'y' of add: shape [2] does not broadcast", add, X, Y[:2])
+        self.assertEqual((error.reason, error.operator, error.code),
+                         ("SHAPE_MISMATCH", "add", "INVALID_ARGUMENT"))
+        self.assertIsInstance(error, ValueError)
+        self.refused(wrong, "residentd has no dtype complex64", add, np.complex64([1]), Y)
+        self.refused(wrong, "it is f64, and must be f32", self.rd.op("sum_rows"), np.ones((2, 3)))
+        self.refused(wrong, "'alpha' of add: 'two' is not a number", add, X, Y, alpha="two")
+        self.refused(wrong, "it is a scalar, not an array of shape [2]", add, X, Y, alpha=[1, 2])
+        self.refused(wrong, "add has no parameter 'beta'", add, X, Y, beta=1)
+        self.refused(wrong, "'x' of add is given twice", add, X, Y, x=X)
+        self.refused(wrong, "'y' of add: it is missing", add, X)
+        self.refused(wrong, "takes 2 tensors by position, not 3", add, X, Y, 1.0)
+        self.refused(wrong, "does not follow from the inputs", self.rd.op("sum"), X, axes=1)
+        self.refused(wrong, "does not match C = 3", self.rd.op("rmsnorm"), X, Y[:2])
+        self.refused(wrong, "is not an integer", self.rd.op("sum"), X, axes=1.5, shape=())
+        self.assertEqual(self.rd.status().devices[0].completed_tasks, before)
+
+    def test_an_unknown_operator_names_the_most_similar(self):
+        error = self.refused(residentd.NotFound, "did you mean 'add'?", self.rd.op, "ad")
+        self.assertIsInstance(error, LookupError)
+
+    def test_refusals_of_the_daemon_have_a_reason_for_programs(self):
+        batch = descriptors.message("Batch")()
+        batch.tasks.operator, batch.tasks.count = "add", 1
+        for array in (X, Y[:2]):
+            batch.tasks.arguments.add(inline={"dtype": 1, "shape": array.shape,
+                                              "data": array.tobytes()})
+        batch.tasks.arguments.add(returned={"dtype": 1, "shape": X.shape})
+        with self.assertRaises(residentd.InvalidArgument) as caught:
+            self.rd._connection._call("Executor.Run", descriptors.message("RunRequest")(batch=batch),
+                                      None, "add")
+        error = caught.exception
+        self.assertEqual((error.reason, error.details["argument"], error.details["got"]),
+                         ("SHAPE_MISMATCH", "y", "[2]"))
+
+    def test_a_task_that_fails(self):
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("sum")(X, axes=2, shape=(3,))
+        error = caught.exception
+        self.assertEqual([(e.index, e.status) for e in error.errors], [(0, "INVALID_ARGUMENT")])
+        self.assertFalse(error.may_have_run)
+        self.assertEqual(error.operator, "sum")
+
+    def test_help_and_signature(self):
+        add = self.rd.op("add")
+        self.assertEqual(list(inspect.signature(add).parameters),
+                         ["x", "y", "alpha", "out", "shape", "dtype", "device", "timeout"])
+        self.assertEqual(inspect.signature(add).parameters["alpha"].default, 1.0)
+        self.assertIn("out = x + alpha * y", pydoc.render_doc(add, renderer=pydoc.plaintext))
+        self.assertTrue(add.signature.startswith("x: in strided f32|f16|bf16"))
+        self.assertIsInstance(add, residentd.Operator)
+
+    def test_a_pinned_version(self):
+        self.assertEqual(self.rd.op("add", version=1).run(X, Y).version, 1)
+        self.refused(residentd.NotFound, "version 7", self.rd.op("add", version=7), X, Y)
+
+    def test_map_has_one_task_for_each_row(self):
+        rng = np.random.default_rng(1)
+        x, y = rng.random((50, 7), np.float32), rng.random((50, 7), np.float32)
+        add = self.rd.op("add")
+        np.testing.assert_array_equal(add.map(x, y), x + y)
+        np.testing.assert_array_equal(add.map(x, y[3], shared=("y",)), x + y[3])
+        scales = np.arange(50)
+        np.testing.assert_array_equal(add.map(x, x, alpha=scales), x + scales[:, None].astype("f") * x)
+        np.testing.assert_array_equal(self.rd.op("sum").map(x, axes=1, shape=()), self.rows(x))
+        self.refused(residentd.InvalidArgument, "tensors for 49 tasks, 'x' for 50", add.map, x, y[1:])
+        self.refused(residentd.InvalidArgument, "3 values for 50 tasks", add.map, x, y, alpha=[1, 2, 3])
+        self.refused(residentd.InvalidArgument, "shared names 'z'", add.map, x, y, shared=("z",))
+
+    def rows(self, x):
+        return np.array([self.rd.op("sum")(row, axes=1, shape=()) for row in x])
+
+    def test_map_names_the_tasks_that_failed(self):
+        table = np.arange(6, dtype=np.float32).reshape(3, 2)
+        ids = np.int64([[0], [9], [2]])
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("embedding").map(ids, table, shared=("table",))
+        self.assertEqual([e.index for e in caught.exception.errors], [1])
+        self.assertIn("1 of 3 tasks failed; task 1", str(caught.exception))
+        np.testing.assert_array_equal(caught.exception.result.value, [[[0, 1]], [[0, 0]], [[4, 5]]])
+
+    def test_flux(self):
+        result = self.rd.flux(b"\x20\x00\x00\x01", [[1, 2], [3, 4]])
+        np.testing.assert_array_equal(result.registers, [[3], [7]])
+        np.testing.assert_array_equal(result.errors, [0, 0])
+        result = self.rd.flux([b"\x18\x00\x05", b"\x18\x01\x07"], registers=(0, 1))
+        np.testing.assert_array_equal(result.registers, [[5, 0], [0, 7]])
+
+    def test_status_is_a_table(self):
+        text = str(self.rd.status())
+        self.assertIn("DEVICE", text)
+        self.assertIn("residentd Python client", text)
+
+
+class WithoutSharedMemory(Calls):
+    """The same with arrays inline."""
+
+    OPTIONS = {"shared_memory": "off"}
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()

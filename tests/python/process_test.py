@@ -1,0 +1,151 @@
+#!/usr/bin/python3
+"""Processes that use the package: killed, forked, interrupted, and without a daemon."""
+
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+X = np.float32([1, 2, 3])
+
+CLIENT = """
+import os, sys
+sys.path[:0] = {path!r}
+import numpy as np, residentd
+rd = residentd.connect({address!r}, client_name="victim")
+add = rd.op("add")
+shared, buffer = rd.shared((1 << 20,)), rd.upload(np.ones(1000))
+out = add(np.ones(1 << 18, np.float32), 1)
+{then}
+"""
+
+
+class Processes(support.PackageTest):
+
+    def start(self, then):
+        program = CLIENT.format(path=sys.path, address=self.daemon.address, then=then)
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        return process
+
+    def victims(self):
+        return [client for client in self.rd.status().clients if client.name == "victim"]
+
+    def test_a_killed_client_leaves_nothing_behind(self):
+        process = self.start('print("ready", flush=True); sys.stdin.readline()')
+        self.assertEqual(self.victims()[0].buffers, 3)
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+        process.kill()
+        self.wait_for(lambda: not self.victims())
+        self.wait_for(lambda: not self.rd.status().devices[0].buffers)
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+
+    def test_a_program_may_end_without_closing_its_client(self):
+        process = self.start('futures = [add.submit(out, out) for _ in range(9)]\n'
+                             'stream = rd.stream(); print("ready", flush=True)')
+        self.assertEqual(process.wait(support.WAIT_S), 0, process.stderr.read())
+        self.assertEqual(process.stderr.read(), "")
+        self.wait_for(lambda: not self.victims())
+
+    def park(self):
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+        self.addCleanup(self.rd._connection._call, "Admin.Resume",
+                        support.message("ResumeRequest")(device=0), None, "")
+
+    def test_an_interrupt_cancels_the_call(self):
+        process = self.start('print("ready", flush=True); sys.stdin.readline()\n'
+                             'try:\n  add([1], [2])\n'
+                             'except KeyboardInterrupt:\n'
+                             '  print("interrupted", flush=True); sys.stdin.readline()')
+        self.park()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        self.wait_for(lambda: self.rd.status().devices[0].queued_tasks == 1)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.stdout.readline(), "interrupted\n")
+        self.wait_for(lambda: self.rd.status().devices[0].queued_tasks == 0)
+
+    def test_a_forked_process_is_refused(self):
+        add = self.rd.op("add")
+        with self.rd.stream() as stream:
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    for use in (lambda: add(X, X), lambda: stream.submit(add, X, X), self.rd.stream,
+                                self.rd.status):
+                        try:
+                            use()
+                        except residentd.FailedPrecondition as error:
+                            os.write(write, str(error).encode() + b"\n")
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            os.close(write)
+            with os.fdopen(read) as answers:
+                text = answers.read()
+        self.assertEqual(text.count("which was forked from it\nFix: call residentd.connect()"), 4, text)
+        np.testing.assert_array_equal(add(X, X), 2 * X)
+
+    def test_a_daemon_that_is_not_there(self):
+        error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
+                             "127.0.0.1:1")
+        self.assertIsInstance(error, ConnectionError)
+
+    def test_settings_that_cannot_work(self):
+        self.refused(residentd.FailedPrecondition, "in the clear", residentd.connect, "192.0.2.1:1",
+                     token_file="token")
+        self.refused(residentd.InvalidArgument, "shared_memory='yes'", residentd.connect, shared_memory="yes")
+        self.refused(residentd.InvalidArgument, "needs tls_cert and tls_key", residentd.connect,
+                     tls_ca="ca", tls_cert="cert")
+
+    def test_errors_can_be_sent_between_processes(self):
+        for error in (residentd.NotFound("no operator 'ad'. Fix: use 'add'", operator="ad"),
+                      residentd.DeadlineExceeded("late", "wait")):
+            copy = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(copy), str(copy), copy.operator),
+                             (type(error), str(error), error.operator))
+
+
+class Restarts(support.PackageTest):
+    """A daemon that is replaced by another one at the same address."""
+
+    def connected(self):
+        try:
+            return self.rd.status()
+        except ConnectionError:
+            return None
+
+    def test_a_client_continues_with_a_new_session(self):
+        add = self.rd.op("add")
+        large = np.ones(1 << 16, np.float32)
+        np.testing.assert_array_equal(add(large, large), 2 * large)
+        buffer = self.rd.upload(X)
+        address = self.daemon.address
+        self.daemon.stop()
+        with self.assertRaises(ConnectionError):
+            add(X, X)
+        replacement = support.daemons.Daemon("--address=" + address)
+        self.addCleanup(replacement.stop)
+        self.wait_for(self.connected)  # gRPC waits before it connects again.
+        np.testing.assert_array_equal(add(large, large), 2 * large)
+        np.testing.assert_array_equal(add.submit(X, X).result(), 2 * X)
+        self.refused(residentd.NotFound, "belonged to a session that has ended", add, buffer, X)
+        buffer.free()
+        with self.rd.upload(X) as again:
+            np.testing.assert_array_equal(add(again, X), 2 * X)
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()

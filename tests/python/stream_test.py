@@ -1,0 +1,211 @@
+#!/usr/bin/python3
+"""Calls that are pipelined: from threads, from asyncio, and what happens when they end early."""
+
+import asyncio
+import collections
+import pathlib
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import residentd.aio  # noqa: E402
+
+X = np.float32([1, 2, 3])
+LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
+# Tasks of the test with many threads, and of the one with asyncio.
+THREADS, THREAD_TASKS = 8, 11_000
+COROUTINES, COROUTINE_TASKS = 4, 3_000
+
+
+class Streams(support.PackageTest):
+
+    def park(self):
+        """Keeps tasks in the queue until the test ends."""
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+        self.addCleanup(self.resume)
+
+    def resume(self):
+        self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+
+    def test_each_submit_of_many_threads_has_exactly_one_result(self):
+        add = self.rd.op("add")
+        answers = collections.Counter()
+        wrong = []
+        lock = threading.Lock()
+
+        def work(thread):
+            def done(future, expected):
+                with lock:
+                    answers[expected] += 1
+                if future.result()[0] != expected:
+                    wrong.append((expected, future.result()))
+
+            for i in range(THREAD_TASKS):
+                value = thread * THREAD_TASKS + i
+                future = add.submit(np.float32([value]), zero)
+                future.add_done_callback(lambda future, value=value: done(future, value))
+
+        zero = np.float32([0])
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.rd._default_stream().close()
+        self.assertEqual(wrong, [])
+        self.assertEqual(len(answers), THREADS * THREAD_TASKS)
+        self.assertEqual(set(answers.values()), {1})
+
+    def test_each_submit_of_asyncio_tasks_has_exactly_one_result(self):
+        async def work(rd, first):
+            add = rd.op("add")
+            futures = [await add.submit(np.float32([first + i]), 0) for i in range(COROUTINE_TASKS)]
+            return [float((await future)[0]) for future in futures]
+
+        async def main():
+            async with residentd.aio.connect(self.daemon.address) as rd:
+                return await asyncio.gather(*(work(rd, i * COROUTINE_TASKS) for i in range(COROUTINES)))
+
+        results = [value for part in LOOP.run_until_complete(main()) for value in part]
+        self.assertEqual(results, list(range(COROUTINES * COROUTINE_TASKS)))
+
+    def test_map_yields_every_result(self):
+        add = self.rd.op("add")
+        pairs = [(np.float32([i]), np.float32([1])) for i in range(300)]
+        with self.rd.stream(max_in_flight=8, in_order=True) as stream:
+            self.assertEqual([out[0] for out in stream.map(add, pairs)], [i + 1 for i in range(300)])
+        with self.rd.stream() as stream:
+            found = sorted(out[0] for out in stream.map(add, ({"x": x, "y": y} for x, y in pairs)))
+        self.assertEqual(found, [i + 1 for i in range(300)])
+
+    def test_a_refused_batch_does_not_end_the_stream(self):
+        missing, add = self.rd.op("add", version=9), self.rd.op("add")
+        with self.rd.stream() as stream:
+            refused, good = stream.submit(missing, X, X), stream.submit(add, X, X)
+            self.refused(residentd.NotFound, "version 9", refused.result)
+            np.testing.assert_array_equal(good.result(), 2 * X)
+            self.refused(residentd.InvalidArgument, "is missing", stream.submit, add, X)
+        self.refused(residentd.FailedPrecondition, "the stream is closed", stream.submit, add, X, X)
+
+    def test_a_failed_task_is_the_futures_error(self):
+        with self.assertRaises(residentd.TaskFailed):
+            self.rd.op("sum").submit(X, axes=2, shape=(3,)).result()
+
+    def test_submit_accepts_an_inout_in_shared_memory_or_in_a_buffer(self):
+        gemm, one = self.rd.op("gemm"), np.eye(2, dtype=np.float32)
+        c = np.full((2, 2), 5, np.float32)
+        np.testing.assert_array_equal(gemm.submit(one, one, c, beta=1).result(), 5 + one)
+        with self.connect(shared_memory="off") as rd:
+            self.refused(residentd.InvalidArgument, "cannot update an array", rd.op("gemm").submit, one,
+                         one, c)
+            with rd.upload(c) as buffer:
+                rd.op("gemm").submit(one, one, buffer, beta=1).result()
+                np.testing.assert_array_equal(buffer.numpy(), 5 + 2 * one)
+
+    def test_a_cancelled_stream_gives_every_future_an_error(self):
+        self.park()
+        stream = self.rd.stream()
+        futures = [stream.submit(self.rd.op("add"), X, X) for _ in range(5)]
+        stream.cancel()
+        for future in futures:
+            self.assertIsInstance(future.exception(), residentd.Cancelled)
+
+    def test_a_timeout_is_a_timeout_error(self):
+        self.park()
+        add = self.rd.op("add")
+        with self.assertRaises(TimeoutError):
+            add(X, X, timeout=0.1)
+        with self.assertRaises(TimeoutError):
+            add.submit(X, X, timeout=0.1).result()
+
+    def test_close_waits_for_results(self):
+        with self.connect() as rd:
+            futures = [rd.op("add").submit(X, i) for i in range(100)]
+        for i, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(timeout=0), X + i)
+        self.refused(residentd.FailedPrecondition, "the client is closed", rd.op("add"), X, X)
+
+
+class Asyncio(support.PackageTest):
+
+    def run_with_client(self, function):
+        async def main():
+            async with residentd.aio.connect(self.daemon.address) as rd:
+                return await function(rd)
+
+        return LOOP.run_until_complete(main())
+
+    def test_calls_buffers_and_shared_arrays(self):
+        async def work(rd):
+            add = rd.op("add")
+            np.testing.assert_array_equal(await add(X, X, alpha=2), 3 * X)
+            self.assertEqual((await add.run(X, X)).version, 1)
+            self.assertTrue((await add.signature()).startswith("x: in strided"))
+            rows = np.ones((5, 3), np.float32)
+            np.testing.assert_array_equal(await add.map(rows, X, shared=("y",)), rows + X)
+            large = np.ones((2, 1 << 16), np.float32)
+            np.testing.assert_array_equal(await add(large, large), 2 * large)
+            async with await rd.upload(rows) as buffer, await rd.empty((5, 3)) as out:
+                await add(buffer, X, out=out)
+                np.testing.assert_array_equal(await out[1:3].numpy(), rows[1:3] + X)
+                await buffer[0].write(X)
+                np.testing.assert_array_equal((await buffer.numpy())[0], X)
+            shared = await rd.shared((3,))
+            await add(X, X, out=shared)
+            np.testing.assert_array_equal(shared, 2 * X)
+            self.assertIn("DEVICE", str(await rd.status()))
+            result = await rd.flux(b"\x20\x00\x00\x01", [[1, 2]])
+            self.assertEqual(result.registers.tolist(), [[3]])
+            async with rd.stream(in_order=True) as stream:
+                self.assertEqual([out[0] async for out in stream.map(add, [(X, i) for i in range(99)])],
+                                 [1 + i for i in range(99)])
+
+        self.run_with_client(work)
+
+    def test_errors(self):
+        async def work(rd):
+            with self.assertRaises(residentd.NotFound):
+                await rd.op("ad")(X, X)
+            with self.assertRaises(residentd.InvalidArgument):
+                await rd.op("add")(X, X[:2])
+            future = await rd.op("add", version=9).submit(X, X)
+            with self.assertRaises(residentd.NotFound):
+                await future
+
+        self.run_with_client(work)
+        with self.assertRaises(ConnectionError) as caught:
+            LOOP.run_until_complete(self.connect_to_nothing())
+        self.assertRegex(str(caught.exception), "cannot reach 127.0.0.1:1:.*\nFix: ")
+
+    async def connect_to_nothing(self):
+        await residentd.aio.connect("127.0.0.1:1")
+
+    def test_cancelling_a_task_cancels_the_call(self):
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+
+        async def work(rd):
+            task = asyncio.get_running_loop().create_task(rd.op("add")(X, X))
+            while not self.queued():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            while self.queued():
+                await asyncio.sleep(0.01)
+
+        try:
+            self.run_with_client(work)
+        finally:
+            self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+
+    def queued(self):
+        return self.rd.status().devices[0].queued_tasks
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()

@@ -1,0 +1,65 @@
+"""What the tests of the Python package share: the package, and a daemon for each class of tests.
+
+The package is that of this tree, or with $RESIDENT_INSTALLED_PACKAGE the one that is installed.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cli")]
+if not os.environ.get("RESIDENT_INSTALLED_PACKAGE"):
+    sys.path.insert(0, str(HERE.parent.parent / "client" / "python"))
+
+import daemon as daemons  # noqa: E402
+import unittest_main  # noqa: E402,F401
+
+import residentd  # noqa: E402
+from residentd.descriptors import message  # noqa: E402,F401
+
+WAIT_S = 60  # For a state that must come.
+
+
+class PackageTest(unittest.TestCase):
+    """All tests of a class share a daemon and a client."""
+
+    FLAGS = ()
+    OPTIONS = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon(*cls.FLAGS)
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.rd = cls.connect()
+        cls.addClassCleanup(cls.rd.close)
+
+    @classmethod
+    def connect(cls, **options):
+        return residentd.connect(cls.daemon.address, **dict(cls.OPTIONS, **options))
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "the state did not come")
+            time.sleep(0.01)
+
+    def refused(self, kind, text, function, *args, **kwargs):
+        """Checks that a call raises an error of this class with this text and with a correction."""
+        with self.assertRaises(kind) as caught:
+            function(*args, **kwargs)
+        self.assertIn(text, str(caught.exception))
+        self.assertRegex(str(caught.exception), r"\nFix: \S")
+        return caught.exception
+
+
+def temporary_folder(test_class):
+    """A folder that is removed after the tests of the class."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-python-"))
+    test_class.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+    return folder
