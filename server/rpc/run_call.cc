@@ -116,10 +116,13 @@ void RunCall::Answer(RequestBatch& batch) {
     absl::MutexLock lock(&mu_);
     batch_.reset();
     answered_ = true;
+    if (reactor_ == nullptr) {
+      status_ = std::move(status);
+      return;
+    }
     reactor = reactor_;
-    if (reactor == nullptr) status_ = std::move(status);
   }
-  if (reactor != nullptr) reactor->Finish(std::move(status));
+  reactor->Finish(std::move(status));
 }
 
 void RunCall::Cancel() {

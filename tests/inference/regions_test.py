@@ -251,6 +251,26 @@ class Regions(InferenceTest):
         self.assertTrue(self.client.ServerReady().ready)
 
 
+class OneWorker(InferenceTest):
+    FLAGS = ("--cpu_workers=1",)
+
+    def test_requests_of_a_stream_are_admitted_in_order(self):
+        memory = Memory(4)
+        self.addCleanup(memory.close)
+        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=4)
+        for repeat in range(10):
+            messages = []
+            for i in range(100):
+                messages.append(request("copy", {"x": numpy.array([i], F32)}, id=str(i)))
+                put(messages[-1].outputs.add(name="out"), "r", 4)
+            ids = [answer.infer_response.id
+                   for answer in self.client.ModelStreamInfer(iter(messages))]
+            self.assertEqual(sorted(ids, key=int), [str(i) for i in range(100)])
+            # The only worker ran the last one last.
+            self.assertEqual(memory.array(1)[0], 99, repeat)
+        self.client.SystemSharedMemoryUnregister()
+
+
 class IdleRegions(InferenceTest):
     FLAGS = ("--oip_region_idle=100ms",)
 
