@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from .signature import INOUT, INPUT, OUTPUT, Parameter, Shape, Signature, shape_
 OPTIONS = ("shape", "dtype", "device", "timeout")
 _BATCH = message("Batch")
 _MAX_PLANS = 256
-
-Array = "np.ndarray[Any, Any]"
-
 
 @dataclass
 class Tensor:
@@ -141,7 +138,7 @@ class CallBuilder:
         self.version = version
         self._memory = memory
         # Shapes and dtypes of tensors to those of the outputs.
-        self._plans: Dict[Any, List[Tuple[DType, Shape]]] = {}
+        self._plans: Dict[Any, List[Tuple[int, DType, Shape]]] = {}
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], *,
                 shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
@@ -267,7 +264,8 @@ class CallBuilder:
 
     def _given(self, index: int, parameter: Parameter, value: Any, leading: int) -> Tensor:
         if isinstance(value, BufferView):
-            array, view, dtype, shape = None, value, value._dtype, value.shape
+            array, view, shape = None, value, value.shape
+            dtype: Optional[DType] = value._dtype
         else:
             array, dtype = dtypes.to_array(value)
             view, shape = None, array.shape
@@ -286,7 +284,8 @@ class CallBuilder:
             raise self.signature.mismatch(
                 index, "map() needs an array with one tensor for each task",
                 "add a first dimension, or name it in shared=('{}',)".format(parameter.keyword))
-        return Tensor(index, parameter, dtype, tuple(shape[leading:]), array, view)  # type: ignore
+        # _choose_dtype replaces None.
+        return Tensor(index, parameter, cast(DType, dtype), tuple(shape[leading:]), array, view)
 
     def _choose_dtype(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> None:
         """The dtype of Python's numbers: that of the first array if the parameter accepts it and it
@@ -319,7 +318,7 @@ class CallBuilder:
             key = tuple((index, t.dtype.number, t.task_shape) for index, t in tensors.items())
             plan = self._plans.get(key)
             if plan is not None:
-                for parameter_index, dtype, shape in plan:  # type: ignore[misc]
+                for parameter_index, dtype, shape in plan:
                     tensors[parameter_index] = Tensor(parameter_index,
                                                       signature.parameters[parameter_index], dtype,
                                                       shape)
@@ -331,7 +330,7 @@ class CallBuilder:
                 known[index] = (int(wanted),) if isinstance(wanted, numbers.Integral) else tuple(wanted)
         bound = signature.bind(known)
         sent = [tensor.dtype for tensor in tensors.values()]
-        added: List[Any] = []
+        added: List[Tuple[int, DType, Shape]] = []
         for index, parameter in enumerate(signature.parameters):
             if parameter.scalar or index in tensors:
                 continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
