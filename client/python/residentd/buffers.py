@@ -8,6 +8,7 @@ A slice is a view: it describes a part of the buffer (offset, shape, strides) an
 
 from __future__ import annotations
 
+import math
 from typing import Any, Iterator, List, Optional, TypeVar
 
 import numpy as np
@@ -105,7 +106,7 @@ class BufferView:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self._shape, dtype=np.int64))
+        return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@ arrays, FLUX programs."""
 
 from __future__ import annotations
 
+import math
 import mmap
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -185,7 +186,7 @@ class Operations:
         """A new array in memory that the daemon shares."""
         yield from self.collect_garbage()
         kind, dimensions = dtypes.find(dtype), shape_of(shape)
-        size = int(np.prod(dimensions, dtype=np.int64)) * kind.size
+        size = math.prod(dimensions) * kind.size
         if size == 0:
             raise InvalidArgument("a shared array of shape {} has no elements".format(dimensions),
                                   "use numpy.empty")

@@ -10,6 +10,7 @@ returns a Prepared: the message, and what turns the answer into a Result. A tens
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
@@ -100,7 +101,7 @@ class _Returned:
 
     def value(self, raw: Optional[bytes]) -> Any:
         array = np.frombuffer(raw or b"", self._dtype.storage)
-        if array.size != int(np.prod(self._shape, dtype=np.int64)):  # No task ran.
+        if array.size != math.prod(self._shape):  # No task ran.
             array = np.zeros(self._shape, self._dtype.storage)
         array = array.reshape(self._shape)
         if self._target is not None:
@@ -458,7 +459,7 @@ class CallBuilder:
                 if parameter.kind != INPUT:
                     prepared.outputs.append(_Given(array))
                 return
-        size = int(np.prod(shape, dtype=np.int64)) * tensor.dtype.size
+        size = math.prod(shape) * tensor.dtype.size
         through_arena = size >= MIN_SHARED_BYTES or parameter.kind == INOUT
         if self._memory.arena_enabled and through_arena and size > 0 and tensor.task_shape:
             block = yield from self._memory.allocate(size, device)
