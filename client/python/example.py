@@ -20,7 +20,7 @@ def score(rd: residentd.Client, rows: Rows, weights: residentd.Buffer) -> Rows:
 def main() -> None:
     rows: Rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     with residentd.connect("127.0.0.1:50051", client_name="example") as rd:
-        with rd.upload(np.float32([1, 2, 3, 4])) as weights:
+        with rd.upload([1, 2, 3, 4], "f32") as weights:
             print(score(rd, rows, weights))
             result: residentd.Result = rd.op("sum_rows").run(rows)
             print(result.value, "by version", result.version)

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from . import buffers, dtypes, results
+from . import dtypes, results
 from .buffers import BufferView, dense_strides
 from .calls import Steps
 from .descriptors import message
@@ -59,8 +59,6 @@ class Prepared:
     # Memory of the arena that tasks use; and arrays that must exist until the tasks have ended.
     blocks: List[Block] = field(default_factory=list)
     keep: List[Any] = field(default_factory=list)
-    # Buffers that exist for this call: (buffer, array that receives the contents).
-    temporaries: List[Tuple[int, "np.ndarray[Any, Any]"]] = field(default_factory=list)
 
     def decode(self, result: Any) -> Result:
         """The Result of a resident.v1.BatchResult. TaskFailed if a task did not end OK."""
@@ -142,12 +140,11 @@ class CallBuilder:
         self._plans: Dict[Any, List[Tuple[int, DType, Shape]]] = {}
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], *,
-                shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
+                shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """Checks the arguments and builds the batch.
 
         shared: None for a call of one task. For map(): the tensors that all tasks share; the others
             have one tensor for each task, along the first dimension.
-        temporaries: whether the call may use buffers that exist only while it runs.
 
         InvalidArgument if the arguments do not match the signature.
         """
@@ -173,7 +170,7 @@ class CallBuilder:
                 self._scalar(index, values.get(index), column.scalar, count if shared is not None else 0)
             else:
                 leading = () if shared is None else (count,)
-                yield from self._column(tensors[index], column, leading, device, prepared, temporaries)
+                yield from self._column(tensors[index], column, leading, device, prepared)
         return prepared
 
     # From arguments to values by index.
@@ -433,7 +430,7 @@ class CallBuilder:
         into.extend(items if many else [items])
 
     def _column(self, tensor: Tensor, column: Any, leading: Shape, device: Optional[int],
-                prepared: Prepared, temporaries: bool) -> Steps[None]:
+                prepared: Prepared) -> Steps[None]:
         """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map()."""
         parameter = tensor.parameter
         if tensor.shared:
@@ -460,35 +457,21 @@ class CallBuilder:
                     prepared.outputs.append(_Given(array))
                 return
         size = math.prod(shape) * tensor.dtype.size
-        through_arena = size >= MIN_SHARED_BYTES or parameter.kind == INOUT
-        if self._memory.arena_enabled and through_arena and size > 0 and tensor.task_shape:
+        if self._memory.arena_enabled and size >= MIN_SHARED_BYTES and tensor.task_shape:
             block = yield from self._memory.allocate(size, device)
             if block is not None:
                 self._through_block(tensor, column.buffer, shape, leading, block, prepared)
                 return
-        if parameter.kind == INPUT:
+        if parameter.kind == OUTPUT:
+            column.returned.dtype = tensor.dtype.number
+            column.returned.shape.extend(tensor.task_shape)
+        else:
             assert array is not None
             column.inline.dtype = tensor.dtype.number
             column.inline.shape.extend(tensor.task_shape)
             column.inline.data = array.tobytes()
-        elif parameter.kind == OUTPUT:
-            column.returned.dtype = tensor.dtype.number
-            column.returned.shape.extend(tensor.task_shape)
+        if parameter.kind != INPUT:
             prepared.outputs.append(_Returned(tensor.dtype, shape, array))
-        else:
-            assert array is not None
-            if not temporaries:
-                raise self.signature.mismatch(
-                    tensor.index, "submit() cannot update an array that is not in shared memory",
-                    "pass a buffer (Client.upload) or an array of Client.shared", reason="NOT_SHARED")
-            info = yield from buffers.allocate(shape, tensor.dtype, device, False, "")
-            prepared.temporaries.append((info.id, array))
-            dense = np.ascontiguousarray(array)
-            if dense.size:
-                yield from buffers.upload(info.id, 0, buffers.bytes_of(dense))
-            self._in_place(tensor, column.buffer, info.id, 0, dense_strides(shape), leading,
-                           prepared.count)
-            prepared.outputs.append(_Given(array))
 
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:
