@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-strangers demo bundle bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-strangers demo bundle bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -22,6 +22,9 @@ build: setup  ## Builds everything.
 
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
 	@tests/run $(BAZEL_OPTIONS)
+
+test-python: setup  ## Tests the Python package with the oldest and the newest versions of what it needs.
+	@tests/python/run_versions
 
 test-strangers: build  ## Runs tritonclient and perf_analyzer, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run

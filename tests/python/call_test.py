@@ -5,7 +5,6 @@ import inspect
 import pathlib
 import pydoc
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402

@@ -256,7 +256,7 @@ class Stream:
         """Sends one task; returns a future of the output. Waits while max_in_flight batches are
         unanswered."""
         prepared = await self._client._drive(self._client._operations.prepare(
-            operator.name, operator.version, args, kwargs, temporaries=False))
+            operator.name, operator.version, args, kwargs))
         await self._free.acquire()
         if self._ended is not None:
             self._free.release()

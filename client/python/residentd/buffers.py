@@ -8,7 +8,8 @@ A slice is a view: it describes a part of the buffer (offset, shape, strides) an
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Optional
+import math
+from typing import Any, Iterator, List, Optional, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from .shared_memory import Memory
 from .signature import Shape
 
 _UPLOAD_CHUNK_BYTES = 1 << 20
+View = TypeVar("View", bound="BufferView")
 
 
 class BufferMemory:
@@ -104,7 +106,7 @@ class BufferView:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self._shape, dtype=np.int64))
+        return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:
@@ -116,11 +118,11 @@ class BufferView:
         return self._strides == dense_strides(self._shape) or self.size == 0
 
     @property
-    def T(self) -> "BufferView":
+    def T(self: View) -> View:
         """The view with its dimensions in reverse order."""
         return self._view(self._shape[::-1], self._strides[::-1], self._offset)
 
-    def reshape(self, *shape: Any) -> "BufferView":
+    def reshape(self: View, *shape: Any) -> View:
         """A view of the same elements with another shape. InvalidArgument if it is not dense."""
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -139,7 +141,7 @@ class BufferView:
             raise TypeError("a view without dimensions has no length")
         return self._shape[0]
 
-    def __getitem__(self, key: Any) -> "BufferView":
+    def __getitem__(self: View, key: Any) -> View:
         """A view, as NumPy's slices (integers, slices, Ellipsis, None)."""
         keys = key if isinstance(key, tuple) else (key,)
         for each in keys:
@@ -158,7 +160,7 @@ class BufferView:
         moved = _address(part) - _address(every) if part.size else 0
         return self._view(part.shape, part.strides, self._offset + moved)
 
-    def _view(self, shape: Shape, strides: Shape, offset: int) -> Any:
+    def _view(self: View, shape: Shape, strides: Shape, offset: int) -> View:
         raise NotImplementedError
 
     def __repr__(self) -> str:

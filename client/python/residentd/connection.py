@@ -150,7 +150,7 @@ class Connection:
             try:
                 response = next(iter(call))
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
+                if error.code() is grpc.StatusCode.CANCELLED:
                     raise DeadlineExceeded(
                         "no answer from {} within {:g} s".format(self._settings.address,
                                                                  self._settings.connect_timeout),

@@ -37,10 +37,9 @@ _COMPARISONS = {"<", "<=", ">", ">=", "==", "!=", "&&", "||", "!"}
 _CONSTANTS = {"inf": "inf", "-inf": "(-inf)", "nan": "nan"}
 
 
-class Symbol:
-    """A value of the traced function. Conditions and numbers are different, as in expressions."""
-
-    __array_priority__ = 1000
+class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
+    """A value of the traced function. Conditions and numbers are different, as in expressions. Python's
+    operators call NumPy's functions."""
 
     def __init__(self, text: str, condition: bool = False) -> None:
         self.text = text
@@ -84,22 +83,7 @@ class Symbol:
     def __pow__(self, other: Any) -> Any:
         if isinstance(other, int) and 1 <= other <= 4:
             return Symbol("(" + " * ".join([self.text] * other) + ")")
-        return np.power(self, other)
-
-    __hash__ = None  # type: ignore[assignment]
-    __add__, __radd__ = (lambda a, b: np.add(a, b)), (lambda a, b: np.add(b, a))
-    __sub__, __rsub__ = (lambda a, b: np.subtract(a, b)), (lambda a, b: np.subtract(b, a))
-    __mul__, __rmul__ = (lambda a, b: np.multiply(a, b)), (lambda a, b: np.multiply(b, a))
-    __truediv__, __rtruediv__ = (lambda a, b: np.divide(a, b)), (lambda a, b: np.divide(b, a))
-    __rpow__ = lambda a, b: np.power(b, a)  # noqa: E731
-    __and__, __rand__ = (lambda a, b: np.logical_and(a, b)), (lambda a, b: np.logical_and(b, a))
-    __or__, __ror__ = (lambda a, b: np.logical_or(a, b)), (lambda a, b: np.logical_or(b, a))
-    __lt__, __le__ = (lambda a, b: np.less(a, b)), (lambda a, b: np.less_equal(a, b))
-    __gt__, __ge__ = (lambda a, b: np.greater(a, b)), (lambda a, b: np.greater_equal(a, b))
-    __eq__ = lambda a, b: np.equal(a, b)  # type: ignore[assignment]  # noqa: E731
-    __ne__ = lambda a, b: np.not_equal(a, b)  # type: ignore[assignment]  # noqa: E731
-    __neg__, __pos__ = (lambda a: np.negative(a)), (lambda a: np.positive(a))
-    __abs__, __invert__ = (lambda a: np.absolute(a)), (lambda a: np.logical_not(a))
+        return self.__array_ufunc__(np.power, "__call__", self, other)
 
 
 def trace(function: Callable[..., Any]) -> str:

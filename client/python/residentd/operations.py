@@ -3,6 +3,7 @@ arrays, FLUX programs."""
 
 from __future__ import annotations
 
+import math
 import mmap
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -79,11 +80,11 @@ class Operations:
         return known
 
     def prepare(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
-                shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
+                shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """A batch for the stream or for run()."""
         yield from self.collect_garbage()
         builder = yield from self.builder(name, version)
-        prepared = yield from builder.prepare(args, kwargs, shared=shared, temporaries=temporaries)
+        prepared = yield from builder.prepare(args, kwargs, shared=shared)
         return prepared
 
     def run(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
@@ -93,16 +94,9 @@ class Operations:
         try:
             response = yield Unary("Executor.Run", message("RunRequest")(batch=prepared.batch),
                                    prepared.timeout, name)
-            for buffer_id, array in prepared.temporaries:
-                dense = np.empty(array.shape, array.dtype)
-                yield from buffers.download(buffer_id, 0, buffers.bytes_of(dense))
-                np.copyto(array.view(np.ndarray), dense)
         except BaseException as error:
             self.failed(prepared, error)
             raise
-        finally:
-            for buffer_id, _ in prepared.temporaries:
-                self.memory.discard(buffer_id, self.memory.session)
         return prepared.decode(response.result)
 
     def failed(self, prepared: Prepared, error: BaseException) -> None:
@@ -185,7 +179,7 @@ class Operations:
         """A new array in memory that the daemon shares."""
         yield from self.collect_garbage()
         kind, dimensions = dtypes.find(dtype), shape_of(shape)
-        size = int(np.prod(dimensions, dtype=np.int64)) * kind.size
+        size = math.prod(dimensions) * kind.size
         if size == 0:
             raise InvalidArgument("a shared array of shape {} has no elements".format(dimensions),
                                   "use numpy.empty")

@@ -10,13 +10,14 @@ returns a Prepared: the message, and what turns the answer into a Result. A tens
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from . import buffers, dtypes, results
+from . import dtypes, results
 from .buffers import BufferView, dense_strides
 from .calls import Steps
 from .descriptors import message
@@ -30,9 +31,6 @@ from .signature import INOUT, INPUT, OUTPUT, Parameter, Shape, Signature, shape_
 OPTIONS = ("shape", "dtype", "device", "timeout")
 _BATCH = message("Batch")
 _MAX_PLANS = 256
-
-Array = "np.ndarray[Any, Any]"
-
 
 @dataclass
 class Tensor:
@@ -61,8 +59,6 @@ class Prepared:
     # Memory of the arena that tasks use; and arrays that must exist until the tasks have ended.
     blocks: List[Block] = field(default_factory=list)
     keep: List[Any] = field(default_factory=list)
-    # Buffers that exist for this call: (buffer, array that receives the contents).
-    temporaries: List[Tuple[int, "np.ndarray[Any, Any]"]] = field(default_factory=list)
 
     def decode(self, result: Any) -> Result:
         """The Result of a resident.v1.BatchResult. TaskFailed if a task did not end OK."""
@@ -103,7 +99,7 @@ class _Returned:
 
     def value(self, raw: Optional[bytes]) -> Any:
         array = np.frombuffer(raw or b"", self._dtype.storage)
-        if array.size != int(np.prod(self._shape, dtype=np.int64)):  # No task ran.
+        if array.size != math.prod(self._shape):  # No task ran.
             array = np.zeros(self._shape, self._dtype.storage)
         array = array.reshape(self._shape)
         if self._target is not None:
@@ -141,15 +137,14 @@ class CallBuilder:
         self.version = version
         self._memory = memory
         # Shapes and dtypes of tensors to those of the outputs.
-        self._plans: Dict[Any, List[Tuple[DType, Shape]]] = {}
+        self._plans: Dict[Any, List[Tuple[int, DType, Shape]]] = {}
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], *,
-                shared: Optional[Sequence[str]] = None, temporaries: bool = True) -> Steps[Prepared]:
+                shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """Checks the arguments and builds the batch.
 
         shared: None for a call of one task. For map(): the tensors that all tasks share; the others
             have one tensor for each task, along the first dimension.
-        temporaries: whether the call may use buffers that exist only while it runs.
 
         InvalidArgument if the arguments do not match the signature.
         """
@@ -175,7 +170,7 @@ class CallBuilder:
                 self._scalar(index, values.get(index), column.scalar, count if shared is not None else 0)
             else:
                 leading = () if shared is None else (count,)
-                yield from self._column(tensors[index], column, leading, device, prepared, temporaries)
+                yield from self._column(tensors[index], column, leading, device, prepared)
         return prepared
 
     # From arguments to values by index.
@@ -267,7 +262,8 @@ class CallBuilder:
 
     def _given(self, index: int, parameter: Parameter, value: Any, leading: int) -> Tensor:
         if isinstance(value, BufferView):
-            array, view, dtype, shape = None, value, value._dtype, value.shape
+            array, view, shape = None, value, value.shape
+            dtype: Optional[DType] = value._dtype
         else:
             array, dtype = dtypes.to_array(value)
             view, shape = None, array.shape
@@ -286,7 +282,8 @@ class CallBuilder:
             raise self.signature.mismatch(
                 index, "map() needs an array with one tensor for each task",
                 "add a first dimension, or name it in shared=('{}',)".format(parameter.keyword))
-        return Tensor(index, parameter, dtype, tuple(shape[leading:]), array, view)  # type: ignore
+        # _choose_dtype replaces None.
+        return Tensor(index, parameter, cast(DType, dtype), tuple(shape[leading:]), array, view)
 
     def _choose_dtype(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> None:
         """The dtype of Python's numbers: that of the first array if the parameter accepts it and it
@@ -319,7 +316,7 @@ class CallBuilder:
             key = tuple((index, t.dtype.number, t.task_shape) for index, t in tensors.items())
             plan = self._plans.get(key)
             if plan is not None:
-                for parameter_index, dtype, shape in plan:  # type: ignore[misc]
+                for parameter_index, dtype, shape in plan:
                     tensors[parameter_index] = Tensor(parameter_index,
                                                       signature.parameters[parameter_index], dtype,
                                                       shape)
@@ -331,7 +328,7 @@ class CallBuilder:
                 known[index] = (int(wanted),) if isinstance(wanted, numbers.Integral) else tuple(wanted)
         bound = signature.bind(known)
         sent = [tensor.dtype for tensor in tensors.values()]
-        added: List[Any] = []
+        added: List[Tuple[int, DType, Shape]] = []
         for index, parameter in enumerate(signature.parameters):
             if parameter.scalar or index in tensors:
                 continue
@@ -433,7 +430,7 @@ class CallBuilder:
         into.extend(items if many else [items])
 
     def _column(self, tensor: Tensor, column: Any, leading: Shape, device: Optional[int],
-                prepared: Prepared, temporaries: bool) -> Steps[None]:
+                prepared: Prepared) -> Steps[None]:
         """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map()."""
         parameter = tensor.parameter
         if tensor.shared:
@@ -459,36 +456,22 @@ class CallBuilder:
                 if parameter.kind != INPUT:
                     prepared.outputs.append(_Given(array))
                 return
-        size = int(np.prod(shape, dtype=np.int64)) * tensor.dtype.size
-        through_arena = size >= MIN_SHARED_BYTES or parameter.kind == INOUT
-        if self._memory.arena_enabled and through_arena and size > 0 and tensor.task_shape:
+        size = math.prod(shape) * tensor.dtype.size
+        if self._memory.arena_enabled and size >= MIN_SHARED_BYTES and tensor.task_shape:
             block = yield from self._memory.allocate(size, device)
             if block is not None:
                 self._through_block(tensor, column.buffer, shape, leading, block, prepared)
                 return
-        if parameter.kind == INPUT:
+        if parameter.kind == OUTPUT:
+            column.returned.dtype = tensor.dtype.number
+            column.returned.shape.extend(tensor.task_shape)
+        else:
             assert array is not None
             column.inline.dtype = tensor.dtype.number
             column.inline.shape.extend(tensor.task_shape)
             column.inline.data = array.tobytes()
-        elif parameter.kind == OUTPUT:
-            column.returned.dtype = tensor.dtype.number
-            column.returned.shape.extend(tensor.task_shape)
+        if parameter.kind != INPUT:
             prepared.outputs.append(_Returned(tensor.dtype, shape, array))
-        else:
-            assert array is not None
-            if not temporaries:
-                raise self.signature.mismatch(
-                    tensor.index, "submit() cannot update an array that is not in shared memory",
-                    "pass a buffer (Client.upload) or an array of Client.shared", reason="NOT_SHARED")
-            info = yield from buffers.allocate(shape, tensor.dtype, device, False, "")
-            prepared.temporaries.append((info.id, array))
-            dense = np.ascontiguousarray(array)
-            if dense.size:
-                yield from buffers.upload(info.id, 0, buffers.bytes_of(dense))
-            self._in_place(tensor, column.buffer, info.id, 0, dense_strides(shape), leading,
-                           prepared.count)
-            prepared.outputs.append(_Given(array))
 
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:

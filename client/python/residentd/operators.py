@@ -397,7 +397,7 @@ class Watch:
             for response in self._call:
                 yield Event(response.event)
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
+            if error.code() is not grpc.StatusCode.CANCELLED:
                 raise from_rpc(error) from None
 
     def close(self) -> None:

@@ -45,10 +45,11 @@ class Result:
 def named_tuple(names: Sequence[str], values: Sequence[Any]) -> Tuple[Any, ...]:
     """The values as a named tuple."""
     key = tuple(names)
-    kind = _TUPLES.get(key)
+    kind: Any = _TUPLES.get(key)
     if kind is None:
         kind = _TUPLES[key] = collections.namedtuple("Outputs", key, rename=True)
-    return kind(*values)  # type: ignore[no-any-return]
+    made: Tuple[Any, ...] = kind(*values)
+    return made
 
 
 def check_tasks(operator: str, message: Any, result: Result, count: int) -> Result:

@@ -169,7 +169,8 @@ class Memory:
 
     def remove_with(self, mapping: mmap.mmap, region: Region) -> None:
         """Removes the region when its mapping is garbage collected."""
-        weakref.finalize(mapping, self._ended.append, region).atexit = False
+        finalizer = weakref.finalize(mapping, self._ended.append, region)
+        setattr(finalizer, "atexit", False)
 
     def _forget_ended(self) -> None:
         while self._ended:

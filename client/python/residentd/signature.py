@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -218,30 +218,30 @@ class Signature:
 
     def _bind_broadcasts(self, shapes: Mapping[int, Shape], bound: Bindings,
                          bound_by: Dict[str, str]) -> None:
+        """Checks the shapes that broadcast. If nothing else binds their variable, they do together."""
+        together: Dict[str, str] = {}  # Variable to the last parameter that broadcasts to it.
         for index in sorted(shapes):
             parameter = self.parameters[index]
             for position, dim in enumerate(parameter.shape):
                 if dim.kind != "broadcast":
                     continue
-                shape = shapes[index]
-                part = shape[position:len(shape) - (len(parameter.shape) - position - 1)]
-                variable = "*" + dim.name
+                after = len(parameter.shape) - position - 1
+                part = shapes[index][position:len(shapes[index]) - after]
+                variable = _variable(dim)
                 known = bound.get(variable, ())
-                fixed = bound_by.get(variable)
                 try:
-                    together = tuple(np.broadcast_shapes(known, part))
+                    result = tuple(np.broadcast_shapes(known, part))
                 except ValueError:
-                    together = ()
-                    fixed = fixed or "the inputs before it"
-                    known = bound[variable]
-                if fixed is not None and together != known:
+                    result = None
+                if result is None or (variable in bound_by and result != known):
+                    other = bound_by.get(variable) or together[variable]
                     raise self.mismatch(
-                        index, "shape {} does not broadcast to {} = {} of {}".format(
-                            shape_text(shape), dim.name, shape_text(known),
-                            fixed if " " in fixed else "'{}'".format(fixed)),
-                        "each dimension, counted from the last, must be equal or 1",
-                        shape_text(known), shape_text(part))
-                bound[variable] = together if fixed is None else known
+                        index, "shape {} does not broadcast to {} = {} of '{}'".format(
+                            shape_text(shapes[index]), dim.name, shape_text(known), other),
+                        "make each dimension of '{}', counted from the last, 1 or equal to that of "
+                        "'{}'".format(parameter.name, other), shape_text(known), shape_text(part))
+                bound[variable] = result
+                together[variable] = parameter.name
 
 
 def _variable(dim: Dim) -> str:

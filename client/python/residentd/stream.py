@@ -63,7 +63,7 @@ class Stream:
         max_in_flight batches are unanswered. InvalidArgument is raised here, other errors by the
         future."""
         prepared = self._client._drive(self._client._operations.prepare(
-            operator.name, operator.version, args, kwargs, temporaries=False))
+            operator.name, operator.version, args, kwargs))
         self._free.acquire()
         future: "Future[Any]" = Future()
         future.set_running_or_notify_cancel()  # A batch that was sent cannot be taken back.

@@ -1,0 +1,30 @@
+"""Scores rows with a daemon at 127.0.0.1:50051. It passes `mypy --strict`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+import residentd
+
+Rows = npt.NDArray[np.float32]
+
+
+def score(rd: residentd.Client, rows: Rows, weights: residentd.Buffer) -> Rows:
+    """The softmax of each row, times weights that stay on the device."""
+    softmax = rd.op("softmax")
+    scores: Rows = rd.op("mul")(softmax(rows), weights)
+    return scores
+
+
+def main() -> None:
+    rows: Rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with residentd.connect("127.0.0.1:50051", client_name="example") as rd:
+        with rd.upload([1, 2, 3, 4], "f32") as weights:
+            print(score(rd, rows, weights))
+            result: residentd.Result = rd.op("sum_rows").run(rows)
+            print(result.value, "by version", result.version)
+
+
+if __name__ == "__main__":
+    main()

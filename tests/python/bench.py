@@ -1,0 +1,110 @@
+#!/usr/bin/python3
+"""Measures the Python package beside its baselines, in one run:
+
+    bazel build -c opt //server:residentd //client/python:descriptors
+    RESIDENTD=bazel-bin/server/residentd tests/python/bench.py [--json FILE]
+
+  lone call     `add` of two vectors of 8, beside a bare call of grpcio: bytes in, bytes out, to the health
+                service of the same daemon. The two alternate, so that both see the same machine.
+  map           1,024 tasks of `add` in a batch, beside the same tasks as lone calls and as submits
+  shared memory `add` of two arrays of 16 MiB: arrays of Client.shared, through the arena, and inline
+
+Figures are medians; the ratio to the baseline is what can be compared between machines.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import grpc  # noqa: E402
+import numpy as np  # noqa: E402
+
+LONE_CALLS, TASKS, REPETITIONS = 3000, 1024, 15
+LARGE = (4, 1 << 20)  # float32: 16 MiB.
+
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def median(function, repetitions=REPETITIONS):
+    function()
+    return statistics.median(seconds(function) for _ in range(repetitions))
+
+
+def lone_call(rd, address):
+    x, add = np.ones(8, np.float32), rd.op("add")
+    channel = grpc.insecure_channel(address)
+    bare = channel.unary_unary("/grpc.health.v1.Health/Check")
+    calls, bares = [], []
+    for i in range(LONE_CALLS):
+        bares.append(seconds(lambda: bare(b"")))
+        calls.append(seconds(lambda: add(x, x)))
+    channel.close()
+    call, base = (statistics.median(values[LONE_CALLS // 10:]) for values in (calls, bares))
+    print("lone call      add {:8.1f} us   bare grpcio call {:8.1f} us   ratio {:.2f}".format(
+        call * 1e6, base * 1e6, call / base))
+    return {"lone_call_us": call * 1e6, "bare_call_us": base * 1e6, "lone_ratio": call / base}
+
+
+def many_tasks(rd):
+    x, add = np.ones((TASKS, 8), np.float32), rd.op("add")
+
+    def submits():
+        for future in [add.submit(row, row) for row in x]:
+            future.result()
+
+    mapped = TASKS / median(lambda: add.map(x, x))
+    submitted = TASKS / median(submits, 3)
+    alone = TASKS / median(lambda: [add(row, row) for row in x], 3)
+    print("map of {:,}   {:10,.0f} tasks/s   submit {:8,.0f} tasks/s   lone calls {:8,.0f} tasks/s   "
+          "ratio map / lone {:.0f}".format(TASKS, mapped, submitted, alone, mapped / alone))
+    return {"map_tasks_per_s": mapped, "submit_tasks_per_s": submitted, "lone_tasks_per_s": alone}
+
+
+def shared_memory(rd, inline):
+    array = np.random.default_rng(1).random(LARGE, np.float32)
+    x, y, out = (rd.shared(LARGE) for _ in range(3))
+    x[:] = y[:] = array
+    in_place = median(lambda: rd.op("add")(x, y, out=out))
+    arena = median(lambda: rd.op("add")(array, array))
+    through_grpc = median(lambda: inline.op("add")(array, array), 5)
+    np.testing.assert_array_equal(out, inline.op("add")(array, array))
+    print("2 x 16 MiB in, 16 MiB out:   in place {:.2f} ms   arena {:.2f} ms   inline {:.1f} ms   "
+          "ratio inline / in place {:.0f}, inline / arena {:.1f}".format(
+              in_place * 1e3, arena * 1e3, through_grpc * 1e3, through_grpc / in_place,
+              through_grpc / arena))
+    return {"in_place_ms": in_place * 1e3, "arena_ms": arena * 1e3, "inline_ms": through_grpc * 1e3}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="also writes the figures to this file")
+    options = parser.parse_args()
+    daemon = support.daemons.Daemon()
+    try:
+        with residentd.connect(daemon.address) as rd, residentd.connect(
+                daemon.address, shared_memory="off") as inline:
+            device = rd.status().devices[0]
+            print("Python {}, grpcio {}, numpy {}; device: {}".format(
+                sys.version.split()[0], grpc.__version__, np.__version__, device.name))
+            figures = dict(lone_call(rd, daemon.address), **many_tasks(rd))
+            figures.update(shared_memory(rd, inline), device=device.name)
+    finally:
+        daemon.stop()
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
