@@ -118,6 +118,7 @@ void ListAccesses(const Graph& graph, const Node& node, absl::Span<const double>
     if (reads) accesses->push_back(access);
     if (!writes) continue;
     access.mode = in_full ? Access::Mode::kWrite : Access::Mode::kUpdate;
+    access.also_read = reads;
     accesses->push_back(std::move(access));
   }
 }

@@ -37,6 +37,8 @@ struct Access {
   // kUpdate: may write some of the elements and keeps the others.
   enum class Mode : uint8_t { kRead, kWrite, kUpdate };
   Mode mode = Mode::kRead;
+  // kUpdate: whether the node reads the same elements.
+  bool also_read = false;
   // Position in the node's arguments.
   uint16_t argument = 0;
   uint32_t tensor = kNone;

@@ -539,6 +539,8 @@ void GraphBuilder::AddNode(const NodeSpec& spec) {
   node.block = spec.block.value_or(kNone);
 
   node.op = FindOperator(spec.op, spec.version, place);
+  // False, without a finding of the node, if what it uses has one already.
+  bool usable = true;
   node.first_argument = static_cast<uint32_t>(graph_.arguments.size());
   if (node.op != kNone) {
     const OperatorInfo& info = graph_.operators[node.op];
@@ -600,7 +602,7 @@ void GraphBuilder::AddNode(const NodeSpec& spec) {
         for (size_t p = 0; p < count; ++p) {
           Argument argument;
           if (by_parameter[p] != nullptr) {
-            ResolveArgument(*by_parameter[p], parameters[p], place, &argument);
+            usable &= ResolveArgument(*by_parameter[p], parameters[p], place, &argument);
           } else {
             SetDefault(parameters[p], &argument);
           }
@@ -610,7 +612,7 @@ void GraphBuilder::AddNode(const NodeSpec& spec) {
       }
     }
   }
-  if (findings_.errors() != before) node.op = kNone;
+  if (findings_.errors() != before || !usable) node.op = kNone;
   graph_.nodes.push_back(node);
 }
 

@@ -60,6 +60,9 @@ class Visit {
       ListAccesses(graph_, graph_.nodes[index], values_, &accesses);
       found_.clear();
       for (const Access& access : accesses) {
+        if (access.mode == Access::Mode::kRead && IsReadOnly(graph_.tensors[access.tensor].kind)) {
+          continue;  // Nobody writes it.
+        }
         Count(access.region.pieces());
         if (access.mode == Access::Mode::kRead && pieces_ <= kMaxPieces) Read(access);
       }
@@ -113,7 +116,6 @@ class Visit {
 
   void Read(const Access& access) {
     const TensorKind kind = graph_.tensors[access.tensor].kind;
-    if (IsReadOnly(kind)) return;  // Nobody writes it.
     const int64_t base = Base(access.tensor);
     Missing missing;
     ForEachPiece(access.region, [&](int64_t begin, int64_t end) {
@@ -143,6 +145,8 @@ class Visit {
         if (update) {
           segment.writer = node_;
           segment.readers = kNone;
+          // What the node read without a value has been reported.
+          segment.defined |= access.also_read;
         }
       });
       if (!update) history_.Overwrite(base + begin, base + end, node_);

@@ -7,6 +7,8 @@
 namespace resident::graph {
 
 inline constexpr uint32_t kFormat = 1;
+// Graphs that one daemon checks at the same time.
+inline constexpr uint32_t kMaxChecks = 8;
 inline constexpr uint32_t kMaxNodes = 1u << 20;
 inline constexpr uint32_t kMaxTensors = 1u << 20;
 inline constexpr uint32_t kMaxCounters = 1u << 20;
