@@ -16,8 +16,8 @@ class Maker {
   explicit Maker(std::mt19937_64& random) : random_(random) {}
 
   v1::Graph Make() {
-    if (Chance(4)) g_.Scalar("n", 1, kRows);
-    if (Chance(2)) g_.Scalar("pos", 0, kCacheRows - 1);
+    if (Chance(6)) g_.Scalar("n", 1, kRows);
+    if (Chance(6)) g_.Scalar("pos", 0, kCacheRows - 1);
     g_.Input("input", {kRows, kColumns});
     AddTensor(v1::GraphTensor::KIND_STATE, "state");
     AddTensor(v1::GraphTensor::KIND_STATE, "state2");
@@ -34,7 +34,12 @@ class Maker {
     }
     g_.State("cache", {1, 1, kCacheRows, 2}).Input("rows", {1, 1, 1, 2});
     g_.Input("query", {1, 1, 1, 2}).State("attended", {1, 1, 1, 2});
-    const int nodes = 2 + Below(7);
+    for (const Tensor& tensor : tensors_) {
+      // Usually memory gets a value first.
+      if (tensor.kind == v1::GraphTensor::KIND_STATE || Chance(5)) continue;
+      g_.Call("relu", {"input", tensor.name});
+    }
+    const int nodes = 2 + Below(6);
     for (int i = 0; i < nodes; ++i) AddNode();
     return std::move(g_.graph);
   }
@@ -81,7 +86,7 @@ class Maker {
   }
 
   void AddNode() {
-    switch (Below(8)) {
+    switch (Below(10)) {
       case 0: {
         const Arg pos = HasScalar("pos") && Chance(2) ? S("pos") : I(Below(kCacheRows));
         g_.Call("kv_append", {"rows", "cache", pos});
@@ -112,7 +117,7 @@ class Maker {
     const bool add = Chance(3);
     for (int i = 0; i < (add ? 2 : 1); ++i) {
       const Tensor* from = &Any();
-      if (from->rows < rows || Chance(3)) {
+      if (from->rows < rows || Chance(6)) {
         const Tensor input{"input", kRows, v1::GraphTensor::KIND_INPUT};
         arguments.push_back(MakeView(input, rows, columns, dynamic));
       } else {
