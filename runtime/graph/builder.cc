@@ -443,11 +443,12 @@ bool GraphBuilder::ResolveView(const ArgumentSpec& spec, Place place, Argument* 
 bool GraphBuilder::ResolveArgument(const ArgumentSpec& spec, const Parameter& parameter,
                                    const Place& place, Argument* argument) {
   using Kind = ArgumentSpec::Kind;
-  const std::string text = StrCat("argument '", parameter.name, "'");
+  // Only for messages: a graph has millions of arguments.
+  const auto text = [&] { return StrCat("argument '", parameter.name, "'"); };
   const bool tensor = spec.kind == Kind::kTensor || spec.kind == Kind::kNoTensor;
   if (spec.kind == Kind::kMissing || tensor == parameter.scalar()) {
     findings_.Add(Code::kArgument, place,
-                  StrCat(text, " is ", ParameterKindText(parameter.kind), " and got ",
+                  StrCat(text(), " is ", ParameterKindText(parameter.kind), " and got ",
                          spec.kind == Kind::kMissing ? "nothing"
                          : tensor                    ? "a tensor"
                                                      : "a scalar",
@@ -463,7 +464,8 @@ bool GraphBuilder::ResolveArgument(const ArgumentSpec& spec, const Parameter& pa
       // Only a parameter that takes any shape can be left out.
       if (parameter.kind != ParameterKind::kInput || parameter.dims.size() != 1 ||
           parameter.dims[0].kind != DimPattern::Kind::kSpread) {
-        findings_.Add(Code::kArgument, place, StrCat(text, " is not optional. Fix: give a tensor"));
+        findings_.Add(Code::kArgument, place,
+                      StrCat(text(), " is not optional. Fix: give a tensor"));
         return false;
       }
       return true;
@@ -483,7 +485,7 @@ bool GraphBuilder::ResolveArgument(const ArgumentSpec& spec, const Parameter& pa
   if (scalar == kNone || bad_scalars_[scalar]) return false;
   if (!std::isfinite(spec.factor) || !std::isfinite(spec.addend)) {
     findings_.Add(Code::kNotANumber, place,
-                  StrCat(text, ": factor ", spec.factor, " or addend ", spec.addend,
+                  StrCat(text(), ": factor ", spec.factor, " or addend ", spec.addend,
                          " is not a number. Fix: give numbers"));
     return false;
   }

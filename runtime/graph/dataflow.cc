@@ -98,7 +98,9 @@ class Visit {
     if (after == kNone || after == node_) return;
     // Neighbouring segments usually have the same history.
     if (!found_.empty() && found_.back().after == after && found_.back().kind <= kind) return;
-    found_.push_back({after, kind});
+    Dependency& found = found_.emplace_back();
+    found.after = after;
+    found.kind = kind;
   }
 
   void SortFound() {

@@ -26,18 +26,20 @@
 namespace resident::graph {
 
 // The values are those of resident.v1.GraphDependency.Kind.
-enum class DependencyKind : uint8_t {
+enum class DependencyKind : uint32_t {
   kReadAfterWrite = 1,
   kWriteAfterRead = 2,
   kWriteAfterWrite = 3
 };
 
+// There are tens of millions of them in a large graph: four bytes each.
 struct Dependency {
   // The node that must end first. Within a step its index is smaller.
-  uint32_t after = 0;
+  uint32_t after : 30 = 0;
   // The lowest of several kinds.
-  DependencyKind kind = DependencyKind::kReadAfterWrite;
+  DependencyKind kind : 2 = DependencyKind::kReadAfterWrite;
 };
+static_assert(sizeof(Dependency) == 4);
 
 class Dependencies {
  public:

@@ -1,5 +1,6 @@
 // Mutations of one realistic graph, as a wrong builder or a damaged file would make them: each is
-// found by its code, alone.
+// found by its code. Most have consequences with other codes; codes_test.cc triggers each code
+// alone.
 //
 // The graph is two layers of a decode step with an explicit order: a product in tiles that signal
 // one counter, the append to a cache, attention, and a residual.
@@ -15,7 +16,7 @@
 namespace resident::testing {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Contains;
 using ::testing::IsEmpty;
 
 constexpr int kLayers = 2;
@@ -232,7 +233,7 @@ TEST(GraphMutationsTest, EachMutationIsFoundByItsCode) {
     GraphMaker g = Decoder();
     mutation.change(g);
     const v1::GraphReport report = g.Validate();
-    EXPECT_THAT(ErrorCodes(report), ElementsAre(mutation.code)) << FindingsText(report);
+    EXPECT_THAT(ErrorCodes(report), Contains(mutation.code)) << FindingsText(report);
     EXPECT_FALSE(report.accepted());
   }
 }
