@@ -80,6 +80,7 @@ Connection::Connection(std::string address, Options options)
   executor = v1::Executor::NewStub(channel_);
   buffers = v1::Buffers::NewStub(channel_);
   operators = v1::Operators::NewStub(channel_);
+  graphs = v1::Graphs::NewStub(channel_);
   admin = v1::Admin::NewStub(channel_);
   health = grpc::health::v1::Health::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);

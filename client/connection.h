@@ -35,6 +35,7 @@
 #include "resident/v1/admin.grpc.pb.h"
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/executor.grpc.pb.h"
+#include "resident/v1/graphs.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 
 namespace resident::client {
@@ -75,6 +76,7 @@ class Connection {
   std::unique_ptr<v1::Executor::Stub> executor;
   std::unique_ptr<v1::Buffers::Stub> buffers;
   std::unique_ptr<v1::Operators::Stub> operators;
+  std::unique_ptr<v1::Graphs::Stub> graphs;
   std::unique_ptr<v1::Admin::Stub> admin;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 

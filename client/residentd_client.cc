@@ -186,6 +186,18 @@ absl::StatusOr<v1::Operator> Client::DescribeOperator(const std::string& name) {
   return std::move(*response.mutable_operator_());
 }
 
+absl::StatusOr<v1::GraphReport> Client::ValidateGraph(const v1::Graph& graph, bool dependencies) {
+  grpc::ClientContext context;
+  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  v1::ValidateGraphRequest request;
+  *request.mutable_graph() = graph;
+  request.set_dependencies(dependencies);
+  v1::ValidateGraphResponse response;
+  if (status.ok()) status = FromGrpc(connection_->graphs->Validate(&context, request, &response));
+  if (!status.ok()) return status;
+  return std::move(*response.mutable_report());
+}
+
 absl::StatusOr<v1::StatusResponse> Client::Status() {
   grpc::ClientContext context;
   absl::Status status = connection_->Prepare(context, /*needs_session=*/false);

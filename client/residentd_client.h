@@ -52,6 +52,7 @@
 #include "resident/v1/admin.pb.h"
 #include "resident/v1/buffers.pb.h"
 #include "resident/v1/executor.pb.h"
+#include "resident/v1/graphs.pb.h"
 #include "resident/v1/operators.pb.h"
 
 namespace resident::client {
@@ -478,6 +479,12 @@ class Client {
 
   absl::StatusOr<std::vector<v1::Operator>> ListOperators();
   absl::StatusOr<v1::Operator> DescribeOperator(const std::string& name);
+
+  // --- Graphs ------------------------------------------------------------------
+
+  // Checks a graph against the operators that serve. The report has what is wrong with it.
+  // `dependencies`: whether the report lists the derived dependencies.
+  absl::StatusOr<v1::GraphReport> ValidateGraph(const v1::Graph& graph, bool dependencies = false);
 
   // --- Administration ----------------------------------------------------------
 

@@ -26,6 +26,7 @@
 #include "server/rpc/channelz_service.h"
 #include "server/rpc/core.h"
 #include "server/rpc/executor_service.h"
+#include "server/rpc/graphs_service.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/operators_service.h"
 #include "server/rpc/reflection_service.h"
@@ -59,6 +60,7 @@ class Services {
   SessionsService sessions_;
   BuffersService buffers_;
   OperatorsService operators_;
+  GraphsService graphs_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;

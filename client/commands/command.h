@@ -24,6 +24,7 @@ void AddOps(Command& program);
 void AddBuffers(Command& program);
 void AddRun(Command& program);
 void AddFlux(Command& program);
+void AddGraph(Command& program);
 void AddBench(Command& program);
 void AddDemo(Command& program);
 void AddTop(Command& program);

@@ -24,6 +24,7 @@ constexpr const char* kServices[] = {
     "resident.v1.Sessions",
     "resident.v1.Buffers",
     "resident.v1.Operators",
+    "resident.v1.Graphs",
     "resident.v1.Admin",
 };
 

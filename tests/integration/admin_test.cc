@@ -198,7 +198,7 @@ TEST_F(AdminTest, CancelledRunLeavesTheQueue) {
 TEST_F(AdminTest, EveryServiceIsHealthyAndReflected) {
   for (const char* service :
        {"", "resident.v1.Executor", "resident.v1.Sessions", "resident.v1.Buffers",
-        "resident.v1.Operators", "resident.v1.Admin", "resident.device/0"}) {
+        "resident.v1.Operators", "resident.v1.Graphs", "resident.v1.Admin", "resident.device/0"}) {
     EXPECT_EQ(CheckHealth(*daemon_, service), kServing) << service;
   }
   EXPECT_EQ(CheckHealth(*daemon_, "resident.v1.Nothing"), kHealthError);

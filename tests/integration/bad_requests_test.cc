@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "resident/v1/admin.grpc.pb.h"
 #include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/graphs.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "tests/daemon/messages.h"
 
@@ -380,6 +381,29 @@ TEST_F(BadRequestsTest, UnknownSession) {
   v1::RunResponse response;
   ExpectRefused(stub->Run(&context, request, &response), StatusCode::UNAUTHENTICATED,
                 {"no session '0123'"});
+}
+
+TEST_F(BadRequestsTest, ValidateWithoutAGraph) {
+  const auto stub = v1::Graphs::NewStub(daemon_->Connect());
+  grpc::ClientContext context;
+  v1::ValidateGraphResponse response;
+  ExpectRefused(stub->Validate(&context, {}, &response), StatusCode::INVALID_ARGUMENT,
+                {"no graph"});
+}
+
+// A graph that cannot be used is an answer, not an error.
+TEST_F(BadRequestsTest, RefusedGraphIsAReport) {
+  const auto stub = v1::Graphs::NewStub(daemon_->Connect());
+  grpc::ClientContext context;
+  v1::ValidateGraphRequest request;
+  request.mutable_graph()->add_nodes()->set_operator_("adt");
+  v1::ValidateGraphResponse response;
+  ASSERT_TRUE(stub->Validate(&context, request, &response).ok());
+  EXPECT_FALSE(response.report().accepted());
+  ASSERT_EQ(response.report().findings_size(), 2);
+  EXPECT_EQ(response.report().findings(0).code(), "GRAPH_E102");
+  EXPECT_EQ(response.report().findings(1).code(), "GRAPH_E104");
+  ExpectServes();
 }
 
 // Sends raw bytes as the messages of a call, and waits for its end. `responses` counts the

@@ -1,0 +1,40 @@
+// CheckGraph: whether a graph may be used, with everything that is wrong with it.
+//
+// Checks are made in this order: each element by itself (GraphBuilder), each call of an operator,
+// the loop, and the counters; then, only if none of these found an error, the flow of data, and
+// last an explicit order. What a later group would find in a graph with earlier errors would mostly
+// follow from them.
+//
+// Thread safety: pure functions.
+//
+//   Findings findings;
+//   GraphBuilder builder(catalog, &findings);  ...
+//   const GraphCheck check = CheckGraph(builder.Finish(), &findings);
+//   if (check.accepted) ...
+#ifndef RESIDENT_RUNTIME_GRAPH_CHECK_H_
+#define RESIDENT_RUNTIME_GRAPH_CHECK_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/graph/dataflow.h"
+#include "runtime/graph/finding.h"
+#include "runtime/graph/graph.h"
+
+namespace resident::graph {
+
+struct GraphCheck {
+  bool accepted = false;
+  // Absent if the check ended before.
+  std::optional<Dependencies> order;
+};
+
+// `findings`: those of the graph's builder, to which this check adds its own.
+GraphCheck CheckGraph(const Graph& graph, Findings* findings);
+
+// Bytes of the memory of all tensors of a kind.
+int64_t BytesOf(const Graph& graph, TensorKind kind);
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_CHECK_H_

@@ -1,0 +1,39 @@
+// Limits of graphs. What is over one of them is refused with GRAPH_E106 and never checked in part.
+#ifndef RESIDENT_RUNTIME_GRAPH_LIMITS_H_
+#define RESIDENT_RUNTIME_GRAPH_LIMITS_H_
+
+#include <cstdint>
+
+namespace resident::graph {
+
+inline constexpr uint32_t kFormat = 1;
+// Graphs that one daemon checks at the same time.
+inline constexpr uint32_t kMaxChecks = 8;
+inline constexpr uint32_t kMaxNodes = 1u << 20;
+inline constexpr uint32_t kMaxTensors = 1u << 20;
+inline constexpr uint32_t kMaxCounters = 1u << 20;
+inline constexpr uint32_t kMaxScalars = 64;
+inline constexpr uint32_t kMaxNameBytes = 128;
+inline constexpr uint32_t kMaxWaits = 8;
+inline constexpr uint32_t kMaxBlocks = 65535;
+inline constexpr uint32_t kMaxStopValues = 64;
+inline constexpr uint64_t kMaxSteps = 1u << 20;
+// The memory of all tensors.
+inline constexpr int64_t kMaxGraphBytes = int64_t{1} << 60;
+// Contiguous pieces of memory that the nodes access, counted once for each access.
+inline constexpr uint64_t kMaxPieces = uint64_t{1} << 26;
+// Pieces of memory with different histories at one time.
+inline constexpr uint64_t kMaxSegments = uint64_t{1} << 23;
+inline constexpr uint64_t kMaxDependencies = uint64_t{1} << 25;
+// Elements, and pieces, that are compared one by one because strides interleave. In one graph.
+inline constexpr int64_t kMaxCompared = int64_t{1} << 24;
+// Explicit order without blocks: groups of nodes with equal waits and equal signal.
+inline constexpr uint32_t kMaxClasses = 1u << 15;
+// Explicit order with blocks: bytes of the vector clocks.
+inline constexpr uint64_t kMaxClockBytes = uint64_t{1} << 29;
+// Integers that a double represents exactly.
+inline constexpr double kMaxWhole = 9007199254740992.0;
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_LIMITS_H_

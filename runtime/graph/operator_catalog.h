@@ -1,0 +1,36 @@
+// OperatorCatalog: the operators that a graph may call.
+//
+// Thread safety: that of the implementation.
+#ifndef RESIDENT_RUNTIME_GRAPH_OPERATOR_CATALOG_H_
+#define RESIDENT_RUNTIME_GRAPH_OPERATOR_CATALOG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/model/signature.h"
+#include "runtime/model/split_rule.h"
+
+namespace resident::graph {
+
+struct OperatorInfo {
+  std::string name;
+  uint32_t version = 0;
+  Signature signature;
+  SplitRule split;
+  // Whether it is one of the daemon's own operators, so that its name tells what it does.
+  bool builtin = false;
+};
+
+class OperatorCatalog {
+ public:
+  virtual ~OperatorCatalog() = default;
+
+  // Finds a version; 0: the active one. NOT_FOUND: there is no such operator or version. Another
+  // error: it cannot be called from a graph. Messages end with "Fix: ...".
+  virtual absl::StatusOr<OperatorInfo> Find(const std::string& name, uint32_t version) const = 0;
+};
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_OPERATOR_CATALOG_H_

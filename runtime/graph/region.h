@@ -1,0 +1,96 @@
+// The memory that a strided view covers, as contiguous pieces of bytes.
+//
+// A Region is a view in normal form: strides are positive, dimensions of one element and of stride
+// 0 are gone, and dimensions that continue each other are merged, so that a dense tensor is one
+// piece and a tile of columns has one piece for each row. The order of the elements is lost.
+//
+// Thread safety: plain values and pure functions.
+//
+//   const std::optional<Region> region = MakeRegion(axes, view.offset, element_bytes);
+//   ForEachPiece(*region, [&](int64_t begin, int64_t end) { ... });
+#ifndef RESIDENT_RUNTIME_GRAPH_REGION_H_
+#define RESIDENT_RUNTIME_GRAPH_REGION_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+
+namespace resident::graph {
+
+// A dimension: elements, and the distance between adjacent ones in bytes.
+struct Extent {
+  int64_t size = 1;
+  int64_t stride = 0;
+};
+
+struct Region {
+  struct Repeat {
+    int64_t count;
+    int64_t stride;
+  };
+  // First byte, and bytes of each piece.
+  int64_t begin = 0;
+  int64_t piece = 0;
+  // Outermost (largest stride) first.
+  absl::InlinedVector<Repeat, 3> repeats;
+
+  // Number of pieces.
+  uint64_t pieces() const;
+  // One after the last byte.
+  int64_t end() const;
+};
+
+// The range of bytes from `offset` on: [low, high). Nullopt: it does not fit 62 bits.
+struct ByteRange {
+  int64_t low = 0;
+  int64_t high = 0;
+};
+std::optional<ByteRange> FindHull(absl::Span<const Extent> extents, int64_t offset,
+                                  int64_t element_bytes);
+
+// REQUIRES: FindHull has a value; sizes are at least 1.
+Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t element_bytes);
+
+// Whether two elements of the view share memory. If that needs a comparison of the elements, their
+// number is subtracted from `budget`; nullopt: it is too small.
+std::optional<bool> ElementsCoincide(absl::Span<const Extent> extents, int64_t element_bytes,
+                                     int64_t* budget);
+
+// Whether the two have a byte in common. The smaller number of pieces is subtracted from `budget`;
+// nullopt: it is too small.
+std::optional<bool> RegionsOverlap(const Region& a, const Region& b, int64_t* budget);
+
+// Whether the elements are adjacent, in row-major order.
+bool IsDense(absl::Span<const Extent> extents, int64_t element_bytes);
+
+// Calls `visit(begin, end)` for each piece. Pieces may overlap if the view overlaps itself.
+template <typename Visit>
+void ForEachPiece(const Region& region, Visit visit) {
+  if (region.repeats.empty()) {
+    visit(region.begin, region.begin + region.piece);
+    return;
+  }
+  absl::InlinedVector<int64_t, 3> index(region.repeats.size(), 0);
+  int64_t at = region.begin;
+  while (true) {
+    visit(at, at + region.piece);
+    size_t d = region.repeats.size();
+    while (d > 0) {
+      const Region::Repeat& repeat = region.repeats[d - 1];
+      if (++index[d - 1] < repeat.count) {
+        at += repeat.stride;
+        break;
+      }
+      index[d - 1] = 0;
+      at -= repeat.stride * (repeat.count - 1);
+      --d;
+    }
+    if (d == 0) return;
+  }
+}
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_REGION_H_

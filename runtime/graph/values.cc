@@ -1,0 +1,88 @@
+#include "runtime/graph/values.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/model/dtype.h"
+
+namespace resident::graph {
+
+Extents ExtentsOf(const Graph& graph, const View& view) {
+  Extents extents;
+  for (const Axis& axis : graph.AxesOf(view)) extents.push_back({axis.size, axis.stride});
+  return extents;
+}
+
+Extents ExtentsAt(const Graph& graph, const View& view, absl::Span<const double> values) {
+  Extents extents;
+  for (const Axis& axis : graph.AxesOf(view)) {
+    extents.push_back({axis.scalar == kNone ? axis.size : static_cast<int64_t>(values[axis.scalar]),
+                       axis.stride});
+  }
+  return extents;
+}
+
+std::string ShapeText(const Graph& graph, const View& view) {
+  std::string text = "[";
+  for (const Axis& axis : graph.AxesOf(view)) {
+    if (text.size() > 1) text += ", ";
+    if (axis.scalar == kNone) {
+      absl::StrAppend(&text, axis.size);
+    } else {
+      absl::StrAppend(&text, std::string(graph.scalars[axis.scalar].name), " (at most ", axis.size,
+                      ")");
+    }
+  }
+  return text + "]";
+}
+
+void SetDefault(const Parameter& parameter, Argument* argument) {
+  const uint64_t bits = *parameter.default_bits;
+  const Element element = ReadElement(parameter.dtypes[0], &bits);
+  argument->kind = element.floating ? Argument::Kind::kFloat : Argument::Kind::kInteger;
+  argument->number = element.real;
+  argument->integer = element.integer;
+}
+
+ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument) {
+  switch (argument.kind) {
+    case Argument::Kind::kInteger:
+      return {kNone, 1, static_cast<double>(argument.integer)};
+    case Argument::Kind::kFloat:
+      return {kNone, 1, argument.number};
+    case Argument::Kind::kExpression:
+      return graph.expressions[argument.expression];
+    default:
+      return {};
+  }
+}
+
+Range RangeOf(const Graph& graph, const ScalarExpression& expression) {
+  if (expression.scalar == kNone) return {expression.addend, expression.addend};
+  const Scalar& scalar = graph.scalars[expression.scalar];
+  // 0 times an infinite bound is 0.
+  if (expression.factor == 0) return {expression.addend, expression.addend};
+  Range range{expression.factor * scalar.least + expression.addend,
+              expression.factor * scalar.most + expression.addend};
+  if (range.least > range.most) std::swap(range.least, range.most);
+  return range;
+}
+
+Range RangeOf(const Graph& graph, const Argument& argument) {
+  return RangeOf(graph, ExpressionOf(graph, argument));
+}
+
+std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,
+                              const ScalarExpression& b) {
+  if (a.scalar == b.scalar && (a.scalar == kNone || a.factor == b.factor)) {
+    return a.addend > b.addend;
+  }
+  const Range of_a = RangeOf(graph, a);
+  const Range of_b = RangeOf(graph, b);
+  if (of_a.least > of_b.most) return true;
+  if (of_a.most <= of_b.least) return false;
+  return std::nullopt;
+}
+
+}  // namespace resident::graph

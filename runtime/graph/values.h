@@ -1,0 +1,48 @@
+// What views and scalars are at run time: sizes for given values of the scalars, and the range of a
+// scalar argument.
+//
+// Thread safety: pure functions.
+#ifndef RESIDENT_RUNTIME_GRAPH_VALUES_H_
+#define RESIDENT_RUNTIME_GRAPH_VALUES_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "runtime/graph/graph.h"
+#include "runtime/graph/region.h"
+
+namespace resident::graph {
+
+using Extents = absl::InlinedVector<Extent, kMaxRank>;
+
+// The dimensions of a view, as large as they can be.
+Extents ExtentsOf(const Graph& graph, const View& view);
+// The same for values of all scalars, by index. REQUIRES: values are within the ranges.
+Extents ExtentsAt(const Graph& graph, const View& view, absl::Span<const double> values);
+
+// "[4, pos (at most 128)]".
+std::string ShapeText(const Graph& graph, const View& view);
+
+// Sets an argument to the default of its parameter. REQUIRES: it has one.
+void SetDefault(const Parameter& parameter, Argument* argument);
+
+// The smallest and the largest value of a scalar argument.
+struct Range {
+  double least = 0;
+  double most = 0;
+};
+Range RangeOf(const Graph& graph, const ScalarExpression& expression);
+Range RangeOf(const Graph& graph, const Argument& argument);
+
+// A scalar argument as an expression; a constant has no scalar.
+ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument);
+
+// Whether a is greater than b whatever the scalars are; nullopt: it depends on them.
+std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,
+                              const ScalarExpression& b);
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_VALUES_H_

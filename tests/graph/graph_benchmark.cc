@@ -1,0 +1,154 @@
+// Measures the check of task graphs.
+//
+//   bazel-bin/tests/graph/graph_benchmark
+//
+// Prints seconds of processor time, which other programs on the machine hardly change, and the
+// largest memory of the process so far. "form" is the resolution of names,
+// "check" everything else. The million nodes are 32,768 layers of 32 products in tiles, each of
+// which reads all of the layer before.
+#include <sys/resource.h>
+#include <time.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/graph/builder.h"
+#include "runtime/graph/check.h"
+#include "server/rpc/graph_messages.h"
+#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/graph_maker.h"
+
+namespace resident::testing {
+namespace {
+
+// Processor time of this process.
+double Now() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+double SecondsSince(double begin) { return Now() - begin; }
+
+double PeakMib() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+void ExpectAccepted(bool accepted, const graph::Findings& findings) {
+  if (accepted) return;
+  std::printf("refused: %s\n", findings.list().empty() ? "?" : findings.list()[0].message.c_str());
+}
+
+// A chain of `count` element-wise calls.
+GraphMaker MakeChain(int count) {
+  GraphMaker g;
+  g.Input("x", {64}).Output("y", {64}).Activation("a", {64}).Activation("b", {64});
+  for (int i = 0; i < count; ++i) {
+    const char* const from = i == 0 ? "x" : i % 2 == 0 ? "a" : "b";
+    g.Call("relu", {from, i + 1 == count ? "y" : i % 2 == 0 ? "b" : "a"});
+  }
+  return g;
+}
+
+void MeasureSmall(const graph::OperatorCatalog& catalog, const char* name, const GraphMaker& g) {
+  uint64_t count = 0;
+  const double begin = Now();
+  bool accepted = true;
+  while (SecondsSince(begin) < 2) {
+    graph::Findings findings;
+    const graph::Graph graph = ReadGraph(g.graph, catalog, &findings);
+    accepted &= CheckGraph(graph, &findings).accepted;
+    ++count;
+  }
+  const double seconds = SecondsSince(begin);
+  std::printf("%-44s %12.1f graphs/s %10.3f ms each%s\n", name,
+              static_cast<double>(count) / seconds, 1e3 * seconds / static_cast<double>(count),
+              accepted ? "" : " REFUSED");
+}
+
+void MeasureMillion(const graph::OperatorCatalog& catalog, bool counters) {
+  constexpr int kLayers = 32768;
+  constexpr int kTiles = 32;
+  const double begin = Now();
+  graph::Findings findings;
+  graph::GraphBuilder builder(catalog, &findings);
+  builder.Begin("million", 1, 0);
+  const std::vector<graph::DimSpec> width = {{1, {}}, {kTiles, {}}};
+  const std::vector<graph::DimSpec> weights = {{kTiles, {}}, {kTiles, {}}};
+  std::vector<std::string> names;
+  for (int l = 0; l <= kLayers; ++l) names.push_back("a" + std::to_string(l));
+  for (int l = 0; l <= kLayers; ++l) {
+    graph::TensorSpec tensor;
+    tensor.name = names[static_cast<size_t>(l)];
+    tensor.kind = l == 0 ? 5 : l == kLayers ? 6 : 4;
+    tensor.dtype = 1;
+    tensor.shape = width;
+    builder.AddTensor(tensor);
+  }
+  graph::TensorSpec weight;
+  weight.name = "w";
+  weight.kind = 1;
+  weight.dtype = 1;
+  weight.shape = weights;
+  builder.AddTensor(weight);
+  builder.EndTensors();
+  for (int l = 0; l < kLayers - 1 && counters; ++l) builder.AddCounter("", 0);
+  const std::vector<graph::DimSpec> row = {{1, {}}, {kTiles, {}}};
+  const std::vector<graph::DimSpec> one = {{1, {}}, {1, {}}};
+  for (int l = 0; l < kLayers; ++l) {
+    for (int t = 0; t < kTiles; ++t) {
+      graph::ArgumentSpec arguments[4];
+      for (graph::ArgumentSpec& argument : arguments) {
+        argument.kind = graph::ArgumentSpec::Kind::kTensor;
+      }
+      arguments[0].name = names[static_cast<size_t>(l)];
+      arguments[1].name = "w";
+      arguments[1].shape = row;
+      arguments[1].offset = t * kTiles;
+      arguments[2].kind = graph::ArgumentSpec::Kind::kNoTensor;
+      arguments[3].name = names[static_cast<size_t>(l) + 1];
+      arguments[3].shape = one;
+      arguments[3].offset = t;
+      graph::NodeSpec node;
+      node.op = "gemv";
+      node.arguments = arguments;
+      const graph::Wait wait{static_cast<uint32_t>(l - 1), kTiles};
+      if (counters && l > 0) node.waits = {&wait, 1};
+      if (counters && l + 1 < kLayers) node.signals = static_cast<uint32_t>(l);
+      builder.AddNode(node);
+    }
+  }
+  const graph::Graph graph = builder.Finish();
+  const double form = SecondsSince(begin);
+  const double check_begin = Now();
+  const graph::GraphCheck check = CheckGraph(graph, &findings);
+  const double seconds = SecondsSince(check_begin);
+  ExpectAccepted(check.accepted, findings);
+  std::printf("%zu nodes, %s%s form %.2f s, check %.2f s, %llu dependencies, peak %.0f MiB\n",
+              graph.nodes.size(), counters ? "explicit order" : "derived order",
+              counters ? "," : ", ", form, seconds,
+              static_cast<unsigned long long>(check.order.has_value() ? check.order->size() : 0),
+              PeakMib());
+}
+
+int Main() {
+  const BuiltinCatalog catalog;
+  GraphMaker toy;
+  toy.Input("x", {4}).Input("y", {4}).Activation("a", {4}).Output("z", {4});
+  toy.Call("add", {"x", "y", "a"}).Call("relu", {"a", "z"});
+  MeasureSmall(catalog, "toy graph (2 nodes), from its message", toy);
+  MeasureSmall(catalog, "chain of 8,000 nodes, from its message", MakeChain(8000));
+  std::printf("peak before the large graphs: %.0f MiB\n", PeakMib());
+  MeasureMillion(catalog, /*counters=*/false);
+  MeasureMillion(catalog, /*counters=*/true);
+  return 0;
+}
+
+}  // namespace
+}  // namespace resident::testing
+
+int main() { return resident::testing::Main(); }

@@ -1,0 +1,172 @@
+#include "tests/graph/graph_maker.h"
+
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "server/rpc/graph_messages.h"
+#include "tests/graph/builtin_catalog.h"
+
+namespace resident::testing {
+namespace {
+
+template <typename Message>
+void SetShape(const std::vector<Dim>& shape, Message* message) {
+  for (const Dim& dim : shape) {
+    v1::GraphDim* const to = message->add_shape();
+    if (const int64_t* const size = std::get_if<int64_t>(&dim)) {
+      to->set_size(*size);
+    } else {
+      to->set_scalar(std::get<std::string>(dim));
+    }
+  }
+}
+
+std::vector<int> Codes(const v1::GraphReport& report, bool warnings) {
+  std::set<int> codes;
+  for (const v1::GraphFinding& finding : report.findings()) {
+    if (finding.warning() != warnings) continue;
+    codes.insert(std::atoi(finding.code().c_str() + std::string("GRAPH_E").size()));
+  }
+  return {codes.begin(), codes.end()};
+}
+
+}  // namespace
+
+Arg F(double value) {
+  v1::GraphArgument argument;
+  argument.set_f64(value);
+  return Arg(argument);
+}
+
+Arg I(int64_t value) {
+  v1::GraphArgument argument;
+  argument.set_i64(value);
+  return Arg(argument);
+}
+
+Arg S(const char* scalar, double factor, double addend) {
+  v1::GraphArgument argument;
+  argument.mutable_scalar()->set_name(scalar);
+  if (factor != 1) argument.mutable_scalar()->set_factor(factor);
+  argument.mutable_scalar()->set_addend(addend);
+  return Arg(argument);
+}
+
+Arg None() {
+  v1::GraphArgument argument;
+  argument.set_none(true);
+  return Arg(argument);
+}
+
+Arg View(const std::string& tensor, std::vector<Dim> shape, int64_t offset,
+         std::vector<int64_t> strides) {
+  v1::GraphArgument argument;
+  v1::GraphView& view = *argument.mutable_tensor();
+  view.set_name(tensor);
+  view.set_offset(offset);
+  view.set_scalar_shape(shape.empty());
+  SetShape(shape, &view);
+  for (const int64_t stride : strides) view.add_strides(stride);
+  return Arg(argument);
+}
+
+Arg Named(const char* parameter, Arg argument) {
+  argument.message.set_parameter(parameter);
+  return argument;
+}
+
+GraphMaker& GraphMaker::Tensor(v1::GraphTensor::Kind kind, const std::string& name,
+                               std::vector<Dim> shape, v1::DType dtype) {
+  v1::GraphTensor& tensor = *graph.add_tensors();
+  tensor.set_name(name);
+  tensor.set_kind(kind);
+  tensor.set_dtype(dtype);
+  SetShape(shape, &tensor);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Weight(const std::string& name, std::vector<Dim> shape) {
+  return Tensor(v1::GraphTensor::KIND_WEIGHT, name, std::move(shape));
+}
+GraphMaker& GraphMaker::Input(const std::string& name, std::vector<Dim> shape) {
+  return Tensor(v1::GraphTensor::KIND_INPUT, name, std::move(shape));
+}
+GraphMaker& GraphMaker::State(const std::string& name, std::vector<Dim> shape) {
+  return Tensor(v1::GraphTensor::KIND_STATE, name, std::move(shape));
+}
+GraphMaker& GraphMaker::Activation(const std::string& name, std::vector<Dim> shape) {
+  return Tensor(v1::GraphTensor::KIND_ACTIVATION, name, std::move(shape));
+}
+GraphMaker& GraphMaker::Output(const std::string& name, std::vector<Dim> shape) {
+  return Tensor(v1::GraphTensor::KIND_OUTPUT, name, std::move(shape));
+}
+
+GraphMaker& GraphMaker::Alias(v1::GraphTensor::Kind kind, const std::string& name,
+                              const std::string& of, std::vector<Dim> shape,
+                              uint64_t offset_bytes) {
+  Tensor(kind, name, std::move(shape));
+  v1::GraphTensor& alias = *graph.mutable_tensors(graph.tensors_size() - 1);
+  alias.set_alias_of(of);
+  alias.set_offset(offset_bytes);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Scalar(const std::string& name, double least, double most,
+                               v1::DType dtype) {
+  v1::GraphScalar& scalar = *graph.add_scalars();
+  scalar.set_name(name);
+  scalar.set_dtype(dtype);
+  scalar.set_least(least);
+  scalar.set_most(most);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Call(const std::string& op, std::vector<Arg> arguments) {
+  v1::GraphNode& node = *graph.add_nodes();
+  node.set_name(op + std::to_string(graph.nodes_size() - 1));
+  node.set_operator_(op);
+  for (Arg& argument : arguments) *node.add_arguments() = std::move(argument.message);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Wait(uint32_t counter, uint32_t threshold) {
+  v1::GraphWait& wait = *graph.mutable_nodes(graph.nodes_size() - 1)->add_waits();
+  wait.set_counter(counter);
+  wait.set_threshold(threshold);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Signal(uint32_t counter) {
+  graph.mutable_nodes(graph.nodes_size() - 1)->set_signals(counter);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Block(uint32_t block) {
+  graph.mutable_nodes(graph.nodes_size() - 1)->set_block(block);
+  return *this;
+}
+
+GraphMaker& GraphMaker::Counters(int count) {
+  for (int i = 0; i < count; ++i) graph.add_counters();
+  return *this;
+}
+
+v1::GraphReport GraphMaker::Validate(bool dependencies) const {
+  static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+  return ValidateGraph(graph, *catalog, dependencies);
+}
+
+std::string FindingsText(const v1::GraphReport& report) {
+  std::string text;
+  for (const v1::GraphFinding& finding : report.findings()) {
+    text += finding.code() + " " + finding.node() + " " + finding.tensor() + ": " +
+            finding.message() + "\n";
+  }
+  return text;
+}
+
+std::vector<int> ErrorCodes(const v1::GraphReport& report) { return Codes(report, false); }
+std::vector<int> WarningCodes(const v1::GraphReport& report) { return Codes(report, true); }
+
+}  // namespace resident::testing
