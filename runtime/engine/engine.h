@@ -125,7 +125,8 @@ struct EngineInfo {
   EngineTraits traits;
   std::string name;    // Of the device: "cpu", or the GPU's name.
   std::string detail;  // Driver and toolkit versions, as text.
-  // As nvidia-smi prints it: "GPU-" and 32 hexadecimal digits in groups; empty: the device has none.
+  // As nvidia-smi prints it: "GPU-" and 32 hexadecimal digits in groups; empty: the device has
+  // none.
   std::string uuid;
   uint64_t layout_hash = 0;
   uint64_t generation = 0;
