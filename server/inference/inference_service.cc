@@ -166,8 +166,8 @@ ServerUnaryReactor* InferenceService::RepositoryIndex(
 ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     CallbackServerContext* context, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
-  // The message belongs to the call; its files are moved.
-  auto load = ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request));
+  inference::RepositoryModelLoadRequest message = *request;
+  auto load = ParseLoad(message);
   if (!load.ok()) return Finish(context, load.status());
   const auto actor = AuthorizeChange(*context, state_.core, load->operator_name);
   if (!actor.ok()) return Finish(context, actor.status());

@@ -178,18 +178,33 @@ void Regions::StartTimer() {
 }
 
 void Regions::RemoveIdle() {
-  std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
-  absl::MutexLock lock(&mu_);
-  timing_ = false;
-  const Clock::time_point now = Clock::now();
-  for (auto it = regions_.begin(); it != regions_.end();) {
-    const auto current = it++;
-    // A region that a request uses has another reference.
-    if (now - current->second->used_ < idle_ || current->second.use_count() > 1) continue;
-    removed.push_back(std::move(current->second));
-    regions_.erase(current);
+  std::vector<std::shared_ptr<Region>> removed;
+  {
+    absl::MutexLock lock(&mu_);
+    timing_ = false;
+    removing_ = true;
+    const Clock::time_point now = Clock::now();
+    for (auto it = regions_.begin(); it != regions_.end();) {
+      const auto current = it++;
+      // A region that a request uses has another reference.
+      if (now - current->second->used_ < idle_ || current->second.use_count() > 1) continue;
+      removed.push_back(std::move(current->second));
+      regions_.erase(current);
+    }
   }
+  removed.clear();
+  absl::MutexLock lock(&mu_);
+  removing_ = false;
   StartTimer();
+}
+
+void Regions::Close() {
+  absl::MutexLock lock(&mu_);
+  // The timer's callback may be running.
+  mu_.Await(absl::Condition(
+      +[](bool* removing) { return !*removing; }, &removing_));
+  timer_.reset();
+  regions_.clear();
 }
 
 }  // namespace resident

@@ -87,8 +87,10 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // The owner of the regions' buffers; the ids of all clients are smaller.
   static constexpr ClientId kBufferOwner = UINT64_MAX - 1;
 
-  // `idle` 0: regions do not end by themselves.
+  // `idle` 0: regions do not end by themselves. `core` must be valid until Close has returned.
   Regions(Core& core, std::chrono::milliseconds idle);
+  // Ends all regions. REQUIRES: no call is left.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Errors: FAILED_PRECONDITION (shared memory is not accepted by its name), ALREADY_EXISTS,
   // RESOURCE_EXHAUSTED, and those of Buffers.ImportShared. Waits for an engine.
@@ -106,7 +108,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // Creates the region and its buffer.
   absl::StatusOr<std::shared_ptr<Region>> Map(const RegionSpec& spec, const Client& client);
   // Removes regions that were not used for idle_, and calls itself again later.
-  void RemoveIdle();
+  void RemoveIdle() ABSL_LOCKS_EXCLUDED(mu_);
   void StartTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Core& core_;
@@ -114,6 +116,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mu_);
   bool timing_ ABSL_GUARDED_BY(mu_) = false;
+  bool removing_ ABSL_GUARDED_BY(mu_) = false;  // RemoveIdle is destroying regions.
   std::unique_ptr<grpc::Alarm> timer_ ABSL_GUARDED_BY(mu_);
 };
 

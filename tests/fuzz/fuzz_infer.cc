@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "google/protobuf/stubs/logging.h"
 #include "inference/open_inference.pb.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/fake_device.h"
@@ -51,6 +52,8 @@ uint64_t ElementBytes(const std::string& datatype) {
 
 struct World {
   World() {
+    // As in the daemon: a malformed message is not worth a line of the log.
+    google::protobuf::SetLogHandler(nullptr);
     const std::string key = "/residentd-fuzz-" + std::to_string(getpid());
     const int fd = shm_open(key.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
     if (fd < 0 || ftruncate(fd, kRegionBytes) != 0) Fail("no shared memory");

@@ -6,6 +6,7 @@ The last line is `N passed, N failed`.
 
 import pathlib
 import sys
+import urllib.request
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
@@ -72,6 +73,12 @@ class Server(InferenceTest):
     def test_a_daemon_that_serves_is_live_and_ready(self):
         self.assertTrue(self.client.ServerLive().live)
         self.assertTrue(self.client.ServerReady().ready)
+
+    def test_http_probes_of_the_metrics_address(self):
+        for path in ("livez", "readyz"):
+            url = "http://{}/{}".format(self.daemon.metrics_address, path)
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                self.assertEqual((answer.status, answer.read()), (200, b"ok\n"))
 
     def test_metadata_names_the_extensions(self):
         metadata = self.client.ServerMetadata()
