@@ -146,6 +146,14 @@ class Shared(support.PackageTest):
                                       residentd.bfloat16(x).to_float32())
         np.testing.assert_array_equal(self.rd.op("add").submit(x, x).result(), 2 * x)
 
+    def test_outputs_of_failed_tasks_are_zeros(self):
+        table = np.ones((2, N), np.float32)
+        self.rd.op("embedding")(np.int64([0, 1]), table)  # Leaves ones in the arena.
+        gc.collect()
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("embedding").map(np.int64([[1], [7]]), table, shared=("table",))
+        np.testing.assert_array_equal(caught.exception.result.value, [table[:1], 0 * table[:1]])
+
     def test_blocks_of_the_arena_are_used_again(self):
         x = np.ones(N, np.float32)
         add = self.rd.op("add")
