@@ -86,6 +86,46 @@ class Calls(support.PackageTest):
         with self.assertRaises(TypeError):
             x + x
 
+    def test_what_has_elements_is_an_array(self):
+        class Array:
+            def __array__(self, dtype=None, copy=None):
+                return X
+
+        class Dlpack:
+            def __dlpack__(self, **options):
+                return X.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return X.__dlpack_device__()
+
+        class OnGpu:
+            __cuda_array_interface__ = {}
+
+        add = self.rd.op("add")
+        np.testing.assert_array_equal(add(Array(), Y), X + Y)
+        if hasattr(np, "from_dlpack"):
+            np.testing.assert_array_equal(add(Dlpack(), Y), X + Y)
+        self.refused(residentd.InvalidArgument, "in GPU memory", add, OnGpu(), Y)
+        self.refused(residentd.InvalidArgument, "str is not an array", add, "text", Y)
+
+    def test_torch_tensors(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        np.testing.assert_array_equal(self.rd.op("add")(x, Y), X + Y)
+        half = self.rd.op("add")(x.to(torch.bfloat16), x.to(torch.bfloat16))
+        np.testing.assert_array_equal(half.to_float32(), 2 * X)
+
+    def test_bfloat16_of_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("ml_dtypes is not installed")
+        out = self.rd.op("add")(X.astype(ml_dtypes.bfloat16), X.astype(ml_dtypes.bfloat16)[::-1])
+        np.testing.assert_array_equal(out.to_float32(), [4, 4, 4])
+
     def test_outputs_are_written_to_the_array_that_is_passed(self):
         out = np.zeros((2, 3), np.float32)
         returned = self.rd.op("add")(X, Y, out=out[1])
