@@ -32,6 +32,7 @@ OPTIONS = ("shape", "dtype", "device", "timeout")
 _BATCH = message("Batch")
 _MAX_PLANS = 256
 
+
 @dataclass
 class Tensor:
     """One tensor argument. `task_shape` is the shape of one task's tensor."""
