@@ -2,8 +2,11 @@
 """Buffers, their views, and memory that is shared with the daemon."""
 
 import gc
+import json
 import pathlib
+import struct
 import sys
+import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
@@ -169,6 +172,26 @@ class Shared(support.PackageTest):
         for i, out in enumerate(kept):
             self.assertTrue((out == 1 + i).all())
 
+    def test_threads_do_not_share_blocks(self):
+        wrong = []
+        with self.connect() as rd:
+            add = rd.op("add")
+
+            def work(first):
+                kept = []  # Pairs of a value and an array of it.
+                for i in range(first, first + 40):
+                    out = add(np.full(N, i, np.float32), 1)
+                    kept = kept[-4:] + [(i + 1, out), (2 * i + 2, add(out, out))]
+                    if not all((array == value).all() for value, array in kept):
+                        wrong.append(i)
+
+            threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(wrong, [])
+
     def test_without_room_in_the_arena_arrays_are_sent_inline(self):
         with self.connect(arena_mib=1) as rd:
             x = np.ones((1 << 20), np.float32)
@@ -209,6 +232,31 @@ class SharedByDescriptor(Shared):
 
     def test_the_local_socket_is_used(self):
         self.assertNotEqual(self.rd._connection.session()[1], "")
+
+
+class Files(support.PackageTest):
+    """Tensors that the daemon reads from its own files."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = support.temporary_folder(cls)
+        cls.FLAGS = ("--load_dir=" + str(cls.folder),)
+        super().setUpClass()
+
+    def test_tensors_of_a_file_become_durable_buffers(self):
+        values = np.arange(6, dtype=np.float32).reshape(2, 3)
+        header = json.dumps({
+            "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+            "ids": {"dtype": "I64", "shape": [2], "data_offsets": [24, 40]}}).encode()
+        (self.folder / "model.safetensors").write_bytes(
+            struct.pack("<Q", len(header)) + header + values.tobytes() + np.int64([4, 5]).tobytes())
+        loaded = self.rd.load_file("model.safetensors", prefix="m.")
+        self.assertEqual(sorted(loaded), ["m.ids", "m.w"])
+        np.testing.assert_array_equal(self.rd.op("add")(loaded["m.w"], 1), values + 1)
+        np.testing.assert_array_equal(loaded["m.ids"].numpy(), [4, 5])
+        for buffer in loaded.values():
+            buffer.free()
+        self.refused(residentd.NotFound, "none.safetensors", self.rd.load_file, "none.safetensors")
 
 
 class NotShared(support.PackageTest):
