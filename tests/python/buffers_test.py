@@ -3,6 +3,7 @@
 
 import gc
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -117,7 +118,7 @@ class Shared(support.PackageTest):
         columns = self.rd.op("add").map(x, 1, shared=("y",), out=out[:, ::-1])
         np.testing.assert_array_equal(columns, x + 1)
         np.testing.assert_array_equal(self.rd.op("sum_rows")(x[:, :10]), x[:, :10].sum(1))
-        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+        self.assertEqual(support.shared_objects(os.getpid()), [])
 
     def test_the_region_of_a_shared_array_ends_with_its_last_view(self):
         gc.collect()
@@ -271,7 +272,7 @@ class NotShared(support.PackageTest):
         np.testing.assert_array_equal(self.rd.op("add")(x, x), 2 * x)
         self.assertFalse(self.rd._operations.memory.arena_enabled)
         self.refused(residentd.FailedPrecondition, "allow_shared_memory", self.rd.shared, 3)
-        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+        self.assertEqual(support.shared_objects(os.getpid()), [])
 
 
 if __name__ == "__main__":
