@@ -24,7 +24,7 @@ test: setup  ## Builds and runs every test; the last line is `N passed, N failed
 	@tests/run $(BAZEL_OPTIONS)
 
 test-python: setup  ## Tests the Python package with the oldest and the newest versions of what it needs.
-	@tests/python/run_versions
+	@tests/python/run_versions $(BAZEL_OPTIONS)
 
 test-strangers: build  ## Runs tritonclient and perf_analyzer, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run

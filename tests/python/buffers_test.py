@@ -2,8 +2,12 @@
 """Buffers, their views, and memory that is shared with the daemon."""
 
 import gc
+import json
+import os
 import pathlib
+import struct
 import sys
+import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
@@ -114,7 +118,7 @@ class Shared(support.PackageTest):
         columns = self.rd.op("add").map(x, 1, shared=("y",), out=out[:, ::-1])
         np.testing.assert_array_equal(columns, x + 1)
         np.testing.assert_array_equal(self.rd.op("sum_rows")(x[:, :10]), x[:, :10].sum(1))
-        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+        self.assertEqual(support.shared_objects(os.getpid()), [])
 
     def test_the_region_of_a_shared_array_ends_with_its_last_view(self):
         gc.collect()
@@ -146,6 +150,14 @@ class Shared(support.PackageTest):
                                       residentd.bfloat16(x).to_float32())
         np.testing.assert_array_equal(self.rd.op("add").submit(x, x).result(), 2 * x)
 
+    def test_outputs_of_failed_tasks_are_zeros(self):
+        table = np.ones((2, N), np.float32)
+        self.rd.op("embedding")(np.int64([0, 1]), table)  # Leaves ones in the arena.
+        gc.collect()
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("embedding").map(np.int64([[1], [7]]), table, shared=("table",))
+        np.testing.assert_array_equal(caught.exception.result.value, [table[:1], 0 * table[:1]])
+
     def test_blocks_of_the_arena_are_used_again(self):
         x = np.ones(N, np.float32)
         add = self.rd.op("add")
@@ -161,6 +173,26 @@ class Shared(support.PackageTest):
         for i, out in enumerate(kept):
             self.assertTrue((out == 1 + i).all())
 
+    def test_threads_do_not_share_blocks(self):
+        wrong = []
+        with self.connect() as rd:
+            add = rd.op("add")
+
+            def work(first):
+                kept = []  # Pairs of a value and an array of it.
+                for i in range(first, first + 40):
+                    out = add(np.full(N, i, np.float32), 1)
+                    kept = kept[-4:] + [(i + 1, out), (2 * i + 2, add(out, out))]
+                    if not all((array == value).all() for value, array in kept):
+                        wrong.append(i)
+
+            threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(wrong, [])
+
     def test_without_room_in_the_arena_arrays_are_sent_inline(self):
         with self.connect(arena_mib=1) as rd:
             x = np.ones((1 << 20), np.float32)
@@ -175,8 +207,10 @@ class Shared(support.PackageTest):
             region = memory._arena[0].region
             admin._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
             try:
-                with self.assertRaises(TimeoutError):
-                    rd.op("add")(x, x, timeout=0.2)
+                stream = rd.stream()
+                future = stream.submit(rd.op("add"), x, x)
+                stream.cancel()
+                self.assertIsInstance(future.exception(), residentd.Cancelled)
             finally:
                 admin._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
             self.assertEqual([each for each in memory._arena if each.region is region], [])
@@ -203,6 +237,31 @@ class SharedByDescriptor(Shared):
         self.assertNotEqual(self.rd._connection.session()[1], "")
 
 
+class Files(support.PackageTest):
+    """Tensors that the daemon reads from its own files."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = support.temporary_folder(cls)
+        cls.FLAGS = ("--load_dir=" + str(cls.folder),)
+        super().setUpClass()
+
+    def test_tensors_of_a_file_become_durable_buffers(self):
+        values = np.arange(6, dtype=np.float32).reshape(2, 3)
+        header = json.dumps({
+            "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+            "ids": {"dtype": "I64", "shape": [2], "data_offsets": [24, 40]}}).encode()
+        (self.folder / "model.safetensors").write_bytes(
+            struct.pack("<Q", len(header)) + header + values.tobytes() + np.int64([4, 5]).tobytes())
+        loaded = self.rd.load_file("model.safetensors", prefix="m.")
+        self.assertEqual(sorted(loaded), ["m.ids", "m.w"])
+        np.testing.assert_array_equal(self.rd.op("add")(loaded["m.w"], 1), values + 1)
+        np.testing.assert_array_equal(loaded["m.ids"].numpy(), [4, 5])
+        for buffer in loaded.values():
+            buffer.free()
+        self.refused(residentd.NotFound, "none.safetensors", self.rd.load_file, "none.safetensors")
+
+
 class NotShared(support.PackageTest):
     """A daemon that accepts no shared memory."""
 
@@ -213,7 +272,7 @@ class NotShared(support.PackageTest):
         np.testing.assert_array_equal(self.rd.op("add")(x, x), 2 * x)
         self.assertFalse(self.rd._operations.memory.arena_enabled)
         self.refused(residentd.FailedPrecondition, "allow_shared_memory", self.rd.shared, 3)
-        self.assertEqual(list(pathlib.Path("/dev/shm").glob("residentd-*")), [])
+        self.assertEqual(support.shared_objects(os.getpid()), [])
 
 
 if __name__ == "__main__":

@@ -12,8 +12,31 @@ from support import residentd  # noqa: E402
 from residentd import descriptors  # noqa: E402
 
 import numpy as np  # noqa: E402
+from google.protobuf import descriptor_pb2  # noqa: E402
 
 X, Y = np.float32([1, 2, 3]), np.float32([10, 20, 30])
+
+
+def fields(data):
+    """The fields of a serialized message that have a length: number and bytes."""
+    at = 0
+    while at < len(data):
+        number, at = data[at] >> 3, at + 1
+        size = shift = 0
+        while True:
+            size |= (data[at] & 0x7f) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 0x80:
+                break
+        yield number, data[at:at + size]
+        at += size
+
+
+def forget_json_names(messages):
+    for each in messages:
+        for field in each.field:
+            field.ClearField("json_name")
+        forget_json_names(each.nested_type)
 
 
 class Calls(support.PackageTest):
@@ -62,6 +85,46 @@ class Calls(support.PackageTest):
         np.testing.assert_array_equal(out.to_float32(), np.float32([2, 5, np.inf, 2]))
         with self.assertRaises(TypeError):
             x + x
+
+    def test_what_has_elements_is_an_array(self):
+        class Array:
+            def __array__(self, dtype=None, copy=None):
+                return X
+
+        class Dlpack:
+            def __dlpack__(self, **options):
+                return X.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return X.__dlpack_device__()
+
+        class OnGpu:
+            __cuda_array_interface__ = {}
+
+        add = self.rd.op("add")
+        np.testing.assert_array_equal(add(Array(), Y), X + Y)
+        if hasattr(np, "from_dlpack"):
+            np.testing.assert_array_equal(add(Dlpack(), Y), X + Y)
+        self.refused(residentd.InvalidArgument, "in GPU memory", add, OnGpu(), Y)
+        self.refused(residentd.InvalidArgument, "str is not an array", add, "text", Y)
+
+    def test_torch_tensors(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        np.testing.assert_array_equal(self.rd.op("add")(x, Y), X + Y)
+        half = self.rd.op("add")(x.to(torch.bfloat16), x.to(torch.bfloat16))
+        np.testing.assert_array_equal(half.to_float32(), 2 * X)
+
+    def test_bfloat16_of_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("ml_dtypes is not installed")
+        out = self.rd.op("add")(X.astype(ml_dtypes.bfloat16), X.astype(ml_dtypes.bfloat16)[::-1])
+        np.testing.assert_array_equal(out.to_float32(), [4, 4, 4])
 
     def test_outputs_are_written_to_the_array_that_is_passed(self):
         out = np.zeros((2, 3), np.float32)
@@ -191,6 +254,27 @@ class Calls(support.PackageTest):
         np.testing.assert_array_equal(result.errors, [0, 0])
         result = self.rd.flux([b"\x18\x00\x05", b"\x18\x01\x07"], registers=(0, 1))
         np.testing.assert_array_equal(result.registers, [[5, 0], [0, 7]])
+
+    def test_a_message_over_the_limit_is_an_error_with_a_correction(self):
+        with self.connect(shared_memory="off", max_message_mib=1) as rd:
+            large = np.ones(1 << 18, np.float32)
+            self.refused(residentd.ResourceExhausted, "larger than max", rd.op("add"), large, large)
+
+    def test_the_descriptors_are_those_of_the_daemon(self):
+        ask = self.rd._connection._channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.SERIALIZED).file
+        served = [file for file in files if file.service]
+        self.assertEqual(len(served), 4)
+        for file in served:
+            # ServerReflectionRequest.file_by_filename; in the answer, file_descriptor_response (4) has
+            # the file (1).
+            request = b"\x1a" + bytes([len(file.name)]) + file.name.encode()
+            answer = dict(fields(next(ask(iter([request])))))
+            found = [descriptor_pb2.FileDescriptorProto.FromString(data)
+                     for number, data in fields(answer[4]) if number == 1]
+            forget_json_names(file.message_type)  # Only protoc writes them.
+            self.assertEqual([other for other in found if other.name == file.name], [file])
 
     def test_status_is_a_table(self):
         text = str(self.rd.status())

@@ -34,7 +34,8 @@ class Documents(support.PackageTest):
     def test_the_guide(self):
         self.assertEqual(self.run_blocks("docs/python.md"), 12)
 
-    def test_the_packages_page(self):
+    def test_the_first_examples(self):
+        self.assertEqual(self.run_blocks("README.md"), 1)
         self.assertEqual(self.run_blocks("client/python/README.md"), 1)
 
     def test_the_example(self):

@@ -58,6 +58,11 @@ class PackageTest(unittest.TestCase):
         return caught.exception
 
 
+def shared_objects(pid):
+    """The objects in /dev/shm that a process with the package has made."""
+    return list(pathlib.Path("/dev/shm").glob("residentd-{}-*".format(pid)))
+
+
 def temporary_folder(test_class):
     """A folder that is removed after the tests of the class."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-python-"))

@@ -489,6 +489,16 @@ class Client:
                              tuple(info.shape))
                 for info in await self._drive(self._operations.list_buffers())]
 
+    async def load_file(self, path: str, prefix: str = "", *,
+                        device: Optional[int] = None) -> Dict[str, Buffer]:
+        """Durable buffers of the tensors of a file in the daemon's --load_dir, by name."""
+        infos = await self._drive(self._operations.load_file(path, prefix, device))
+        return {
+            info.name: self._buffer(BufferMemory(info, self._operations.memory, False),
+                                    BY_NUMBER[info.dtype], tuple(info.shape))
+            for info in infos
+        }
+
     async def status(self) -> status_module.Status:
         """The state of the daemon."""
         return await self._drive(status_module.get())

@@ -32,6 +32,7 @@ OPTIONS = ("shape", "dtype", "device", "timeout")
 _BATCH = message("Batch")
 _MAX_PLANS = 256
 
+
 @dataclass
 class Tensor:
     """One tensor argument. `task_shape` is the shape of one task's tensor."""
@@ -64,11 +65,14 @@ class Prepared:
         """The Result of a resident.v1.BatchResult. TaskFailed if a task did not end OK."""
         returned = 0
         values = []
+        failed = np.flatnonzero(np.asarray(result.status)) if result.status else None
         for output in self.outputs:
             raw = None
             if output.returned:
                 raw = result.outputs[returned] if returned < len(result.outputs) else b""
                 returned += 1
+            elif failed is not None:
+                output.clear(failed)
             values.append(output.value(raw))
         decoded = Result(results.named_tuple(self.names, values), result.version, result.device,
                          sum(result.device_ns))
@@ -82,6 +86,9 @@ class _Given:
 
     def __init__(self, target: Any) -> None:
         self._target = target
+
+    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
+        """What a failed task has written there is the caller's."""
 
     def value(self, raw: Optional[bytes]) -> Any:
         return self._target
@@ -113,11 +120,17 @@ class _InBlock:
 
     returned = False
 
-    def __init__(self, array: "np.ndarray[Any, Any]", dtype: DType,
+    def __init__(self, array: "np.ndarray[Any, Any]", tasks: int, dtype: DType,
                  target: Optional["np.ndarray[Any, Any]"]) -> None:
         self._array = array
+        self._tasks = tasks
         self._dtype = dtype
         self._target = target
+
+    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
+        """Zeros for the tasks that failed, as in outputs that come with the result: the block still has
+        the elements of its previous use."""
+        self._array.reshape(self._tasks, -1)[failed] = 0
 
     def value(self, raw: Optional[bytes]) -> Any:
         if self._target is not None:
@@ -483,7 +496,7 @@ class CallBuilder:
         self._in_place(tensor, column, block.region.buffer_id, block.offset // tensor.dtype.size,
                        dense_strides(shape), leading, prepared.count)
         if tensor.parameter.kind != INPUT:
-            prepared.outputs.append(_InBlock(memory, tensor.dtype, tensor.array))
+            prepared.outputs.append(_InBlock(memory, prepared.count, tensor.dtype, tensor.array))
 
     def _accepts_layout(self, tensor: Tensor, array: "np.ndarray[Any, Any]", found: Tuple[Region, int],
                         leading: int) -> bool:

@@ -230,14 +230,15 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
         with open(object_file, "rb") as file:
             contents[header.object_file] = file.read()
     request = message("InstallRequest")
+    made = [example.message() for example in examples]  # Here, where an error reaches the caller.
 
     def requests() -> Iterator[Any]:
         yield request(header=header)
         for key, data in contents.items():
             for at in range(0, max(len(data), 1), _FILE_CHUNK_BYTES):
                 yield request(file={"name": key, "data": data[at:at + _FILE_CHUNK_BYTES]})
-        for example in examples:
-            yield request(example=example.message())
+        for example in made:
+            yield request(example=example)
 
     installed = Installed(name)
     try:

@@ -61,7 +61,7 @@ class Stream:
     def submit(self, operator: "Operator", *args: Any, **kwargs: Any) -> "Future[Any]":
         """Sends one task; the future's result is what a call of the operator would return. Waits while
         max_in_flight batches are unanswered. InvalidArgument is raised here, other errors by the
-        future."""
+        future. Callbacks of the future run on the stream's thread and must not wait."""
         prepared = self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
         self._free.acquire()
