@@ -383,6 +383,10 @@ uint32_t GraphBuilder::FindOperator(std::string_view name, uint32_t version, con
   const auto [found, is_new] =
       operators_.try_emplace(std::make_pair(std::string(name), version), kNone);
   if (!is_new && found->second != kNone) return found->second;
+  if (!is_new && !findings_.keeps_errors()) {
+    findings_.CountError();
+    return kNone;
+  }
   absl::StatusOr<OperatorInfo> info = catalog_.Find(std::string(name), version);
   if (!info.ok()) {
     findings_.Add(absl::IsNotFound(info.status()) ? Code::kUnknownName : Code::kNotCallable, place,

@@ -34,8 +34,10 @@ using Reported = absl::flat_hash_set<std::pair<uint32_t, uint32_t>>;
 // One visit of all nodes.
 class Visit {
  public:
-  Visit(const Graph& graph, absl::Span<const int64_t> bases, Findings& findings, Reported& reported)
-      : graph_(graph), bases_(bases), findings_(findings), reported_(reported) {}
+  // `pieces`: accesses to pieces of memory so far, of all visits of one check.
+  Visit(const Graph& graph, absl::Span<const int64_t> bases, Findings& findings, Reported& reported,
+        uint64_t* pieces)
+      : graph_(graph), bases_(bases), findings_(findings), reported_(reported), pieces_(*pieces) {}
 
   // `values` of all scalars; empty: everything that nodes may access. `cover`: check what is read
   // and returned. `order`: null, or receives the dependencies. False: over a limit.
@@ -237,7 +239,7 @@ class Visit {
   absl::Span<const double> values_;
   bool cover_ = false;
   uint32_t node_ = 0;
-  uint64_t pieces_ = 0;
+  uint64_t& pieces_;
   History history_;
   std::vector<Dependency> found_;
 };
@@ -295,6 +297,7 @@ void CheckReadAhead(const Graph& graph, Findings& findings) {
     return *FindHull(ExtentsOf(graph, argument.view), argument.view.offset,
                      SizeOf(argument.view.dtype));
   };
+  int64_t compared = 0;
   // By root: the reads of rows so far.
   absl::flat_hash_map<uint32_t, std::vector<RowRead>> reads;
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
@@ -318,6 +321,15 @@ void CheckReadAhead(const Graph& graph, Findings& findings) {
         continue;
       }
       const ByteRange bytes = hull(argument);
+      compared += static_cast<int64_t>(of_root.size());
+      if (compared > kMaxCompared) {
+        findings.Add(Code::kOverLimit,
+                     {.node = graph.NodeName(n), .tensor = graph.TensorName(argument.tensor)},
+                     StrCat("the graph has more than ", kMaxCompared,
+                            " pairs of a read of rows and a later append to the same state. Fix: "
+                            "use a state of its own for each cache"));
+        return;
+      }
       for (const RowRead& read : of_root) {
         if (read.bytes.low >= bytes.high || bytes.low >= read.bytes.high) continue;
         if (IsGreater(graph, read.end, *window->start) != true) continue;
@@ -379,13 +391,15 @@ std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings) 
   const std::vector<int64_t> bases = PlaceRoots(graph);
   const std::vector<uint32_t> scalars = FindSizeScalars(graph);
   Reported reported;
+  uint64_t pieces = 0;
   Dependencies order;
-  if (!Visit(graph, bases, *findings, reported).Run({}, scalars.empty(), &order)) {
+  if (!Visit(graph, bases, *findings, reported, &pieces).Run({}, scalars.empty(), &order)) {
     return std::nullopt;
   }
   if (!scalars.empty()) {
     for (const std::vector<double>& values : ListEnds(graph, scalars)) {
-      if (!Visit(graph, bases, *findings, reported).Run(values, true, nullptr)) return std::nullopt;
+      Visit visit(graph, bases, *findings, reported, &pieces);
+      if (!visit.Run(values, true, nullptr)) return std::nullopt;
     }
   }
   CheckReadAhead(graph, *findings);
@@ -396,8 +410,10 @@ std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings) 
 std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings) {
   const std::vector<int64_t> bases = PlaceRoots(graph);
   Reported reported;
+  uint64_t pieces = 0;
   Dependencies order;
-  if (!Visit(graph, bases, *findings, reported).RunTwoSteps(&order)) return std::nullopt;
+  Visit visit(graph, bases, *findings, reported, &pieces);
+  if (!visit.RunTwoSteps(&order)) return std::nullopt;
   return order;
 }
 

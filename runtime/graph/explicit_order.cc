@@ -353,7 +353,7 @@ void CheckCounters(const Graph& graph, Findings* findings) {
         findings->Add(code, {.node = graph.NodeName(n)},
                       StrCat("it waits for counter ", wait.counter, " ", text));
       };
-      if (node.signals == wait.counter && wait.threshold >= count) {
+      if (node.signals == wait.counter) {
         add(Code::kSelfWait, "and signals it itself. Fix: signal another counter");
       } else if (count == 0) {
         add(Code::kNoProducer, "that no node signals. Fix: remove the wait, or signal the counter");

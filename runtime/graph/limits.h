@@ -7,7 +7,7 @@
 namespace resident::graph {
 
 inline constexpr uint32_t kFormat = 1;
-// Graphs that one daemon checks at the same time.
+// Graphs that one daemon is checking or has yet to check.
 inline constexpr uint32_t kMaxChecks = 8;
 inline constexpr uint32_t kMaxNodes = 1u << 20;
 inline constexpr uint32_t kMaxTensors = 1u << 20;

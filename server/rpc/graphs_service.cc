@@ -75,7 +75,7 @@ grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* c
     reactor->Finish(ToGrpc(errors::TooManyGraphChecks(graph::kMaxChecks)));
     return reactor;
   }
-  core_.pools.blocking.Post([this, reactor, request, response] {
+  threads_.Post([this, reactor, request, response] {
     *response->mutable_report() =
         ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies());
     checks_.fetch_sub(1, std::memory_order_relaxed);

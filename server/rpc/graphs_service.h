@@ -1,6 +1,7 @@
 // GraphsService: resident.v1.Graphs.
 //
-// A check runs on a thread that may block, because a large graph takes seconds.
+// A large graph takes seconds and up to a gigabyte: checks run on two threads of their own, so that
+// they neither delay other calls nor need more memory together.
 //
 // Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_RPC_GRAPHS_SERVICE_H_
@@ -11,6 +12,7 @@
 
 #include "resident/v1/graphs.grpc.pb.h"
 #include "server/rpc/core.h"
+#include "server/rpc/worker_pool.h"
 
 namespace resident {
 
@@ -26,6 +28,8 @@ class GraphsService final : public v1::Graphs::CallbackService {
   Core& core_;
   // Checks that are running or wait for a thread.
   std::atomic<uint32_t> checks_{0};
+  // Its destructor finishes the posted checks, so it comes last.
+  WorkerPool threads_{2};
 };
 
 }  // namespace resident

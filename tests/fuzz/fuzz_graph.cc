@@ -36,7 +36,7 @@ void Check(const resident::v1::Graph& message) {
     if (!hull.has_value() || hull->low < 0 || hull->high > graph.root_bytes[root]) std::abort();
   }
   resident::v1::GraphReport report;
-  FillGraphReport(graph, check, findings, /*dependencies=*/true, &report);
+  resident::FillGraphReport(graph, check, findings, /*dependencies=*/true, &report);
   for (const auto& dependency : report.dependencies()) {
     if (dependency.after() >= dependency.node()) std::abort();
   }

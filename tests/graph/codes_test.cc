@@ -1,6 +1,8 @@
 // Each code is found in a graph that has exactly one thing wrong, and the graph without it is
 // accepted.
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
@@ -686,6 +688,21 @@ TEST(GraphCodesTest, FindingsAreLimitedAndCounted) {
   const v1::GraphReport report = g.Validate();
   EXPECT_EQ(report.findings_size(), 100);
   EXPECT_GE(report.errors(), 1000u);
+}
+
+TEST(GraphCodesTest, DocumentDescribesEveryCode) {
+  std::ifstream file("docs/graph_format.md");
+  ASSERT_TRUE(file) << "run it from the repository's root";
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const graph::CodeInfo& info : graph::CodeTable()) {
+    EXPECT_THAT(text, HasSubstr("\n| " + graph::CodeName(info.code) + " | " + info.title + " | "));
+  }
+  size_t rows = 0;
+  for (size_t at = text.find("\n| GRAPH_E"); at != std::string::npos;
+       at = text.find("\n| GRAPH_E", at + 1)) {
+    ++rows;
+  }
+  EXPECT_EQ(rows, graph::CodeTable().size());
 }
 
 // 101 belongs to files, and is tested with residentctl. Runs last.

@@ -6,6 +6,7 @@
 //   RESIDENT_GRAPH_SEED=7                                          Default: 1.
 #include "tests/graph/oracle.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -138,11 +139,15 @@ TEST(GraphOracleTest, ExplicitOrder) {
       ASSERT_EQ(oracle.TryExplicit(kOrders, random), "") << message.DebugString();
       continue;
     }
-    // A threshold of 0 never waits, whatever else is wrong with it.
-    bool waits_for_nothing = false;
-    for (const graph::Wait& wait : checked.graph.waits) waits_for_nothing |= wait.threshold == 0;
-    if (waits_for_nothing || checked.Has(504, 504) || checked.Has(506, 506) ||
-        checked.Has(511, 512)) {
+    // A wait for some of the producers, or for none, is against the rules even if it does no harm.
+    std::vector<uint32_t> producers(checked.graph.counters.size(), 0);
+    for (const graph::Node& node : checked.graph.nodes) {
+      if (node.signals != graph::kNone) ++producers[node.signals];
+    }
+    const bool partial = std::ranges::any_of(checked.graph.waits, [&](const graph::Wait& wait) {
+      return wait.threshold == 0 || wait.threshold < producers[wait.counter];
+    });
+    if (partial || checked.Has(504, 504) || checked.Has(506, 506) || checked.Has(511, 512)) {
       ++rules;
       continue;
     }
