@@ -26,7 +26,9 @@ void SetShape(const Sizes& shape, Column* column) {
   for (const int64_t size : shape) column->add_shape(static_cast<uint64_t>(size));
 }
 
-// A column in a region: the tensors of all tasks, one after the other.
+// A column in a region: the tensors of all tasks, one after the other. REQUIRES: the shape has
+// dimensions. A BufferColumn without a shape is the whole buffer, so that the front end copies
+// tensors without dimensions.
 v1::BufferColumn* SetRegionColumn(const RegionPart& part, DType dtype, const Shape& shape,
                                   uint64_t task_bytes, uint64_t tasks, v1::Column* column) {
   v1::BufferColumn* const buffer = column->mutable_buffer();
@@ -300,7 +302,7 @@ class TaskTranslator final : public Translator {
     InputTensor& input = *inputs_[p];
     const Parameter& parameter = parameters()[p];
     const bool inout = parameter.kind == ParameterKind::kInOut;
-    if (input.part.region != nullptr && !inout) {
+    if (input.part.region != nullptr && !inout && !input.shape.empty()) {
       RETURN_IF_ERROR(CheckAlignment("input", parameter.name, input.part, input.dtype));
       Use(input.part);
       SetRegionColumn(input.part, input.dtype, input.shape, count_ == 0 ? 0 : input.bytes / count_,
@@ -316,20 +318,26 @@ class TaskTranslator final : public Translator {
     return absl::OkStatus();
   }
 
+  // An output whose elements BatchResult.outputs contains.
+  void FillReturned(size_t p, v1::Column* column) {
+    const RequestedType& type = parameters_.types[p];
+    v1::ReturnedColumn* const returned = column->mutable_returned();
+    returned->set_infer_shape(!type.shape.has_value());
+    DType dtype = type.dtype.value_or(DType::kInvalid);
+    if (type.shape.has_value()) {
+      SetShape(*type.shape, returned);
+      if (dtype == DType::kInvalid) dtype = InferDType(p);
+    }
+    returned->set_dtype(static_cast<v1::DType>(dtype));
+    AddReturned(p, dtype, type.shape.value_or(std::vector<int64_t>()));
+  }
+
   absl::Status FillOutput(size_t p, v1::Column* column) {
     const Parameter& parameter = parameters()[p];
     const RequestedType& type = parameters_.types[p];
-    const RegionPart* part = FindPart(p);
+    const RegionPart* const part = FindPart(p);
     if (part == nullptr || part->region == nullptr) {
-      v1::ReturnedColumn* const returned = column->mutable_returned();
-      returned->set_infer_shape(!type.shape.has_value());
-      DType dtype = type.dtype.value_or(DType::kInvalid);
-      if (type.shape.has_value()) {
-        SetShape(*type.shape, returned);
-        if (dtype == DType::kInvalid) dtype = InferDType(p);
-      }
-      returned->set_dtype(static_cast<v1::DType>(dtype));
-      AddReturned(p, dtype, type.shape.value_or(std::vector<int64_t>()));
+      FillReturned(p, column);
       return absl::OkStatus();
     }
     OutputType output;
@@ -349,6 +357,11 @@ class TaskTranslator final : public Translator {
       return errors::TensorTooLarge(place);
     }
     if (all > part->bytes) return errors::RegionTooSmall(place, part->bytes, all);
+    if (output.shape.empty()) {
+      // See SetRegionColumn.
+      FillReturned(p, column);
+      return absl::OkStatus();
+    }
     RETURN_IF_ERROR(CheckAlignment("output", parameter.name, *part, output.dtype));
     SetRegionColumn(*part, output.dtype, output.shape,
                     static_cast<uint64_t>(*elements) * SizeOf(output.dtype), count_, column);

@@ -128,6 +128,41 @@ class Regions(InferenceTest):
         # The input is not changed.
         numpy.testing.assert_array_equal(matrices[2], [[5, 5], [5, 5]])
 
+    def test_a_tensor_without_dimensions_is_not_the_whole_region(self):
+        memory, out = self.memory(4096), self.memory(4096)
+        memory.bytes[:] = 7
+        out.bytes[:] = 9
+        self.register("in", memory, 4096)
+        self.register("out", out, 4096)
+        for source in ("contents", "region"):
+            with self.subTest(source):
+                out.bytes[5] = 9
+                message = pb.ModelInferRequest(model_name="copy")
+                tensor = message.inputs.add(name="x", datatype="UINT8", shape=[])
+                if source == "region":
+                    put(tensor, "in", 1, 3)
+                else:
+                    message.raw_input_contents.append(b"\x07")
+                put(message.outputs.add(name="out"), "out", 1, 5)
+                answer = self.client.ModelInfer(message)
+                self.assertEqual(list(answer.outputs[0].shape), [])
+                self.assertEqual(out.bytes[5], 7)
+                self.assertTrue((numpy.delete(out.bytes, 5) == 9).all())
+
+    def test_tasks_without_dimensions_are_read_and_written_in_regions(self):
+        memory, out = self.memory(512), self.memory(4096)
+        values = memory.array((2, 64))
+        values[:] = numpy.arange(128).reshape(2, 64)
+        out.bytes[:] = 9
+        self.register("in", memory, 512)
+        self.register("out", out, 4096)
+        message = add_request(64, "in", "out")
+        message.model_name = "add:batch"
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [64])
+        numpy.testing.assert_array_equal(out.array(64), values.sum(0))
+        self.assertTrue((out.bytes[256:] == 9).all())
+
     def test_names_are_shared_and_unique(self):
         memory = self.memory(4096)
         self.register("a", memory, 4096)
