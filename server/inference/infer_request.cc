@@ -350,10 +350,12 @@ class TaskTranslator final : public Translator {
     output.dtype = type.dtype.value_or(output.dtype);
     const errors::TensorRef place{model(), "output", parameter.name};
     const std::optional<int64_t> elements = ElementCount(output.shape);
+    uint64_t task_bytes = 0;
     uint64_t all = 0;
     if (!elements.has_value() ||
-        __builtin_mul_overflow(static_cast<uint64_t>(*elements) * SizeOf(output.dtype), count_,
-                               &all)) {
+        __builtin_mul_overflow(static_cast<uint64_t>(*elements), SizeOf(output.dtype),
+                               &task_bytes) ||
+        __builtin_mul_overflow(task_bytes, count_, &all)) {
       return errors::TensorTooLarge(place);
     }
     if (all > part->bytes) return errors::RegionTooSmall(place, part->bytes, all);
@@ -363,8 +365,7 @@ class TaskTranslator final : public Translator {
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(CheckAlignment("output", parameter.name, *part, output.dtype));
-    SetRegionColumn(*part, output.dtype, output.shape,
-                    static_cast<uint64_t>(*elements) * SizeOf(output.dtype), count_, column);
+    SetRegionColumn(*part, output.dtype, output.shape, task_bytes, count_, column);
     outputs_.emplace_back(p, OutputPlan{parameter.name,
                                         Source::kInPlace,
                                         0,

@@ -212,6 +212,11 @@ class Regions(InferenceTest):
         put(message.inputs[0], "r", 12)
         with self.invalid("has 12 bytes", "require 16"):
             self.client.ModelInfer(message)
+        message = request("fill", {"value": numpy.array([1.0])},
+                          parameters={"shape.out": "{},2".format(1 << 60), "dtype.out": "FP64"})
+        put(message.outputs.add(name="out"), "r", 64)
+        with self.invalid("'out' of fill", "overflows"):
+            self.client.ModelInfer(message)
         message = add_request(4, "r")
         put(message.inputs[0], "r", 16, 2)
         with self.invalid("multiple of its element size"):
