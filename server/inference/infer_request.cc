@@ -82,6 +82,10 @@ class Translator {
 
   InferContext& context() { return *work_.context; }
   const std::string& model() const { return request_.model_name(); }
+  // Moves the elements of an input in a region into `data`.
+  absl::Status CopyIn(InputTensor& input) const {
+    return CopyFromRegion(model(), sources_.limits.max_message_mib, input);
+  }
   // Keeps the region until the tasks have ended.
   void Use(const RegionPart& part) {
     if (part.region != nullptr) context().regions.push_back(part.region);
@@ -292,7 +296,7 @@ class TaskTranslator final : public Translator {
     if (input.shape.size() > 1 || input.elements != count_) {
       return errors::ScalarShape(place, ShapeText(input.shape), batched() ? "[tasks, 1]" : "[1]");
     }
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     const char* element = input.data.data();
     for (uint64_t i = 0; i < count_; ++i, element += SizeOf(dtype)) add(element);
     return absl::OkStatus();
@@ -309,7 +313,7 @@ class TaskTranslator final : public Translator {
                       count_, column);
       return absl::OkStatus();
     }
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     v1::InlineColumn* const data = column->mutable_inline_();
     data->set_dtype(static_cast<v1::DType>(input.dtype));
     SetShape(input.shape, data);
@@ -451,8 +455,10 @@ class ProgramTranslator final : public Translator {
     }
     const auto runs = static_cast<uint64_t>(input.shape[0]);
     const auto width = static_cast<uint32_t>(input.shape[1]);
-    if (runs == 0 || runs > UINT32_MAX) return errors::NoRuns(place);
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (runs == 0) return errors::NoRuns(place);
+    const uint64_t limit = sources_.limits.max_batch_tasks;
+    if (runs > limit) return errors::TooManyTasks(runs, limit);
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     v1::FluxPrograms* const programs = work_.batch.mutable_programs();
     programs->set_operator_(op_->name());
     programs->set_version(context().model.version);

@@ -181,7 +181,12 @@ absl::Status ReadContents(Regions& regions, const std::string& model, const Mess
   return absl::OkStatus();
 }
 
-absl::Status CopyFromRegion(InputTensor& tensor) {
+absl::Status CopyFromRegion(const std::string& model, uint64_t max_message_mib,
+                            InputTensor& tensor) {
+  const uint64_t limit = max_message_mib << 20;
+  if (tensor.bytes > limit) {
+    return errors::RegionCopyTooLarge({model, "input", *tensor.name}, tensor.bytes, limit);
+  }
   ASSIGN_OR_RETURN(tensor.data, tensor.part.region->Read(tensor.part.offset, tensor.bytes));
   return absl::OkStatus();
 }

@@ -311,6 +311,30 @@ class OneWorker(InferenceTest):
         self.client.SystemSharedMemoryUnregister()
 
 
+class SmallMessages(InferenceTest):
+    FLAGS = ("--max_message_mib=1", "--max_batch_tasks=1000")
+
+    def test_what_the_daemon_copies_from_a_region_is_limited(self):
+        memory = Memory(2 << 20)
+        self.addCleanup(memory.close)
+        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=2 << 20)
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+        message = pb.ModelInferRequest(model_name="gemm")
+        for name in "ab":
+            put(message.inputs.add(name=name, datatype="FP32", shape=[1, 1]), "r", 4)
+        put(message.inputs.add(name="c", datatype="FP32", shape=[512, 1024]), "r", 2 << 20)
+        with self.invalid("'c' of gemm has 2097152 bytes", "1048576", "--max_message_mib"):
+            self.client.ModelInfer(message)
+        # The runs are checked before their registers are copied.
+        source = pathlib.Path(self.daemon.folder) / "halt.s"
+        source.write_text("HALT\n")
+        self.ctl("ops", "install", "halt", "--flux=" + str(source), "--wait=active")
+        message = pb.ModelInferRequest(model_name="halt")
+        put(message.inputs.add(name="registers", datatype="INT32", shape=[1 << 19, 1]), "r", 2 << 20)
+        with self.invalid("524288", "1000", "--max_batch_tasks"):
+            self.client.ModelInfer(message)
+
+
 class IdleRegions(InferenceTest):
     FLAGS = ("--oip_region_idle=100ms",)
 

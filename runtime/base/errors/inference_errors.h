@@ -74,6 +74,7 @@ absl::Status RegionSize(const std::string& name, uint64_t offset, uint64_t bytes
 absl::Status BeyondRegion(const TensorRef& tensor, const std::string& region, uint64_t offset,
                           uint64_t bytes, uint64_t region_bytes);
 absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wanted);
+absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit);
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes);
 absl::Status RegionTruncated(const std::string& name);
 absl::Status RegionAndContents(const TensorRef& tensor);
