@@ -26,7 +26,9 @@ void SetShape(const Sizes& shape, Column* column) {
   for (const int64_t size : shape) column->add_shape(static_cast<uint64_t>(size));
 }
 
-// A column in a region: the tensors of all tasks, one after the other.
+// A column in a region: the tensors of all tasks, one after the other. REQUIRES: the shape has
+// dimensions. A BufferColumn without a shape is the whole buffer, so that the front end copies
+// tensors without dimensions.
 v1::BufferColumn* SetRegionColumn(const RegionPart& part, DType dtype, const Shape& shape,
                                   uint64_t task_bytes, uint64_t tasks, v1::Column* column) {
   v1::BufferColumn* const buffer = column->mutable_buffer();
@@ -34,7 +36,11 @@ v1::BufferColumn* SetRegionColumn(const RegionPart& part, DType dtype, const Sha
   buffer->set_dtype(static_cast<v1::DType>(dtype));
   SetShape(shape, buffer);
   const uint64_t start = part.region->spec().offset + part.offset;
-  for (uint64_t i = 0; i < tasks; ++i) buffer->add_offsets(start + i * task_bytes);
+  if (start == 0) {
+    buffer->set_stride_bytes(task_bytes);
+  } else {
+    for (uint64_t i = 0; i < tasks; ++i) buffer->add_offsets(start + i * task_bytes);
+  }
   return buffer;
 }
 
@@ -80,6 +86,10 @@ class Translator {
 
   InferContext& context() { return *work_.context; }
   const std::string& model() const { return request_.model_name(); }
+  // Moves the elements of an input in a region into `data`.
+  absl::Status CopyIn(InputTensor& input) const {
+    return CopyFromRegion(model(), sources_.limits.max_message_mib, input);
+  }
   // Keeps the region until the tasks have ended.
   void Use(const RegionPart& part) {
     if (part.region != nullptr) context().regions.push_back(part.region);
@@ -290,7 +300,7 @@ class TaskTranslator final : public Translator {
     if (input.shape.size() > 1 || input.elements != count_) {
       return errors::ScalarShape(place, ShapeText(input.shape), batched() ? "[tasks, 1]" : "[1]");
     }
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     const char* element = input.data.data();
     for (uint64_t i = 0; i < count_; ++i, element += SizeOf(dtype)) add(element);
     return absl::OkStatus();
@@ -300,14 +310,14 @@ class TaskTranslator final : public Translator {
     InputTensor& input = *inputs_[p];
     const Parameter& parameter = parameters()[p];
     const bool inout = parameter.kind == ParameterKind::kInOut;
-    if (input.part.region != nullptr && !inout) {
+    if (input.part.region != nullptr && !inout && !input.shape.empty()) {
       RETURN_IF_ERROR(CheckAlignment("input", parameter.name, input.part, input.dtype));
       Use(input.part);
       SetRegionColumn(input.part, input.dtype, input.shape, count_ == 0 ? 0 : input.bytes / count_,
                       count_, column);
       return absl::OkStatus();
     }
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     v1::InlineColumn* const data = column->mutable_inline_();
     data->set_dtype(static_cast<v1::DType>(input.dtype));
     SetShape(input.shape, data);
@@ -316,20 +326,26 @@ class TaskTranslator final : public Translator {
     return absl::OkStatus();
   }
 
+  // An output whose elements BatchResult.outputs contains.
+  void FillReturned(size_t p, v1::Column* column) {
+    const RequestedType& type = parameters_.types[p];
+    v1::ReturnedColumn* const returned = column->mutable_returned();
+    returned->set_infer_shape(!type.shape.has_value());
+    DType dtype = type.dtype.value_or(DType::kInvalid);
+    if (type.shape.has_value()) {
+      SetShape(*type.shape, returned);
+      if (dtype == DType::kInvalid) dtype = InferDType(p);
+    }
+    returned->set_dtype(static_cast<v1::DType>(dtype));
+    AddReturned(p, dtype, type.shape.value_or(std::vector<int64_t>()));
+  }
+
   absl::Status FillOutput(size_t p, v1::Column* column) {
     const Parameter& parameter = parameters()[p];
     const RequestedType& type = parameters_.types[p];
-    const RegionPart* part = FindPart(p);
+    const RegionPart* const part = FindPart(p);
     if (part == nullptr || part->region == nullptr) {
-      v1::ReturnedColumn* const returned = column->mutable_returned();
-      returned->set_infer_shape(!type.shape.has_value());
-      DType dtype = type.dtype.value_or(DType::kInvalid);
-      if (type.shape.has_value()) {
-        SetShape(*type.shape, returned);
-        if (dtype == DType::kInvalid) dtype = InferDType(p);
-      }
-      returned->set_dtype(static_cast<v1::DType>(dtype));
-      AddReturned(p, dtype, type.shape.value_or(std::vector<int64_t>()));
+      FillReturned(p, column);
       return absl::OkStatus();
     }
     OutputType output;
@@ -342,16 +358,22 @@ class TaskTranslator final : public Translator {
     output.dtype = type.dtype.value_or(output.dtype);
     const errors::TensorRef place{model(), "output", parameter.name};
     const std::optional<int64_t> elements = ElementCount(output.shape);
+    uint64_t task_bytes = 0;
     uint64_t all = 0;
     if (!elements.has_value() ||
-        __builtin_mul_overflow(static_cast<uint64_t>(*elements) * SizeOf(output.dtype), count_,
-                               &all)) {
+        __builtin_mul_overflow(static_cast<uint64_t>(*elements), SizeOf(output.dtype),
+                               &task_bytes) ||
+        __builtin_mul_overflow(task_bytes, count_, &all)) {
       return errors::TensorTooLarge(place);
     }
     if (all > part->bytes) return errors::RegionTooSmall(place, part->bytes, all);
+    if (output.shape.empty()) {
+      // See SetRegionColumn.
+      FillReturned(p, column);
+      return absl::OkStatus();
+    }
     RETURN_IF_ERROR(CheckAlignment("output", parameter.name, *part, output.dtype));
-    SetRegionColumn(*part, output.dtype, output.shape,
-                    static_cast<uint64_t>(*elements) * SizeOf(output.dtype), count_, column);
+    SetRegionColumn(*part, output.dtype, output.shape, task_bytes, count_, column);
     outputs_.emplace_back(p, OutputPlan{parameter.name,
                                         Source::kInPlace,
                                         0,
@@ -437,8 +459,10 @@ class ProgramTranslator final : public Translator {
     }
     const auto runs = static_cast<uint64_t>(input.shape[0]);
     const auto width = static_cast<uint32_t>(input.shape[1]);
-    if (runs == 0 || runs > UINT32_MAX) return errors::NoRuns(place);
-    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyFromRegion(input));
+    if (runs == 0) return errors::NoRuns(place);
+    const uint64_t limit = sources_.limits.max_batch_tasks;
+    if (runs > limit) return errors::TooManyTasks(runs, limit);
+    if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     v1::FluxPrograms* const programs = work_.batch.mutable_programs();
     programs->set_operator_(op_->name());
     programs->set_version(context().model.version);

@@ -57,8 +57,10 @@ absl::Status ReadContents(Regions& regions, const std::string& model,
                           const inference::ModelInferRequest::InferInputTensor& message,
                           std::string* raw, InputTensor& tensor);
 
-// Moves the elements of a tensor in a region into `data`.
-absl::Status CopyFromRegion(InputTensor& tensor);
+// Moves the elements of a tensor in a region into `data`. INVALID_ARGUMENT: it is larger than
+// --max_message_mib, that is, than any tensor in a message. FAILED_PRECONDITION: see Region::Read.
+absl::Status CopyFromRegion(const std::string& model, uint64_t max_message_mib,
+                            InputTensor& tensor);
 
 }  // namespace resident
 

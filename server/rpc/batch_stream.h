@@ -67,7 +67,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   virtual const v1::Batch& message() const = 0;
   virtual RequestId request_id() const = 0;
   virtual std::shared_ptr<Context> TakeContext() { return nullptr; }
-  // Bytes that the request takes.
+  // Bytes that the request takes, with what Translate created.
   virtual uint64_t RequestBytes() const = 0;
   // (read loop) The request is not needed any more. `release`: it is large, so that its memory
   // should not be kept for the next one.

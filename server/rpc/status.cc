@@ -12,13 +12,6 @@ namespace {
 
 constexpr char kDomain[] = "residentd";
 
-std::string Shortened(absl::string_view message) {
-  if (message.size() <= kMaxStatusMessageBytes) return std::string(message);
-  constexpr size_t kEnd = kMaxStatusMessageBytes / 4;
-  return absl::StrCat(message.substr(0, kMaxStatusMessageBytes - kEnd), " [...] ",
-                      message.substr(message.size() - kEnd));
-}
-
 // A serialized google.rpc.Status; empty: there are no details, or they do not fit.
 std::string Details(const absl::Status& status) {
   const std::optional<errors::ErrorReason> reason = errors::FindReason(status);
@@ -37,10 +30,17 @@ std::string Details(const absl::Status& status) {
 
 }  // namespace
 
+std::string ShortenMessage(absl::string_view message) {
+  if (message.size() <= kMaxStatusMessageBytes) return std::string(message);
+  constexpr size_t kEnd = kMaxStatusMessageBytes / 4;
+  return absl::StrCat(message.substr(0, kMaxStatusMessageBytes - kEnd), " [...] ",
+                      message.substr(message.size() - kEnd));
+}
+
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Shortened(status.message()),
-                      Details(status));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      ShortenMessage(status.message()), Details(status));
 }
 
 }  // namespace resident

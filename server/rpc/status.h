@@ -3,8 +3,10 @@
 #define RESIDENT_SERVER_RPC_STATUS_H_
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/support/status.h"
 
 namespace resident {
@@ -15,8 +17,11 @@ inline constexpr size_t kMaxStatusMessageBytes = 2048;
 // Of the details, which gRPC sends in base64 (a third more) beside the message.
 inline constexpr size_t kMaxStatusDetailBytes = 1024;
 
-// Codes have the same numbers on both sides. The middle of a message that is too long is left out:
-// it begins with what was wrong and ends with what to do. If the status has a reason
+// The message with at most about kMaxStatusMessageBytes. The middle of a longer one is left out: it
+// begins with what was wrong and ends with what to do.
+std::string ShortenMessage(absl::string_view message);
+
+// Codes have the same numbers on both sides. The message is shortened. If the status has a reason
 // (runtime/base/errors/reason.h), it becomes a google.rpc.ErrorInfo in the trailing metadata
 // grpc-status-details-bin.
 grpc::Status ToGrpc(const absl::Status& status);

@@ -128,6 +128,41 @@ class Regions(InferenceTest):
         # The input is not changed.
         numpy.testing.assert_array_equal(matrices[2], [[5, 5], [5, 5]])
 
+    def test_a_tensor_without_dimensions_is_not_the_whole_region(self):
+        memory, out = self.memory(4096), self.memory(4096)
+        memory.bytes[:] = 7
+        out.bytes[:] = 9
+        self.register("in", memory, 4096)
+        self.register("out", out, 4096)
+        for source in ("contents", "region"):
+            with self.subTest(source):
+                out.bytes[5] = 9
+                message = pb.ModelInferRequest(model_name="copy")
+                tensor = message.inputs.add(name="x", datatype="UINT8", shape=[])
+                if source == "region":
+                    put(tensor, "in", 1, 3)
+                else:
+                    message.raw_input_contents.append(b"\x07")
+                put(message.outputs.add(name="out"), "out", 1, 5)
+                answer = self.client.ModelInfer(message)
+                self.assertEqual(list(answer.outputs[0].shape), [])
+                self.assertEqual(out.bytes[5], 7)
+                self.assertTrue((numpy.delete(out.bytes, 5) == 9).all())
+
+    def test_tasks_without_dimensions_are_read_and_written_in_regions(self):
+        memory, out = self.memory(512), self.memory(4096)
+        values = memory.array((2, 64))
+        values[:] = numpy.arange(128).reshape(2, 64)
+        out.bytes[:] = 9
+        self.register("in", memory, 512)
+        self.register("out", out, 4096)
+        message = add_request(64, "in", "out")
+        message.model_name = "add:batch"
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [64])
+        numpy.testing.assert_array_equal(out.array(64), values.sum(0))
+        self.assertTrue((out.bytes[256:] == 9).all())
+
     def test_names_are_shared_and_unique(self):
         memory = self.memory(4096)
         self.register("a", memory, 4096)
@@ -176,6 +211,11 @@ class Regions(InferenceTest):
         message = add_request(4, "r")
         put(message.inputs[0], "r", 12)
         with self.invalid("has 12 bytes", "require 16"):
+            self.client.ModelInfer(message)
+        message = request("fill", {"value": numpy.array([1.0])},
+                          parameters={"shape.out": "{},2".format(1 << 60), "dtype.out": "FP64"})
+        put(message.outputs.add(name="out"), "r", 64)
+        with self.invalid("'out' of fill", "overflows"):
             self.client.ModelInfer(message)
         message = add_request(4, "r")
         put(message.inputs[0], "r", 16, 2)
@@ -269,6 +309,30 @@ class OneWorker(InferenceTest):
             # The only worker ran the last one last.
             self.assertEqual(memory.array(1)[0], 99, repeat)
         self.client.SystemSharedMemoryUnregister()
+
+
+class SmallMessages(InferenceTest):
+    FLAGS = ("--max_message_mib=1", "--max_batch_tasks=1000")
+
+    def test_what_the_daemon_copies_from_a_region_is_limited(self):
+        memory = Memory(2 << 20)
+        self.addCleanup(memory.close)
+        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=2 << 20)
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+        message = pb.ModelInferRequest(model_name="gemm")
+        for name in "ab":
+            put(message.inputs.add(name=name, datatype="FP32", shape=[1, 1]), "r", 4)
+        put(message.inputs.add(name="c", datatype="FP32", shape=[512, 1024]), "r", 2 << 20)
+        with self.invalid("'c' of gemm has 2097152 bytes", "1048576", "--max_message_mib"):
+            self.client.ModelInfer(message)
+        # The runs are checked before their registers are copied.
+        source = pathlib.Path(self.daemon.folder) / "halt.s"
+        source.write_text("HALT\n")
+        self.ctl("ops", "install", "halt", "--flux=" + str(source), "--wait=active")
+        message = pb.ModelInferRequest(model_name="halt")
+        put(message.inputs.add(name="registers", datatype="INT32", shape=[1 << 19, 1]), "r", 2 << 20)
+        with self.invalid("524288", "1000", "--max_batch_tasks"):
+            self.client.ModelInfer(message)
 
 
 class IdleRegions(InferenceTest):

@@ -56,6 +56,12 @@ absl::Status Dimension(const TensorRef& tensor, int64_t size) {
                                      "dimensions"));
 }
 
+absl::Status TooManyDimensions(const TensorRef& tensor, int got, int limit) {
+  return InvalidArgumentError(StrCat(TensorText(tensor), " has ", got,
+                                     " dimensions, over the limit of ", limit,
+                                     ". Fix: send fewer dimensions"));
+}
+
 absl::Status TensorTooLarge(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(
       TensorText(tensor), ": its size overflows 64 bits. Fix: send the shape of the tensor"));
@@ -82,8 +88,8 @@ absl::Status RegistersShape(const TensorRef& tensor, const std::string& shape, i
 }
 
 absl::Status NoRuns(const TensorRef& tensor) {
-  return InvalidArgumentError(StrCat(
-      TensorText(tensor), " has no rows, or over 4294967295. Fix: send one row for each run"));
+  return InvalidArgumentError(
+      StrCat(TensorText(tensor), " has no rows. Fix: send one row for each run"));
 }
 
 absl::Status NoBatchDimension(const TensorRef& tensor) {
@@ -222,6 +228,13 @@ absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wa
   return InvalidArgumentError(StrCat(TensorText(tensor), " needs ", wanted,
                                      " bytes, but shared_memory_byte_size is ", bytes,
                                      ". Fix: send at least ", wanted));
+}
+
+absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit) {
+  return InvalidArgumentError(
+      StrCat(TensorText(tensor), " has ", bytes,
+             " bytes in shared memory that the daemon must copy, over the limit of ", limit,
+             ". Fix: send a smaller tensor or raise --max_message_mib"));
 }
 
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes) {

@@ -31,6 +31,7 @@ absl::Status Datatype(const TensorRef& tensor, const std::string& datatype,
 absl::Status ScalarDatatype(const TensorRef& tensor, const std::string& datatype,
                             const std::string& wanted);
 absl::Status Dimension(const TensorRef& tensor, int64_t size);
+absl::Status TooManyDimensions(const TensorRef& tensor, int got, int limit);
 absl::Status TensorTooLarge(const TensorRef& tensor);
 absl::Status ContentsSize(const TensorRef& tensor, uint64_t got, uint64_t wanted);
 absl::Status ScalarShape(const TensorRef& tensor, const std::string& shape,
@@ -74,6 +75,7 @@ absl::Status RegionSize(const std::string& name, uint64_t offset, uint64_t bytes
 absl::Status BeyondRegion(const TensorRef& tensor, const std::string& region, uint64_t offset,
                           uint64_t bytes, uint64_t region_bytes);
 absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wanted);
+absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit);
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes);
 absl::Status RegionTruncated(const std::string& name);
 absl::Status RegionAndContents(const TensorRef& tensor);
