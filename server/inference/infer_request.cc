@@ -36,7 +36,11 @@ v1::BufferColumn* SetRegionColumn(const RegionPart& part, DType dtype, const Sha
   buffer->set_dtype(static_cast<v1::DType>(dtype));
   SetShape(shape, buffer);
   const uint64_t start = part.region->spec().offset + part.offset;
-  for (uint64_t i = 0; i < tasks; ++i) buffer->add_offsets(start + i * task_bytes);
+  if (start == 0) {
+    buffer->set_stride_bytes(task_bytes);
+  } else {
+    for (uint64_t i = 0; i < tasks; ++i) buffer->add_offsets(start + i * task_bytes);
+  }
   return buffer;
 }
 

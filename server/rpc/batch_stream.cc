@@ -1,5 +1,6 @@
 #include "server/rpc/batch_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
@@ -45,6 +46,9 @@ void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
   const Needs needs = work_->ResourcesNeeded();
   auto ticket = core_.admission.TryAcquire(client_->accounts(), needs);
   if (ticket.ok()) return Admit(std::move(ticket));
+  // Translate may have added to the request's memory.
+  request_space_ = std::max(request_space_, RequestBytes());
+  request_charge_.Become(Budget::Purpose::kRequests, request_space_);
   AwaitTicket(needs);
 }
 
