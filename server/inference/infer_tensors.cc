@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/layout/task.h"
 #include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
@@ -144,6 +145,11 @@ absl::StatusOr<InputTensor> ReadInputType(const std::string& model, const Messag
   const Datatype* const type = FindDatatype(message.datatype());
   if (type == nullptr) return errors::Datatype(place, message.datatype(), DatatypeNames());
   tensor.dtype = type->dtype;
+  // One more for the tasks of a batch.
+  constexpr int kMaxDimensions = static_cast<int>(kMaxRank) + 1;
+  if (message.shape_size() > kMaxDimensions) {
+    return errors::TooManyDimensions(place, message.shape_size(), kMaxDimensions);
+  }
   for (const int64_t size : message.shape()) {
     if (size < 0) return errors::Dimension(place, size);
     tensor.shape.push_back(size);

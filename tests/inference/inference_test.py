@@ -305,6 +305,8 @@ class Infer(InferenceTest):
             ("3 entries for 2 inputs", lambda m: m.raw_input_contents.append(b"")),
             ("'x' of add has 8 bytes", lambda m: m.raw_input_contents.__setitem__(0, bytes(8))),
             ("a dimension is -3", lambda m: m.inputs[0].shape.__setitem__(0, -3)),
+            ("has 10 dimensions, over the limit of 9",
+             lambda m: m.inputs[0].shape.extend([1] * 9)),
             ("overflows", lambda m: m.inputs[0].shape.extend([1 << 40, 1 << 40])),
             ("no input 'z'", lambda m: setattr(m.inputs[0], "name", "z")),
             ("'x' of add occurs twice", lambda m: setattr(m.inputs[1], "name", "x")),

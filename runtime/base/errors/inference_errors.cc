@@ -56,6 +56,12 @@ absl::Status Dimension(const TensorRef& tensor, int64_t size) {
                                      "dimensions"));
 }
 
+absl::Status TooManyDimensions(const TensorRef& tensor, int got, int limit) {
+  return InvalidArgumentError(StrCat(TensorText(tensor), " has ", got,
+                                     " dimensions, over the limit of ", limit,
+                                     ". Fix: send fewer dimensions"));
+}
+
 absl::Status TensorTooLarge(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(
       TensorText(tensor), ": its size overflows 64 bits. Fix: send the shape of the tensor"));

@@ -31,6 +31,7 @@ absl::Status Datatype(const TensorRef& tensor, const std::string& datatype,
 absl::Status ScalarDatatype(const TensorRef& tensor, const std::string& datatype,
                             const std::string& wanted);
 absl::Status Dimension(const TensorRef& tensor, int64_t size);
+absl::Status TooManyDimensions(const TensorRef& tensor, int got, int limit);
 absl::Status TensorTooLarge(const TensorRef& tensor);
 absl::Status ContentsSize(const TensorRef& tensor, uint64_t got, uint64_t wanted);
 absl::Status ScalarShape(const TensorRef& tensor, const std::string& shape,
