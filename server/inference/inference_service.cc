@@ -166,11 +166,13 @@ ServerUnaryReactor* InferenceService::RepositoryIndex(
 ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     CallbackServerContext* context, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
+  const auto model = ParseModelName(request->model_name(), "");
+  if (!model.ok()) return Finish(context, model.status());
+  const auto actor = AuthorizeChange(*context, state_.core, model->operator_name);
+  if (!actor.ok()) return Finish(context, actor.status());
   // The message belongs to the call; its files are moved.
   auto load = ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request));
   if (!load.ok()) return Finish(context, load.status());
-  const auto actor = AuthorizeChange(*context, state_.core, load->operator_name);
-  if (!actor.ok()) return Finish(context, actor.status());
   const auto caller = IdentifyCaller(*context, state_.core);
   if (!caller.ok()) return Finish(context, caller.status());
   Core& core = state_.core;

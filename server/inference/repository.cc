@@ -21,6 +21,8 @@ using inference::ModelRepositoryParameter;
 constexpr std::string_view kFilePrefix = "file:";
 // Files are in the folder of a version; its number has no meaning here.
 constexpr char kVersionFolder = '/';
+// Of the parameter config. The limits of its texts are those of installs.
+constexpr size_t kMaxLoadConfigBytes = 64u << 10;
 // Of the compiler's output in an error, which clients receive in a header.
 constexpr size_t kMaxLogBytes = 1024;
 
@@ -34,6 +36,9 @@ std::string DescribeUnavailable(const VersionView& version, bool sees_others) {
 
 // Sets the texts of the header from config.parameters.
 absl::Status ReadConfig(const std::string& text, v1::InstallHeader* header) {
+  if (text.size() > kMaxLoadConfigBytes) {
+    return errors::LoadConfigTooLarge(text.size(), kMaxLoadConfigBytes);
+  }
   const nlohmann::json config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (config.is_discarded() || !config.is_object()) {
     return errors::LoadConfig("it is not a JSON object");

@@ -277,6 +277,12 @@ absl::Status LoadConfig(const std::string& what) {
              "(docs/inference.md)"));
 }
 
+absl::Status LoadConfigTooLarge(size_t bytes, size_t limit) {
+  return InvalidArgumentError(
+      StrCat("parameter 'config' has ", bytes, " bytes, over the limit of ", limit,
+             ". Fix: send a smaller configuration, and the source in files"));
+}
+
 absl::Status LoadFileName(const std::string& name) {
   return InvalidArgumentError(StrCat("parameter ", Quote(name),
                                      " does not name a file of the operator. Fix: send the main "

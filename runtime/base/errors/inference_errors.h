@@ -84,6 +84,7 @@ absl::Status CudaRegions(bool cpu_only);
 // The repository and the settings.
 absl::Status UnknownRepository(const std::string& name);
 absl::Status LoadConfig(const std::string& what);
+absl::Status LoadConfigTooLarge(size_t bytes, size_t limit);
 absl::Status LoadFileName(const std::string& name);
 absl::Status LoadFilesWithoutConfig();
 absl::Status LoadParameter(const std::string& name);
