@@ -1,5 +1,7 @@
 #include "server/inference/repository.h"
 
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -81,11 +83,13 @@ std::string FileName(const std::string& parameter) {
 }
 
 absl::Status AddFiles(inference::RepositoryModelLoadRequest& message, InstallCollector* collector) {
+  std::set<std::string> added;  // The folders differ, but have no meaning.
   for (auto& [name, value] : *message.mutable_parameters()) {
     if (!name.starts_with(kFilePrefix)) continue;
     v1::InstallRequest file;
     file.mutable_file()->set_name(FileName(name));
     if (file.file().name().empty() || !value.has_bytes_param()) return errors::LoadFileName(name);
+    if (!added.insert(file.file().name()).second) return errors::LoadFileTwice(file.file().name());
     *file.mutable_file()->mutable_data() = std::move(*value.mutable_bytes_param());
     RETURN_IF_ERROR(collector->Add(file));
   }

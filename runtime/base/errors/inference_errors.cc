@@ -289,6 +289,12 @@ absl::Status LoadFileName(const std::string& name) {
                                      "file as \"file:1/NAME.cc\", and others as \"file:1/...\""));
 }
 
+absl::Status LoadFileTwice(const std::string& file) {
+  return InvalidArgumentError(StrCat("the request has two files ", Quote(file),
+                                     " in different folders. Fix: send each file once; the folder "
+                                     "of a version has no meaning"));
+}
+
 absl::Status LoadFilesWithoutConfig() {
   return InvalidArgumentError(
       "the request has files and no parameter 'config'. Fix: send the config with the operator's "

@@ -86,6 +86,7 @@ absl::Status UnknownRepository(const std::string& name);
 absl::Status LoadConfig(const std::string& what);
 absl::Status LoadConfigTooLarge(size_t bytes, size_t limit);
 absl::Status LoadFileName(const std::string& name);
+absl::Status LoadFileTwice(const std::string& file);
 absl::Status LoadFilesWithoutConfig();
 absl::Status LoadParameter(const std::string& name);
 absl::Status InstallRefused(absl::StatusCode code, const std::string& message,
