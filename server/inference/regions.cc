@@ -157,15 +157,17 @@ absl::StatusOr<std::shared_ptr<Region>> Regions::Find(const std::string& name) {
   absl::MutexLock lock(&mu_);
   const auto found = regions_.find(name);
   if (found == regions_.end()) return errors::UnknownRegion(name);
-  found->second->used_ = Clock::now();
-  return found->second;
+  const std::shared_ptr<Region>& region = found->second;
+  region->used_ = Clock::now();
+  return std::shared_ptr<Region>(region.get(),
+                                 [region](Region* used) { used->used_ = Clock::now(); });
 }
 
 void Regions::StartTimer() {
   if (timing_ || idle_.count() == 0 || regions_.empty()) return;
   timing_ = true;
   Clock::time_point oldest = Clock::time_point::max();
-  for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_);
+  for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_.load());
   const auto left = std::max<Clock::duration>(oldest + idle_ - Clock::now(), kMinPause);
   // A new object, because this may be the callback of the previous one.
   timer_ = std::make_unique<grpc::Alarm>();
@@ -185,7 +187,8 @@ void Regions::RemoveIdle() {
   for (auto it = regions_.begin(); it != regions_.end();) {
     const auto current = it++;
     // A region that a request uses has another reference.
-    if (now - current->second->used_ < idle_ || current->second.use_count() > 1) continue;
+    if (current->second.use_count() > 1) current->second->used_ = now;
+    if (now - current->second->used_.load() < idle_) continue;
     removed.push_back(std::move(current->second));
     regions_.erase(current);
   }

@@ -18,6 +18,7 @@
 #ifndef RESIDENT_SERVER_INFERENCE_REGIONS_H_
 #define RESIDENT_SERVER_INFERENCE_REGIONS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -76,9 +77,9 @@ class Region {
   const RegionSpec spec_;
   const std::shared_ptr<const Object> object_;
   const uint64_t buffer_;
-  // Guarded by Regions::mu_ until the region is removed.
-  Clock::time_point used_ = Clock::now();
-  // Destroyed with the region.
+  // The end of the last use.
+  std::atomic<Clock::time_point> used_ = Clock::now();
+  // Guarded by Regions::mu_ until the region is removed. Destroyed with the region.
   std::vector<std::shared_ptr<const void>> waiting_;
 };
 
@@ -98,7 +99,8 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // The region; all regions if the name is empty. NOT_FOUND.
   absl::StatusOr<std::vector<RegionSpec>> List(const std::string& name) const;
 
-  // For a request. NOT_FOUND.
+  // For a request, which uses the region until the last copy of the pointer is destroyed.
+  // NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Region>> Find(const std::string& name);
 
  private:
