@@ -1,6 +1,7 @@
 #include "server/inference/regions.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +61,12 @@ absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const 
 }
 
 absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
+  // A write would extend memory that was truncated.
+  struct stat object {};
+  if (fstat(object_->fd.get(), &object) != 0 ||
+      static_cast<uint64_t>(object.st_size) < spec_.offset + offset + bytes.size()) {
+    return errors::RegionTruncated(spec_.name);
+  }
   for (uint64_t done = 0; done < bytes.size();) {
     const ssize_t wrote = pwrite(object_->fd.get(), bytes.data() + done, bytes.size() - done,
                                  static_cast<off_t>(spec_.offset + offset + done));
