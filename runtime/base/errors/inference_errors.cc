@@ -119,6 +119,11 @@ absl::Status NoBatchSize(const std::string& model) {
                                      "not known. Fix: send it to the model without ':batch'"));
 }
 
+absl::Status OutputMissing(const TensorRef& tensor) {
+  return absl::UnavailableError(StrCat(
+      TensorText(tensor), " is not in the result of the tasks. Fix: send the request again"));
+}
+
 absl::Status RawAndTypedContents() {
   return InvalidArgumentError(
       "the request has raw_input_contents and also an input with contents. Fix: send one of them");

@@ -46,6 +46,7 @@ absl::Status BatchDimensions(const TensorRef& tensor, int64_t got, int64_t wante
 absl::Status EmptyBatchDimension(const TensorRef& tensor);
 absl::Status NoBatchSize(const std::string& model);
 
+absl::Status OutputMissing(const TensorRef& tensor);
 absl::Status RawAndTypedContents();
 absl::Status RawContentsCount(size_t got, size_t wanted);
 absl::Status NoTypedContents(const TensorRef& tensor, const std::string& datatype);
