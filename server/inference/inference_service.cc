@@ -274,8 +274,18 @@ ServerUnaryReactor* InferenceService::SystemSharedMemoryRegister(
 ServerUnaryReactor* InferenceService::SystemSharedMemoryUnregister(
     CallbackServerContext* context, const inference::SystemSharedMemoryUnregisterRequest* request,
     inference::SystemSharedMemoryUnregisterResponse*) {
+  std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(request->name());
+  if (unused->HasBeenNotified()) return Finish(context, absl::OkStatus());
   auto* const reactor = context->DefaultReactor();
-  state_.regions->Unregister(request->name(), [reactor] { reactor->Finish(grpc::Status::OK); });
+  const auto done = [reactor, name = request->name()](const absl::Status& status) {
+    const bool late = status.code() == absl::StatusCode::kDeadlineExceeded;
+    reactor->Finish(ToGrpc(late ? errors::UnregisteredButUsed(name) : status));
+  };
+  removals_.Add({request->name(),
+                 {std::move(unused)},
+                 ReadDeadline(*context),
+                 [context] { return context->IsCancelled(); },
+                 done});
   return reactor;
 }
 

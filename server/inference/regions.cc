@@ -23,16 +23,16 @@ namespace {
 // Between two scans for idle regions.
 constexpr std::chrono::milliseconds kMinPause{10};
 
-// Calls a function when it is destroyed.
-class CallAtEnd {
+// Notifies when it is destroyed.
+class NotifyAtEnd {
  public:
-  explicit CallAtEnd(std::function<void()> function) : function_(std::move(function)) {}
-  ~CallAtEnd() { function_(); }
-  CallAtEnd(const CallAtEnd&) = delete;
-  CallAtEnd& operator=(const CallAtEnd&) = delete;
+  explicit NotifyAtEnd(std::shared_ptr<absl::Notification> ended) : ended_(std::move(ended)) {}
+  ~NotifyAtEnd() { ended_->Notify(); }
+  NotifyAtEnd(const NotifyAtEnd&) = delete;
+  NotifyAtEnd& operator=(const NotifyAtEnd&) = delete;
 
  private:
-  const std::function<void()> function_;
+  const std::shared_ptr<absl::Notification> ended_;
 };
 
 // The object's name as shm_open takes it: clients also send it without the slash.
@@ -137,8 +137,9 @@ absl::Status Regions::Register(RegionSpec spec, const Client& client) {
   return absl::OkStatus();
 }
 
-void Regions::Unregister(const std::string& name, std::function<void()> done) {
-  const auto ended = std::make_shared<CallAtEnd>(std::move(done));
+std::shared_ptr<absl::Notification> Regions::Unregister(const std::string& name) {
+  auto unused = std::make_shared<absl::Notification>();
+  const auto ended = std::make_shared<NotifyAtEnd>(unused);
   std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
   absl::MutexLock lock(&mu_);
   for (auto it = regions_.begin(); it != regions_.end();) {
@@ -148,6 +149,7 @@ void Regions::Unregister(const std::string& name, std::function<void()> done) {
     removed.push_back(std::move(current->second));
     regions_.erase(current);
   }
+  return unused;
 }
 
 absl::StatusOr<std::vector<RegionSpec>> Regions::List(const std::string& name) const {

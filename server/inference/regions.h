@@ -21,7 +21,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/device/buffer_table.h"
@@ -94,8 +94,8 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // Errors: FAILED_PRECONDITION (shared memory is not accepted by its name), ALREADY_EXISTS,
   // RESOURCE_EXHAUSTED, and those of Buffers.ImportShared. Waits for an engine.
   absl::Status Register(RegionSpec spec, const Client& client);
-  // Removes the region; all regions if the name is empty. Calls `done` when no request uses them.
-  void Unregister(const std::string& name, std::function<void()> done);
+  // Removes the region; all regions if the name is empty. Notified when no request uses them.
+  std::shared_ptr<absl::Notification> Unregister(const std::string& name);
   // The region; all regions if the name is empty. NOT_FOUND.
   absl::StatusOr<std::vector<RegionSpec>> List(const std::string& name) const;
 

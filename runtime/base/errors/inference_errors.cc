@@ -255,6 +255,14 @@ absl::Status RegionTruncated(const std::string& name) {
       " cannot be accessed. Fix: do not truncate the memory while the region is registered"));
 }
 
+absl::Status UnregisteredButUsed(const std::string& name) {
+  return absl::DeadlineExceededError(
+      StrCat(name.empty() ? "all regions of shared memory were"
+                          : StrCat("the region of shared memory ", Quote(name), " was"),
+             " unregistered, but requests still use the memory. Fix: keep the memory until they "
+             "are answered"));
+}
+
 absl::Status RegionAndContents(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(TensorText(tensor),
                                      " is in shared memory and also has contents. Fix: send one of "

@@ -79,6 +79,8 @@ absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wa
 absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit);
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes);
 absl::Status RegionTruncated(const std::string& name);
+// Empty: all regions.
+absl::Status UnregisteredButUsed(const std::string& name);
 absl::Status RegionAndContents(const TensorRef& tensor);
 absl::Status CudaRegions(bool cpu_only);
 
