@@ -20,6 +20,10 @@ struct InferenceState {
         options(the_options),
         regions(std::make_shared<Regions>(the_core, the_options.region_idle)) {}
 
+  ~InferenceState() { regions->Close(); }
+  InferenceState(const InferenceState&) = delete;
+  InferenceState& operator=(const InferenceState&) = delete;
+
   InferSources sources() const { return {core.limits, core.registry, *regions}; }
 
   Core& core;

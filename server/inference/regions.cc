@@ -173,7 +173,7 @@ absl::StatusOr<std::shared_ptr<Region>> Regions::Find(const std::string& name) {
 }
 
 void Regions::StartTimer() {
-  if (timing_ || idle_.count() == 0 || regions_.empty()) return;
+  if (closed_ || timing_ || idle_.count() == 0 || regions_.empty()) return;
   timing_ = true;
   Clock::time_point oldest = Clock::time_point::max();
   for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_.load());
@@ -190,18 +190,36 @@ void Regions::StartTimer() {
 
 void Regions::RemoveIdle() {
   std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
-  absl::MutexLock lock(&mu_);
-  timing_ = false;
-  const Clock::time_point now = Clock::now();
-  for (auto it = regions_.begin(); it != regions_.end();) {
-    const auto current = it++;
-    // A region that a request uses has another reference.
-    if (current->second.use_count() > 1) current->second->used_ = now;
-    if (now - current->second->used_.load() < idle_) continue;
-    removed.push_back(std::move(current->second));
-    regions_.erase(current);
+  {
+    absl::MutexLock lock(&mu_);
+    timing_ = false;
+    if (closed_) return;
+    const Clock::time_point now = Clock::now();
+    for (auto it = regions_.begin(); it != regions_.end();) {
+      const auto current = it++;
+      // A region that a request uses has another reference.
+      if (current->second.use_count() > 1) current->second->used_ = now;
+      if (now - current->second->used_.load() < idle_) continue;
+      removed.push_back(std::move(current->second));
+      regions_.erase(current);
+    }
+    ++removing_;
+    StartTimer();
   }
-  StartTimer();
+  removed.clear();
+  absl::MutexLock lock(&mu_);
+  --removing_;
+}
+
+void Regions::Close() {
+  std::unique_ptr<grpc::Alarm> timer;
+  absl::flat_hash_map<std::string, std::shared_ptr<Region>> removed;
+  const auto removed_idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return removing_ == 0; };
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+  timer = std::move(timer_);
+  removed.swap(regions_);
+  mu_.Await(absl::Condition(&removed_idle));
 }
 
 }  // namespace resident

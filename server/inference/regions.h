@@ -91,6 +91,9 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // `idle` 0: regions do not end by themselves.
   Regions(Core& core, std::chrono::milliseconds idle);
 
+  // Unregisters all regions. No timer runs afterwards. REQUIRES: nothing is registered any more.
+  void Close();
+
   // Errors: FAILED_PRECONDITION (shared memory is not accepted by its name), ALREADY_EXISTS,
   // RESOURCE_EXHAUSTED, and those of Buffers.ImportShared. Waits for an engine.
   absl::Status Register(RegionSpec spec, const Client& client);
@@ -116,6 +119,8 @@ class Regions : public std::enable_shared_from_this<Regions> {
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mu_);
   bool timing_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int removing_ ABSL_GUARDED_BY(mu_) = 0;  // Timers that destroy regions.
   std::unique_ptr<grpc::Alarm> timer_ ABSL_GUARDED_BY(mu_);
 };
 
