@@ -167,6 +167,8 @@ absl::StatusOr<std::shared_ptr<Region>> Regions::Find(const std::string& name) {
   const auto found = regions_.find(name);
   if (found == regions_.end()) return errors::UnknownRegion(name);
   const std::shared_ptr<Region>& region = found->second;
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(kBufferOwner, region->buffer()));
+  if (buffer->memory == nullptr) return errors::RegionLost(name, buffer->lost_cause);
   region->used_ = Clock::now();
   return std::shared_ptr<Region>(region.get(),
                                  [region](Region* used) { used->used_ = Clock::now(); });

@@ -103,7 +103,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   absl::StatusOr<std::vector<RegionSpec>> List(const std::string& name) const;
 
   // For a request, which uses the region until the last copy of the pointer is destroyed.
-  // NOT_FOUND.
+  // NOT_FOUND. FAILED_PRECONDITION: an engine could not map it.
   absl::StatusOr<std::shared_ptr<Region>> Find(const std::string& name);
 
  private:

@@ -263,6 +263,12 @@ absl::Status UnregisteredButUsed(const std::string& name) {
              "are answered"));
 }
 
+absl::Status RegionLost(const std::string& name, const std::string& cause) {
+  return absl::FailedPreconditionError(StrCat("the region of shared memory ", Quote(name),
+                                              " was lost: ", cause,
+                                              ". Fix: unregister it and register it again"));
+}
+
 absl::Status RegionAndContents(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(TensorText(tensor),
                                      " is in shared memory and also has contents. Fix: send one of "

@@ -81,6 +81,7 @@ absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t 
 absl::Status RegionTruncated(const std::string& name);
 // Empty: all regions.
 absl::Status UnregisteredButUsed(const std::string& name);
+absl::Status RegionLost(const std::string& name, const std::string& cause);
 absl::Status RegionAndContents(const TensorRef& tensor);
 absl::Status CudaRegions(bool cpu_only);
 
