@@ -99,6 +99,10 @@ absl::Status FillInferResponse(const InferContext& context, v1::BatchResult& res
   response->set_model_version(absl::StrCat(result.version()));
   response->set_id(context.id);
   for (const OutputPlan& output : context.outputs) {
+    if (output.source == Source::kReturned && output.index >= result.outputs_size()) {
+      const std::string model = context.model.text();
+      return errors::OutputMissing({model, "output", output.name});
+    }
     auto* const tensor = response->add_outputs();
     FillType(context, output, result, tensor);
     std::string* const raw = response->add_raw_output_contents();

@@ -166,11 +166,13 @@ ServerUnaryReactor* InferenceService::RepositoryIndex(
 ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     CallbackServerContext* context, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
-  inference::RepositoryModelLoadRequest message = *request;
-  auto load = ParseLoad(message);
-  if (!load.ok()) return Finish(context, load.status());
-  const auto actor = AuthorizeChange(*context, state_.core, load->operator_name);
+  const auto model = ParseModelName(request->model_name(), "");
+  if (!model.ok()) return Finish(context, model.status());
+  const auto actor = AuthorizeChange(*context, state_.core, model->operator_name);
   if (!actor.ok()) return Finish(context, actor.status());
+  // The message belongs to the call; its files are moved.
+  auto load = ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request));
+  if (!load.ok()) return Finish(context, load.status());
   const auto caller = IdentifyCaller(*context, state_.core);
   if (!caller.ok()) return Finish(context, caller.status());
   Core& core = state_.core;
@@ -272,8 +274,18 @@ ServerUnaryReactor* InferenceService::SystemSharedMemoryRegister(
 ServerUnaryReactor* InferenceService::SystemSharedMemoryUnregister(
     CallbackServerContext* context, const inference::SystemSharedMemoryUnregisterRequest* request,
     inference::SystemSharedMemoryUnregisterResponse*) {
+  std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(request->name());
+  if (unused->HasBeenNotified()) return Finish(context, absl::OkStatus());
   auto* const reactor = context->DefaultReactor();
-  state_.regions->Unregister(request->name(), [reactor] { reactor->Finish(grpc::Status::OK); });
+  const auto done = [reactor, name = request->name()](const absl::Status& status) {
+    const bool late = status.code() == absl::StatusCode::kDeadlineExceeded;
+    reactor->Finish(ToGrpc(late ? errors::UnregisteredButUsed(name) : status));
+  };
+  removals_.Add({request->name(),
+                 {std::move(unused)},
+                 ReadDeadline(*context),
+                 [context] { return context->IsCancelled(); },
+                 done});
   return reactor;
 }
 

@@ -1,6 +1,7 @@
 #include "server/inference/regions.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,16 +23,16 @@ namespace {
 // Between two scans for idle regions.
 constexpr std::chrono::milliseconds kMinPause{10};
 
-// Calls a function when it is destroyed.
-class CallAtEnd {
+// Notifies when it is destroyed.
+class NotifyAtEnd {
  public:
-  explicit CallAtEnd(std::function<void()> function) : function_(std::move(function)) {}
-  ~CallAtEnd() { function_(); }
-  CallAtEnd(const CallAtEnd&) = delete;
-  CallAtEnd& operator=(const CallAtEnd&) = delete;
+  explicit NotifyAtEnd(std::shared_ptr<absl::Notification> ended) : ended_(std::move(ended)) {}
+  ~NotifyAtEnd() { ended_->Notify(); }
+  NotifyAtEnd(const NotifyAtEnd&) = delete;
+  NotifyAtEnd& operator=(const NotifyAtEnd&) = delete;
 
  private:
-  const std::function<void()> function_;
+  const std::shared_ptr<absl::Notification> ended_;
 };
 
 // The object's name as shm_open takes it: clients also send it without the slash.
@@ -60,6 +61,12 @@ absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const 
 }
 
 absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
+  // A write would extend memory that was truncated.
+  struct stat object {};
+  if (fstat(object_->fd.get(), &object) != 0 ||
+      static_cast<uint64_t>(object.st_size) < spec_.offset + offset + bytes.size()) {
+    return errors::RegionTruncated(spec_.name);
+  }
   for (uint64_t done = 0; done < bytes.size();) {
     const ssize_t wrote = pwrite(object_->fd.get(), bytes.data() + done, bytes.size() - done,
                                  static_cast<off_t>(spec_.offset + offset + done));
@@ -130,8 +137,9 @@ absl::Status Regions::Register(RegionSpec spec, const Client& client) {
   return absl::OkStatus();
 }
 
-void Regions::Unregister(const std::string& name, std::function<void()> done) {
-  const auto ended = std::make_shared<CallAtEnd>(std::move(done));
+std::shared_ptr<absl::Notification> Regions::Unregister(const std::string& name) {
+  auto unused = std::make_shared<absl::Notification>();
+  const auto ended = std::make_shared<NotifyAtEnd>(unused);
   std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
   absl::MutexLock lock(&mu_);
   for (auto it = regions_.begin(); it != regions_.end();) {
@@ -141,6 +149,7 @@ void Regions::Unregister(const std::string& name, std::function<void()> done) {
     removed.push_back(std::move(current->second));
     regions_.erase(current);
   }
+  return unused;
 }
 
 absl::StatusOr<std::vector<RegionSpec>> Regions::List(const std::string& name) const {
@@ -157,15 +166,19 @@ absl::StatusOr<std::shared_ptr<Region>> Regions::Find(const std::string& name) {
   absl::MutexLock lock(&mu_);
   const auto found = regions_.find(name);
   if (found == regions_.end()) return errors::UnknownRegion(name);
-  found->second->used_ = Clock::now();
-  return found->second;
+  const std::shared_ptr<Region>& region = found->second;
+  ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(kBufferOwner, region->buffer()));
+  if (buffer->memory == nullptr) return errors::RegionLost(name, buffer->lost_cause);
+  region->used_ = Clock::now();
+  return std::shared_ptr<Region>(region.get(),
+                                 [region](Region* used) { used->used_ = Clock::now(); });
 }
 
 void Regions::StartTimer() {
-  if (timing_ || idle_.count() == 0 || regions_.empty()) return;
+  if (closed_ || timing_ || idle_.count() == 0 || regions_.empty()) return;
   timing_ = true;
   Clock::time_point oldest = Clock::time_point::max();
-  for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_);
+  for (const auto& [name, region] : regions_) oldest = std::min(oldest, region->used_.load());
   const auto left = std::max<Clock::duration>(oldest + idle_ - Clock::now(), kMinPause);
   // A new object, because this may be the callback of the previous one.
   timer_ = std::make_unique<grpc::Alarm>();
@@ -178,24 +191,37 @@ void Regions::StartTimer() {
 }
 
 void Regions::RemoveIdle() {
-  std::vector<std::shared_ptr<Region>> removed;
+  std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
   {
     absl::MutexLock lock(&mu_);
     timing_ = false;
-    removing_ = true;
+    if (closed_) return;
     const Clock::time_point now = Clock::now();
     for (auto it = regions_.begin(); it != regions_.end();) {
       const auto current = it++;
       // A region that a request uses has another reference.
-      if (now - current->second->used_ < idle_ || current->second.use_count() > 1) continue;
+      if (current->second.use_count() > 1) current->second->used_ = now;
+      if (now - current->second->used_.load() < idle_) continue;
       removed.push_back(std::move(current->second));
       regions_.erase(current);
     }
+    ++removing_;
+    StartTimer();
   }
   removed.clear();
   absl::MutexLock lock(&mu_);
-  removing_ = false;
-  StartTimer();
+  --removing_;
+}
+
+void Regions::Close() {
+  std::unique_ptr<grpc::Alarm> timer;
+  absl::flat_hash_map<std::string, std::shared_ptr<Region>> removed;
+  const auto removed_idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return removing_ == 0; };
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+  timer = std::move(timer_);
+  removed.swap(regions_);
+  mu_.Await(absl::Condition(&removed_idle));
 }
 
 void Regions::Close() {

@@ -18,9 +18,9 @@
 #ifndef RESIDENT_SERVER_INFERENCE_REGIONS_H_
 #define RESIDENT_SERVER_INFERENCE_REGIONS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/device/buffer_table.h"
@@ -76,9 +77,9 @@ class Region {
   const RegionSpec spec_;
   const std::shared_ptr<const Object> object_;
   const uint64_t buffer_;
-  // Guarded by Regions::mu_ until the region is removed.
-  Clock::time_point used_ = Clock::now();
-  // Destroyed with the region.
+  // The end of the last use.
+  std::atomic<Clock::time_point> used_ = Clock::now();
+  // Guarded by Regions::mu_ until the region is removed. Destroyed with the region.
   std::vector<std::shared_ptr<const void>> waiting_;
 };
 
@@ -92,15 +93,19 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // Ends all regions. REQUIRES: no call is left.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Unregisters all regions. No timer runs afterwards. REQUIRES: nothing is registered any more.
+  void Close();
+
   // Errors: FAILED_PRECONDITION (shared memory is not accepted by its name), ALREADY_EXISTS,
   // RESOURCE_EXHAUSTED, and those of Buffers.ImportShared. Waits for an engine.
   absl::Status Register(RegionSpec spec, const Client& client);
-  // Removes the region; all regions if the name is empty. Calls `done` when no request uses them.
-  void Unregister(const std::string& name, std::function<void()> done);
+  // Removes the region; all regions if the name is empty. Notified when no request uses them.
+  std::shared_ptr<absl::Notification> Unregister(const std::string& name);
   // The region; all regions if the name is empty. NOT_FOUND.
   absl::StatusOr<std::vector<RegionSpec>> List(const std::string& name) const;
 
-  // For a request. NOT_FOUND.
+  // For a request, which uses the region until the last copy of the pointer is destroyed.
+  // NOT_FOUND. FAILED_PRECONDITION: an engine could not map it.
   absl::StatusOr<std::shared_ptr<Region>> Find(const std::string& name);
 
  private:
@@ -116,7 +121,8 @@ class Regions : public std::enable_shared_from_this<Regions> {
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mu_);
   bool timing_ ABSL_GUARDED_BY(mu_) = false;
-  bool removing_ ABSL_GUARDED_BY(mu_) = false;  // RemoveIdle is destroying regions.
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int removing_ ABSL_GUARDED_BY(mu_) = 0;  // Timers that destroy regions.
   std::unique_ptr<grpc::Alarm> timer_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,5 +1,7 @@
 #include "server/inference/repository.h"
 
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,8 @@ using inference::ModelRepositoryParameter;
 constexpr std::string_view kFilePrefix = "file:";
 // Files are in the folder of a version; its number has no meaning here.
 constexpr char kVersionFolder = '/';
+// Of the parameter config. The limits of its texts are those of installs.
+constexpr size_t kMaxLoadConfigBytes = 64u << 10;
 // Of the compiler's output in an error, which clients receive in a header.
 constexpr size_t kMaxLogBytes = 1024;
 
@@ -34,6 +38,9 @@ std::string DescribeUnavailable(const VersionView& version, bool sees_others) {
 
 // Sets the texts of the header from config.parameters.
 absl::Status ReadConfig(const std::string& text, v1::InstallHeader* header) {
+  if (text.size() > kMaxLoadConfigBytes) {
+    return errors::LoadConfigTooLarge(text.size(), kMaxLoadConfigBytes);
+  }
   const nlohmann::json config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (config.is_discarded() || !config.is_object()) {
     return errors::LoadConfig("it is not a JSON object");
@@ -76,11 +83,13 @@ std::string FileName(const std::string& parameter) {
 }
 
 absl::Status AddFiles(inference::RepositoryModelLoadRequest& message, InstallCollector* collector) {
+  std::set<std::string> added;  // The folders differ, but have no meaning.
   for (auto& [name, value] : *message.mutable_parameters()) {
     if (!name.starts_with(kFilePrefix)) continue;
     v1::InstallRequest file;
     file.mutable_file()->set_name(FileName(name));
     if (file.file().name().empty() || !value.has_bytes_param()) return errors::LoadFileName(name);
+    if (!added.insert(file.file().name()).second) return errors::LoadFileTwice(file.file().name());
     *file.mutable_file()->mutable_data() = std::move(*value.mutable_bytes_param());
     RETURN_IF_ERROR(collector->Add(file));
   }

@@ -144,7 +144,9 @@ void BatchStream::Answer(RequestBatch& batch, Context* context) {
   running_.erase(&batch);
   if (built.ok()) return Write(std::move(bytes), std::move(charge));
   --unanswered_;
-  Conclude(built);
+  // The first end also refuses the request that waits to be admitted.
+  if (ending()) return Conclude(built);
+  OnEnd(built);
 }
 
 void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {

@@ -488,7 +488,10 @@ class Repository(InferenceTest):
             ("not a JSON object", {"config": "["}),
             ("no object 'parameters'", {"config": "{}"}),
             ("'shape' is not known", {"config": '{"parameters": {"shape": "x"}}'}),
+            ("65537 bytes, over the limit of 65536", {"config": " " * 65537}),
             ("is not a string", {"config": '{"parameters": {"signature": 3}}'}),
+            ("two files 'x.cc'", {"config": '{"parameters": {"signature": "x: in f32[*S]"}}',
+                                  "file:1/x.cc": b"", "file:2/x.cc": b""}),
             ("no parameter 'config'", {"file:1/x.cc": b""}),
             ("'color'", {"color": "red"}),
         ):

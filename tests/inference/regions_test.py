@@ -288,6 +288,12 @@ class Regions(InferenceTest):
         set_parameter(message.parameters, "shape.out", "3")
         with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "truncate"):
             self.client.ModelInfer(message)
+        one = numpy.ones((1, 1), F32)
+        message = request("gemm", {"a": one, "b": one, "c": one})
+        put(message.outputs.add(name="c"), "r", 4)
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "truncate"):
+            self.client.ModelInfer(message)
+        self.assertEqual(os.path.getsize(memory.path), 0)
         self.assertTrue(self.client.ServerReady().ready)
 
 

@@ -119,6 +119,11 @@ absl::Status NoBatchSize(const std::string& model) {
                                      "not known. Fix: send it to the model without ':batch'"));
 }
 
+absl::Status OutputMissing(const TensorRef& tensor) {
+  return absl::UnavailableError(StrCat(
+      TensorText(tensor), " is not in the result of the tasks. Fix: send the request again"));
+}
+
 absl::Status RawAndTypedContents() {
   return InvalidArgumentError(
       "the request has raw_input_contents and also an input with contents. Fix: send one of them");
@@ -250,6 +255,20 @@ absl::Status RegionTruncated(const std::string& name) {
       " cannot be accessed. Fix: do not truncate the memory while the region is registered"));
 }
 
+absl::Status UnregisteredButUsed(const std::string& name) {
+  return absl::DeadlineExceededError(
+      StrCat(name.empty() ? "all regions of shared memory were"
+                          : StrCat("the region of shared memory ", Quote(name), " was"),
+             " unregistered, but requests still use the memory. Fix: keep the memory until they "
+             "are answered"));
+}
+
+absl::Status RegionLost(const std::string& name, const std::string& cause) {
+  return absl::FailedPreconditionError(StrCat("the region of shared memory ", Quote(name),
+                                              " was lost: ", cause,
+                                              ". Fix: unregister it and register it again"));
+}
+
 absl::Status RegionAndContents(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(TensorText(tensor),
                                      " is in shared memory and also has contents. Fix: send one of "
@@ -277,10 +296,22 @@ absl::Status LoadConfig(const std::string& what) {
              "(docs/inference.md)"));
 }
 
+absl::Status LoadConfigTooLarge(size_t bytes, size_t limit) {
+  return InvalidArgumentError(
+      StrCat("parameter 'config' has ", bytes, " bytes, over the limit of ", limit,
+             ". Fix: send a smaller configuration, and the source in files"));
+}
+
 absl::Status LoadFileName(const std::string& name) {
   return InvalidArgumentError(StrCat("parameter ", Quote(name),
                                      " does not name a file of the operator. Fix: send the main "
                                      "file as \"file:1/NAME.cc\", and others as \"file:1/...\""));
+}
+
+absl::Status LoadFileTwice(const std::string& file) {
+  return InvalidArgumentError(StrCat("the request has two files ", Quote(file),
+                                     " in different folders. Fix: send each file once; the folder "
+                                     "of a version has no meaning"));
 }
 
 absl::Status LoadFilesWithoutConfig() {

@@ -46,6 +46,7 @@ absl::Status BatchDimensions(const TensorRef& tensor, int64_t got, int64_t wante
 absl::Status EmptyBatchDimension(const TensorRef& tensor);
 absl::Status NoBatchSize(const std::string& model);
 
+absl::Status OutputMissing(const TensorRef& tensor);
 absl::Status RawAndTypedContents();
 absl::Status RawContentsCount(size_t got, size_t wanted);
 absl::Status NoTypedContents(const TensorRef& tensor, const std::string& datatype);
@@ -78,13 +79,18 @@ absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wa
 absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit);
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes);
 absl::Status RegionTruncated(const std::string& name);
+// Empty: all regions.
+absl::Status UnregisteredButUsed(const std::string& name);
+absl::Status RegionLost(const std::string& name, const std::string& cause);
 absl::Status RegionAndContents(const TensorRef& tensor);
 absl::Status CudaRegions(bool cpu_only);
 
 // The repository and the settings.
 absl::Status UnknownRepository(const std::string& name);
 absl::Status LoadConfig(const std::string& what);
+absl::Status LoadConfigTooLarge(size_t bytes, size_t limit);
 absl::Status LoadFileName(const std::string& name);
+absl::Status LoadFileTwice(const std::string& file);
 absl::Status LoadFilesWithoutConfig();
 absl::Status LoadParameter(const std::string& name);
 absl::Status InstallRefused(absl::StatusCode code, const std::string& message,
