@@ -224,13 +224,4 @@ void Regions::Close() {
   mu_.Await(absl::Condition(&removed_idle));
 }
 
-void Regions::Close() {
-  absl::MutexLock lock(&mu_);
-  // The timer's callback may be running.
-  mu_.Await(absl::Condition(
-      +[](bool* removing) { return !*removing; }, &removing_));
-  timer_.reset();
-  regions_.clear();
-}
-
 }  // namespace resident

@@ -88,10 +88,8 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // The owner of the regions' buffers; the ids of all clients are smaller.
   static constexpr ClientId kBufferOwner = UINT64_MAX - 1;
 
-  // `idle` 0: regions do not end by themselves. `core` must be valid until Close has returned.
+  // `idle` 0: regions do not end by themselves.
   Regions(Core& core, std::chrono::milliseconds idle);
-  // Ends all regions. REQUIRES: no call is left.
-  void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Unregisters all regions. No timer runs afterwards. REQUIRES: nothing is registered any more.
   void Close();
@@ -113,7 +111,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   // Creates the region and its buffer.
   absl::StatusOr<std::shared_ptr<Region>> Map(const RegionSpec& spec, const Client& client);
   // Removes regions that were not used for idle_, and calls itself again later.
-  void RemoveIdle() ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveIdle();
   void StartTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Core& core_;
