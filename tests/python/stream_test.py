@@ -14,6 +14,7 @@ from support import residentd  # noqa: E402
 import numpy as np  # noqa: E402
 
 import residentd.aio  # noqa: E402
+from residentd.calls import Blocking  # noqa: E402
 
 X = np.float32([1, 2, 3])
 LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
@@ -202,6 +203,35 @@ class Asyncio(support.PackageTest):
             self.run_with_client(work)
         finally:
             self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+
+    def test_a_cancelled_call_releases_nothing_that_its_thread_still_uses(self):
+        started, proceed, order = threading.Event(), threading.Event(), []
+
+        def use():
+            started.set()
+            proceed.wait(support.WAIT_S)
+            order.append("used")
+
+        def steps():
+            try:
+                yield Blocking(use)
+            finally:
+                order.append("released")
+
+        async def work(rd):
+            task = asyncio.get_running_loop().create_task(rd._drive(steps()))
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            self.assertFalse(task.done())
+            proceed.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(order, ["used", "released"])
+
+        self.run_with_client(work)
 
     def queued(self):
         return self.rd.status().devices[0].queued_tasks

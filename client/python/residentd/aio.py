@@ -40,6 +40,22 @@ from .signature import Shape
 T = TypeVar("T")
 
 
+async def _uninterrupted(work: "asyncio.Future[T]") -> T:
+    """The result of work that cannot be stopped, such as a function in another thread: a cancellation is
+    raised when the work is done, because until then it uses what its caller would release."""
+    cancelled: Optional[asyncio.CancelledError] = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return work.result()
+    if not work.cancelled():
+        work.exception()  # An exception that nothing asks for would be logged.
+    raise cancelled
+
+
 class _Connection:
     """Runs the steps of operations in an event loop."""
 
@@ -75,7 +91,7 @@ class _Connection:
         if isinstance(step, calls.Session):
             return await self.session()
         if isinstance(step, calls.Blocking):
-            return await asyncio.get_running_loop().run_in_executor(None, step.function)
+            return await _uninterrupted(asyncio.get_running_loop().run_in_executor(None, step.function))
         operator = step.operator if isinstance(step, calls.Unary) else ""
         request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
                    step.request)
