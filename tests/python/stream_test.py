@@ -134,9 +134,9 @@ class Streams(support.PackageTest):
 
 class Asyncio(support.PackageTest):
 
-    def run_with_client(self, function):
+    def run_with_client(self, function, **options):
         async def main():
-            async with residentd.aio.connect(self.daemon.address) as rd:
+            async with residentd.aio.connect(self.daemon.address, **options) as rd:
                 return await function(rd)
 
         return LOOP.run_until_complete(main())
@@ -230,6 +230,43 @@ class Asyncio(support.PackageTest):
             with self.assertRaises(asyncio.CancelledError):
                 await task
             self.assertEqual(order, ["used", "released"])
+
+        self.run_with_client(work)
+
+    def test_a_cancelled_submit_does_not_end_the_stream(self):
+        large = np.ones(1 << 21, np.float32)  # Its write is not done at once.
+
+        async def work(rd):
+            add = rd.op("add")
+            async with rd.stream(max_in_flight=2) as stream:
+                await (await stream.submit(add, X, X))
+                for _ in range(4):
+                    task = asyncio.get_running_loop().create_task(stream.submit(add, large, large))
+                    while not stream._pending:
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    np.testing.assert_array_equal(await (await stream.submit(add, X, X)), 2 * X)
+
+        self.run_with_client(work, shared_memory="off")
+
+    def test_a_submit_that_is_cancelled_before_its_write_keeps_no_place(self):
+        async def work(rd):
+            add = rd.op("add")
+            async with rd.stream(max_in_flight=2) as stream:
+                for _ in range(4):
+                    await stream._writing.acquire()
+                    task = asyncio.get_running_loop().create_task(stream.submit(add, X, X))
+                    while not stream._pending:
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    stream._writing.release()
+                    while stream._pending:
+                        await asyncio.sleep(0.01)
+                np.testing.assert_array_equal(await (await stream.submit(add, X, X)), 2 * X)
 
         self.run_with_client(work)
 

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import os
 from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional, Sequence,
-                    Tuple, TypeVar)
+                    Set, Tuple, TypeVar)
 
 import grpc
 import numpy as np
@@ -257,6 +257,7 @@ class Stream:
         self._max_in_flight = max_in_flight
         self._free = asyncio.Semaphore(max_in_flight)
         self._writing = asyncio.Lock()
+        self._writes: Set["asyncio.Task[None]"] = set()  # An event loop itself keeps no tasks.
         self._ids = itertools.count(1)
         self._pending: Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]] = {}
         self._ended: Optional[BaseException] = None
@@ -281,12 +282,24 @@ class Stream:
         prepared.batch.id = next(self._ids)
         self._pending[prepared.batch.id] = (prepared, future)
         request = message("SubmitRequest")(batch=prepared.batch)
+        # Cancelling write() would end the stream, and a batch that is pending must be sent, because only
+        # its answer ends it. So a task of its own sends it, which goes on if this one is cancelled.
+        write = asyncio.get_running_loop().create_task(self._write(request))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        try:
+            await asyncio.shield(write)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return future
+
+    async def _write(self, request: Any) -> None:
         try:
             async with self._writing:
                 await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             pass  # The reader gives the future its error.
-        return future
 
     async def map(self, operator: Operator, items: Iterable[Any]) -> AsyncIterator[Any]:
         """Runs one task for each item, see residentd.Stream.map."""
