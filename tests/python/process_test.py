@@ -98,6 +98,21 @@ class Processes(support.PackageTest):
         self.assertEqual(text.count("which was forked from it\nFix: call residentd.connect()"), 4, text)
         np.testing.assert_array_equal(add(X, X), 2 * X)
 
+    def test_a_forked_process_leaves_the_blocks_of_its_parent(self):
+        process = self.start('add.submit(out, out).result(); child = 1\n'
+                             'for failed in (False, True):\n'
+                             '  try:\n'
+                             '    with residentd.connect({!r}) as one, one.stream() as stream:\n'
+                             '      one.op("add").submit(out, out).result()\n'
+                             '      stream.submit(one.op("add"), out, out).result()\n'
+                             '      child = os.fork()\n'
+                             '      if failed and child == 0: raise KeyError\n'
+                             '      if child: assert os.waitpid(child, 0)[1] == 0\n'
+                             '  except KeyError: pass\n'
+                             '  if child == 0: os._exit(0)\n'
+                             'print("ready", flush=True)'.format(self.daemon.address))
+        self.assertEqual(process.wait(support.WAIT_S), 0)
+
     def test_a_daemon_that_is_not_there(self):
         error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
                              "127.0.0.1:1")

@@ -197,10 +197,13 @@ class Client:
 
     def close(self) -> None:
         """Ends the client: its streams, and its session with all buffers that are not durable. Waits for
-        results of submit() that are not there yet. Results that lie in shared memory remain valid."""
+        results of submit() that are not there yet. Results that lie in shared memory remain valid.
+        Without effect in a process that was forked from the client's own."""
+        if os.getpid() != self._connection._process:  # A thread may have held the lock in the parent.
+            return
         with self._lock:
             stream, self._stream = self._stream, None
-        if stream is not None and os.getpid() == self._connection._process:
+        if stream is not None:
             stream.close()
         self._connection.close()
 
@@ -208,6 +211,8 @@ class Client:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Any, trace: Any) -> None:
+        if os.getpid() != self._connection._process:
+            return
         if kind is not None and self._stream is not None:
             self._stream.cancel()
         self.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -40,6 +41,7 @@ class Stream:
         if max_in_flight < 1:
             raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
         self._client = client
+        self._process = os.getpid()
         self._in_order = in_order
         self._max_in_flight = max_in_flight
         self._free = threading.Semaphore(max_in_flight)
@@ -98,7 +100,10 @@ class Stream:
             yield (window.popleft() if self._in_order else completed.get()).result()
 
     def close(self) -> None:
-        """Waits for the results of all batches, then ends the stream."""
+        """Waits for the results of all batches, then ends the stream. Without effect in a process that
+        was forked from the stream's own, which has neither its thread nor its connection."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._ended is None:
                 self._ended = FailedPrecondition("the stream is closed", "open another one")
@@ -107,7 +112,9 @@ class Stream:
 
     def cancel(self) -> None:
         """Ends the stream at once. Tasks that are not yet on the device are skipped, and unanswered
-        futures get Cancelled."""
+        futures get Cancelled. Without effect in a forked process, as close()."""
+        if os.getpid() != self._process:
+            return
         self._call.cancel()
         self._reader.join()
 
