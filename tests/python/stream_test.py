@@ -3,6 +3,7 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import pathlib
 import sys
 import threading
@@ -92,6 +93,41 @@ class Streams(support.PackageTest):
             np.testing.assert_array_equal(good.result(), 2 * X)
             self.refused(residentd.InvalidArgument, "is missing", stream.submit, add, X)
         self.refused(residentd.FailedPrecondition, "the stream is closed", stream.submit, add, X, X)
+
+    def in_callback(self, stream, function):
+        """What the function returns or raises in a callback of a future of the stream."""
+        outcome = concurrent.futures.Future()
+
+        def callback(_):
+            try:
+                outcome.set_result(function())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self.park()  # The callback must not run in this thread.
+        future = stream.submit(self.rd.op("add"), X, X)
+        future.add_done_callback(callback)
+        return outcome
+
+    def test_a_callback_submits_without_waiting(self):
+        add = self.rd.op("add")
+        with self.rd.stream(max_in_flight=1) as stream:
+            outcome = self.in_callback(stream, lambda: [stream.submit(add, X, X) for _ in range(2)])
+            self.resume()
+            self.refused(residentd.FailedPrecondition, "1 batches are unanswered", outcome.result,
+                         support.WAIT_S)
+            outcome = self.in_callback(stream, lambda: stream.submit(add, X, X))
+            self.resume()
+            np.testing.assert_array_equal(outcome.result(support.WAIT_S).result(support.WAIT_S), 2 * X)
+
+    def test_a_callback_ends_its_stream(self):
+        for end in ("close", "cancel"):
+            stream = self.rd.stream()
+            outcome = self.in_callback(stream, getattr(stream, end))
+            self.resume()
+            self.assertIsNone(outcome.result(support.WAIT_S))
+            self.wait_for(lambda: not stream._reader.is_alive())
+            self.assertTrue(stream.ended)
 
     def test_a_failed_task_is_the_futures_error(self):
         with self.assertRaises(residentd.TaskFailed):

@@ -63,10 +63,16 @@ class Stream:
     def submit(self, operator: "Operator", *args: Any, **kwargs: Any) -> "Future[Any]":
         """Sends one task; the future's result is what a call of the operator would return. Waits while
         max_in_flight batches are unanswered. InvalidArgument is raised here, other errors by the
-        future. Callbacks of the future run on the stream's thread and must not wait."""
+        future. Callbacks of the future run on the stream's thread and must not wait for other futures of
+        the stream; there FailedPrecondition is raised at the maximum."""
         prepared = self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
-        self._free.acquire()
+        # The stream's thread reads the results, so that waiting there would never end.
+        if not self._free.acquire(blocking=threading.current_thread() is not self._reader):
+            raise FailedPrecondition(
+                "a callback of the stream cannot submit: {} batches are unanswered".format(
+                    self._max_in_flight),
+                "submit in another thread, where submit() can wait, or raise max_in_flight")
         future: "Future[Any]" = Future()
         future.set_running_or_notify_cancel()  # A batch that was sent cannot be taken back.
         with self._lock:
@@ -100,7 +106,8 @@ class Stream:
             yield (window.popleft() if self._in_order else completed.get()).result()
 
     def close(self) -> None:
-        """Waits for the results of all batches, then ends the stream. Without effect in a process that
+        """Waits for the results of all batches, then ends the stream. In a callback of a future, it does
+        not wait. Without effect in a process that
         was forked from the stream's own, which has neither its thread nor its connection."""
         if os.getpid() != self._process:
             return
@@ -108,7 +115,7 @@ class Stream:
             if self._ended is None:
                 self._ended = FailedPrecondition("the stream is closed", "open another one")
                 self._requests.put(None)
-        self._reader.join()
+        self._join()
 
     def cancel(self) -> None:
         """Ends the stream at once. Tasks that are not yet on the device are skipped, and unanswered
@@ -116,7 +123,11 @@ class Stream:
         if os.getpid() != self._process:
             return
         self._call.cancel()
-        self._reader.join()
+        self._join()
+
+    def _join(self) -> None:
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
 
     def __enter__(self) -> "Stream":
         return self
@@ -148,8 +159,8 @@ class Stream:
         self._requests.put(None)
         for prepared, future in unanswered:
             self._client._operations.failed(prepared, error)
-            future.set_exception(error)
             self._free.release()
+            future.set_exception(error)
 
     def _answer(self, result: Any) -> None:
         with self._lock:
