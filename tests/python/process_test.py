@@ -14,6 +14,8 @@ from support import residentd  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+import residentd.credentials  # noqa: E402
+
 X = np.float32([1, 2, 3])
 
 CLIENT = """
@@ -117,6 +119,14 @@ class Processes(support.PackageTest):
         error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
                              "127.0.0.1:1")
         self.assertIsInstance(error, ConnectionError)
+
+    def test_a_lost_connection_is_noticed(self):
+        options = dict(residentd.credentials.target_and_options(self.rd._connection._settings)[1])
+        self.assertGreaterEqual(options["grpc.keepalive_time_ms"], 5000)  # What the daemon permits.
+        self.assertGreater(options["grpc.keepalive_timeout_ms"], 0)
+        self.assertEqual(options["grpc.http2.max_pings_without_data"], 0)
+        self.assertLessEqual(options["grpc.initial_reconnect_backoff_ms"],
+                             options["grpc.max_reconnect_backoff_ms"])
 
     def test_settings_that_cannot_work(self):
         self.refused(residentd.FailedPrecondition, "in the clear", residentd.connect, "192.0.2.1:1",

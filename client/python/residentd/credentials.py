@@ -11,6 +11,13 @@ import grpc
 from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 
 _MIB = 1 << 20
+# A daemon that is gone without closing its connection (a lost machine, a firewall) is noticed after the
+# sum of both. The daemon permits a ping every 5 s.
+_KEEPALIVE_TIME_MS = 20_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+# How long the channel waits before it connects again, at first and at most.
+_FIRST_RECONNECT_MS = 100
+_LAST_RECONNECT_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,12 @@ def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
         ("grpc.use_local_subchannel_pool", 1),
         # The channel does not repeat calls by itself: a task could run twice.
         ("grpc.enable_retries", 0),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # A call that waits for its answer for long sends no data.
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", _FIRST_RECONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", _LAST_RECONNECT_MS),
     ]
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))
