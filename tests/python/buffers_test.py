@@ -47,6 +47,9 @@ class Buffers(support.PackageTest):
             np.testing.assert_array_equal(buffer[1].reshape(3, -1).numpy(), values[1].reshape(3, 10))
             self.refused(residentd.InvalidArgument, "out of bounds", lambda: buffer[4])
             self.refused(residentd.InvalidArgument, "cannot be indexed", lambda: buffer[[0, 1]])
+            for mask in (True, np.True_, (0, False)):
+                self.refused(residentd.InvalidArgument, "cannot be indexed", lambda: buffer[mask])
+            np.testing.assert_array_equal([row.numpy() for row in buffer[1:]], values[1:])
             self.refused(residentd.InvalidArgument, "not dense", buffer.T.reshape, 120)
 
     def test_tasks_read_and_write_views(self):

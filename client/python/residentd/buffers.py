@@ -141,11 +141,17 @@ class BufferView:
             raise TypeError("a view without dimensions has no length")
         return self._shape[0]
 
+    def __iter__(self: View) -> Iterator[View]:
+        """The views of the first dimension."""
+        return (self[i] for i in range(len(self)))
+
     def __getitem__(self: View, key: Any) -> View:
         """A view, as NumPy's slices (integers, slices, Ellipsis, None)."""
         keys = key if isinstance(key, tuple) else (key,)
         for each in keys:
-            if not (each is None or each is Ellipsis or isinstance(each, (int, np.integer, slice))):
+            # bool is an int to Python, and a mask to NumPy.
+            if isinstance(each, bool) or not (each is None or each is Ellipsis or
+                                              isinstance(each, (int, np.integer, slice))):
                 raise InvalidArgument("a buffer cannot be indexed by {!r}".format(each),
                                       "use integers and slices, or the operator 'embedding'")
         # NumPy computes shape, strides and offset, with elements of one byte. The memory behind this
