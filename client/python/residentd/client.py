@@ -13,7 +13,7 @@ from .buffers import BufferMemory, BufferView
 from .calls import Steps
 from .connection import Connection
 from .credentials import Settings
-from .dtypes import BY_NUMBER, DType, DTypeLike
+from .dtypes import BY_NUMBER, BFloat16Array, DType, DTypeLike
 from .operations import Operations, ShapeLike
 from .operator import Operator
 from .operators import Operators
@@ -92,6 +92,8 @@ class Buffer(BufferView):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> "np.ndarray[Any, Any]":
         array = self.numpy()
+        if isinstance(array, BFloat16Array):  # np.asarray would take the bits.
+            return array.astype(np.float32 if dtype is None else dtype)
         return array if dtype is None else array.astype(dtype)
 
     def __enter__(self) -> "Buffer":
