@@ -37,6 +37,30 @@ class Buffers(support.PackageTest):
         np.testing.assert_array_equal(self.rd.upload([1, 2]).numpy(), np.float32([1, 2]))
         self.assertEqual(self.rd.upload(values, "bf16").numpy().to_float32()[0, 1, 1], 5)
 
+    def test_write_refuses_values_that_the_dtype_cannot_represent(self):
+        for dtype, values in (("i32", [1.5]), ("i32", [2**40]), ("i32", [float("nan")]), ("u8", [300]),
+                              ("u8", -1), ("i64", np.uint64([2**63]))):
+            with self.rd.upload([7], dtype) as buffer:
+                self.refused(residentd.InvalidArgument, dtype + " cannot represent", buffer.write, values)
+                self.assertEqual(buffer.numpy()[0], 7)
+                buffer.write([2.0])
+                self.assertEqual(buffer.numpy()[0], 2)
+        for dtype in ("f32", "bf16", "i32"):
+            with self.rd.upload([7], dtype) as buffer:
+                self.refused(residentd.InvalidArgument, "complex128", buffer.write, np.complex128([1j]))
+                self.refused(residentd.InvalidArgument, "object", buffer.write, [None])
+
+    def test_the_bits_of_bfloat16_are_not_taken_as_numbers(self):
+        x = residentd.bfloat16([[1.5, -2], [0.25, float("inf")]])
+        exact = np.float32([[1.5, -2], [0.25, float("inf")]])
+        with self.rd.upload(x) as buffer, self.rd.upload(x, "f32") as single:
+            for dtype in (None, np.float32, np.float64):
+                np.testing.assert_array_equal(np.asarray(buffer, dtype=dtype), exact)
+            np.testing.assert_array_equal(single.numpy(), exact)
+            self.refused(residentd.InvalidArgument, "the array bf16", single.write, x)
+        with self.rd.upload([x[0], x[1]], "bf16") as buffer:
+            np.testing.assert_array_equal(np.asarray(buffer), exact)
+
     def test_slices_are_views_as_in_numpy(self):
         values = np.arange(120, dtype=np.int32).reshape(4, 5, 6)
         with self.rd.upload(values) as buffer:

@@ -257,11 +257,12 @@ def read(view: BufferView) -> Steps["np.ndarray[Any, Any]"]:
 
 def write(view: BufferView, values: Any) -> Steps[None]:
     """Writes an array to a view. InvalidArgument if the view is not dense, or the array has another
-    dtype or does not broadcast to the view's shape."""
+    dtype, values that an integer dtype cannot represent, or a shape that does not broadcast to the
+    view's."""
     array, found = dtypes.to_array(values)
     dtype = view._dtype
     if found is None:
-        array = array.astype(dtype.storage) if dtype is not dtypes.BF16 else dtypes.bfloat16(array)
+        array = dtypes.convert(array, dtype)
     elif found is not dtype:
         raise InvalidArgument("the buffer has dtype {}, the array {}".format(dtype.name, found.name),
                               "convert the array, for instance with astype()")
