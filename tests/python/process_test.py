@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Processes that use the package: killed, forked, interrupted, and without a daemon."""
 
+import asyncio
 import os
 import pathlib
 import pickle
@@ -14,9 +15,11 @@ from support import residentd  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+import residentd.aio  # noqa: E402
 import residentd.credentials  # noqa: E402
 
 X = np.float32([1, 2, 3])
+LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
 
 CLIENT = """
 import os, sys
@@ -161,8 +164,8 @@ class Restarts(support.PackageTest):
         self.daemon.stop()
         with self.assertRaises(ConnectionError):
             add(X, X)
-        replacement = support.daemons.Daemon("--address=" + address)
-        self.addCleanup(replacement.stop)
+        type(self).daemon = support.daemons.Daemon("--address=" + address)
+        self.addClassCleanup(self.daemon.stop)
         self.wait_for(self.connected)  # gRPC waits before it connects again.
         np.testing.assert_array_equal(add(large, large), 2 * large)
         np.testing.assert_array_equal(add.submit(X, X).result(), 2 * X)
@@ -170,6 +173,68 @@ class Restarts(support.PackageTest):
         buffer.free()
         with self.rd.upload(X) as again:
             np.testing.assert_array_equal(add(again, X), 2 * X)
+
+    def restart(self, *flags):
+        address = self.daemon.address
+        self.daemon.stop()
+        type(self).daemon = support.daemons.Daemon("--address=" + address, *flags)
+        self.addClassCleanup(self.daemon.stop)
+
+    def check_durable_buffers(self, flags, check):
+        """Calls check(a buffer, one of asyncio's client, that client) after a restart."""
+
+        async def work():
+            async with residentd.aio.connect(self.daemon.address) as rd:
+                mine = self.rd.upload(X, durable=True, name="mine")
+                other = await rd.upload(X, durable=True, name="other")
+                if flags:
+                    mine.persist()
+                    await other.persist()
+                self.restart(*flags)
+                self.wait_for(self.connected)
+                self.wait_for(lambda: mine._memory.uncertain)
+                while not other._memory.uncertain:
+                    await asyncio.sleep(0.01)
+                await check(mine, other, rd)
+                mine.free()
+                await other.free()
+
+        LOOP.run_until_complete(work())
+
+    def test_a_handle_of_a_durable_buffer_never_names_another_one(self):
+        copy = self.rd.op("copy")
+
+        async def check(mine, other, rd):
+            # They get the numbers of the buffers before.
+            taken = [self.rd.upload(-X, durable=True, name=str(i)) for i in range(other._memory.id)]
+            self.assertLessEqual({mine._memory.id, other._memory.id}, {each.id for each in taken})
+            for use in (lambda: copy(mine), mine.numpy, lambda: mine.write(X), mine.persist,
+                        lambda: copy.submit(mine)):
+                self.refused(residentd.NotFound, "restarted without buffer", use)
+            for call in (rd.op("copy")(other), other.numpy(), other.write(X), other.persist(),
+                         rd.op("copy").submit(other)):
+                with self.assertRaises(residentd.NotFound):
+                    await call
+            mine.free()
+            await other.free()
+            for each in taken:
+                np.testing.assert_array_equal(each.numpy(), -X)
+                each.free()
+
+        self.check_durable_buffers((), check)
+
+    def test_a_handle_of_a_durable_buffer_that_was_restored_remains_valid(self):
+        async def check(mine, other, rd):
+            np.testing.assert_array_equal(self.rd.op("copy")(mine), X)
+            np.testing.assert_array_equal(await rd.op("copy")(other), X)
+            mine.write(2 * X)
+            await other.write(2 * X)
+            np.testing.assert_array_equal(mine.numpy(), await other.numpy())
+
+        flags = ("--state_dir=" + str(support.temporary_folder(type(self))),)
+        self.restart(*flags)
+        self.wait_for(self.connected)
+        self.check_durable_buffers(flags, check)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional, Sequence,
-                    Set, Tuple, TypeVar)
+from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
+                    Optional, Sequence, Set, Tuple, TypeVar)
 
 import grpc
 import numpy as np
@@ -197,11 +197,13 @@ class Operator:
 
     async def run(self, *args: Any, **kwargs: Any) -> Result:
         """Runs one task; returns the Result."""
+        await self._client._find_again(args, kwargs)
         return await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs))
 
     async def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
         """Runs many tasks as one batch, see residentd.Operator.map."""
+        await self._client._find_again(args, kwargs)
         result = await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs, shared))
         return result.value
@@ -222,18 +224,22 @@ class Buffer(BufferView):
 
     async def numpy(self) -> "np.ndarray[Any, Any]":
         """The elements, as a new array."""
+        await self._client._drive(self._memory.find_again())
         return await self._client._drive(buffers.read(self))
 
     async def write(self, values: Any) -> None:
         """Writes an array of the same dtype to the buffer."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(buffers.write(self, values))
 
     async def persist(self) -> None:
         """Saves the contents of a durable buffer."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(self._client._operations.persist(self))
 
     async def free(self) -> None:
         """Frees the buffer, with all views."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(self._client._operations.free(self._memory))
 
     async def __aenter__(self) -> "Buffer":
@@ -244,6 +250,10 @@ class Buffer(BufferView):
 
     def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
         return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+    def _find_again(self) -> None:
+        # The session ended after the operation has looked the buffer up.
+        raise Unavailable("the session ended during the call", "try again")
 
 
 class Stream:
@@ -272,6 +282,7 @@ class Stream:
     async def submit(self, operator: Operator, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
         """Sends one task; returns a future of the output. Waits while max_in_flight batches are
         unanswered."""
+        await self._client._find_again(args, kwargs)
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
         await self._free.acquire()
@@ -541,6 +552,12 @@ class Client:
 
     async def _drive(self, steps: Steps[T]) -> T:
         return await self._connection.drive(steps)
+
+    async def _find_again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Looks up the durable buffers among the arguments of a call whose session has ended."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, BufferView) and value._memory.uncertain:
+                await self._drive(value._memory.find_again())
 
     def _default_stream(self) -> Stream:
         if self._stream is None or self._stream.ended:

@@ -14,7 +14,7 @@ from typing import Any, Iterator, List, Optional, TypeVar
 import numpy as np
 
 from . import dtypes
-from .calls import Collect, Steps, Unary, Upload
+from .calls import Collect, Session, Steps, Unary, Upload
 from .descriptors import message
 from .dtypes import DType
 from .errors import FailedPrecondition, InvalidArgument, NotFound
@@ -40,11 +40,31 @@ class BufferMemory:
         self._memory = memory
         self._session = memory.session
         self._owned = owned and not self.durable
+        self._gone = False
 
     @property
     def lost(self) -> bool:
-        """Whether the session that owned the buffer has ended."""
-        return not self.durable and self._session != self._memory.session
+        """Whether the session that owned the buffer has ended, or find_again() did not find it."""
+        return self._gone or (not self.durable and self._session != self._memory.session)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a durable buffer may no longer exist, so that its number may be that of another one:
+        the daemon may have been restarted since the handle was made."""
+        return self.durable and not self._gone and self._session != self._memory.session
+
+    def find_again(self) -> Steps[None]:
+        """Asks the daemon, if it is uncertain, whether it still has the buffer."""
+        if not self.uncertain:
+            return
+        yield Session()  # What uses the buffer next may need one.
+        session = self._memory.session
+        response = yield Unary("Buffers.List", message("ListBuffersRequest")())
+        wanted = (self.id, self.name, self.size_bytes, True)
+        if any((each.id, each.name, each.size_bytes, each.durable) == wanted for each in response.buffers):
+            self._session = session
+        else:
+            self._gone = True
 
     def __del__(self) -> None:
         if self._owned and not self.freed:
@@ -65,10 +85,17 @@ class BufferView:
     @property
     def id(self) -> int:
         """The daemon's number of the buffer. FailedPrecondition if it was freed, NotFound if its session
-        has ended."""
+        has ended. A durable buffer is looked up after a session has ended."""
         if self._memory.freed:
             raise FailedPrecondition("buffer {} was freed".format(self._memory.id),
                                      "use it before free() and before the end of its with block")
+        if self._memory.uncertain:
+            self._find_again()
+        if self._memory.lost and self._memory.durable:
+            raise NotFound(
+                "the daemon was restarted without buffer {} ('{}')".format(self._memory.id,
+                                                                           self._memory.name),
+                "upload the data again; with --state_dir, a daemon restores what persist() has saved")
         if self._memory.lost:  # The number may be that of another buffer now.
             raise NotFound(
                 "buffer {} belonged to a session that has ended".format(self._memory.id),
@@ -167,6 +194,10 @@ class BufferView:
         return self._view(part.shape, part.strides, self._offset + moved)
 
     def _view(self: View, shape: Shape, strides: Shape, offset: int) -> View:
+        raise NotImplementedError
+
+    def _find_again(self) -> None:
+        """Runs find_again() of the memory."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -88,6 +88,7 @@ class Buffer(BufferView):
 
     def free(self) -> None:
         """Frees the buffer, with all views, once the tasks that use it have ended."""
+        self._find_again()
         self._client._drive(self._client._operations.free(self._memory))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> "np.ndarray[Any, Any]":
@@ -104,6 +105,10 @@ class Buffer(BufferView):
 
     def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
         return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+    def _find_again(self) -> None:
+        if self._memory.uncertain:
+            self._client._drive(self._memory.find_again())
 
 
 class Client:
