@@ -145,6 +145,22 @@ class Processes(support.PackageTest):
             self.assertEqual((type(copy), str(copy), copy.operator),
                              (type(error), str(error), error.operator))
 
+    def test_results_can_be_sent_between_processes(self):
+        x = np.ones((2, 3), np.float32)
+        result = self.rd.op("rmsnorm_residual").run(x, x, x[0])
+        made = pickle.loads(pickle.dumps(result))
+        self.assertEqual((made.version, made.device, made.device_ns, made.outputs._fields),
+                         (result.version, result.device, result.device_ns, result.outputs._fields))
+        np.testing.assert_array_equal(made.outputs.out, result.outputs.out)
+        self.assertIs(type(made.value), type(result.value))
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("embedding").map(np.int64([[1], [7]]), x, shared=("table",))
+        error = caught.exception
+        made = pickle.loads(pickle.dumps(error))
+        self.assertEqual((type(made), str(made), repr(made.errors), made.may_have_run),
+                         (type(error), str(error), repr(error.errors), error.may_have_run))
+        np.testing.assert_array_equal(made.result.value, error.result.value)
+
 
 class Restarts(support.PackageTest):
     """A daemon that is replaced by another one at the same address."""
