@@ -2,6 +2,7 @@
 """Processes that use the package: killed, forked, interrupted, and without a daemon."""
 
 import asyncio
+import concurrent.futures
 import os
 import pathlib
 import pickle
@@ -13,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
 from support import residentd  # noqa: E402
 
+import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 
 import residentd.aio  # noqa: E402
@@ -122,6 +124,17 @@ class Processes(support.PackageTest):
         error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
                              "127.0.0.1:1")
         self.assertIsInstance(error, ConnectionError)
+
+    def test_a_daemon_that_ends_the_session_immediately(self):
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("resident.v1.Sessions", {
+            "Open": grpc.unary_stream_rpc_method_handler(lambda request, context: iter(())),
+        }),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        self.addCleanup(server.stop, None)
+        self.refused(residentd.Unavailable, "ended the session", residentd.connect,
+                     "127.0.0.1:{}".format(port))
 
     def test_a_lost_connection_is_noticed(self):
         options = dict(residentd.credentials.target_and_options(self.rd._connection._settings)[1])

@@ -15,7 +15,7 @@ import grpc
 from . import calls, credentials, descriptors
 from .calls import Steps
 from .credentials import Settings
-from .errors import DeadlineExceeded, FailedPrecondition, from_rpc
+from .errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Connection:
             watchdog.daemon = True
             watchdog.start()
             try:
-                response = next(iter(call))
+                response = next(iter(call), None)
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.CANCELLED:
                     raise DeadlineExceeded(
@@ -158,6 +158,8 @@ class Connection:
                 raise credentials.unreachable(from_rpc(error), self._settings) from None
             finally:
                 watchdog.cancel()
+            if response is None:
+                raise Unavailable("the daemon ended the session immediately", "try again")
             self._session_call = call
             self._session = (response.session_id, response.local_address)
             session = self._session
