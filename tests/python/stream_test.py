@@ -112,10 +112,13 @@ class Streams(support.PackageTest):
     def test_a_callback_submits_without_waiting(self):
         add = self.rd.op("add")
         with self.rd.stream(max_in_flight=1) as stream:
-            outcome = self.in_callback(stream, lambda: [stream.submit(add, X, X) for _ in range(2)])
+            sent = []
+            outcome = self.in_callback(stream, lambda: [sent.append(stream.submit(add, X, X))
+                                                        for _ in range(2)])
             self.resume()
             self.refused(residentd.FailedPrecondition, "1 batches are unanswered", outcome.result,
                          support.WAIT_S)
+            np.testing.assert_array_equal(sent[0].result(support.WAIT_S), 2 * X)
             outcome = self.in_callback(stream, lambda: stream.submit(add, X, X))
             self.resume()
             np.testing.assert_array_equal(outcome.result(support.WAIT_S).result(support.WAIT_S), 2 * X)
@@ -151,6 +154,8 @@ class Streams(support.PackageTest):
         stream.cancel()
         for future in futures:
             self.assertIsInstance(future.exception(), residentd.Cancelled)
+        # Each its own, because raising one adds to its traceback.
+        self.assertEqual(len({id(future.exception()) for future in futures}), len(futures))
 
     def test_a_timeout_is_a_timeout_error(self):
         self.park()
@@ -268,6 +273,21 @@ class Asyncio(support.PackageTest):
             self.assertEqual(order, ["used", "released"])
 
         self.run_with_client(work)
+
+    def test_each_future_of_a_cancelled_stream_has_its_own_error(self):
+        async def work(rd):
+            stream = rd.stream()
+            futures = [await stream.submit(rd.op("add"), X, X) for _ in range(5)]
+            await stream.cancel()
+            errors = [future.exception() for future in futures]
+            self.assertEqual({type(error) for error in errors}, {residentd.Cancelled})
+            self.assertEqual(len(set(map(id, errors))), len(errors))
+
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+        try:
+            self.run_with_client(work)
+        finally:
+            self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
 
     def test_a_cancelled_submit_does_not_end_the_stream(self):
         large = np.ones(1 << 21, np.float32)  # Its write is not done at once.

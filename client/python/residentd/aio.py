@@ -36,6 +36,7 @@ from .operators import Bake, Event, Installed, OperatorInfo
 from .results import Result
 from .shared_memory import Memory
 from .signature import Shape
+from .stream import another
 
 T = TypeVar("T")
 
@@ -288,7 +289,7 @@ class Stream:
         await self._free.acquire()
         if self._ended is not None:
             self._free.release()
-            raise self._ended
+            raise another(self._ended)
         future: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
         prepared.batch.id = next(self._ids)
         self._pending[prepared.batch.id] = (prepared, future)
@@ -368,7 +369,7 @@ class Stream:
         for prepared, future in self._pending.values():
             self._client._operations.failed(prepared, error)
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(another(error))
             self._free.release()
         self._pending.clear()
 

@@ -10,6 +10,7 @@ Thread safety: submit() may be called from several threads.
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 import os
 import queue
@@ -20,12 +21,24 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, Iterator, Optional
 import grpc
 
 from .descriptors import message
-from .errors import Cancelled, FailedPrecondition, InvalidArgument, Unavailable, from_rpc, from_status
+from .errors import (Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_rpc,
+                     from_status)
 from .operator_call import Prepared
 
 if TYPE_CHECKING:
     from .client import Client
     from .operator import Operator
+
+
+def another(error: BaseException) -> Error:
+    """A new object of an error that several futures or calls get: where it is raised adds to its
+    traceback, which must not be that of another thread."""
+    if isinstance(error, Error):
+        return copy.copy(error)
+    made = Internal("the client could not read a result: {!r}".format(error),
+                    "report it; and send the batch again")
+    made.__cause__ = error
+    return made
 
 
 class Stream:
@@ -78,7 +91,7 @@ class Stream:
         with self._lock:
             if self._ended is not None:
                 self._free.release()
-                raise self._ended
+                raise another(self._ended)
             prepared.batch.id = next(self._ids)
             self._pending[prepared.batch.id] = (prepared, future)
             self._requests.put(message("SubmitRequest")(batch=prepared.batch))
@@ -160,7 +173,7 @@ class Stream:
         for prepared, future in unanswered:
             self._client._operations.failed(prepared, error)
             self._free.release()
-            future.set_exception(error)
+            future.set_exception(another(error))
 
     def _answer(self, result: Any) -> None:
         with self._lock:
