@@ -126,6 +126,16 @@ class Buffers(support.PackageTest):
         found[0].free()
         self.assertFalse(any(b._memory.name == "weights" for b in self.rd.buffers()))
 
+    def test_shapes_and_devices_that_are_none(self):
+        for shape in (-1, (2, -1), (2.7,), 2.7, "ab", (1 << 63,), None, ((1, 2), 3)):
+            for function in (self.rd.empty, self.rd.shared):
+                self.refused(residentd.InvalidArgument, "is not a shape", function, shape)
+        for device in (-1, "0", 0.5, 1 << 40, True):
+            for function in (self.rd.empty, self.rd.upload, self.rd.shared):
+                self.refused(residentd.InvalidArgument, "is not the index of a device", function, [1],
+                             device=device)
+        self.assertEqual(self.rd.empty(np.int64(3), device=np.int32(0)).shape, (3,))
+
     def test_a_full_device_is_an_error_with_a_correction(self):
         self.refused(residentd.ResourceExhausted, "", self.rd.empty, 1 << 40)
 

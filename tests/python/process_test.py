@@ -151,6 +151,16 @@ class Processes(support.PackageTest):
         self.refused(residentd.InvalidArgument, "needs tls_cert and tls_key", residentd.connect,
                      tls_ca="ca", tls_cert="cert")
 
+    def test_times_that_are_none(self):
+        for time in (float("inf"), float("nan"), "5", 1e12, 0, -1, True, None):
+            self.refused(residentd.InvalidArgument, "timeout={!r} is not a time".format(time),
+                         self.connect, timeout=time)
+            self.refused(residentd.InvalidArgument, "connect_timeout={!r} is not".format(time),
+                         self.connect, connect_timeout=time)
+            if time is not None:
+                self.refused(residentd.InvalidArgument, "timeout={!r} is not a time".format(time),
+                             self.rd.operators.remove, "none", timeout=time)
+
     def test_errors_can_be_sent_between_processes(self):
         for error in (residentd.NotFound("no operator 'ad'. Fix: use 'add'", operator="ad"),
                       residentd.DeadlineExceeded("late", "wait")):

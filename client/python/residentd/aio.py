@@ -96,7 +96,7 @@ class _Connection:
         operator = step.operator if isinstance(step, calls.Unary) else ""
         request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
                    step.request)
-        call = self.open(step.method, request, step.timeout or self._settings.timeout)
+        call = self.open(step.method, request, credentials.timeout_of(step.timeout, self._settings))
         try:
             if isinstance(step, (calls.Unary, calls.Upload)):
                 return await call
@@ -511,18 +511,20 @@ class Client:
                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
         """A new buffer, not initialised."""
         return self._buffer(*await self._drive(
-            self._operations.allocate(shape, dtype, device, durable, name)))
+            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
+                                      durable, name)))
 
     async def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *,
                      device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
         """A new buffer with the elements of an array."""
         return self._buffer(*await self._drive(
-            self._operations.upload(values, dtype, device, durable, name)))
+            self._operations.upload(values, dtype, buffers.check_device(device), durable, name)))
 
     async def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                      device: Optional[int] = None) -> "np.ndarray[Any, Any]":
         """A new array in memory that tasks read and write in place."""
-        return await self._drive(self._operations.shared(shape, dtype, device))
+        return await self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
+                                                         buffers.check_device(device)))
 
     async def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
@@ -533,7 +535,7 @@ class Client:
     async def load_file(self, path: str, prefix: str = "", *,
                         device: Optional[int] = None) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a file in the daemon's --load_dir, by name."""
-        infos = await self._drive(self._operations.load_file(path, prefix, device))
+        infos = await self._drive(self._operations.load_file(path, prefix, buffers.check_device(device)))
         return {
             info.name: self._buffer(BufferMemory(info, self._operations.memory, False),
                                     BY_NUMBER[info.dtype], tuple(info.shape))

@@ -9,7 +9,8 @@ A slice is a view: it describes a part of the buffer (offset, shape, strides) an
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, List, Optional, TypeVar
+import operator
+from typing import Any, Iterator, List, Optional, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from .shared_memory import Memory
 from .signature import Shape
 
 _UPLOAD_CHUNK_BYTES = 1 << 20
+_MAX_SIZE = (1 << 63) - 1  # Of int64 and int32, which the messages have.
+_MAX_DEVICE = (1 << 31) - 1
 View = TypeVar("View", bound="BufferView")
 
 
@@ -219,6 +222,30 @@ def dense_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def check_shape(shape: Any) -> Shape:
+    """A shape from an integer or a sequence of integers. InvalidArgument for anything else."""
+    try:
+        given = tuple(shape) if np.iterable(shape) else (shape,)
+        made = tuple(operator.index(n) for n in given)
+    except TypeError:
+        made = (-1,)
+    if any(n < 0 or n > _MAX_SIZE for n in made):
+        raise InvalidArgument("{!r} is not a shape".format(shape),
+                              "use an integer that is not negative, or a tuple of them")
+    return made
+
+
+def check_device(device: Optional[int]) -> Optional[int]:
+    """The index of a device. InvalidArgument if it cannot be one."""
+    if device is None:
+        return None
+    if isinstance(device, bool) or not isinstance(device, (int, np.integer)) or not (
+            0 <= device <= _MAX_DEVICE):
+        raise InvalidArgument("device={!r} is not the index of a device".format(device),
+                              "use an index that Client.status() shows")
+    return int(device)
+
+
 # The steps that both clients use.
 
 
@@ -266,7 +293,7 @@ def free(buffer_id: int) -> Steps[None]:
 
 def bytes_of(array: "np.ndarray[Any, Any]") -> memoryview:
     """The bytes of a dense array."""
-    return memoryview(array.view(np.ndarray).reshape(-1).view(np.uint8))
+    return memoryview(cast(Any, array.view(np.ndarray).reshape(-1).view(np.uint8)))
 
 
 def read(view: BufferView) -> Steps["np.ndarray[Any, Any]"]:

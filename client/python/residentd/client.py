@@ -163,20 +163,22 @@ class Client:
               durable: bool = False, name: str = "") -> Buffer:
         """A new buffer, not initialised. A durable one outlives the session and engine restarts."""
         return self._buffer(*self._drive(
-            self._operations.allocate(shape, dtype, device, durable, name)))
+            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
+                                      durable, name)))
 
     def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
                durable: bool = False, name: str = "") -> Buffer:
         """A new buffer with the elements of an array. dtype: None for the array's own."""
         return self._buffer(*self._drive(
-            self._operations.upload(values, dtype, device, durable, name)))
+            self._operations.upload(values, dtype, buffers.check_device(device), durable, name)))
 
     def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                device: Optional[int] = None) -> "np.ndarray[Any, Any]":
         """A new array, of zeros, in memory that tasks read and write in place: it, and views of it, are
         passed without copies. Needs a daemon on this machine. FailedPrecondition if it accepts no shared
         memory."""
-        return self._drive(self._operations.shared(shape, dtype, device))
+        return self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
+                                                   buffers.check_device(device)))
 
     def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
@@ -189,7 +191,7 @@ class Client:
     def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name."""
         loaded = {}
-        for info in self._drive(self._operations.load_file(path, prefix, device)):
+        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device))):
             memory = BufferMemory(info, self._operations.memory, False)
             loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
         return loaded

@@ -78,9 +78,9 @@ class Connection:
         return None
 
     def _call(self, method: str, request: Any, timeout: Optional[float], operator: str) -> Any:
+        timeout = credentials.timeout_of(timeout, self._settings)
         try:
-            return self._callable(method)(request, timeout=timeout or self._settings.timeout,
-                                          metadata=self._headers())
+            return self._callable(method)(request, timeout=timeout, metadata=self._headers())
         except grpc.RpcError as error:
             raise from_rpc(error, operator) from None
         except ValueError as error:  # A closed channel.
@@ -93,7 +93,7 @@ class Connection:
     def stream(self, method: str, request: Any, receive: Callable[[Any], None],
                timeout: Optional[float]) -> None:
         """Gives each response of a call to `receive`."""
-        call = self.open(method, request, timeout or self._settings.timeout)
+        call = self.open(method, request, credentials.timeout_of(timeout, self._settings))
         try:
             for response in call:
                 receive(response)

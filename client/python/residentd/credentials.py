@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import numbers
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
@@ -11,6 +12,7 @@ import grpc
 from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 
 _MIB = 1 << 20
+MAX_TIMEOUT_S = 365 * 86400.0  # Far from where gRPC's clock overflows.
 # A daemon that is gone without closing its connection (a lost machine, a firewall) is noticed after the
 # sum of both. The daemon permits a ping every 5 s.
 _KEEPALIVE_TIME_MS = 20_000
@@ -40,6 +42,8 @@ class Settings:
 
 def check(settings: Settings) -> Settings:
     """InvalidArgument or FailedPrecondition for settings that cannot work."""
+    check_timeout(settings.timeout)
+    check_timeout(settings.connect_timeout, "connect_timeout")
     if settings.shared_memory not in ("auto", "off"):
         raise InvalidArgument("shared_memory={!r} is unknown".format(settings.shared_memory),
                               "use 'auto' or 'off'")
@@ -54,6 +58,21 @@ def check(settings: Settings) -> Settings:
             "a token would be sent in the clear to {}".format(settings.address),
             "use TLS (tls_ca), or connect over the loopback interface or a Unix socket")
     return settings
+
+
+def check_timeout(value: Any, name: str = "timeout") -> None:
+    """InvalidArgument unless the value is a time in seconds."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= MAX_TIMEOUT_S:
+        raise InvalidArgument("{}={!r} is not a time in seconds".format(name, value),
+                              "use a number above 0, and at most {:g}".format(MAX_TIMEOUT_S))
+
+
+def timeout_of(timeout: Optional[float], settings: Settings) -> float:
+    """The timeout of a call; None is the client's."""
+    if timeout is None:
+        return settings.timeout
+    check_timeout(timeout)
+    return timeout
 
 
 def is_local(address: str) -> bool:
