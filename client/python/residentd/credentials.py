@@ -62,7 +62,8 @@ def check(settings: Settings) -> Settings:
 
 def check_timeout(value: Any, name: str = "timeout") -> None:
     """InvalidArgument unless the value is a time in seconds."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= MAX_TIMEOUT_S:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+            0 < float(value) <= MAX_TIMEOUT_S):
         raise InvalidArgument("{}={!r} is not a time in seconds".format(name, value),
                               "use a number above 0, and at most {:g}".format(MAX_TIMEOUT_S))
 

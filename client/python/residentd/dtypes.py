@@ -63,7 +63,7 @@ _JOINS = {np.column_stack, np.concatenate, np.dstack, np.hstack, np.stack, np.vs
 _NOT_REAL = "cOSUMm"  # Kinds of NumPy's dtypes: complex numbers, objects, texts and times.
 
 
-class BFloat16Array(np.ndarray):
+class BFloat16Array(np.ndarray):  # type: ignore[type-arg,unused-ignore]
     """An array of bfloat16; its elements are stored as uint16.
 
     It supports everything that moves elements (slices, reshape, copies) and no arithmetic:
@@ -78,7 +78,7 @@ class BFloat16Array(np.ndarray):
         bits = np.asarray(self.view(np.ndarray).astype(np.uint32, order="C"))
         return np.asarray(np.left_shift(bits, np.uint32(16))).view(np.float32)
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> "np.ndarray[Any, Any]":
         """The values in another dtype, as a new array."""
         return self.to_float32().astype(dtype, *args, **kwargs)
 
@@ -109,7 +109,8 @@ class BFloat16Array(np.ndarray):
         return _value(super().__getitem__(key))
 
     def __setitem__(self, key: Any, values: Any) -> None:
-        super().__setitem__(key, bfloat16(values).view(np.ndarray))
+        bits = bfloat16(values).view(np.ndarray)
+        super().__setitem__(key, bits)  # type: ignore[no-untyped-call,unused-ignore]
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         joined = tuple(args[0]) if function in _JOINS and args else None
