@@ -37,6 +37,19 @@ class Buffers(support.PackageTest):
         np.testing.assert_array_equal(self.rd.upload([1, 2]).numpy(), np.float32([1, 2]))
         self.assertEqual(self.rd.upload(values, "bf16").numpy().to_float32()[0, 1, 1], 5)
 
+    def test_upload_refuses_values_that_the_dtype_cannot_represent(self):
+        for dtype, values in (("i32", [1.5]), ("i32", np.int64([2**40])), ("u8", 300), ("u8", np.int8([-1])),
+                              ("i64", residentd.bfloat16([0.5]))):
+            self.refused(residentd.InvalidArgument, dtype + " cannot represent", self.rd.upload, values, dtype)
+        for dtype in (None, "f32", "bf16", "i32"):
+            for values in ([1j], 1j, [[1, None]], ["1"]):
+                self.refused(residentd.InvalidArgument, "are not numbers", self.rd.upload, values, dtype)
+        for dtype, values in (("u8", [0, 255.0]), ("i32", residentd.bfloat16([-3, 4])), ("f16", [0.1, 7]),
+                              ("f64", np.float32([0.1, 2])), ("i64", [True, False])):
+            storage = residentd.dtypes.find(dtype).storage
+            wanted = np.array(list(values)).astype(storage)
+            np.testing.assert_array_equal(self.rd.upload(values, dtype).numpy(), wanted)
+
     def test_write_refuses_values_that_the_dtype_cannot_represent(self):
         for dtype, values in (("i32", [1.5]), ("i32", [2**40]), ("i32", [float("nan")]), ("u8", [300]),
                               ("u8", -1), ("i64", np.uint64([2**63]))):

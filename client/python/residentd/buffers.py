@@ -17,7 +17,7 @@ import numpy as np
 from . import dtypes
 from .calls import Collect, Session, Steps, Unary, Upload
 from .descriptors import message
-from .dtypes import DType
+from .dtypes import DType, DTypeLike
 from .errors import FailedPrecondition, InvalidArgument, NotFound
 from .shared_memory import Memory
 from .signature import Shape
@@ -244,6 +244,18 @@ def check_device(device: Optional[int]) -> Optional[int]:
         raise InvalidArgument("device={!r} is not the index of a device".format(device),
                               "use an index that Client.status() shows")
     return int(device)
+
+
+def converted(values: Any, dtype: Optional[DTypeLike]) -> Any:
+    """Values for an upload in this dtype (None: their own; f32 for Python's numbers and lists).
+    InvalidArgument if it cannot represent them, see dtypes.convert()."""
+    if dtype is None:
+        if not isinstance(values, (bool, int, float, complex, list, tuple)):
+            return values
+        dtype = "f32"
+    kind = dtypes.find(dtype)
+    given = np.asarray(values) if isinstance(values, complex) else values
+    return dtypes.convert(dtypes.to_array(given)[0], kind)
 
 
 # The steps that both clients use.

@@ -168,9 +168,11 @@ class Client:
 
     def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
                durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer with the elements of an array. dtype: None for the array's own."""
+        """A new buffer with the elements of an array. dtype: None for the array's own. A floating dtype
+        rounds the values; InvalidArgument if an integer dtype cannot represent them."""
         return self._buffer(*self._drive(
-            self._operations.upload(values, dtype, buffers.check_device(device), durable, name)))
+            self._operations.upload(buffers.converted(values, dtype), None,
+                                    buffers.check_device(device), durable, name)))
 
     def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                device: Optional[int] = None) -> "np.ndarray[Any, Any]":

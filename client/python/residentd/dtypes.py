@@ -91,10 +91,10 @@ class BFloat16Array(np.ndarray):  # type: ignore[type-arg,unused-ignore]
         return self.to_float32().tolist()
 
     def __float__(self) -> float:
-        return float(self.to_float32())
+        return float(self.to_float32().item())
 
     def __int__(self) -> int:
-        return int(self.to_float32())
+        return int(self.to_float32().item())
 
     def __bool__(self) -> bool:
         return bool(self.to_float32())
