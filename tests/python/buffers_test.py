@@ -37,6 +37,43 @@ class Buffers(support.PackageTest):
         np.testing.assert_array_equal(self.rd.upload([1, 2]).numpy(), np.float32([1, 2]))
         self.assertEqual(self.rd.upload(values, "bf16").numpy().to_float32()[0, 1, 1], 5)
 
+    def test_upload_refuses_values_that_the_dtype_cannot_represent(self):
+        for dtype, values in (("i32", [1.5]), ("i32", np.int64([2**40])), ("u8", 300), ("u8", np.int8([-1])),
+                              ("i64", residentd.bfloat16([0.5]))):
+            self.refused(residentd.InvalidArgument, dtype + " cannot represent", self.rd.upload, values, dtype)
+        for dtype in (None, "f32", "bf16", "i32"):
+            for values in ([1j], 1j, [[1, None]], ["1"]):
+                self.refused(residentd.InvalidArgument, "are not numbers", self.rd.upload, values, dtype)
+        for dtype, values in (("u8", [0, 255.0]), ("i32", residentd.bfloat16([-3, 4])), ("f16", [0.1, 7]),
+                              ("f64", np.float32([0.1, 2])), ("i64", [True, False])):
+            storage = residentd.dtypes.find(dtype).storage
+            wanted = np.array(list(values)).astype(storage)
+            np.testing.assert_array_equal(self.rd.upload(values, dtype).numpy(), wanted)
+
+    def test_write_refuses_values_that_the_dtype_cannot_represent(self):
+        for dtype, values in (("i32", [1.5]), ("i32", [2**40]), ("i32", [float("nan")]), ("u8", [300]),
+                              ("u8", -1), ("i64", np.uint64([2**63]))):
+            with self.rd.upload([7], dtype) as buffer:
+                self.refused(residentd.InvalidArgument, dtype + " cannot represent", buffer.write, values)
+                self.assertEqual(buffer.numpy()[0], 7)
+                buffer.write([2.0])
+                self.assertEqual(buffer.numpy()[0], 2)
+        for dtype in ("f32", "bf16", "i32"):
+            with self.rd.upload([7], dtype) as buffer:
+                self.refused(residentd.InvalidArgument, "complex128", buffer.write, np.complex128([1j]))
+                self.refused(residentd.InvalidArgument, "object", buffer.write, [None])
+
+    def test_the_bits_of_bfloat16_are_not_taken_as_numbers(self):
+        x = residentd.bfloat16([[1.5, -2], [0.25, float("inf")]])
+        exact = np.float32([[1.5, -2], [0.25, float("inf")]])
+        with self.rd.upload(x) as buffer, self.rd.upload(x, "f32") as single:
+            for dtype in (None, np.float32, np.float64):
+                np.testing.assert_array_equal(np.asarray(buffer, dtype=dtype), exact)
+            np.testing.assert_array_equal(single.numpy(), exact)
+            self.refused(residentd.InvalidArgument, "the array bf16", single.write, x)
+        with self.rd.upload([x[0], x[1]], "bf16") as buffer:
+            np.testing.assert_array_equal(np.asarray(buffer), exact)
+
     def test_slices_are_views_as_in_numpy(self):
         values = np.arange(120, dtype=np.int32).reshape(4, 5, 6)
         with self.rd.upload(values) as buffer:
@@ -47,6 +84,9 @@ class Buffers(support.PackageTest):
             np.testing.assert_array_equal(buffer[1].reshape(3, -1).numpy(), values[1].reshape(3, 10))
             self.refused(residentd.InvalidArgument, "out of bounds", lambda: buffer[4])
             self.refused(residentd.InvalidArgument, "cannot be indexed", lambda: buffer[[0, 1]])
+            for mask in (True, np.True_, (0, False)):
+                self.refused(residentd.InvalidArgument, "cannot be indexed", lambda: buffer[mask])
+            np.testing.assert_array_equal([row.numpy() for row in buffer[1:]], values[1:])
             self.refused(residentd.InvalidArgument, "not dense", buffer.T.reshape, 120)
 
     def test_tasks_read_and_write_views(self):
@@ -98,6 +138,16 @@ class Buffers(support.PackageTest):
         np.testing.assert_array_equal(found[0].numpy(), [4, 5])
         found[0].free()
         self.assertFalse(any(b._memory.name == "weights" for b in self.rd.buffers()))
+
+    def test_shapes_and_devices_that_are_none(self):
+        for shape in (-1, (2, -1), (2.7,), 2.7, "ab", (1 << 63,), None, ((1, 2), 3)):
+            for function in (self.rd.empty, self.rd.shared):
+                self.refused(residentd.InvalidArgument, "is not a shape", function, shape)
+        for device in (-1, "0", 0.5, 1 << 40, True):
+            for function in (self.rd.empty, self.rd.upload, self.rd.shared):
+                self.refused(residentd.InvalidArgument, "is not the index of a device", function, [1],
+                             device=device)
+        self.assertEqual(self.rd.empty(np.int64(3), device=np.int32(0)).shape, (3,))
 
     def test_a_full_device_is_an_error_with_a_correction(self):
         self.refused(residentd.ResourceExhausted, "", self.rd.empty, 1 << 40)

@@ -5,10 +5,13 @@ $RESIDENT_SEED repeats a run. tests/conformance compares the operators themselve
 test finds errors of the package: a wrong offset, stride, dtype or shape.
 """
 
+import copy
 import os
 import pathlib
+import pickle
 import random
 import sys
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
@@ -76,6 +79,69 @@ def values(array):
 def stored(array, dtype):
     """The array in a dtype of the daemon."""
     return residentd.bfloat16(array) if dtype == "bf16" else array.astype(residentd.dtypes.find(dtype).storage)
+
+
+class BFloat16(unittest.TestCase):
+    """Its bits must never be taken as numbers."""
+
+    EXACT = np.float32([[1.5, -2, 0.25], [3, 0, float("inf")]])
+
+    def setUp(self):
+        self.x = residentd.bfloat16(self.EXACT)
+
+    def equal(self, array, exact):
+        self.assertIsInstance(array, residentd.BFloat16Array)
+        np.testing.assert_array_equal(array.to_float32(), exact)
+
+    def test_values(self):
+        x, exact = self.x, self.EXACT
+        self.assertEqual(residentd.bfloat16(1.5).to_float32().shape, ())
+        self.assertEqual(residentd.bfloat16(1.5).to_float32(), 1.5)
+        self.equal(residentd.bfloat16(x), exact)
+        self.equal(residentd.bfloat16([x[0], x[1]]), exact)
+        np.testing.assert_array_equal(x.T.to_float32(), exact.T)
+        for dtype in (np.float32, "f8", np.float16):
+            np.testing.assert_array_equal(x.astype(dtype), exact.astype(dtype))
+        self.assertEqual((x[0, 0], float(x[0, 1]), int(x[1, :1]), x.item(2)), (1.5, -2, 3, 0.25))
+        self.assertEqual((x.tolist(), list(x[0])), (exact.tolist(), exact[0].tolist()))
+        self.assertTrue(x[1, :1] and not x[1, 1:2] and -2 in x)
+        x[0, 0], x[1] = 2.5, [1, 2, 3]
+        x[0, 1:] = residentd.bfloat16([7, 8])
+        self.equal(x, [[2.5, 7, 8], [1, 2, 3]])
+
+    def test_functions_that_move_elements(self):
+        x, exact = self.x, self.EXACT
+        for function in (np.transpose, np.ravel, np.flip, lambda a: np.concatenate([a, a]),
+                         lambda a: np.stack([a, a], axis=1), lambda a: np.take(a, [0, 0], axis=1),
+                         lambda a: np.roll(a, 1), lambda a: np.split(a, 2)[1], lambda a: np.tile(a, 2),
+                         lambda a: a.reshape(3, 2), lambda a: a.copy(), lambda a: copy.deepcopy(a),
+                         lambda a: pickle.loads(pickle.dumps(a)), lambda a: np.repeat(a, 2)):
+            self.equal(function(x), function(exact))
+        self.assertEqual(np.take(x, 0), 1.5)
+
+    def test_other_functions_are_refused(self):
+        x, exact = self.x, self.EXACT
+        for function in (np.sort, np.argsort, np.sum, np.mean, np.unique, np.argmax,
+                         lambda a: np.dot(a, a.T), lambda a: a.dot(a.T), lambda a: a.sort(),
+                         lambda a: a.argmax(), lambda a: a.max(), lambda a: a.sum(),
+                         lambda a: np.concatenate([a, exact]), lambda a: np.where(True, a, exact),
+                         lambda a: np.einsum("ij->i", a), lambda a: a.fill(1.5),
+                         lambda a: a == exact, lambda a: exact != a):
+            with self.assertRaisesRegex(residentd.InvalidArgument, r"bits[^\n]*\nFix: "):
+                function(x)
+        for function in (np.exp, lambda a: a + 1, lambda a: a < 1.5, lambda a: a @ a.T):
+            with self.assertRaises(TypeError):
+                function(x)
+        with self.assertRaises(residentd.InvalidArgument):
+            residentd.bfloat16([1j])
+
+    def test_examples(self):
+        for given, wanted in (([1, 2], [1, 2]), (residentd.bfloat16([1, 2]), [1, 2])):
+            for first in (residentd.bfloat16([3, 4]), np.float32([3, 4])):
+                value = residentd.Example(residentd.InOut(first, given)).message().values[0]
+                kind = residentd.dtypes.of_array(first)
+                array = residentd.dtypes.from_storage(np.frombuffer(value.data, kind.storage), kind)
+                np.testing.assert_array_equal(values(array), [3, 4] + wanted)
 
 
 class Numpy(support.PackageTest):

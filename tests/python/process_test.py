@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """Processes that use the package: killed, forked, interrupted, and without a daemon."""
 
+import asyncio
+import concurrent.futures
 import os
 import pathlib
 import pickle
@@ -12,9 +14,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
 from support import residentd  # noqa: E402
 
+import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 
+import residentd.aio  # noqa: E402
+import residentd.credentials  # noqa: E402
+
 X = np.float32([1, 2, 3])
+LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
 
 CLIENT = """
 import os, sys
@@ -98,10 +105,44 @@ class Processes(support.PackageTest):
         self.assertEqual(text.count("which was forked from it\nFix: call residentd.connect()"), 4, text)
         np.testing.assert_array_equal(add(X, X), 2 * X)
 
+    def test_a_forked_process_leaves_the_blocks_of_its_parent(self):
+        process = self.start('add.submit(out, out).result(); child = 1\n'
+                             'for failed in (False, True):\n'
+                             '  try:\n'
+                             '    with residentd.connect({!r}) as one, one.stream() as stream:\n'
+                             '      one.op("add").submit(out, out).result()\n'
+                             '      stream.submit(one.op("add"), out, out).result()\n'
+                             '      child = os.fork()\n'
+                             '      if failed and child == 0: raise KeyError\n'
+                             '      if child: assert os.waitpid(child, 0)[1] == 0\n'
+                             '  except KeyError: pass\n'
+                             '  if child == 0: os._exit(0)\n'
+                             'print("ready", flush=True)'.format(self.daemon.address))
+        self.assertEqual(process.wait(support.WAIT_S), 0)
+
     def test_a_daemon_that_is_not_there(self):
         error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
                              "127.0.0.1:1")
         self.assertIsInstance(error, ConnectionError)
+
+    def test_a_daemon_that_ends_the_session_immediately(self):
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("resident.v1.Sessions", {
+            "Open": grpc.unary_stream_rpc_method_handler(lambda request, context: iter(())),
+        }),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        self.addCleanup(server.stop, None)
+        self.refused(residentd.Unavailable, "ended the session", residentd.connect,
+                     "127.0.0.1:{}".format(port))
+
+    def test_a_lost_connection_is_noticed(self):
+        options = dict(residentd.credentials.target_and_options(self.rd._connection._settings)[1])
+        self.assertGreaterEqual(options["grpc.keepalive_time_ms"], 5000)  # What the daemon permits.
+        self.assertGreater(options["grpc.keepalive_timeout_ms"], 0)
+        self.assertEqual(options["grpc.http2.max_pings_without_data"], 0)
+        self.assertLessEqual(options["grpc.initial_reconnect_backoff_ms"],
+                             options["grpc.max_reconnect_backoff_ms"])
 
     def test_settings_that_cannot_work(self):
         self.refused(residentd.FailedPrecondition, "in the clear", residentd.connect, "192.0.2.1:1",
@@ -110,12 +151,38 @@ class Processes(support.PackageTest):
         self.refused(residentd.InvalidArgument, "needs tls_cert and tls_key", residentd.connect,
                      tls_ca="ca", tls_cert="cert")
 
+    def test_times_that_are_none(self):
+        for time in (float("inf"), float("nan"), "5", 1e12, 0, -1, True, None):
+            self.refused(residentd.InvalidArgument, "timeout={!r} is not a time".format(time),
+                         self.connect, timeout=time)
+            self.refused(residentd.InvalidArgument, "connect_timeout={!r} is not".format(time),
+                         self.connect, connect_timeout=time)
+            if time is not None:
+                self.refused(residentd.InvalidArgument, "timeout={!r} is not a time".format(time),
+                             self.rd.operators.remove, "none", timeout=time)
+
     def test_errors_can_be_sent_between_processes(self):
         for error in (residentd.NotFound("no operator 'ad'. Fix: use 'add'", operator="ad"),
                       residentd.DeadlineExceeded("late", "wait")):
             copy = pickle.loads(pickle.dumps(error))
             self.assertEqual((type(copy), str(copy), copy.operator),
                              (type(error), str(error), error.operator))
+
+    def test_results_can_be_sent_between_processes(self):
+        x = np.ones((2, 3), np.float32)
+        result = self.rd.op("rmsnorm_residual").run(x, x, x[0])
+        made = pickle.loads(pickle.dumps(result))
+        self.assertEqual((made.version, made.device, made.device_ns, made.outputs._fields),
+                         (result.version, result.device, result.device_ns, result.outputs._fields))
+        np.testing.assert_array_equal(made.outputs.out, result.outputs.out)
+        self.assertIs(type(made.value), type(result.value))
+        with self.assertRaises(residentd.TaskFailed) as caught:
+            self.rd.op("embedding").map(np.int64([[1], [7]]), x, shared=("table",))
+        error = caught.exception
+        made = pickle.loads(pickle.dumps(error))
+        self.assertEqual((type(made), str(made), repr(made.errors), made.may_have_run),
+                         (type(error), str(error), repr(error.errors), error.may_have_run))
+        np.testing.assert_array_equal(made.result.value, error.result.value)
 
 
 class Restarts(support.PackageTest):
@@ -136,8 +203,8 @@ class Restarts(support.PackageTest):
         self.daemon.stop()
         with self.assertRaises(ConnectionError):
             add(X, X)
-        replacement = support.daemons.Daemon("--address=" + address)
-        self.addCleanup(replacement.stop)
+        type(self).daemon = support.daemons.Daemon("--address=" + address)
+        self.addClassCleanup(self.daemon.stop)
         self.wait_for(self.connected)  # gRPC waits before it connects again.
         np.testing.assert_array_equal(add(large, large), 2 * large)
         np.testing.assert_array_equal(add.submit(X, X).result(), 2 * X)
@@ -145,6 +212,68 @@ class Restarts(support.PackageTest):
         buffer.free()
         with self.rd.upload(X) as again:
             np.testing.assert_array_equal(add(again, X), 2 * X)
+
+    def restart(self, *flags):
+        address = self.daemon.address
+        self.daemon.stop()
+        type(self).daemon = support.daemons.Daemon("--address=" + address, *flags)
+        self.addClassCleanup(self.daemon.stop)
+
+    def check_durable_buffers(self, flags, check):
+        """Calls check(a buffer, one of asyncio's client, that client) after a restart."""
+
+        async def work():
+            async with residentd.aio.connect(self.daemon.address) as rd:
+                mine = self.rd.upload(X, durable=True, name="mine")
+                other = await rd.upload(X, durable=True, name="other")
+                if flags:
+                    mine.persist()
+                    await other.persist()
+                self.restart(*flags)
+                self.wait_for(self.connected)
+                self.wait_for(lambda: mine._memory.uncertain)
+                while not other._memory.uncertain:
+                    await asyncio.sleep(0.01)
+                await check(mine, other, rd)
+                mine.free()
+                await other.free()
+
+        LOOP.run_until_complete(work())
+
+    def test_a_handle_of_a_durable_buffer_never_names_another_one(self):
+        copy = self.rd.op("copy")
+
+        async def check(mine, other, rd):
+            # They get the numbers of the buffers before.
+            taken = [self.rd.upload(-X, durable=True, name=str(i)) for i in range(other._memory.id)]
+            self.assertLessEqual({mine._memory.id, other._memory.id}, {each.id for each in taken})
+            for use in (lambda: copy(mine), mine.numpy, lambda: mine.write(X), mine.persist,
+                        lambda: copy.submit(mine)):
+                self.refused(residentd.NotFound, "restarted without buffer", use)
+            for call in (rd.op("copy")(other), other.numpy(), other.write(X), other.persist(),
+                         rd.op("copy").submit(other)):
+                with self.assertRaises(residentd.NotFound):
+                    await call
+            mine.free()
+            await other.free()
+            for each in taken:
+                np.testing.assert_array_equal(each.numpy(), -X)
+                each.free()
+
+        self.check_durable_buffers((), check)
+
+    def test_a_handle_of_a_durable_buffer_that_was_restored_remains_valid(self):
+        async def check(mine, other, rd):
+            np.testing.assert_array_equal(self.rd.op("copy")(mine), X)
+            np.testing.assert_array_equal(await rd.op("copy")(other), X)
+            mine.write(2 * X)
+            await other.write(2 * X)
+            np.testing.assert_array_equal(mine.numpy(), await other.numpy())
+
+        flags = ("--state_dir=" + str(support.temporary_folder(type(self))),)
+        self.restart(*flags)
+        self.wait_for(self.connected)
+        self.check_durable_buffers(flags, check)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import pathlib
 import sys
 import threading
@@ -14,6 +15,7 @@ from support import residentd  # noqa: E402
 import numpy as np  # noqa: E402
 
 import residentd.aio  # noqa: E402
+from residentd.calls import Blocking  # noqa: E402
 
 X = np.float32([1, 2, 3])
 LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
@@ -92,6 +94,44 @@ class Streams(support.PackageTest):
             self.refused(residentd.InvalidArgument, "is missing", stream.submit, add, X)
         self.refused(residentd.FailedPrecondition, "the stream is closed", stream.submit, add, X, X)
 
+    def in_callback(self, stream, function):
+        """What the function returns or raises in a callback of a future of the stream."""
+        outcome = concurrent.futures.Future()
+
+        def callback(_):
+            try:
+                outcome.set_result(function())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self.park()  # The callback must not run in this thread.
+        future = stream.submit(self.rd.op("add"), X, X)
+        future.add_done_callback(callback)
+        return outcome
+
+    def test_a_callback_submits_without_waiting(self):
+        add = self.rd.op("add")
+        with self.rd.stream(max_in_flight=1) as stream:
+            sent = []
+            outcome = self.in_callback(stream, lambda: [sent.append(stream.submit(add, X, X))
+                                                        for _ in range(2)])
+            self.resume()
+            self.refused(residentd.FailedPrecondition, "1 batches are unanswered", outcome.result,
+                         support.WAIT_S)
+            np.testing.assert_array_equal(sent[0].result(support.WAIT_S), 2 * X)
+            outcome = self.in_callback(stream, lambda: stream.submit(add, X, X))
+            self.resume()
+            np.testing.assert_array_equal(outcome.result(support.WAIT_S).result(support.WAIT_S), 2 * X)
+
+    def test_a_callback_ends_its_stream(self):
+        for end in ("close", "cancel"):
+            stream = self.rd.stream()
+            outcome = self.in_callback(stream, getattr(stream, end))
+            self.resume()
+            self.assertIsNone(outcome.result(support.WAIT_S))
+            self.wait_for(lambda: not stream._reader.is_alive())
+            self.assertTrue(stream.ended)
+
     def test_a_failed_task_is_the_futures_error(self):
         with self.assertRaises(residentd.TaskFailed):
             self.rd.op("sum").submit(X, axes=2, shape=(3,)).result()
@@ -114,6 +154,8 @@ class Streams(support.PackageTest):
         stream.cancel()
         for future in futures:
             self.assertIsInstance(future.exception(), residentd.Cancelled)
+        # Each its own, because raising one adds to its traceback.
+        self.assertEqual(len({id(future.exception()) for future in futures}), len(futures))
 
     def test_a_timeout_is_a_timeout_error(self):
         self.park()
@@ -133,9 +175,9 @@ class Streams(support.PackageTest):
 
 class Asyncio(support.PackageTest):
 
-    def run_with_client(self, function):
+    def run_with_client(self, function, **options):
         async def main():
-            async with residentd.aio.connect(self.daemon.address) as rd:
+            async with residentd.aio.connect(self.daemon.address, **options) as rd:
                 return await function(rd)
 
         return LOOP.run_until_complete(main())
@@ -202,6 +244,87 @@ class Asyncio(support.PackageTest):
             self.run_with_client(work)
         finally:
             self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+
+    def test_a_cancelled_call_releases_nothing_that_its_thread_still_uses(self):
+        started, proceed, order = threading.Event(), threading.Event(), []
+
+        def use():
+            started.set()
+            proceed.wait(support.WAIT_S)
+            order.append("used")
+
+        def steps():
+            try:
+                yield Blocking(use)
+            finally:
+                order.append("released")
+
+        async def work(rd):
+            task = asyncio.get_running_loop().create_task(rd._drive(steps()))
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            self.assertFalse(task.done())
+            proceed.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(order, ["used", "released"])
+
+        self.run_with_client(work)
+
+    def test_each_future_of_a_cancelled_stream_has_its_own_error(self):
+        async def work(rd):
+            stream = rd.stream()
+            futures = [await stream.submit(rd.op("add"), X, X) for _ in range(5)]
+            await stream.cancel()
+            errors = [future.exception() for future in futures]
+            self.assertEqual({type(error) for error in errors}, {residentd.Cancelled})
+            self.assertEqual(len(set(map(id, errors))), len(errors))
+
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+        try:
+            self.run_with_client(work)
+        finally:
+            self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
+
+    def test_a_cancelled_submit_does_not_end_the_stream(self):
+        large = np.ones(1 << 21, np.float32)  # Its write is not done at once.
+
+        async def work(rd):
+            add = rd.op("add")
+            async with rd.stream(max_in_flight=2) as stream:
+                await (await stream.submit(add, X, X))
+                for _ in range(4):
+                    task = asyncio.get_running_loop().create_task(stream.submit(add, large, large))
+                    while not stream._pending:
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    np.testing.assert_array_equal(await (await stream.submit(add, X, X)), 2 * X)
+
+        self.run_with_client(work, shared_memory="off")
+
+    def test_a_submit_that_is_cancelled_before_its_write_keeps_no_place(self):
+        async def work(rd):
+            add = rd.op("add")
+            async with rd.stream(max_in_flight=2) as stream:
+                for _ in range(4):
+                    await stream._writing.acquire()
+                    task = asyncio.get_running_loop().create_task(stream.submit(add, X, X))
+                    while not stream._pending:
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    stream._writing.release()
+                    while stream._pending:
+                        await asyncio.sleep(0.01)
+                np.testing.assert_array_equal(await (await stream.submit(add, X, X)), 2 * X)
+
+        self.run_with_client(work)
 
     def queued(self):
         return self.rd.status().devices[0].queued_tasks

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional, Sequence,
-                    Tuple, TypeVar)
+from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
+                    Optional, Sequence, Set, Tuple, TypeVar)
 
 import grpc
 import numpy as np
@@ -36,8 +36,25 @@ from .operators import Bake, Event, Installed, OperatorInfo
 from .results import Result
 from .shared_memory import Memory
 from .signature import Shape
+from .stream import another
 
 T = TypeVar("T")
+
+
+async def _uninterrupted(work: "asyncio.Future[T]") -> T:
+    """The result of work that cannot be stopped, such as a function in another thread: a cancellation is
+    raised when the work is done, because until then it uses what its caller would release."""
+    cancelled: Optional[asyncio.CancelledError] = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return work.result()
+    if not work.cancelled():
+        work.exception()  # An exception that nothing asks for would be logged.
+    raise cancelled
 
 
 class _Connection:
@@ -75,11 +92,11 @@ class _Connection:
         if isinstance(step, calls.Session):
             return await self.session()
         if isinstance(step, calls.Blocking):
-            return await asyncio.get_running_loop().run_in_executor(None, step.function)
+            return await _uninterrupted(asyncio.get_running_loop().run_in_executor(None, step.function))
         operator = step.operator if isinstance(step, calls.Unary) else ""
         request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
                    step.request)
-        call = self.open(step.method, request, step.timeout or self._settings.timeout)
+        call = self.open(step.method, request, credentials.timeout_of(step.timeout, self._settings))
         try:
             if isinstance(step, (calls.Unary, calls.Upload)):
                 return await call
@@ -181,11 +198,13 @@ class Operator:
 
     async def run(self, *args: Any, **kwargs: Any) -> Result:
         """Runs one task; returns the Result."""
+        await self._client._find_again(args, kwargs)
         return await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs))
 
     async def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
         """Runs many tasks as one batch, see residentd.Operator.map."""
+        await self._client._find_again(args, kwargs)
         result = await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs, shared))
         return result.value
@@ -206,18 +225,22 @@ class Buffer(BufferView):
 
     async def numpy(self) -> "np.ndarray[Any, Any]":
         """The elements, as a new array."""
+        await self._client._drive(self._memory.find_again())
         return await self._client._drive(buffers.read(self))
 
     async def write(self, values: Any) -> None:
         """Writes an array of the same dtype to the buffer."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(buffers.write(self, values))
 
     async def persist(self) -> None:
         """Saves the contents of a durable buffer."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(self._client._operations.persist(self))
 
     async def free(self) -> None:
         """Frees the buffer, with all views."""
+        await self._client._drive(self._memory.find_again())
         await self._client._drive(self._client._operations.free(self._memory))
 
     async def __aenter__(self) -> "Buffer":
@@ -228,6 +251,10 @@ class Buffer(BufferView):
 
     def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
         return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+    def _find_again(self) -> None:
+        # The session ended after the operation has looked the buffer up.
+        raise Unavailable("the session ended during the call", "try again")
 
 
 class Stream:
@@ -241,6 +268,7 @@ class Stream:
         self._max_in_flight = max_in_flight
         self._free = asyncio.Semaphore(max_in_flight)
         self._writing = asyncio.Lock()
+        self._writes: Set["asyncio.Task[None]"] = set()  # An event loop itself keeps no tasks.
         self._ids = itertools.count(1)
         self._pending: Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]] = {}
         self._ended: Optional[BaseException] = None
@@ -255,22 +283,35 @@ class Stream:
     async def submit(self, operator: Operator, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
         """Sends one task; returns a future of the output. Waits while max_in_flight batches are
         unanswered."""
+        await self._client._find_again(args, kwargs)
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
         await self._free.acquire()
         if self._ended is not None:
             self._free.release()
-            raise self._ended
+            raise another(self._ended)
         future: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
         prepared.batch.id = next(self._ids)
         self._pending[prepared.batch.id] = (prepared, future)
         request = message("SubmitRequest")(batch=prepared.batch)
+        # Cancelling write() would end the stream, and a batch that is pending must be sent, because only
+        # its answer ends it. So a task of its own sends it, which goes on if this one is cancelled.
+        write = asyncio.get_running_loop().create_task(self._write(request))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        try:
+            await asyncio.shield(write)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return future
+
+    async def _write(self, request: Any) -> None:
         try:
             async with self._writing:
                 await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             pass  # The reader gives the future its error.
-        return future
 
     async def map(self, operator: Operator, items: Iterable[Any]) -> AsyncIterator[Any]:
         """Runs one task for each item, see residentd.Stream.map."""
@@ -328,7 +369,7 @@ class Stream:
         for prepared, future in self._pending.values():
             self._client._operations.failed(prepared, error)
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(another(error))
             self._free.release()
         self._pending.clear()
 
@@ -470,18 +511,21 @@ class Client:
                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
         """A new buffer, not initialised."""
         return self._buffer(*await self._drive(
-            self._operations.allocate(shape, dtype, device, durable, name)))
+            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
+                                      durable, name)))
 
     async def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *,
                      device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
         """A new buffer with the elements of an array."""
         return self._buffer(*await self._drive(
-            self._operations.upload(values, dtype, device, durable, name)))
+            self._operations.upload(buffers.converted(values, dtype), None,
+                                    buffers.check_device(device), durable, name)))
 
     async def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                      device: Optional[int] = None) -> "np.ndarray[Any, Any]":
         """A new array in memory that tasks read and write in place."""
-        return await self._drive(self._operations.shared(shape, dtype, device))
+        return await self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
+                                                         buffers.check_device(device)))
 
     async def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
@@ -492,7 +536,7 @@ class Client:
     async def load_file(self, path: str, prefix: str = "", *,
                         device: Optional[int] = None) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a file in the daemon's --load_dir, by name."""
-        infos = await self._drive(self._operations.load_file(path, prefix, device))
+        infos = await self._drive(self._operations.load_file(path, prefix, buffers.check_device(device)))
         return {
             info.name: self._buffer(BufferMemory(info, self._operations.memory, False),
                                     BY_NUMBER[info.dtype], tuple(info.shape))
@@ -512,6 +556,12 @@ class Client:
 
     async def _drive(self, steps: Steps[T]) -> T:
         return await self._connection.drive(steps)
+
+    async def _find_again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Looks up the durable buffers among the arguments of a call whose session has ended."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, BufferView) and value._memory.uncertain:
+                await self._drive(value._memory.find_again())
 
     def _default_stream(self) -> Stream:
         if self._stream is None or self._stream.ended:

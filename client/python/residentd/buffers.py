@@ -9,19 +9,22 @@ A slice is a view: it describes a part of the buffer (offset, shape, strides) an
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, List, Optional, TypeVar
+import operator
+from typing import Any, Iterator, List, Optional, TypeVar, cast
 
 import numpy as np
 
 from . import dtypes
-from .calls import Collect, Steps, Unary, Upload
+from .calls import Collect, Session, Steps, Unary, Upload
 from .descriptors import message
-from .dtypes import DType
+from .dtypes import DType, DTypeLike
 from .errors import FailedPrecondition, InvalidArgument, NotFound
 from .shared_memory import Memory
 from .signature import Shape
 
 _UPLOAD_CHUNK_BYTES = 1 << 20
+_MAX_SIZE = (1 << 63) - 1  # Of int64 and int32, which the messages have.
+_MAX_DEVICE = (1 << 31) - 1
 View = TypeVar("View", bound="BufferView")
 
 
@@ -40,11 +43,31 @@ class BufferMemory:
         self._memory = memory
         self._session = memory.session
         self._owned = owned and not self.durable
+        self._gone = False
 
     @property
     def lost(self) -> bool:
-        """Whether the session that owned the buffer has ended."""
-        return not self.durable and self._session != self._memory.session
+        """Whether the session that owned the buffer has ended, or find_again() did not find it."""
+        return self._gone or (not self.durable and self._session != self._memory.session)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a durable buffer may no longer exist, so that its number may be that of another one:
+        the daemon may have been restarted since the handle was made."""
+        return self.durable and not self._gone and self._session != self._memory.session
+
+    def find_again(self) -> Steps[None]:
+        """Asks the daemon, if it is uncertain, whether it still has the buffer."""
+        if not self.uncertain:
+            return
+        yield Session()  # What uses the buffer next may need one.
+        session = self._memory.session
+        response = yield Unary("Buffers.List", message("ListBuffersRequest")())
+        wanted = (self.id, self.name, self.size_bytes, True)
+        if any((each.id, each.name, each.size_bytes, each.durable) == wanted for each in response.buffers):
+            self._session = session
+        else:
+            self._gone = True
 
     def __del__(self) -> None:
         if self._owned and not self.freed:
@@ -65,10 +88,17 @@ class BufferView:
     @property
     def id(self) -> int:
         """The daemon's number of the buffer. FailedPrecondition if it was freed, NotFound if its session
-        has ended."""
+        has ended. A durable buffer is looked up after a session has ended."""
         if self._memory.freed:
             raise FailedPrecondition("buffer {} was freed".format(self._memory.id),
                                      "use it before free() and before the end of its with block")
+        if self._memory.uncertain:
+            self._find_again()
+        if self._memory.lost and self._memory.durable:
+            raise NotFound(
+                "the daemon was restarted without buffer {} ('{}')".format(self._memory.id,
+                                                                           self._memory.name),
+                "upload the data again; with --state_dir, a daemon restores what persist() has saved")
         if self._memory.lost:  # The number may be that of another buffer now.
             raise NotFound(
                 "buffer {} belonged to a session that has ended".format(self._memory.id),
@@ -141,11 +171,17 @@ class BufferView:
             raise TypeError("a view without dimensions has no length")
         return self._shape[0]
 
+    def __iter__(self: View) -> Iterator[View]:
+        """The views of the first dimension."""
+        return (self[i] for i in range(len(self)))
+
     def __getitem__(self: View, key: Any) -> View:
         """A view, as NumPy's slices (integers, slices, Ellipsis, None)."""
         keys = key if isinstance(key, tuple) else (key,)
         for each in keys:
-            if not (each is None or each is Ellipsis or isinstance(each, (int, np.integer, slice))):
+            # bool is an int to Python, and a mask to NumPy.
+            if isinstance(each, bool) or not (each is None or each is Ellipsis or
+                                              isinstance(each, (int, np.integer, slice))):
                 raise InvalidArgument("a buffer cannot be indexed by {!r}".format(each),
                                       "use integers and slices, or the operator 'embedding'")
         # NumPy computes shape, strides and offset, with elements of one byte. The memory behind this
@@ -161,6 +197,10 @@ class BufferView:
         return self._view(part.shape, part.strides, self._offset + moved)
 
     def _view(self: View, shape: Shape, strides: Shape, offset: int) -> View:
+        raise NotImplementedError
+
+    def _find_again(self) -> None:
+        """Runs find_again() of the memory."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -180,6 +220,42 @@ def dense_strides(shape: Shape) -> Shape:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def check_shape(shape: Any) -> Shape:
+    """A shape from an integer or a sequence of integers. InvalidArgument for anything else."""
+    try:
+        given = tuple(shape) if np.iterable(shape) else (shape,)
+        made = tuple(operator.index(n) for n in given)
+    except TypeError:
+        made = (-1,)
+    if any(n < 0 or n > _MAX_SIZE for n in made):
+        raise InvalidArgument("{!r} is not a shape".format(shape),
+                              "use an integer that is not negative, or a tuple of them")
+    return made
+
+
+def check_device(device: Optional[int]) -> Optional[int]:
+    """The index of a device. InvalidArgument if it cannot be one."""
+    if device is None:
+        return None
+    if isinstance(device, bool) or not isinstance(device, (int, np.integer)) or not (
+            0 <= device <= _MAX_DEVICE):
+        raise InvalidArgument("device={!r} is not the index of a device".format(device),
+                              "use an index that Client.status() shows")
+    return int(device)
+
+
+def converted(values: Any, dtype: Optional[DTypeLike]) -> Any:
+    """Values for an upload in this dtype (None: their own; f32 for Python's numbers and lists).
+    InvalidArgument if it cannot represent them, see dtypes.convert()."""
+    if dtype is None:
+        if not isinstance(values, (bool, int, float, complex, list, tuple)):
+            return values
+        dtype = "f32"
+    kind = dtypes.find(dtype)
+    given = np.asarray(values) if isinstance(values, complex) else values
+    return dtypes.convert(dtypes.to_array(given)[0], kind)
 
 
 # The steps that both clients use.
@@ -229,7 +305,7 @@ def free(buffer_id: int) -> Steps[None]:
 
 def bytes_of(array: "np.ndarray[Any, Any]") -> memoryview:
     """The bytes of a dense array."""
-    return memoryview(array.view(np.ndarray).reshape(-1).view(np.uint8))
+    return memoryview(cast(Any, array.view(np.ndarray).reshape(-1).view(np.uint8)))
 
 
 def read(view: BufferView) -> Steps["np.ndarray[Any, Any]"]:
@@ -251,11 +327,12 @@ def read(view: BufferView) -> Steps["np.ndarray[Any, Any]"]:
 
 def write(view: BufferView, values: Any) -> Steps[None]:
     """Writes an array to a view. InvalidArgument if the view is not dense, or the array has another
-    dtype or does not broadcast to the view's shape."""
+    dtype, values that an integer dtype cannot represent, or a shape that does not broadcast to the
+    view's."""
     array, found = dtypes.to_array(values)
     dtype = view._dtype
     if found is None:
-        array = array.astype(dtype.storage) if dtype is not dtypes.BF16 else dtypes.bfloat16(array)
+        array = dtypes.convert(array, dtype)
     elif found is not dtype:
         raise InvalidArgument("the buffer has dtype {}, the array {}".format(dtype.name, found.name),
                               "convert the array, for instance with astype()")

@@ -13,7 +13,7 @@ from .buffers import BufferMemory, BufferView
 from .calls import Steps
 from .connection import Connection
 from .credentials import Settings
-from .dtypes import BY_NUMBER, DType, DTypeLike
+from .dtypes import BY_NUMBER, BFloat16Array, DType, DTypeLike
 from .operations import Operations, ShapeLike
 from .operator import Operator
 from .operators import Operators
@@ -88,10 +88,13 @@ class Buffer(BufferView):
 
     def free(self) -> None:
         """Frees the buffer, with all views, once the tasks that use it have ended."""
+        self._find_again()
         self._client._drive(self._client._operations.free(self._memory))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> "np.ndarray[Any, Any]":
         array = self.numpy()
+        if isinstance(array, BFloat16Array):  # np.asarray would take the bits.
+            return array.astype(np.float32 if dtype is None else dtype)
         return array if dtype is None else array.astype(dtype)
 
     def __enter__(self) -> "Buffer":
@@ -102,6 +105,10 @@ class Buffer(BufferView):
 
     def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
         return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
+
+    def _find_again(self) -> None:
+        if self._memory.uncertain:
+            self._client._drive(self._memory.find_again())
 
 
 class Client:
@@ -156,20 +163,24 @@ class Client:
               durable: bool = False, name: str = "") -> Buffer:
         """A new buffer, not initialised. A durable one outlives the session and engine restarts."""
         return self._buffer(*self._drive(
-            self._operations.allocate(shape, dtype, device, durable, name)))
+            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
+                                      durable, name)))
 
     def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
                durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer with the elements of an array. dtype: None for the array's own."""
+        """A new buffer with the elements of an array. dtype: None for the array's own. A floating dtype
+        rounds the values; InvalidArgument if an integer dtype cannot represent them."""
         return self._buffer(*self._drive(
-            self._operations.upload(values, dtype, device, durable, name)))
+            self._operations.upload(buffers.converted(values, dtype), None,
+                                    buffers.check_device(device), durable, name)))
 
     def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                device: Optional[int] = None) -> "np.ndarray[Any, Any]":
         """A new array, of zeros, in memory that tasks read and write in place: it, and views of it, are
         passed without copies. Needs a daemon on this machine. FailedPrecondition if it accepts no shared
         memory."""
-        return self._drive(self._operations.shared(shape, dtype, device))
+        return self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
+                                                   buffers.check_device(device)))
 
     def buffers(self) -> List[Buffer]:
         """The durable buffers, and those of this session."""
@@ -182,7 +193,7 @@ class Client:
     def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name."""
         loaded = {}
-        for info in self._drive(self._operations.load_file(path, prefix, device)):
+        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device))):
             memory = BufferMemory(info, self._operations.memory, False)
             loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
         return loaded
@@ -197,10 +208,13 @@ class Client:
 
     def close(self) -> None:
         """Ends the client: its streams, and its session with all buffers that are not durable. Waits for
-        results of submit() that are not there yet. Results that lie in shared memory remain valid."""
+        results of submit() that are not there yet. Results that lie in shared memory remain valid.
+        Without effect in a process that was forked from the client's own."""
+        if os.getpid() != self._connection._process:  # A thread may have held the lock in the parent.
+            return
         with self._lock:
             stream, self._stream = self._stream, None
-        if stream is not None and os.getpid() == self._connection._process:
+        if stream is not None:
             stream.close()
         self._connection.close()
 
@@ -208,6 +222,8 @@ class Client:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Any, trace: Any) -> None:
+        if os.getpid() != self._connection._process:
+            return
         if kind is not None and self._stream is not None:
             self._stream.cancel()
         self.close()

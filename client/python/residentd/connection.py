@@ -15,7 +15,7 @@ import grpc
 from . import calls, credentials, descriptors
 from .calls import Steps
 from .credentials import Settings
-from .errors import DeadlineExceeded, FailedPrecondition, from_rpc
+from .errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc
 
 T = TypeVar("T")
 
@@ -78,9 +78,9 @@ class Connection:
         return None
 
     def _call(self, method: str, request: Any, timeout: Optional[float], operator: str) -> Any:
+        timeout = credentials.timeout_of(timeout, self._settings)
         try:
-            return self._callable(method)(request, timeout=timeout or self._settings.timeout,
-                                          metadata=self._headers())
+            return self._callable(method)(request, timeout=timeout, metadata=self._headers())
         except grpc.RpcError as error:
             raise from_rpc(error, operator) from None
         except ValueError as error:  # A closed channel.
@@ -93,7 +93,7 @@ class Connection:
     def stream(self, method: str, request: Any, receive: Callable[[Any], None],
                timeout: Optional[float]) -> None:
         """Gives each response of a call to `receive`."""
-        call = self.open(method, request, timeout or self._settings.timeout)
+        call = self.open(method, request, credentials.timeout_of(timeout, self._settings))
         try:
             for response in call:
                 receive(response)
@@ -148,7 +148,7 @@ class Connection:
             watchdog.daemon = True
             watchdog.start()
             try:
-                response = next(iter(call))
+                response = next(iter(call), None)
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.CANCELLED:
                     raise DeadlineExceeded(
@@ -158,6 +158,8 @@ class Connection:
                 raise credentials.unreachable(from_rpc(error), self._settings) from None
             finally:
                 watchdog.cancel()
+            if response is None:
+                raise Unavailable("the daemon ended the session immediately", "try again")
             self._session_call = call
             self._session = (response.session_id, response.local_address)
             session = self._session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import numbers
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
@@ -11,6 +12,14 @@ import grpc
 from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 
 _MIB = 1 << 20
+MAX_TIMEOUT_S = 365 * 86400.0  # Far from where gRPC's clock overflows.
+# A daemon that is gone without closing its connection (a lost machine, a firewall) is noticed after the
+# sum of both. The daemon permits a ping every 5 s.
+_KEEPALIVE_TIME_MS = 20_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+# How long the channel waits before it connects again, at first and at most.
+_FIRST_RECONNECT_MS = 100
+_LAST_RECONNECT_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class Settings:
 
 def check(settings: Settings) -> Settings:
     """InvalidArgument or FailedPrecondition for settings that cannot work."""
+    check_timeout(settings.timeout)
+    check_timeout(settings.connect_timeout, "connect_timeout")
     if settings.shared_memory not in ("auto", "off"):
         raise InvalidArgument("shared_memory={!r} is unknown".format(settings.shared_memory),
                               "use 'auto' or 'off'")
@@ -47,6 +58,22 @@ def check(settings: Settings) -> Settings:
             "a token would be sent in the clear to {}".format(settings.address),
             "use TLS (tls_ca), or connect over the loopback interface or a Unix socket")
     return settings
+
+
+def check_timeout(value: Any, name: str = "timeout") -> None:
+    """InvalidArgument unless the value is a time in seconds."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+            0 < float(value) <= MAX_TIMEOUT_S):
+        raise InvalidArgument("{}={!r} is not a time in seconds".format(name, value),
+                              "use a number above 0, and at most {:g}".format(MAX_TIMEOUT_S))
+
+
+def timeout_of(timeout: Optional[float], settings: Settings) -> float:
+    """The timeout of a call; None is the client's."""
+    if timeout is None:
+        return settings.timeout
+    check_timeout(timeout)
+    return timeout
 
 
 def is_local(address: str) -> bool:
@@ -86,6 +113,12 @@ def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
         ("grpc.use_local_subchannel_pool", 1),
         # The channel does not repeat calls by itself: a task could run twice.
         ("grpc.enable_retries", 0),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # A call that waits for its answer for long sends no data.
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", _FIRST_RECONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", _LAST_RECONNECT_MS),
     ]
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))

@@ -49,19 +49,76 @@ _BY_NUMPY: Dict[Any, DType] = {dtype.storage: dtype for dtype in _ALL if dtype i
 DTypeLike = Union[str, DType, "np.dtype[Any]", type]
 
 
-class BFloat16Array(np.ndarray):
+# What moves elements and does not look at them. Other functions of NumPy would use the bits.
+_MOVES = {
+    np.atleast_1d, np.atleast_2d, np.atleast_3d, np.broadcast_arrays, np.broadcast_to, np.copy,
+    np.empty_like, np.expand_dims, np.flip, np.fliplr, np.flipud, np.may_share_memory, np.moveaxis,
+    np.ndim, np.ravel, np.repeat, np.reshape, np.roll, np.rollaxis, np.rot90, np.shape,
+    np.shares_memory, np.size, np.squeeze, np.swapaxes, np.take, np.tile, np.transpose, np.zeros_like,
+    np.array_split, np.split, np.hsplit, np.vsplit, np.dsplit,
+}
+_JOINS = {np.column_stack, np.concatenate, np.dstack, np.hstack, np.stack, np.vstack}
+
+
+_NOT_REAL = "cOSUMm"  # Kinds of NumPy's dtypes: complex numbers, objects, texts and times.
+
+
+class BFloat16Array(np.ndarray):  # type: ignore[type-arg,unused-ignore]
     """An array of bfloat16; its elements are stored as uint16.
 
     It supports everything that moves elements (slices, reshape, copies) and no arithmetic:
-    `to_float32()` gives an array for that, and `residentd.bfloat16(array)` converts back.
+    `to_float32()` gives an array for that, and `residentd.bfloat16(array)` converts back. One element,
+    and what astype() and tolist() return, are the values. numpy.asarray(array) are the bits.
     """
 
     __array_ufunc__ = None  # type: ignore[assignment]  # Arithmetic would use the bits.
 
     def to_float32(self) -> "np.ndarray[Any, Any]":
         """The values, as float32; exact."""
-        bits = np.ascontiguousarray(self).view(np.ndarray).astype(np.uint32)
-        return np.left_shift(bits, np.uint32(16)).view(np.float32)
+        bits = np.asarray(self.view(np.ndarray).astype(np.uint32, order="C"))
+        return np.asarray(np.left_shift(bits, np.uint32(16))).view(np.float32)
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> "np.ndarray[Any, Any]":
+        """The values in another dtype, as a new array."""
+        return self.to_float32().astype(dtype, *args, **kwargs)
+
+    def item(self, *args: Any) -> Any:
+        """The value of one element."""
+        return self.to_float32().item(*args)
+
+    def tolist(self) -> Any:
+        """The values, as Python's floats."""
+        return self.to_float32().tolist()
+
+    def __float__(self) -> float:
+        return float(self.to_float32().item())
+
+    def __int__(self) -> int:
+        return int(self.to_float32().item())
+
+    def __bool__(self) -> bool:
+        return bool(self.to_float32())
+
+    def __index__(self) -> int:
+        raise TypeError("an array of bfloat16 is not an index")
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.to_float32()
+
+    def __getitem__(self, key: Any) -> Any:
+        return _value(super().__getitem__(key))
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        bits = bfloat16(values).view(np.ndarray)
+        super().__setitem__(key, bits)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        joined = tuple(args[0]) if function in _JOINS and args else None
+        if joined is not None and all(isinstance(each, BFloat16Array) for each in joined):
+            args = (joined,) + tuple(args[1:])  # It may have been an iterator.
+        elif function not in _MOVES:
+            raise _no_arithmetic(function.__name__)
+        return _value(super().__array_function__(function, types, args, kwargs))
 
     def __repr__(self) -> str:
         return "bfloat16({})".format(np.array2string(self.to_float32(), separator=", "))
@@ -69,13 +126,87 @@ class BFloat16Array(np.ndarray):
     __str__ = __repr__
 
 
+def _no_arithmetic(name: str) -> InvalidArgument:
+    return InvalidArgument("'{}' would use the bits of an array of bfloat16 as numbers".format(name),
+                           "use array.to_float32(), and residentd.bfloat16() for the result")
+
+
+def _refuse_methods() -> None:
+    """Methods of NumPy's arrays that look at the elements and are not ufuncs."""
+
+    def refuse(name: str) -> Any:
+        def method(self: BFloat16Array, *args: Any, **kwargs: Any) -> Any:
+            raise _no_arithmetic(name)
+
+        method.__name__ = name
+        return method
+
+    # Without them, == and != would compare identities.
+    for name in ("__eq__", "__ne__", "all", "any", "argmax", "argmin", "argpartition", "argsort", "choose", "clip", "cumprod",
+                 "cumsum", "dot", "fill", "max", "mean", "min", "nonzero", "partition", "prod", "ptp",
+                 "put", "round", "searchsorted", "sort", "std", "sum", "trace", "var"):
+        if hasattr(np.ndarray, name):
+            setattr(BFloat16Array, name, refuse(name))
+
+
+_refuse_methods()
+
+
+def _value(found: Any) -> Any:
+    """What NumPy returns as the bits: the value of one element; an array of bfloat16."""
+    if isinstance(found, np.uint16):
+        return np.uint32(int(found) << 16).view(np.float32)
+    return found.view(BFloat16Array) if isinstance(found, np.ndarray) else found
+
+
+def _values(given: Any) -> Any:
+    """The same with the values instead of the bits of arrays of bfloat16, also those in lists."""
+    if isinstance(given, BFloat16Array):
+        return given.to_float32()
+    if isinstance(given, (list, tuple)) and any(
+            isinstance(each, (BFloat16Array, list, tuple)) for each in given):
+        return [_values(each) for each in given]
+    return given
+
+
 def bfloat16(values: Any) -> BFloat16Array:
     """An array of bfloat16 with these values, rounded to nearest, ties to even."""
-    exact = np.ascontiguousarray(np.asarray(values, dtype=np.float32))
+    if isinstance(values, BFloat16Array):
+        return values.copy()
+    given = np.asarray(_values(values))
+    if given.dtype.kind in _NOT_REAL:
+        raise _not_real(given)
+    exact = np.asarray(given.astype(np.float32), order="C")
     bits = exact.view(np.uint32)
     rounded = (bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
     rounded = np.where(np.isnan(exact), np.uint32(0x7FC0), rounded)
-    return rounded.astype(np.uint16).reshape(np.shape(values)).view(BFloat16Array)
+    return rounded.astype(np.uint16).view(BFloat16Array)
+
+
+def convert(array: "np.ndarray[Any, Any]", dtype: DType) -> "np.ndarray[Any, Any]":
+    """The values of an array in another element type, as an array of its storage. A floating type rounds
+    them. InvalidArgument if an integer type cannot represent them, or if they are not real numbers."""
+    if isinstance(array, BFloat16Array):
+        if dtype is BF16:
+            return array
+        array = array.to_float32()
+    if dtype is BF16:
+        return bfloat16(array)
+    if array.dtype == dtype.storage:
+        return array
+    if array.dtype.kind in _NOT_REAL:
+        raise _not_real(array)
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.storage)
+    if not dtype.floating and not np.array_equal(converted, array):
+        raise InvalidArgument("{} cannot represent all values of the array, which are {}".format(
+            dtype.name, array.dtype), "round them or bring them into its range, or use another dtype")
+    return converted
+
+
+def _not_real(array: "np.ndarray[Any, Any]") -> InvalidArgument:
+    return InvalidArgument("values of dtype {} are not numbers that residentd has".format(array.dtype),
+                           "pass real numbers, for instance the real and the imaginary part")
 
 
 def find(dtype: DTypeLike) -> DType:
@@ -143,7 +274,7 @@ def to_array(value: Any) -> Tuple["np.ndarray[Any, Any]", Optional[DType]]:
     if type(value).__module__.split(".")[0] == "torch":
         return _torch_array(value)
     if isinstance(value, (bool, int, float, list, tuple)):
-        return np.asarray(value), None
+        return np.asarray(_values(value)), None
     if hasattr(value, "__array__"):
         return _known(np.asarray(value))
     if hasattr(value, "__dlpack__") and hasattr(np, "from_dlpack"):

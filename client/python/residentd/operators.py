@@ -82,7 +82,7 @@ class Example:
             into.shape.extend(array.shape)
             into.data = array.tobytes()
             if expected is not None:
-                into.data += np.asarray(expected).astype(array.dtype, copy=False).tobytes()
+                into.data += dtypes.convert(dtypes.to_array(expected)[0], dtype).tobytes()
         return made
 
 

@@ -47,7 +47,11 @@ def named_tuple(names: Sequence[str], values: Sequence[Any]) -> Tuple[Any, ...]:
     key = tuple(names)
     kind: Any = _TUPLES.get(key)
     if kind is None:
-        kind = _TUPLES[key] = collections.namedtuple("Outputs", key, rename=True)
+        make: Any = collections.namedtuple
+        kind = make("Outputs", key, rename=True)
+        # The module has no class of this name from which pickle could make a copy.
+        kind.__reduce__ = lambda self: (named_tuple, (key, tuple(self)))
+        _TUPLES[key] = kind
     made: Tuple[Any, ...] = kind(*values)
     return made
 

@@ -10,7 +10,9 @@ Thread safety: submit() may be called from several threads.
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -19,12 +21,24 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, Iterator, Optional
 import grpc
 
 from .descriptors import message
-from .errors import Cancelled, FailedPrecondition, InvalidArgument, Unavailable, from_rpc, from_status
+from .errors import (Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_rpc,
+                     from_status)
 from .operator_call import Prepared
 
 if TYPE_CHECKING:
     from .client import Client
     from .operator import Operator
+
+
+def another(error: BaseException) -> Error:
+    """A new object of an error that several futures or calls get: where it is raised adds to its
+    traceback, which must not be that of another thread."""
+    if isinstance(error, Error):
+        return copy.copy(error)
+    made = Internal("the client could not read a result: {!r}".format(error),
+                    "report it; and send the batch again")
+    made.__cause__ = error
+    return made
 
 
 class Stream:
@@ -40,6 +54,7 @@ class Stream:
         if max_in_flight < 1:
             raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
         self._client = client
+        self._process = os.getpid()
         self._in_order = in_order
         self._max_in_flight = max_in_flight
         self._free = threading.Semaphore(max_in_flight)
@@ -61,16 +76,22 @@ class Stream:
     def submit(self, operator: "Operator", *args: Any, **kwargs: Any) -> "Future[Any]":
         """Sends one task; the future's result is what a call of the operator would return. Waits while
         max_in_flight batches are unanswered. InvalidArgument is raised here, other errors by the
-        future. Callbacks of the future run on the stream's thread and must not wait."""
+        future. Callbacks of the future run on the stream's thread and must not wait for other futures of
+        the stream; there FailedPrecondition is raised at the maximum."""
         prepared = self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
-        self._free.acquire()
+        # The stream's thread reads the results, so that waiting there would never end.
+        if not self._free.acquire(blocking=threading.current_thread() is not self._reader):
+            raise FailedPrecondition(
+                "a callback of the stream cannot submit: {} batches are unanswered".format(
+                    self._max_in_flight),
+                "submit in another thread, where submit() can wait, or raise max_in_flight")
         future: "Future[Any]" = Future()
         future.set_running_or_notify_cancel()  # A batch that was sent cannot be taken back.
         with self._lock:
             if self._ended is not None:
                 self._free.release()
-                raise self._ended
+                raise another(self._ended)
             prepared.batch.id = next(self._ids)
             self._pending[prepared.batch.id] = (prepared, future)
             self._requests.put(message("SubmitRequest")(batch=prepared.batch))
@@ -98,18 +119,28 @@ class Stream:
             yield (window.popleft() if self._in_order else completed.get()).result()
 
     def close(self) -> None:
-        """Waits for the results of all batches, then ends the stream."""
+        """Waits for the results of all batches, then ends the stream. In a callback of a future, it does
+        not wait. Without effect in a process that
+        was forked from the stream's own, which has neither its thread nor its connection."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._ended is None:
                 self._ended = FailedPrecondition("the stream is closed", "open another one")
                 self._requests.put(None)
-        self._reader.join()
+        self._join()
 
     def cancel(self) -> None:
         """Ends the stream at once. Tasks that are not yet on the device are skipped, and unanswered
-        futures get Cancelled."""
+        futures get Cancelled. Without effect in a forked process, as close()."""
+        if os.getpid() != self._process:
+            return
         self._call.cancel()
-        self._reader.join()
+        self._join()
+
+    def _join(self) -> None:
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
 
     def __enter__(self) -> "Stream":
         return self
@@ -141,8 +172,8 @@ class Stream:
         self._requests.put(None)
         for prepared, future in unanswered:
             self._client._operations.failed(prepared, error)
-            future.set_exception(error)
             self._free.release()
+            future.set_exception(another(error))
 
     def _answer(self, result: Any) -> None:
         with self._lock:
