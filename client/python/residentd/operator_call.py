@@ -71,9 +71,7 @@ class Prepared:
             if output.returned:
                 raw = result.outputs[returned] if returned < len(result.outputs) else b""
                 returned += 1
-            elif failed is not None:
-                output.clear(failed)
-            values.append(output.value(raw))
+            values.append(output.value(raw, failed))
         decoded = Result(results.named_tuple(self.names, values), result.version, result.device,
                          sum(result.device_ns))
         return results.check_tasks(self.operator, result, decoded, self.count)
@@ -87,55 +85,72 @@ class _Given:
     def __init__(self, target: Any) -> None:
         self._target = target
 
-    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
-        """What a failed task has written there is the caller's."""
-
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
         return self._target
 
 
-class _Returned:
-    """An output that comes with the result."""
+class _Copied:
+    """An output that is copied to the caller's array, if there is one. Elements of tasks that failed
+    become zeros; those of an inout remain what the caller passed.
+
+    mapped: whether the first dimension counts the tasks; otherwise there is one task.
+    """
+
+    def __init__(self, dtype: DType, target: Optional["np.ndarray[Any, Any]"], inout: bool,
+                 mapped: bool) -> None:
+        self._dtype = dtype
+        self._target = target
+        self._inout = inout
+        self._mapped = mapped
+
+    def _copy(self, array: "np.ndarray[Any, Any]", failed: Optional["np.ndarray[Any, Any]"]) -> Any:
+        assert self._target is not None
+        into = self._target.view(np.ndarray)
+        if not self._inout or failed is None or not failed.size:
+            np.copyto(into, array)
+        elif self._mapped:
+            ended_ok = np.ones(len(into), np.bool_)
+            ended_ok[failed] = False
+            into[ended_ok] = array[ended_ok]
+        return self._target
+
+
+class _Returned(_Copied):
+    """An output that comes with the result, with zeros for the tasks that failed."""
 
     returned = True
 
-    def __init__(self, dtype: DType, shape: Shape, target: Optional["np.ndarray[Any, Any]"]) -> None:
-        self._dtype = dtype
+    def __init__(self, dtype: DType, shape: Shape, target: Optional["np.ndarray[Any, Any]"],
+                 inout: bool, mapped: bool) -> None:
+        super().__init__(dtype, target, inout, mapped)
         self._shape = shape
-        self._target = target
 
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
         array = np.frombuffer(raw or b"", self._dtype.storage)
         if array.size != math.prod(self._shape):  # No task ran.
             array = np.zeros(self._shape, self._dtype.storage)
         array = array.reshape(self._shape)
         if self._target is not None:
-            np.copyto(self._target.view(np.ndarray), array)
-            return self._target
+            return self._copy(array, failed)
         return dtypes.from_storage(array.copy(), self._dtype)
 
 
-class _InBlock:
+class _InBlock(_Copied):
     """An output in a block of the arena."""
 
     returned = False
 
     def __init__(self, array: "np.ndarray[Any, Any]", tasks: int, dtype: DType,
-                 target: Optional["np.ndarray[Any, Any]"]) -> None:
+                 target: Optional["np.ndarray[Any, Any]"], inout: bool, mapped: bool) -> None:
+        super().__init__(dtype, target, inout, mapped)
         self._array = array
         self._tasks = tasks
-        self._dtype = dtype
-        self._target = target
 
-    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
-        """Zeros for the tasks that failed, as in outputs that come with the result: the block still has
-        the elements of its previous use."""
-        self._array.reshape(self._tasks, -1)[failed] = 0
-
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
+        if failed is not None and not self._inout:  # The block has the elements of its previous use.
+            self._array.reshape(self._tasks, -1)[failed] = 0
         if self._target is not None:
-            np.copyto(self._target.view(np.ndarray), self._array)
-            return self._target
+            return self._copy(self._array, failed)
         return dtypes.from_storage(self._array, self._dtype)
 
 
@@ -484,7 +499,8 @@ class CallBuilder:
             column.inline.shape.extend(tensor.task_shape)
             column.inline.data = array.tobytes()
         if parameter.kind != INPUT:
-            prepared.outputs.append(_Returned(tensor.dtype, shape, array))
+            prepared.outputs.append(
+                _Returned(tensor.dtype, shape, array, parameter.kind == INOUT, bool(leading)))
 
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:
@@ -496,7 +512,8 @@ class CallBuilder:
         self._in_place(tensor, column, block.region.buffer_id, block.offset // tensor.dtype.size,
                        dense_strides(shape), leading, prepared.count)
         if tensor.parameter.kind != INPUT:
-            prepared.outputs.append(_InBlock(memory, prepared.count, tensor.dtype, tensor.array))
+            prepared.outputs.append(_InBlock(memory, prepared.count, tensor.dtype, tensor.array,
+                                             tensor.parameter.kind == INOUT, bool(leading)))
 
     def _accepts_layout(self, tensor: Tensor, array: "np.ndarray[Any, Any]", found: Tuple[Region, int],
                         leading: int) -> bool:
