@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Memory of calls that fail: what the caller's arrays have then, and which memory is used again."""
 
+import gc
 import pathlib
 import sys
 
@@ -57,6 +58,49 @@ class FailedTasks(support.PackageTest):
         else:
             output._array[:, 0] = ones
         return array, prepared, result
+
+
+class Retired(support.PackageTest):
+    """Regions of the arena that tasks may still write to."""
+
+    def setUp(self):
+        self.rd = self.connect()
+        self.addCleanup(self.rd.close)
+        self.memory = self.rd._operations.memory
+
+    def regions(self):
+        return [each.region for each in self.memory._arena]
+
+    def test_a_late_write_does_not_reach_memory_of_another_call(self):
+        add, small = self.rd.op("add"), np.ones(4, np.float32)
+        out = add(np.ones(N, np.float32), 1)  # In the arena, and passed on in place.
+        region = self.memory.locate(out)[0]
+        self.assertIn(region, self.regions())
+        for index, kwargs in ((0, {"out": out[:4]}), (1, {})):
+            operator, args = ("add", (small, small)) if index == 0 else (
+                "gemm", (small[:, None], small[None], out[:16].reshape(4, 4)))
+            prepared = self.rd._drive(self.rd._operations.prepare(operator, 0, args, kwargs))
+            self.assertEqual(prepared.regions, [region])
+        self.rd._operations.failed(prepared, residentd.DeadlineExceeded("late"))
+        self.assertNotIn(region, self.regions())
+
+    def test_a_retired_region_serves_other_calls_until_its_last_array_is_gone(self):
+        add, x = self.rd.op("add"), np.ones(N, np.float32)
+        add([1], [1])
+        before = self.rd.status().devices[0].buffers
+        out = add(x, 1)
+        region = self.memory.locate(out)[0]
+        other = self.rd._drive(self.rd._operations.prepare("add", 0, (out, 1), {}))
+        self.memory.retire(region)
+        add([1], [1])  # Frees what is garbage.
+        request = support.message("RunRequest")(batch=other.batch)
+        result = other.decode(self.rd._connection._call("Executor.Run", request, None, "add").result)
+        np.testing.assert_array_equal(result.value, 3)
+        np.testing.assert_array_equal(add(out[:9], 1), [3] * 9)
+        del out, other, result
+        gc.collect()
+        add([1], [1])
+        self.assertEqual(self.rd.status().devices[0].buffers, before)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,9 @@ class Prepared:
     names: Tuple[str, ...] = ()
     # How each output is obtained, in the order of the signature.
     outputs: List[Any] = field(default_factory=list)
-    # Memory of the arena that tasks use; and arrays that must exist until the tasks have ended.
-    blocks: List[Block] = field(default_factory=list)
+    # Regions that must not be allocated from again if the tasks may run after the call has ended: those
+    # of its blocks, and of arrays that tasks write in place. And arrays that must exist until then.
+    regions: List[Region] = field(default_factory=list)
     keep: List[Any] = field(default_factory=list)
 
     def decode(self, result: Any) -> Result:
@@ -482,6 +483,7 @@ class CallBuilder:
                                tuple(s // size for s in array.strides), leading, prepared.count)
                 prepared.keep.append(array)
                 if parameter.kind != INPUT:
+                    prepared.regions.append(region)
                     prepared.outputs.append(_Given(array))
                 return
         size = math.prod(shape) * tensor.dtype.size
@@ -505,7 +507,7 @@ class CallBuilder:
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:
         memory = block.array().view(tensor.dtype.storage).reshape(shape)
-        prepared.blocks.append(block)
+        prepared.regions.append(block.region)
         prepared.keep.append(memory)
         if tensor.array is not None and tensor.parameter.kind != OUTPUT:
             np.copyto(memory, tensor.array.view(np.ndarray))
