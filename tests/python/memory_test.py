@@ -103,5 +103,60 @@ class Retired(support.PackageTest):
         self.assertEqual(self.rd.status().devices[0].buffers, before)
 
 
+class Overlaps(support.PackageTest):
+    """Arrays of one call that share memory."""
+
+    def test_an_output_that_overlaps_an_input_is_written_after_it_is_read(self):
+        add, n = self.rd.op("add"), 1 << 18
+        x = self.rd.shared((n + 1,), np.float32)
+        for first, second in ((x[:-1], x[1:]), (x[1:], x[:-1]), (x[:-1], x[-2::-1])):
+            x[:] = np.arange(n + 1)
+            expected = first + 1
+            self.assertIs(add(first, 1, out=second), second)
+            np.testing.assert_array_equal(second, expected)
+        self.assertEqual(self.regions("copy", (x[:-1],), {"out": x[1:]}, (x,)), 0)
+
+    def test_the_same_array_is_updated_in_place_if_the_operator_is_elementwise(self):
+        x = self.rd.shared((64, 64), np.float32)
+        x[:] = 2
+        self.rd.op("add")(x, x, out=x)
+        np.testing.assert_array_equal(x, 4)
+        self.assertEqual(self.regions("add", (x, x), {"out": x}, (x,)), 1)
+        self.assertEqual(self.regions("softmax", (x,), {"out": x}, (x,)), 0)
+        self.assertEqual(self.regions("add", (x, x[0]), {"out": x}, (x,)), 0)
+        a, b = np.tri(64, dtype=np.float32), x.copy()
+        self.rd.op("gemm")(a, x, x)
+        np.testing.assert_allclose(x, a @ b)
+
+    def regions(self, operator, args, kwargs, arrays):
+        """How many of the regions of these arrays the call would write in place."""
+        prepared = self.rd._drive(self.rd._operations.prepare(operator, 0, args, kwargs))
+        locate = self.rd._operations.memory.locate
+        return sum(locate(array)[0] in prepared.regions for array in arrays)
+
+
+class Devices(support.PackageTest):
+    """Arrays in shared memory of several devices. The daemon has one; the second is pretended."""
+
+    def buffers(self, args, **kwargs):
+        """The buffers that the columns of a call of add name; None: inline or returned."""
+        prepared = self.rd._drive(self.rd._operations.prepare("add", 0, args, kwargs))
+        return [column.buffer.buffer_ids[0] if column.HasField("buffer") else None
+                for column in prepared.batch.tasks.arguments]
+
+    def test_a_call_names_buffers_of_one_device(self):
+        locate = self.rd._operations.memory.locate
+        x, y = self.rd.shared((100,)), self.rd.shared((100,))
+        here, there = locate(x)[0], locate(y)[0]
+        there.device = 1
+        self.assertEqual(self.buffers((x, y)), [here.buffer_id, None, None])
+        self.assertEqual(self.buffers((y, x)), [there.buffer_id, None, None])
+        self.assertEqual(self.buffers((x, y), device=1), [None, there.buffer_id, None])
+        self.assertEqual(self.buffers((x, x), out=y), [here.buffer_id, here.buffer_id, None])
+        with self.rd.upload(np.ones(100, np.float32)) as buffer:
+            self.assertEqual(self.buffers((y, buffer)), [None, buffer.id, None])
+        np.testing.assert_array_equal(self.rd.op("add")(x, y + 1), 1)
+
+
 if __name__ == "__main__":
     support.unittest_main.main()

@@ -165,6 +165,10 @@ class CallBuilder:
         self.signature = signature
         self.version = version
         self._memory = memory
+        tensors = [p for p in signature.parameters if not p.scalar]
+        self._elementwise = all(
+            len(p.shape) == 1 and p.shape[0].kind == ("broadcast" if p.kind == INPUT else "spread") and
+            p.shape[0].name == tensors[0].shape[0].name for p in tensors)
         # Shapes and dtypes of tensors to those of the outputs.
         self._plans: Dict[Any, List[Tuple[int, DType, Shape]]] = {}
 
@@ -199,7 +203,7 @@ class CallBuilder:
                 self._scalar(index, values.get(index), column.scalar, count if shared is not None else 0)
             else:
                 leading = () if shared is None else (count,)
-                yield from self._column(tensors[index], column, leading, device, prepared)
+                device = yield from self._column(tensors, index, column, leading, device, prepared)
         return prepared
 
     # From arguments to values by index.
@@ -409,15 +413,33 @@ class CallBuilder:
         return count
 
     def _device(self, tensors: Mapping[int, Tensor], chosen: Optional[int]) -> Optional[int]:
-        """The device whose memory is used: that of the buffers, or the chosen one."""
+        """The device whose memory is used: the chosen one, or that of the first buffer, or of the first
+        array in shared memory. None: any; then the first block of the arena decides."""
+        if chosen is not None:
+            return chosen
         for tensor in tensors.values():
             if tensor.view is not None:
                 return tensor.view.device
-            if tensor.array is not None:
-                found = self._memory.locate(tensor.array)
-                if found is not None:
-                    return found[0].device
-        return chosen
+        for tensor in tensors.values():
+            found = None if tensor.array is None else self._memory.locate(tensor.array)
+            if found is not None:
+                return found[0].device
+        return None
+
+    def _may_write_in_place(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> bool:
+        """Whether no other tensor of the call has memory of this one; or only the same elements at the
+        same places, of an operator that reads each element before it writes it."""
+        array = tensor.array
+        assert array is not None
+        for other in tensors.values():
+            if other is tensor or other.array is None or not np.may_share_memory(array, other.array):
+                continue
+            same = (array.__array_interface__["data"][0] == other.array.__array_interface__["data"][0] and
+                    array.shape == other.array.shape and array.strides == other.array.strides and
+                    tensor.dtype.size == other.dtype.size)
+            if not same or other.parameter.kind != INPUT or not self._elementwise:
+                return False
+        return True
 
     # Columns.
 
@@ -458,9 +480,11 @@ class CallBuilder:
         into = column.f64 if dtype.floating else column.i64
         into.extend(items if many else [items])
 
-    def _column(self, tensor: Tensor, column: Any, leading: Shape, device: Optional[int],
-                prepared: Prepared) -> Steps[None]:
-        """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map()."""
+    def _column(self, tensors: Mapping[int, Tensor], index: int, column: Any, leading: Shape,
+                device: Optional[int], prepared: Prepared) -> Steps[Optional[int]]:
+        """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map(). Returns the
+        device for the other columns."""
+        tensor = tensors[index]
         parameter = tensor.parameter
         if tensor.shared:
             leading = ()
@@ -469,14 +493,16 @@ class CallBuilder:
                            leading, prepared.count)
             if parameter.kind != INPUT:
                 prepared.outputs.append(_Given(tensor.view))
-            return
+            return device
         shape = leading + tensor.task_shape
         if tensor.array is None and parameter.kind == INOUT:
             tensor.array = dtypes.from_storage(np.zeros(shape, tensor.dtype.storage), tensor.dtype)
         array = tensor.array
         if array is not None and tensor.task_shape:
             found = self._memory.locate(array)
-            if found is not None and self._accepts_layout(tensor, array, found, len(leading)):
+            if (found is not None and device in (None, found[0].device) and
+                    self._accepts_layout(tensor, array, found, len(leading)) and
+                    (parameter.kind == INPUT or self._may_write_in_place(tensor, tensors))):
                 region, offset = found
                 size = tensor.dtype.size
                 self._in_place(tensor, column.buffer, region.buffer_id, offset // size,
@@ -485,13 +511,13 @@ class CallBuilder:
                 if parameter.kind != INPUT:
                     prepared.regions.append(region)
                     prepared.outputs.append(_Given(array))
-                return
+                return region.device
         size = math.prod(shape) * tensor.dtype.size
         if self._memory.arena_enabled and size >= MIN_SHARED_BYTES and tensor.task_shape:
             block = yield from self._memory.allocate(size, device)
             if block is not None:
                 self._through_block(tensor, column.buffer, shape, leading, block, prepared)
-                return
+                return block.region.device
         if parameter.kind == OUTPUT:
             column.returned.dtype = tensor.dtype.number
             column.returned.shape.extend(tensor.task_shape)
@@ -503,6 +529,7 @@ class CallBuilder:
         if parameter.kind != INPUT:
             prepared.outputs.append(
                 _Returned(tensor.dtype, shape, array, parameter.kind == INOUT, bool(leading)))
+        return device
 
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:
