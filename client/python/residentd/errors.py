@@ -171,7 +171,8 @@ class TaskFailed(Error):
 
     errors: the first 16 of these tasks, each with index, status and message.
     may_have_run: whether one of them may have run in part. If not, the call can be repeated.
-    result: the Result; the outputs of the tasks that failed are zeros.
+    result: the Result; the outputs of the tasks that failed are zeros, and
+        an inout keeps the elements that were passed for them, unless it is used in place.
     """
 
     def __init__(self, operator: str, errors: Sequence[TaskError], failed: int, count: int,

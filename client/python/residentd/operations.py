@@ -107,8 +107,8 @@ class Operations:
         refused = isinstance(error, Error) and not isinstance(error,
                                                               (Cancelled, DeadlineExceeded, Unavailable))
         if not refused:
-            for block in prepared.blocks:
-                self.memory.retire(block)
+            for region in prepared.regions:
+                self.memory.retire(region)
 
     # Buffers.
 

@@ -57,8 +57,9 @@ class Prepared:
     names: Tuple[str, ...] = ()
     # How each output is obtained, in the order of the signature.
     outputs: List[Any] = field(default_factory=list)
-    # Memory of the arena that tasks use; and arrays that must exist until the tasks have ended.
-    blocks: List[Block] = field(default_factory=list)
+    # Regions that must not be allocated from again if the tasks may run after the call has ended: those
+    # of its blocks, and of arrays that tasks write in place. And arrays that must exist until then.
+    regions: List[Region] = field(default_factory=list)
     keep: List[Any] = field(default_factory=list)
 
     def decode(self, result: Any) -> Result:
@@ -71,9 +72,7 @@ class Prepared:
             if output.returned:
                 raw = result.outputs[returned] if returned < len(result.outputs) else b""
                 returned += 1
-            elif failed is not None:
-                output.clear(failed)
-            values.append(output.value(raw))
+            values.append(output.value(raw, failed))
         decoded = Result(results.named_tuple(self.names, values), result.version, result.device,
                          sum(result.device_ns))
         return results.check_tasks(self.operator, result, decoded, self.count)
@@ -87,55 +86,72 @@ class _Given:
     def __init__(self, target: Any) -> None:
         self._target = target
 
-    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
-        """What a failed task has written there is the caller's."""
-
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
         return self._target
 
 
-class _Returned:
-    """An output that comes with the result."""
+class _Copied:
+    """An output that is copied to the caller's array, if there is one. Elements of tasks that failed
+    become zeros; those of an inout remain what the caller passed.
+
+    mapped: whether the first dimension counts the tasks; otherwise there is one task.
+    """
+
+    def __init__(self, dtype: DType, target: Optional["np.ndarray[Any, Any]"], inout: bool,
+                 mapped: bool) -> None:
+        self._dtype = dtype
+        self._target = target
+        self._inout = inout
+        self._mapped = mapped
+
+    def _copy(self, array: "np.ndarray[Any, Any]", failed: Optional["np.ndarray[Any, Any]"]) -> Any:
+        assert self._target is not None
+        into = self._target.view(np.ndarray)
+        if not self._inout or failed is None or not failed.size:
+            np.copyto(into, array)
+        elif self._mapped:
+            ended_ok = np.ones(len(into), np.bool_)
+            ended_ok[failed] = False
+            into[ended_ok] = array[ended_ok]
+        return self._target
+
+
+class _Returned(_Copied):
+    """An output that comes with the result, with zeros for the tasks that failed."""
 
     returned = True
 
-    def __init__(self, dtype: DType, shape: Shape, target: Optional["np.ndarray[Any, Any]"]) -> None:
-        self._dtype = dtype
+    def __init__(self, dtype: DType, shape: Shape, target: Optional["np.ndarray[Any, Any]"],
+                 inout: bool, mapped: bool) -> None:
+        super().__init__(dtype, target, inout, mapped)
         self._shape = shape
-        self._target = target
 
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
         array = np.frombuffer(raw or b"", self._dtype.storage)
         if array.size != math.prod(self._shape):  # No task ran.
             array = np.zeros(self._shape, self._dtype.storage)
         array = array.reshape(self._shape)
         if self._target is not None:
-            np.copyto(self._target.view(np.ndarray), array)
-            return self._target
+            return self._copy(array, failed)
         return dtypes.from_storage(array.copy(), self._dtype)
 
 
-class _InBlock:
+class _InBlock(_Copied):
     """An output in a block of the arena."""
 
     returned = False
 
     def __init__(self, array: "np.ndarray[Any, Any]", tasks: int, dtype: DType,
-                 target: Optional["np.ndarray[Any, Any]"]) -> None:
+                 target: Optional["np.ndarray[Any, Any]"], inout: bool, mapped: bool) -> None:
+        super().__init__(dtype, target, inout, mapped)
         self._array = array
         self._tasks = tasks
-        self._dtype = dtype
-        self._target = target
 
-    def clear(self, failed: "np.ndarray[Any, Any]") -> None:
-        """Zeros for the tasks that failed, as in outputs that come with the result: the block still has
-        the elements of its previous use."""
-        self._array.reshape(self._tasks, -1)[failed] = 0
-
-    def value(self, raw: Optional[bytes]) -> Any:
+    def value(self, raw: Optional[bytes], failed: Optional["np.ndarray[Any, Any]"]) -> Any:
+        if failed is not None and not self._inout:  # The block has the elements of its previous use.
+            self._array.reshape(self._tasks, -1)[failed] = 0
         if self._target is not None:
-            np.copyto(self._target.view(np.ndarray), self._array)
-            return self._target
+            return self._copy(self._array, failed)
         return dtypes.from_storage(self._array, self._dtype)
 
 
@@ -149,6 +165,10 @@ class CallBuilder:
         self.signature = signature
         self.version = version
         self._memory = memory
+        tensors = [p for p in signature.parameters if not p.scalar]
+        self._elementwise = all(
+            len(p.shape) == 1 and p.shape[0].kind == ("broadcast" if p.kind == INPUT else "spread") and
+            p.shape[0].name == tensors[0].shape[0].name for p in tensors)
         # Shapes and dtypes of tensors to those of the outputs.
         self._plans: Dict[Any, List[Tuple[int, DType, Shape]]] = {}
 
@@ -183,7 +203,7 @@ class CallBuilder:
                 self._scalar(index, values.get(index), column.scalar, count if shared is not None else 0)
             else:
                 leading = () if shared is None else (count,)
-                yield from self._column(tensors[index], column, leading, device, prepared)
+                device = yield from self._column(tensors, index, column, leading, device, prepared)
         return prepared
 
     # From arguments to values by index.
@@ -393,15 +413,33 @@ class CallBuilder:
         return count
 
     def _device(self, tensors: Mapping[int, Tensor], chosen: Optional[int]) -> Optional[int]:
-        """The device whose memory is used: that of the buffers, or the chosen one."""
+        """The device whose memory is used: the chosen one, or that of the first buffer, or of the first
+        array in shared memory. None: any; then the first block of the arena decides."""
+        if chosen is not None:
+            return chosen
         for tensor in tensors.values():
             if tensor.view is not None:
                 return tensor.view.device
-            if tensor.array is not None:
-                found = self._memory.locate(tensor.array)
-                if found is not None:
-                    return found[0].device
-        return chosen
+        for tensor in tensors.values():
+            found = None if tensor.array is None else self._memory.locate(tensor.array)
+            if found is not None:
+                return found[0].device
+        return None
+
+    def _may_write_in_place(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> bool:
+        """Whether no other tensor of the call has memory of this one; or only the same elements at the
+        same places, of an operator that reads each element before it writes it."""
+        array = tensor.array
+        assert array is not None
+        for other in tensors.values():
+            if other is tensor or other.array is None or not np.may_share_memory(array, other.array):
+                continue
+            same = (array.__array_interface__["data"][0] == other.array.__array_interface__["data"][0] and
+                    array.shape == other.array.shape and array.strides == other.array.strides and
+                    tensor.dtype.size == other.dtype.size)
+            if not same or other.parameter.kind != INPUT or not self._elementwise:
+                return False
+        return True
 
     # Columns.
 
@@ -442,9 +480,11 @@ class CallBuilder:
         into = column.f64 if dtype.floating else column.i64
         into.extend(items if many else [items])
 
-    def _column(self, tensor: Tensor, column: Any, leading: Shape, device: Optional[int],
-                prepared: Prepared) -> Steps[None]:
-        """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map()."""
+    def _column(self, tensors: Mapping[int, Tensor], index: int, column: Any, leading: Shape,
+                device: Optional[int], prepared: Prepared) -> Steps[Optional[int]]:
+        """Fills in the column of a tensor. `leading` is (), or (number of tasks,) for map(). Returns the
+        device for the other columns."""
+        tensor = tensors[index]
         parameter = tensor.parameter
         if tensor.shared:
             leading = ()
@@ -453,28 +493,31 @@ class CallBuilder:
                            leading, prepared.count)
             if parameter.kind != INPUT:
                 prepared.outputs.append(_Given(tensor.view))
-            return
+            return device
         shape = leading + tensor.task_shape
         if tensor.array is None and parameter.kind == INOUT:
             tensor.array = dtypes.from_storage(np.zeros(shape, tensor.dtype.storage), tensor.dtype)
         array = tensor.array
         if array is not None and tensor.task_shape:
             found = self._memory.locate(array)
-            if found is not None and self._accepts_layout(tensor, array, found, len(leading)):
+            if (found is not None and device in (None, found[0].device) and
+                    self._accepts_layout(tensor, array, found, len(leading)) and
+                    (parameter.kind == INPUT or self._may_write_in_place(tensor, tensors))):
                 region, offset = found
                 size = tensor.dtype.size
                 self._in_place(tensor, column.buffer, region.buffer_id, offset // size,
                                tuple(s // size for s in array.strides), leading, prepared.count)
                 prepared.keep.append(array)
                 if parameter.kind != INPUT:
+                    prepared.regions.append(region)
                     prepared.outputs.append(_Given(array))
-                return
+                return region.device
         size = math.prod(shape) * tensor.dtype.size
         if self._memory.arena_enabled and size >= MIN_SHARED_BYTES and tensor.task_shape:
             block = yield from self._memory.allocate(size, device)
             if block is not None:
                 self._through_block(tensor, column.buffer, shape, leading, block, prepared)
-                return
+                return block.region.device
         if parameter.kind == OUTPUT:
             column.returned.dtype = tensor.dtype.number
             column.returned.shape.extend(tensor.task_shape)
@@ -484,19 +527,22 @@ class CallBuilder:
             column.inline.shape.extend(tensor.task_shape)
             column.inline.data = array.tobytes()
         if parameter.kind != INPUT:
-            prepared.outputs.append(_Returned(tensor.dtype, shape, array))
+            prepared.outputs.append(
+                _Returned(tensor.dtype, shape, array, parameter.kind == INOUT, bool(leading)))
+        return device
 
     def _through_block(self, tensor: Tensor, column: Any, shape: Shape, leading: Shape, block: Block,
                        prepared: Prepared) -> None:
         memory = block.array().view(tensor.dtype.storage).reshape(shape)
-        prepared.blocks.append(block)
+        prepared.regions.append(block.region)
         prepared.keep.append(memory)
         if tensor.array is not None and tensor.parameter.kind != OUTPUT:
             np.copyto(memory, tensor.array.view(np.ndarray))
         self._in_place(tensor, column, block.region.buffer_id, block.offset // tensor.dtype.size,
                        dense_strides(shape), leading, prepared.count)
         if tensor.parameter.kind != INPUT:
-            prepared.outputs.append(_InBlock(memory, prepared.count, tensor.dtype, tensor.array))
+            prepared.outputs.append(_InBlock(memory, prepared.count, tensor.dtype, tensor.array,
+                                             tensor.parameter.kind == INOUT, bool(leading)))
 
     def _accepts_layout(self, tensor: Tensor, array: "np.ndarray[Any, Any]", found: Tuple[Region, int],
                         leading: int) -> bool:

@@ -205,12 +205,12 @@ class Memory:
                 ids.append(buffer_id)
         return ids
 
-    def retire(self, block: Block) -> None:
-        """Stops allocating from the region of this block, because tasks of a call that ended without
-        an answer may still write to it. Arrays in the region remain valid."""
+    def retire(self, region: Region) -> None:
+        """Stops allocating from a region, because tasks of a call that ended without an answer may still
+        write to it. Arrays in the region remain valid, also for other calls: its buffer is freed when
+        the last of them is gone."""
         with self._lock:
-            self._arena = [each for each in self._arena if each.region is not block.region]
-            self._forget(block.region)
+            self._arena = [each for each in self._arena if each.region is not region]
 
     def reset(self) -> None:
         """Forgets all regions: the session of their buffers has ended. Arrays in them remain valid, as
@@ -242,6 +242,7 @@ class Memory:
                 self.disable_arena()
             return None
         self.add(region)
+        self.remove_with(mapping, region)
         with self._lock:
             self._arena.append(_ArenaRegion(region, mapping))
         return self._take(size, device)

@@ -1,0 +1,162 @@
+#!/usr/bin/python3
+"""Memory of calls that fail: what the caller's arrays have then, and which memory is used again."""
+
+import gc
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+N = 1 << 16  # Elements of an array that goes through the arena.
+
+
+class FailedTasks(support.PackageTest):
+    """Batches whose tasks do not end OK, with inline data and through the arena."""
+
+    def park(self):
+        self.rd._connection._call("Admin.Park", support.message("ParkRequest")(device=0), None, "")
+        self.addCleanup(self.rd._connection._call, "Admin.Resume",
+                        support.message("ResumeRequest")(device=0), None, "")
+
+    def test_an_inout_of_a_task_that_was_skipped_keeps_its_elements(self):
+        gemm = self.rd.op("gemm")
+        one = np.ones((2, 2), np.float32)
+        gemm(one, one)  # Describes the operator before the device stops.
+        self.park()
+        for n in (2, 256):
+            a, c = np.ones((n, 2), np.float32), np.full((n, 2 * n), 5, np.float32)[:, ::2]
+            b = np.ones((2, n), np.float32)
+            with self.assertRaises(residentd.DeadlineExceeded):
+                gemm(a, b, c, beta=1, timeout=0.05)
+            np.testing.assert_array_equal(c, 5)
+
+    def test_an_inout_keeps_the_rows_of_tasks_that_failed(self):
+        for shape in ((3, 2), (3, N)):
+            array, prepared, result = self.two_of_three(shape)
+            with self.assertRaises(residentd.TaskFailed):
+                prepared.decode(result)
+            np.testing.assert_array_equal(array[[0, 2]], np.full((2, shape[1]), 1))
+            np.testing.assert_array_equal(array[1], 5)
+
+    def two_of_three(self, shape):
+        """A batch of three gemms that update rows of fives to ones, and its result with task 1 failed."""
+        array = np.full(shape, 5, np.float32)
+        a = np.zeros((3, 1, 1), np.float32)
+        b = np.zeros((3, 1, shape[1]), np.float32)
+        prepared = self.rd._drive(self.rd._operations.prepare(
+            "gemm", 0, (a, b, array[:, None]), {}, shared=()))
+        result = support.message("BatchResult")(status=[0, 1, 0])
+        ones = np.ones(shape, np.float32)
+        ones[1] = 0
+        output, = prepared.outputs
+        if output.returned:
+            result.outputs.append(ones.tobytes())
+        else:
+            output._array[:, 0] = ones
+        return array, prepared, result
+
+
+class Retired(support.PackageTest):
+    """Regions of the arena that tasks may still write to."""
+
+    def setUp(self):
+        self.rd = self.connect()
+        self.addCleanup(self.rd.close)
+        self.memory = self.rd._operations.memory
+
+    def regions(self):
+        return [each.region for each in self.memory._arena]
+
+    def test_a_late_write_does_not_reach_memory_of_another_call(self):
+        add, small = self.rd.op("add"), np.ones(4, np.float32)
+        out = add(np.ones(N, np.float32), 1)  # In the arena, and passed on in place.
+        region = self.memory.locate(out)[0]
+        self.assertIn(region, self.regions())
+        for index, kwargs in ((0, {"out": out[:4]}), (1, {})):
+            operator, args = ("add", (small, small)) if index == 0 else (
+                "gemm", (small[:, None], small[None], out[:16].reshape(4, 4)))
+            prepared = self.rd._drive(self.rd._operations.prepare(operator, 0, args, kwargs))
+            self.assertEqual(prepared.regions, [region])
+        self.rd._operations.failed(prepared, residentd.DeadlineExceeded("late"))
+        self.assertNotIn(region, self.regions())
+
+    def test_a_retired_region_serves_other_calls_until_its_last_array_is_gone(self):
+        add, x = self.rd.op("add"), np.ones(N, np.float32)
+        add([1], [1])
+        before = self.rd.status().devices[0].buffers
+        out = add(x, 1)
+        region = self.memory.locate(out)[0]
+        other = self.rd._drive(self.rd._operations.prepare("add", 0, (out, 1), {}))
+        self.memory.retire(region)
+        add([1], [1])  # Frees what is garbage.
+        request = support.message("RunRequest")(batch=other.batch)
+        result = other.decode(self.rd._connection._call("Executor.Run", request, None, "add").result)
+        np.testing.assert_array_equal(result.value, 3)
+        np.testing.assert_array_equal(add(out[:9], 1), [3] * 9)
+        del out, other, result
+        gc.collect()
+        add([1], [1])
+        self.assertEqual(self.rd.status().devices[0].buffers, before)
+
+
+class Overlaps(support.PackageTest):
+    """Arrays of one call that share memory."""
+
+    def test_an_output_that_overlaps_an_input_is_written_after_it_is_read(self):
+        add, n = self.rd.op("add"), 1 << 18
+        x = self.rd.shared((n + 1,), np.float32)
+        for first, second in ((x[:-1], x[1:]), (x[1:], x[:-1]), (x[:-1], x[-2::-1])):
+            x[:] = np.arange(n + 1)
+            expected = first + 1
+            self.assertIs(add(first, 1, out=second), second)
+            np.testing.assert_array_equal(second, expected)
+        self.assertEqual(self.regions("copy", (x[:-1],), {"out": x[1:]}, (x,)), 0)
+
+    def test_the_same_array_is_updated_in_place_if_the_operator_is_elementwise(self):
+        x = self.rd.shared((64, 64), np.float32)
+        x[:] = 2
+        self.rd.op("add")(x, x, out=x)
+        np.testing.assert_array_equal(x, 4)
+        self.assertEqual(self.regions("add", (x, x), {"out": x}, (x,)), 1)
+        self.assertEqual(self.regions("softmax", (x,), {"out": x}, (x,)), 0)
+        self.assertEqual(self.regions("add", (x, x[0]), {"out": x}, (x,)), 0)
+        a, b = np.tri(64, dtype=np.float32), x.copy()
+        self.rd.op("gemm")(a, x, x)
+        np.testing.assert_allclose(x, a @ b)
+
+    def regions(self, operator, args, kwargs, arrays):
+        """How many of the regions of these arrays the call would write in place."""
+        prepared = self.rd._drive(self.rd._operations.prepare(operator, 0, args, kwargs))
+        locate = self.rd._operations.memory.locate
+        return sum(locate(array)[0] in prepared.regions for array in arrays)
+
+
+class Devices(support.PackageTest):
+    """Arrays in shared memory of several devices. The daemon has one; the second is pretended."""
+
+    def buffers(self, args, **kwargs):
+        """The buffers that the columns of a call of add name; None: inline or returned."""
+        prepared = self.rd._drive(self.rd._operations.prepare("add", 0, args, kwargs))
+        return [column.buffer.buffer_ids[0] if column.HasField("buffer") else None
+                for column in prepared.batch.tasks.arguments]
+
+    def test_a_call_names_buffers_of_one_device(self):
+        locate = self.rd._operations.memory.locate
+        x, y = self.rd.shared((100,)), self.rd.shared((100,))
+        here, there = locate(x)[0], locate(y)[0]
+        there.device = 1
+        self.assertEqual(self.buffers((x, y)), [here.buffer_id, None, None])
+        self.assertEqual(self.buffers((y, x)), [there.buffer_id, None, None])
+        self.assertEqual(self.buffers((x, y), device=1), [None, there.buffer_id, None])
+        self.assertEqual(self.buffers((x, x), out=y), [here.buffer_id, here.buffer_id, None])
+        with self.rd.upload(np.ones(100, np.float32)) as buffer:
+            self.assertEqual(self.buffers((y, buffer)), [None, buffer.id, None])
+        np.testing.assert_array_equal(self.rd.op("add")(x, y + 1), 1)
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()
