@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Memory of calls that fail: what the caller's arrays have then, and which memory is used again."""
 
+import errno
 import gc
+import os
 import pathlib
 import sys
 
@@ -101,6 +103,72 @@ class Retired(support.PackageTest):
         gc.collect()
         add([1], [1])
         self.assertEqual(self.rd.status().devices[0].buffers, before)
+
+    def test_only_a_refusal_leaves_the_region_in_use(self):
+        add = self.rd.op("add")
+        for error, kept in ((residentd.InvalidArgument("wrong"), True),
+                            (residentd.ResourceExhausted("full"), True),
+                            (residentd.errors.Internal("broken"), False),
+                            (residentd.Error("unknown"), False), (residentd.Unavailable("gone"), False),
+                            (KeyboardInterrupt(), False)):
+            prepared = self.rd._drive(self.rd._operations.prepare("add", 0, (np.ones(N), 1), {}))
+            self.assertTrue(prepared.regions)
+            self.rd._operations.failed(prepared, error)
+            self.assertEqual(prepared.regions[0] in self.regions(), kept, repr(error))
+        np.testing.assert_array_equal(add(np.ones(N), 1), 2)
+
+
+class Growth(support.PackageTest):
+    """How the arena gets its regions."""
+
+    def setUp(self):
+        self.rd = self.connect(arena_mib=100)
+        self.addCleanup(self.rd.close)
+        self.memory = self.rd._operations.memory
+
+    def allocate(self, error):
+        """Drives allocate() up to the import, which raises the error."""
+        steps = self.memory.allocate(1 << 20, None)
+        next(steps)
+        return steps.throw(error)
+
+    def test_errors_that_pass_do_not_disable_the_arena(self):
+        for kind in (residentd.Unavailable, residentd.DeadlineExceeded, residentd.errors.Cancelled,
+                     residentd.errors.Unauthenticated):
+            with self.assertRaises(kind):
+                self.allocate(kind("not now"))
+            self.assertTrue(self.memory.arena_enabled)
+        self.assertEqual(self.memory._growth, 0)
+
+    def test_errors_of_a_daemon_without_shared_memory_disable_the_arena(self):
+        for error in (residentd.PermissionDenied("no"), residentd.FailedPrecondition("no"),
+                      residentd.errors.Unimplemented("no"), OSError(errno.ENOSPC, "full")):
+            with self.connect() as rd:
+                self.memory = rd._operations.memory
+                with self.assertRaises(StopIteration) as ended:
+                    self.allocate(error)
+                self.assertIsNone(ended.exception.value)
+                self.assertFalse(self.memory.arena_enabled)
+
+    def test_regions_that_are_imported_at_once_do_not_exceed_arena_mib(self):
+        first, second, third = [self.memory.allocate(1 << 20, None) for _ in range(3)]
+        next(first)
+        next(second)
+        self.assertEqual(self.memory._growth, 100 << 20)
+        with self.assertRaises(StopIteration):
+            next(third)
+        first.close()
+        second.close()
+        self.assertEqual(self.memory._growth, 0)
+
+    def test_memory_of_a_named_object_exists_before_it_is_used(self):
+        from residentd import shared_memory
+        name, fd = shared_memory._named_object(1 << 20)
+        try:
+            self.assertGreaterEqual(os.fstat(fd).st_blocks * 512, 1 << 20)
+        finally:
+            os.close(fd)
+            os.unlink("/dev/shm" + name)
 
 
 class Overlaps(support.PackageTest):

@@ -14,11 +14,16 @@ from .buffers import BufferMemory, BufferView
 from .calls import Collect, Session, Steps, Unary
 from .descriptors import message
 from .dtypes import BFloat16Array, DType, DTypeLike
-from .errors import Cancelled, DeadlineExceeded, Error, InvalidArgument, NotFound, Unavailable
+from .errors import (AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
+                     PermissionDenied, ResourceExhausted, Unauthenticated, Unimplemented)
 from .operator_call import CallBuilder, Prepared
 from .results import Result
 from .shared_memory import Memory
 from .signature import Shape, Signature
+
+# Errors of calls of which no task runs any more. After any other error a task may still run.
+_REFUSALS = (AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
+             ResourceExhausted, Unauthenticated, Unimplemented)
 
 ShapeLike = Union[int, Sequence[int]]
 
@@ -104,9 +109,7 @@ class Operations:
         answer may still run."""
         if isinstance(error, NotFound):
             self.forget(prepared.operator)
-        refused = isinstance(error, Error) and not isinstance(error,
-                                                              (Cancelled, DeadlineExceeded, Unavailable))
-        if not refused:
+        if not isinstance(error, _REFUSALS):
             for region in prepared.regions:
                 self.memory.retire(region)
 

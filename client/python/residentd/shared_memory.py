@@ -134,6 +134,7 @@ class Memory:
         self._regions: Dict[int, Region] = {}  # By address.
         self._addresses: List[int] = []  # Sorted.
         self._arena: List[_ArenaRegion] = []
+        self._growth = 0  # Bytes of regions that are being imported.
         self._ended: Deque[Region] = collections.deque()  # Their memory is gone.
         # Buffers of the daemon that the next call frees, with the session that owns them.
         self._garbage: Deque[Tuple[int, int]] = collections.deque()
@@ -227,25 +228,39 @@ class Memory:
         block = self._take(size, device)
         if block is not None:
             return block
-        with self._lock:
-            used = sum(each.region.size for each in self._arena)
         wanted = max(_FIRST_REGION_BYTES, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-        wanted = min(max(wanted, used), self._arena_bytes - used)
-        if wanted < size:
-            return None
+        with self._lock:
+            used = sum(each.region.size for each in self._arena) + self._growth
+            wanted = min(max(wanted, used), self._arena_bytes - used)
+            if wanted < size:
+                return None
+            self._growth += wanted
         try:
             mapping, region = yield from import_region(wanted, _U8, (wanted,), device)
-        except (errors.FailedPrecondition, errors.PermissionDenied, errors.ResourceExhausted,
-                errors.NotFound, errors.Unimplemented, OSError):
-            # No shared memory on this daemon, or no more of it.
-            if used == 0:
-                self.disable_arena()
+            self.add(region)
+            self.remove_with(mapping, region)
+            with self._lock:
+                self._arena.append(_ArenaRegion(region, mapping))
+        except (errors.ResourceExhausted, errors.NotFound):
             return None
-        self.add(region)
-        self.remove_with(mapping, region)
-        with self._lock:
-            self._arena.append(_ArenaRegion(region, mapping))
+        except errors.Error as error:
+            if not isinstance(error, (errors.FailedPrecondition, errors.PermissionDenied,
+                                      errors.Unimplemented)):
+                raise  # Some are an OSError too, and say nothing about shared memory.
+            self._disable_if_unused(used)
+            return None
+        except OSError:
+            self._disable_if_unused(used)
+            return None
+        finally:
+            with self._lock:
+                self._growth -= wanted
         return self._take(size, device)
+
+    def _disable_if_unused(self, used: int) -> None:
+        """After an error that a daemon without shared memory gives each time."""
+        if used == 0:
+            self.disable_arena()
 
     def _take(self, size: int, device: Optional[int]) -> Optional[Block]:
         with self._lock:
@@ -318,7 +333,9 @@ def _named_object(size: int) -> Tuple[str, int]:
     name = "/residentd-{}-{}".format(os.getpid(), secrets.token_hex(8))
     fd = os.open("/dev/shm" + name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(fd, size)
+        # Not ftruncate: if /dev/shm became full later, the first access would end the process that
+        # makes it by SIGBUS, and that may be the engine.
+        os.posix_fallocate(fd, 0, size)
     except BaseException:
         os.close(fd)
         os.unlink("/dev/shm" + name)
