@@ -463,6 +463,8 @@ class CallBuilder:
             raise self.signature.mismatch(index, "it is missing",
                                           "pass {}=".format(parameter.keyword),
                                           reason="ARGUMENT_MISSING")
+        if isinstance(value, dtypes.BFloat16Array):  # np.asarray would take its bits as integers.
+            value = value.to_float32()
         array = np.asarray(value)
         many = count > 0 and array.ndim == 1
         if many and len(array) != count:
