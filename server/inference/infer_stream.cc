@@ -61,7 +61,7 @@ absl::Status InferStream::BuildRefusal(const RequestId& id, const absl::Status& 
   if (ends_at_error_) return why;
   inference::ModelStreamInferResponse response;
   // Shortened as in the status of a call.
-  response.set_error_message(ToUtf8(ToGrpc(why).error_message()));
+  response.set_error_message(ToUtf8(ShortenMessage(why.message())));
   response.mutable_infer_response()->set_id(id.text);
   answer = ToBytes(response);
   return absl::OkStatus();
