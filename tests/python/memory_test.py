@@ -16,6 +16,15 @@ import numpy as np  # noqa: E402
 N = 1 << 16  # Elements of an array that goes through the arena.
 
 
+class Sharing(support.PackageTest):
+    """Whether memory is passed to the daemon."""
+
+    def test_shared_arrays_need_the_setting(self):
+        with residentd.connect(self.daemon.address, shared_memory="off") as client:
+            with self.assertRaisesRegex(residentd.FailedPrecondition, "on this machine"):
+                client.shared((4,))
+
+
 class FailedTasks(support.PackageTest):
     """Batches whose tasks do not end OK, with inline data and through the arena."""
 
@@ -35,6 +44,16 @@ class FailedTasks(support.PackageTest):
             with self.assertRaises(residentd.DeadlineExceeded):
                 gemm(a, b, c, beta=1, timeout=0.05)
             np.testing.assert_array_equal(c, 5)
+
+    def test_tasks_behind_the_described_ones_decide_whether_the_call_may_have_run(self):
+        from residentd.results import check_tasks
+        for last, may_have_run in ((2, False), (3, False), (4, True), (5, True), (6, True)):
+            message = support.message("BatchResult")(status=[2] * 16 + [last])
+            for i in range(16):
+                message.errors.add(index=i, status=2, message="late")
+            with self.assertRaises(residentd.TaskFailed) as caught:
+                check_tasks("add", message, None, 17)
+            self.assertEqual(caught.exception.may_have_run, may_have_run, last)
 
     def test_an_inout_keeps_the_rows_of_tasks_that_failed(self):
         for shape in ((3, 2), (3, N)):

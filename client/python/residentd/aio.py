@@ -23,7 +23,7 @@ from . import (buffers, calls, credentials, descriptors, expression, flux as flu
                status as status_module)
 from .buffers import BufferMemory, BufferView, dense_strides
 from .calls import Steps
-from .client import arena_bytes
+from .client import arena_bytes, may_share
 from .connection import check_process
 from .credentials import Settings
 from .descriptors import message
@@ -467,7 +467,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
-        self._operations = Operations(memory)
+        self._operations = Operations(memory, may_share(settings))
         self._connection = _Connection(settings, memory.reset)
         self._stream: Optional[Stream] = None
         self.operators = Operators(self)

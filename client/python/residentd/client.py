@@ -55,11 +55,15 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
     return client
 
 
+def may_share(settings: Settings) -> bool:
+    """Whether memory may be passed to the daemon: it is on this machine, and shared_memory is not
+    "off"."""
+    return settings.shared_memory != "off" and credentials.is_local(settings.address)
+
+
 def arena_bytes(settings: Settings) -> int:
     """The most that the arena may use; 0: no arena."""
-    if settings.shared_memory == "off" or not credentials.is_local(settings.address):
-        return 0
-    return settings.arena_mib << 20
+    return settings.arena_mib << 20 if may_share(settings) else 0
 
 
 class Buffer(BufferView):
@@ -120,7 +124,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
-        self._operations = Operations(memory)
+        self._operations = Operations(memory, may_share(settings))
         self._connection = Connection(settings, memory.reset)
         self._operator_cache: Dict[Tuple[str, int], Operator] = {}
         self._lock = threading.Lock()

@@ -162,7 +162,7 @@ class TaskError:
 
 
 # A task that was refused on the device, or that did not reach it, has not changed anything.
-_NEVER_RAN = {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
+NEVER_RAN = {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
 _MAY_HAVE_RUN = "may have run"
 
 
@@ -185,7 +185,7 @@ class TaskFailed(Error):
         super().__init__(text, fix, operator=operator, code=first.status)
         self.errors: List[TaskError] = list(errors)
         self.result = result
-        self.may_have_run = any(error.status not in _NEVER_RAN and
+        self.may_have_run = any(error.status not in NEVER_RAN and
                                 (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message)
                                 for error in errors)
 

@@ -53,8 +53,9 @@ class Operations:
     Thread safety: may be used from several threads.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, may_share: bool) -> None:
         self.memory = memory
+        self._may_share = may_share
         self._descriptions: Dict[str, Description] = {}
         self._builders: Dict[Tuple[str, int], CallBuilder] = {}
 
@@ -180,6 +181,10 @@ class Operations:
     def shared(self, shape: ShapeLike, dtype: DTypeLike,
                device: Optional[int]) -> Steps["np.ndarray[Any, Any]"]:
         """A new array in memory that the daemon shares."""
+        if not self._may_share:
+            raise FailedPrecondition("memory is passed only to a daemon on this machine",
+                                     "connect to a loopback address or a Unix socket, without "
+                                     "shared_memory=\"off\"; or use upload()")
         yield from self.collect_garbage()
         kind, dimensions = dtypes.find(dtype), shape_of(shape)
         size = math.prod(dimensions) * kind.size

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .descriptors import enum_names
-from .errors import TaskError, task_failed
+from .errors import NEVER_RAN, TaskError, task_failed
 
 _STATUS = enum_names("resident.v1.TaskStatus", "TASK_STATUS_")
 _TUPLES: Dict[Tuple[str, ...], Any] = {}
@@ -70,4 +70,10 @@ def check_tasks(operator: str, message: Any, result: Result, count: int) -> Resu
     if not errors:
         first = int(np.flatnonzero(np.asarray(message.status))[0])
         errors = [TaskError(first, _STATUS.get(message.status[first], "UNKNOWN"), "")]
-    raise task_failed(operator, errors, failed, count, result)
+    error = task_failed(operator, errors, failed, count, result)
+    # The daemon describes the first 16; of the others only the status is known.
+    described = {each.index for each in errors}
+    error.may_have_run |= any(
+        _STATUS.get(message.status[i], "UNKNOWN") not in NEVER_RAN
+        for i in map(int, np.flatnonzero(np.asarray(message.status))) if i not in described)
+    raise error
