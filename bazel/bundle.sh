@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dist=${1:-dist}
-limit_mib=45
+limit_mib=80
 targets=(//server:residentd //client:residentctl //client:example)
 wheel=//client/python:wheel
 scripts=()
