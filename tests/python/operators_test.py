@@ -92,6 +92,21 @@ class Operators(support.PackageTest):
             other.operators.install("f", expr="x + y", wait="active")
         np.testing.assert_array_equal(self.rd.op("f")(X, X), 2 * X)
 
+    def test_another_client_replaces_an_operator_by_one_with_another_signature(self):
+        self.rd.operators.install("sum2", expr="x + y", wait="active")
+        sum2 = self.rd.op("sum2")
+        np.testing.assert_array_equal(sum2(X, X), 2 * X)
+        with self.connect() as other:
+            other.operators.remove("sum2")
+            other.operators.install("sum2", expr="x + y + z", wait="active")
+        np.testing.assert_array_equal(sum2(X, X, X), 3 * X)  # Refused by the old description.
+        with self.connect() as other:
+            other.operators.remove("sum2")
+            other.operators.install("sum2", expr="x + y", wait="active")
+        with self.assertRaises(residentd.InvalidArgument):
+            sum2(X, X, X)  # Refused by the daemon.
+        np.testing.assert_array_equal(sum2(X, X), 2 * X)
+
     def test_bytecode(self):
         self.rd.operators.install("sum2", bytecode=b"\x20\x00\x00\x01", wait="active")
         np.testing.assert_array_equal(self.rd.flux("sum2", [[1, 2], [5, 6]]).registers, [[3], [11]])

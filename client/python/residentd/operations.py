@@ -89,7 +89,20 @@ class Operations:
                 shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """A batch for the stream or for run()."""
         yield from self.collect_garbage()
+        known = self._descriptions.get(name)
         builder = yield from self.builder(name, version)
+        try:
+            prepared = yield from builder.prepare(args, kwargs, shared=shared)
+            return prepared
+        except InvalidArgument:
+            if known is None:  # The description is not older than this call.
+                raise
+        # The operator may have been replaced by one with another signature.
+        self.forget(name)
+        description = yield from self.describe(name)
+        builder = yield from self.builder(name, version)
+        if description.message.signature == known.message.signature:
+            self._descriptions[name] = known
         prepared = yield from builder.prepare(args, kwargs, shared=shared)
         return prepared
 
@@ -108,7 +121,7 @@ class Operations:
     def failed(self, prepared: Prepared, error: BaseException) -> None:
         """Keeps memory of the arena from being used again while tasks of a call that ended without an
         answer may still run."""
-        if isinstance(error, NotFound):
+        if isinstance(error, (NotFound, InvalidArgument)):
             self.forget(prepared.operator)
         if not isinstance(error, _REFUSALS):
             for region in prepared.regions:
