@@ -518,7 +518,7 @@ class Client:
                      device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
         """A new buffer with the elements of an array."""
         return self._buffer(*await self._drive(
-            self._operations.upload(buffers.converted(values, dtype), None,
+            self._operations.upload(values, dtype,
                                     buffers.check_device(device), durable, name)))
 
     async def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,

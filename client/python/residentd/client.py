@@ -175,7 +175,7 @@ class Client:
         """A new buffer with the elements of an array. dtype: None for the array's own. A floating dtype
         rounds the values; InvalidArgument if an integer dtype cannot represent them."""
         return self._buffer(*self._drive(
-            self._operations.upload(buffers.converted(values, dtype), None,
+            self._operations.upload(values, dtype,
                                     buffers.check_device(device), durable, name)))
 
     def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,

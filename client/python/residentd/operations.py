@@ -13,7 +13,7 @@ from . import buffers, dtypes, shared_memory
 from .buffers import BufferMemory, BufferView
 from .calls import Collect, Session, Steps, Unary
 from .descriptors import message
-from .dtypes import BFloat16Array, DType, DTypeLike
+from .dtypes import DType, DTypeLike
 from .errors import (AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
                      PermissionDenied, ResourceExhausted, Unauthenticated, Unimplemented)
 from .operator_call import CallBuilder, Prepared
@@ -92,19 +92,22 @@ class Operations:
         known = self._descriptions.get(name)
         builder = yield from self.builder(name, version)
         try:
-            prepared = yield from builder.prepare(args, kwargs, shared=shared)
-            return prepared
+            return (yield from builder.prepare(args, kwargs, shared=shared))
         except InvalidArgument:
-            if known is None:  # The description is not older than this call.
+            # The operator may have been replaced by one with another signature since it was described.
+            if known is None or not (yield from self._replaced(name, known)):
                 raise
-        # The operator may have been replaced by one with another signature.
+        builder = yield from self.builder(name, version)
+        return (yield from builder.prepare(args, kwargs, shared=shared))
+
+    def _replaced(self, name: str, known: Description) -> Steps[bool]:
+        """Whether the operator has another signature now; then the new description is kept."""
         self.forget(name)
         description = yield from self.describe(name)
-        builder = yield from self.builder(name, version)
-        if description.message.signature == known.message.signature:
-            self._descriptions[name] = known
-        prepared = yield from builder.prepare(args, kwargs, shared=shared)
-        return prepared
+        if description.message.signature != known.message.signature:
+            return True
+        self._descriptions[name] = known
+        return False
 
     def run(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
             shared: Optional[Sequence[str]] = None) -> Steps[Result]:
@@ -148,14 +151,7 @@ class Operations:
 
     def upload(self, values: Any, dtype: Optional[DTypeLike], device: Optional[int], durable: bool,
                name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
-        array, found = dtypes.to_array(values)
-        if dtype is not None:
-            found = dtypes.find(dtype)
-            array = dtypes.bfloat16(array) if found is dtypes.BF16 and not isinstance(
-                array, BFloat16Array) else array.astype(found.storage, copy=False)
-        elif found is None and isinstance(values, (bool, int, float, list, tuple)):
-            found = dtypes.BY_NAME["f32"]
-            array = array.astype(found.storage)
+        array, found = dtypes.to_array(buffers.converted(values, dtype))
         if found is None:
             raise InvalidArgument("residentd has no dtype {}".format(array.dtype),
                                   "convert the array, or pass dtype=")
