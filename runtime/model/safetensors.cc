@@ -289,11 +289,11 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::strin
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  return Read(std::move(file), path);
+  return FromDescriptor(std::move(file), path);
 }
 
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Read(UniqueFd descriptor,
-                                                      const std::string& path) {
+absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(UniqueFd descriptor,
+                                                                const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
   file.file_ = std::move(descriptor);

@@ -54,7 +54,7 @@ class SafetensorsFile {
   // and others: it cannot be opened.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
   // The same for an open file. `name`: for messages.
-  static absl::StatusOr<SafetensorsFile> Read(UniqueFd file, const std::string& name);
+  static absl::StatusOr<SafetensorsFile> FromDescriptor(UniqueFd file, const std::string& name);
 
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 

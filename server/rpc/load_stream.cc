@@ -78,7 +78,7 @@ absl::Status LoadStream::Load() {
   RETURN_IF_ERROR(CheckWanted());
   ASSIGN_OR_RETURN(UniqueFd descriptor, OpenFileInFolder(core_.load_dir, request_.path()));
   ASSIGN_OR_RETURN(const SafetensorsFile file,
-                   SafetensorsFile::Read(std::move(descriptor), request_.path()));
+                   SafetensorsFile::FromDescriptor(std::move(descriptor), request_.path()));
   RETURN_IF_ERROR(CheckNames(file));
   uint64_t total = 0;
   for (const SafetensorsTensor& tensor : file.tensors()) total += tensor.size_bytes();

@@ -130,6 +130,12 @@ class Buffers(daemons.DaemonTest):
             self.assertIn("not a regular file", load("models", code=REFUSED).err)
             (models / "bad").write_bytes(struct.pack("<Q", 1 << 60) + bytes(8))
             self.assertIn("longer than the file", load("models/bad", code=REFUSED).err)
+            # The second tensor does not fit into the device's memory; the file has no blocks.
+            large = models / "large"
+            write_safetensors(large, {"a": ("U8", [1024], bytes(1024)), "b": ("U8", [8 << 30], b"")})
+            with open(large, "r+b") as file:
+                file.truncate(large.stat().st_size + (8 << 30))
+            load("models/large", code=REFUSED)
             with open(path, "r+b") as file:
                 file.truncate(path.stat().st_size - 1)
             self.assertIn("model.safetensors", load("models/model.safetensors", code=REFUSED).err)

@@ -365,5 +365,43 @@ TEST_F(BuffersTest, ABufferOfAnotherDeviceIsRefused) {
   EXPECT_EQ(client.Run(second).result.device(), 1u);
 }
 
+// The device is parked, so that the load waits for its first copy when it is cancelled.
+TEST(LoadFileTest, ACancelledLoadLeavesNoBuffer) {
+  const TempFolder folder("load");
+  const std::string header = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
+  const uint64_t length = header.size();
+  std::ofstream file(folder.path() + "/model");
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header << "abcd";
+  file.close();
+  const Daemon daemon({"--load_dir=" + folder.path()});
+  const Client client(daemon);
+  v1::LoadFileRequest request;
+  request.set_path("model");
+  v1::LoadFileResponse response;
+  ASSERT_TRUE(Park(daemon).ok());
+  {
+    const auto context = client.Context();
+    const auto stream = client.buffers().LoadFile(context.get(), request);
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().buffers() == 1; }));
+    context->TryCancel();
+    EXPECT_FALSE(stream->Read(&response));
+    EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().buffers() == 0; }));
+  ASSERT_TRUE(Resume(daemon).ok());
+
+  const auto context = client.Context();
+  const auto stream = client.buffers().LoadFile(context.get(), request);
+  uint64_t id = 0;
+  while (stream->Read(&response)) {
+    if (response.buffers_size() > 0) id = response.buffers(0).id();
+  }
+  ASSERT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(response.loaded_bytes(), response.total_bytes());
+  std::string got;
+  ASSERT_TRUE(Download(client, id, &got).ok());
+  EXPECT_EQ(got, "abcd");
+}
+
 }  // namespace
 }  // namespace resident::testing
