@@ -8,7 +8,7 @@ SHELL := /bin/bash
 FUZZ_SECONDS ?= 60
 # The output folder of `make bundle`.
 DIST ?= dist
-# Options of Bazel for `make test`, such as --config=ci.
+# Options of Bazel for `make test` and `make bundle`, such as --config=ci.
 BAZEL_OPTIONS ?=
 
 help:  ## Lists these targets.
@@ -33,7 +33,7 @@ demo: setup  ## Builds, starts a daemon, streams work to it, checks the results,
 	@deploy/demo.sh
 
 bundle: setup  ## Makes dist/: the programs with every library that they need, for other machines.
-	@bazel/bundle.sh $(DIST)
+	@BAZEL_OPTIONS='$(BAZEL_OPTIONS)' bazel/bundle.sh $(DIST)
 
 bench: setup  ## Measures on this machine (its GPUs, or the CPU if there are none); see also tests/gpu/run.
 	@tests/bench

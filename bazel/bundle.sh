@@ -12,6 +12,8 @@
 #   tests/      tests/gpu/run and its inputs, including the checks written in Python
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
+#
+# BAZEL_OPTIONS holds further options of Bazel, such as --config=ci.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,8 +38,9 @@ while read -r _ target _; do
 done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 
-bazel build "${targets[@]}" "$wheel"
-bin=$(bazel info bazel-bin 2>/dev/null)
+read -ra options <<<"${BAZEL_OPTIONS:-}"
+bazel build "${options[@]}" "${targets[@]}" "$wheel"
+bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 programs=()
 for target in "${targets[@]}"; do
   path=${target#//}

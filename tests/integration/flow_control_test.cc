@@ -1,4 +1,5 @@
 // Flow control and fairness: a client's load affects itself, and not other clients.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -87,8 +88,11 @@ uint64_t CountTasksBeforeALoneTask(const Daemon& daemon, const Client& client) {
   return before - after;
 }
 
+// One stream may then keep all workers of a GPU busy.
+const std::vector<std::string> kManyBatchesOfAStream = {"--max_stream_batches=4096"};
+
 TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
-  const Daemon daemon;
+  const Daemon daemon(kManyBatchesOfAStream);
   const Client greedy(daemon), modest(daemon);
   v1::Batch batch = Spin(50, 20'000'000);
   batch.mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
@@ -107,17 +111,21 @@ TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
 TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
-  // Each batch becomes sixty tasks of five runs.
-  const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(300, 20'000'000)));
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 60; }));
-  EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6u);
+  const uint32_t workers = daemon.Device().blocks();
+  // A task has five runs on the CPU and 32 on a GPU: each batch has more tasks than there is room
+  // for in the ring.
+  const uint32_t runs = std::max(300u, 64 * workers);
+  const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(runs, 20'000'000)));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > std::max(60u, workers); }));
+  EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 3 * workers);
 }
 
 TEST(FlowControlTest, QuickProgramsDoNotAffectTheEstimateForOtherPrograms) {
-  const Daemon daemon;
+  const Daemon daemon(kManyBatchesOfAStream);
   const Client greedy(daemon), modest(daemon);
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(modest.Run(EndlessRuns(1, 10)).all_ok());
-  const ManyBatches many(greedy, std::vector<v1::Batch>(60, EndlessRuns(1, 100'000'000)));
+  const uint32_t batches = 60 + daemon.Device().blocks();
+  const ManyBatches many(greedy, std::vector<v1::Batch>(batches, EndlessRuns(1, 100'000'000)));
   // They must wait in the queue and not in the ring.
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }));
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * daemon.Device().blocks());
