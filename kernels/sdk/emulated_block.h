@@ -7,6 +7,7 @@
 #ifndef RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
 #define RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
 
+#include <algorithm>
 #include <barrier>
 #include <functional>
 #include <memory>
@@ -15,17 +16,27 @@
 
 namespace resident::emulated {
 
+inline constexpr unsigned kWarpThreads = 32;
+
 struct State {
   thread_local static inline unsigned thread = 0;
   static inline std::unique_ptr<std::barrier<>> barrier;
+  static inline std::vector<std::unique_ptr<std::barrier<>>> warp_barriers;
 };
 
 inline unsigned CurrentThread() { return State::thread; }
 inline void Barrier() { State::barrier->arrive_and_wait(); }
+// Waits for the threads of the calling thread's warp.
+inline void WarpBarrier() { State::warp_barriers[State::thread / kWarpThreads]->arrive_and_wait(); }
 
 // Calls `run` in each of the block's threads, and returns when all have returned.
 inline void RunBlock(unsigned threads, const std::function<void()>& run) {
   State::barrier = std::make_unique<std::barrier<>>(threads);
+  State::warp_barriers.clear();
+  for (unsigned first = 0; first < threads; first += kWarpThreads) {
+    State::warp_barriers.push_back(
+        std::make_unique<std::barrier<>>(std::min(kWarpThreads, threads - first)));
+  }
   std::vector<std::thread> all;
   for (unsigned thread = 0; thread < threads; ++thread) {
     all.emplace_back([thread, &run] {
