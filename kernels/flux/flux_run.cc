@@ -7,7 +7,7 @@
 //
 // Memory layout (T = Block::kMaxThreads; with fewer threads some entries are unused):
 //
-//   block.memory()   registers [16][T], then decoded words, as many as fit (2,048)
+//   block.memory()   registers [16][T], then decoded words, as many as fit (6,144)
 //   block.scratch()  stacks [256][T]; of the rest, one fifth is for staged bytes and four
 //                    fifths are for decoded words
 //

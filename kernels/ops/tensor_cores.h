@@ -58,6 +58,7 @@
 #define RESIDENT_TENSOR_CORES 1
 #elif defined(RESIDENT_EMULATED_THREADS)
 #define RESIDENT_TENSOR_CORES 1
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -126,6 +127,11 @@ struct Exchange {
     WarpBarrier();
     return buffer;
   }
+};
+
+// Calls of MultiplyAdd by warps, for tests.
+struct Products {
+  static inline std::atomic<u64> count = 0;
 };
 
 // The calling thread's copies that are not complete. They are made when the thread waits for them;
@@ -353,6 +359,7 @@ RESIDENT_DEVICE void MultiplyAdd(Accumulator& sum, const LeftFragment& a, const 
   const u64 mine[] = {a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1]};
   const auto* const all = emulated::Exchange::All(mine, 6);
   const u32 lane = emulated::CurrentThread() % kLanesOfWarp;
+  if (lane == 0) ++emulated::Products::count;
   const u32 g = lane / 4;
   const u32 t = lane % 4;
   const auto element = [](u64 word, u32 k) {
@@ -373,6 +380,30 @@ RESIDENT_DEVICE void MultiplyAdd(Accumulator& sum, const LeftFragment& a, const 
     sum.v[i] = static_cast<float>(total);
   }
 #endif
+}
+
+// a * b. With the same zeros for each product no registers have to be cleared.
+template <typename T>
+RESIDENT_DEVICE Accumulator MultiplyFragments(const LeftFragment& a, const RightFragment& b) {
+  Accumulator product;
+#if RESIDENT_GPU
+  if constexpr (__is_same(T, Half)) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(product.v[0]), "=f"(product.v[1]), "=f"(product.v[2]), "=f"(product.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]), "f"(0.0f));
+  } else {
+    static_assert(__is_same(T, BFloat16), "");
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(product.v[0]), "=f"(product.v[1]), "=f"(product.v[2]), "=f"(product.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]), "f"(0.0f));
+  }
+#else
+  product = {};
+  MultiplyAdd<T>(product, a, b);
+#endif
+  return product;
 }
 
 #endif  // RESIDENT_TENSOR_CORES

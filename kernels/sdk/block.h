@@ -34,7 +34,7 @@ namespace resident {
 // Threads of a GPU's block that run no operator: the last ones, which find the block's tasks.
 inline constexpr u32 kControlThreads = 32;
 // Bytes of fast memory (a GPU's shared memory) that an operator may use.
-inline constexpr u32 kBlockMemoryBytes = 24 * 1024;
+inline constexpr u32 kBlockMemoryBytes = 40 * 1024;
 // Bytes of scratch memory of each block, in device memory. Its contents are not kept after
 // the task.
 inline constexpr u64 kScratchBytes = 512 * 1024;

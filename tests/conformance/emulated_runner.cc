@@ -4,6 +4,7 @@
 
 #include "kernels/ops/builtin.h"
 #include "kernels/ops/jump_table.h"
+#include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/block.h"
 #include "kernels/sdk/emulated_block.h"
 #include "tests/conformance/operator_runner.h"
@@ -11,6 +12,7 @@
 namespace resident::testing {
 
 bool Emulated() { return true; }
+uint64_t EmulatedTensorCoreProducts() { return emulated::Products::count; }
 
 TensorMemory AllocateTensor(uint64_t bytes) {
   auto* const memory = static_cast<uint8_t*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));

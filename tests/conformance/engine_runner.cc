@@ -61,6 +61,7 @@ class Runner {
 }  // namespace
 
 bool Emulated() { return false; }
+uint64_t EmulatedTensorCoreProducts() { return 0; }
 
 TensorMemory AllocateTensor(uint64_t bytes) { return Runner::Get().Allocate(bytes); }
 

@@ -99,6 +99,8 @@ Outcome RunOperator(const std::string& name, const std::vector<TestArgument>& ar
 
 // Whether threads of the host emulate those of a block; tests may then use fewer sizes.
 bool Emulated();
+// Products of fragments that emulated tensor cores have computed; 0 with an engine.
+uint64_t EmulatedTensorCoreProducts();
 
 // The largest relative error ||out - reference|| / ||reference|| for results of this dtype:
 // 1e-6 for float32 (`products`: 1e-5, for sums of many terms), 2e-3 for float16, 1e-2 for bfloat16,

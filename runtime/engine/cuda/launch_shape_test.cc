@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A block of the default size on an SM of an H200.
-constexpr BlockFootprint kBlock = {288, 96, 29'312};
+constexpr BlockFootprint kBlock = {288, 96, 43'544};
 constexpr SmResources kSm = {2'048, 65'536, 233'472, 32};
 
 std::string Refusal(const absl::Status& status) {
@@ -36,8 +36,8 @@ TEST(LaunchShapeTest, BlocksAreAddedUpTo512ThreadsThatRunOperators) {
   EXPECT_EQ(*BlocksPerSm(0, 2, kBlock, kSm), 2u);
   EXPECT_EQ(*BlocksPerSm(0, 5, kBlock, kSm), 2u);
   EXPECT_EQ(*BlocksPerSm(0, 1, kBlock, kSm), 1u);
-  EXPECT_EQ(*BlocksPerSm(0, 4, {160, 96, 29'312}, kSm), 4u);
-  EXPECT_EQ(*BlocksPerSm(0, 7, {96, 96, 29'312}, kSm), 7u);
+  EXPECT_EQ(*BlocksPerSm(0, 4, {160, 96, 43'544}, kSm), 4u);
+  EXPECT_EQ(*BlocksPerSm(0, 5, {96, 96, 43'544}, kSm), 5u);
   EXPECT_EQ(*BlocksPerSm(0, 99, {64, 96, 1'024}, kSm), 16u);
 }
 
@@ -46,7 +46,7 @@ TEST(LaunchShapeTest, ASettingIsAcceptedUpToWhatFits) {
   EXPECT_EQ(*BlocksPerSm(5, 5, kBlock, kSm), 5u);
   EXPECT_THAT(Refusal(BlocksPerSm(3, 2, kBlock, kSm).status()),
               AllOf(HasSubstr("--blocks_per_sm=3 does not fit"),
-                    HasSubstr("288 threads, 96 registers a thread and 29312 + 1024 bytes"),
+                    HasSubstr("288 threads, 96 registers a thread and 43544 + 1024 bytes"),
                     HasSubstr("2048 threads, 65536 registers, 233472 bytes and room for 32 blocks"),
                     HasSubstr("which is 2 such blocks"),
                     HasSubstr("Fix: set --blocks_per_sm to at most 2")));
@@ -74,8 +74,8 @@ TEST(LaunchShapeTest, ThereAreAtLeastAPollingAndAWorkingBlock) {
 }
 
 TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
-  EXPECT_EQ(SharedMemoryPercent(2, kBlock, kSm), 26u);  // 60,672 of 233,472 bytes.
-  EXPECT_EQ(SharedMemoryPercent(7, kBlock, kSm), 91u);
+  EXPECT_EQ(SharedMemoryPercent(2, kBlock, kSm), 39u);  // 89,136 of 233,472 bytes.
+  EXPECT_EQ(SharedMemoryPercent(5, kBlock, kSm), 96u);
   EXPECT_EQ(SharedMemoryPercent(30, kBlock, kSm), 100u);
 }
 
