@@ -6,9 +6,9 @@ namespace math = resident::math;
 
 using resident::Args;
 using resident::Block;
-using resident::CompactFloats;
 using resident::CompletionStatus;
 using resident::Convert;
+using resident::DenseFloats;
 using resident::DType;
 using resident::Floats;
 using resident::i32;
@@ -222,16 +222,16 @@ RESIDENT_OPERATOR(fill)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(zero)(Block& block, const Args& args) {
-  if (args.compact()) {
-    CompactFloats<0>(block, args, [](const float*) { return 0.0f; });
+  if (resident::AreDenseFloats<1>(args)) {
+    DenseFloats<0>(block, args, [](const float*) { return 0.0f; });
   } else {
     GeneralZero(block, args);
   }
 }
 
 RESIDENT_OPERATOR(copy)(Block& block, const Args& args) {
-  if (args.compact()) {
-    CompactFloats<1>(block, args, [](const float* v) { return v[0]; });
+  if (resident::AreDenseFloats<2>(args)) {
+    DenseFloats<1>(block, args, [](const float* v) { return v[0]; });
   } else {
     GeneralCopy(block, args);
   }

@@ -1,11 +1,18 @@
 // The family "matrix": products of matrices with vectors, and matrices whose elements are stored in
 // few bits. gemm.cc has products of matrices.
+//
+// The weights are read once, so that a product is as fast as the memory. On a GPU each warp
+// computes kRowsOfWarp outputs, and a lane reads 16 bytes of each row at a time (MultiplyByWarps);
+// rows that are not aligned are read by all threads of the block (MultiplyByBlocks), as by the CPU
+// engine.
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/warp.h"
 #include "kernels/sdk/operator.h"
 
 using resident::Any;
 using resident::Args;
+using resident::bit_cast;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::DType;
@@ -13,6 +20,7 @@ using resident::ElementAt;
 using resident::Half;
 using resident::i32;
 using resident::i64;
+using resident::kWarpThreads;
 using resident::LoadFloat;
 using resident::Quad;
 using resident::Quotient;
@@ -39,7 +47,11 @@ RESIDENT_DEVICE i64 QuotientUp(i64 x, i64 y) {
   return quotient + (quotient * y != x);
 }
 
+}  // namespace
+
 // --- gemv ---------------------------------------------------------------------------------------
+
+namespace {
 
 // Outputs that a block computes at a time. Each thread has a partial sum of each of them.
 constexpr i32 kOutputs = 8;
@@ -50,11 +62,50 @@ static_assert((kSegment + (kOneThread ? kSegment : i64{kOutputs} * Block::kMaxTh
                   i64{resident::kBlockMemoryBytes},
               "");
 
+// 16 bytes, which a lane reads at once: a run of weights of one row.
+struct alignas(16) Run {
+  u32 words[4];
+};
+
+// Element i of the run with index `run` of x is in quad i / 4 of that run. The quads of equal
+// number of all runs are adjacent, so that adjacent lanes read adjacent quads.
+struct RunsOfX {
+  const float* x;
+  u32 count;
+
+  RESIDENT_DEVICE Quad<float> At(u32 run, u32 quad) const {
+    return reinterpret_cast<const Quad<float>*>(resident::InSharedMemory(x))[quad * count + run];
+  }
+};
+
 // Weights in floating point.
 template <typename T>
 struct DenseWeights {
   const T* data;
   i64 depth;
+
+  // Weights of a run.
+  static constexpr i32 kRun = sizeof(Run) / sizeof(T);
+
+  RESIDENT_DEVICE bool InRuns() const {
+    return depth % kRun == 0 && reinterpret_cast<u64>(data) % sizeof(Run) == 0;
+  }
+  RESIDENT_DEVICE const Run* RunAt(i64 row, i64 column) const {
+    return ElementAt<const Run>(reinterpret_cast<u64>(data + (row * depth + column)), 0);
+  }
+  // What the weights of a row and a group have in common.
+  struct Common {};
+  RESIDENT_DEVICE Common CommonOf(i64, i64) const { return {}; }
+  // The factor of the products of Value.
+  static RESIDENT_DEVICE float Scale(const Common&) { return 1.0f; }
+  // Weight i of a run.
+  RESIDENT_DEVICE float Value(const Run& run, i32 i, const Common&) const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return bit_cast<float>(run.words[i]);
+    } else {
+      return T::Widen(static_cast<u16>(run.words[i / 2] >> (i % 2 * 16)));
+    }
+  }
 
   // Whether Four() can be called.
   RESIDENT_DEVICE bool InFours() const {
@@ -146,8 +197,8 @@ RESIDENT_DEVICE void AddProducts(const Block& block, const Weights& weights, boo
 
 // The chunks share the products of each group of kOutputs rows with each vector.
 template <typename Weights>
-RESIDENT_NOINLINE void MultiplyVectors(const Block& block, const VectorProduct& p,
-                                       const Weights& weights) {
+RESIDENT_NOINLINE void MultiplyByBlocks(const Block& block, const VectorProduct& p,
+                                        const Weights& weights) {
   const i64 groups = (p.rows + kOutputs - 1) / kOutputs;
   const bool in_fours = weights.InFours();
   float* const x = block.memory<float>(0, kSegment);
@@ -212,6 +263,131 @@ RESIDENT_NOINLINE void MultiplyVectors(const Block& block, const VectorProduct& 
   }
 }
 
+// Rows whose products a warp computes at a time, and rows that are one item of a chunk's share.
+constexpr i32 kRowsOfWarp = 4;
+constexpr i64 kRowsOfItem = 32;
+// Elements of x that are in the block's memory at a time: whole runs of each lane.
+constexpr i64 kSegmentOfRuns = resident::kBlockMemoryBytes / sizeof(float) / 1024 * 1024;
+
+// Copies elements [begin, end) of x to the block's memory, in runs of kRun elements.
+template <i32 kRun>
+RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 vector, i64 begin,
+                               i64 end, float* to) {
+  const i64 runs = (end - begin) / kRun;
+  VisitFloat(p.x_dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* const from = ElementAt<const T>(p.x, vector * p.depth + begin);
+    RESIDENT_UNROLL(2)
+    for (i32 i = static_cast<i32>(block.thread()); i < static_cast<i32>(end - begin) / 4;
+         i += static_cast<i32>(block.threads())) {
+      const i32 run = i / (kRun / 4);
+      const i32 quad = i % (kRun / 4);
+      Quad<float> values;
+      for (i32 k = 0; k < 4; ++k) values.v[k] = from[4 * i + k];
+      *reinterpret_cast<Quad<float>*>(to + 4 * (quad * runs + run)) = values;
+    }
+  });
+}
+
+// Adds the calling lane's products of rows row to row + kRowsOfWarp - 1, from column `begin` on. A
+// row's products are added in the same order by any warp.
+template <typename Weights>
+RESIDENT_DEVICE void AddRuns(const Weights& weights, i64 row, i64 begin, const RunsOfX& x, u32 lane,
+                             float (&sums)[kRowsOfWarp]) {
+  // Runs of each row whose loads are issued before the first is used.
+  constexpr i32 kAtOnce = Weights::kRun <= 8 ? 2 : 1;
+  const Run* from[kRowsOfWarp];
+  for (i32 r = 0; r < kRowsOfWarp; ++r) from[r] = weights.RunAt(row + r, begin);
+  RESIDENT_UNROLL(1)
+  for (u32 index = lane; index < x.count; index += kAtOnce * kWarpThreads) {
+    Run runs[kAtOnce][kRowsOfWarp];
+    for (i32 n = 0; n < kAtOnce; ++n) {
+      // A run that does not exist is another one, which is not used.
+      const u32 at = index + static_cast<u32>(n) * kWarpThreads;
+      for (i32 r = 0; r < kRowsOfWarp; ++r) runs[n][r] = from[r][at < x.count ? at : index];
+    }
+    for (i32 n = 0; n < kAtOnce; ++n) {
+      const u32 at = index + static_cast<u32>(n) * kWarpThreads;
+      if (n > 0 && at >= x.count) break;
+      const i64 group = weights.GroupOf(begin + at * u32{Weights::kRun});
+      typename Weights::Common common[kRowsOfWarp];
+      float products[kRowsOfWarp] = {};
+      for (i32 r = 0; r < kRowsOfWarp; ++r) common[r] = weights.CommonOf(row + r, group);
+      for (i32 quad = 0; quad < Weights::kRun / 4; ++quad) {
+        const Quad<float> values = x.At(at, static_cast<u32>(quad));
+        for (i32 r = 0; r < kRowsOfWarp; ++r) {
+          for (i32 i = 0; i < 4; ++i) {
+            products[r] += values.v[i] * weights.Value(runs[n][r], 4 * quad + i, common[r]);
+          }
+        }
+      }
+      for (i32 r = 0; r < kRowsOfWarp; ++r) sums[r] += products[r] * Weights::Scale(common[r]);
+    }
+  }
+}
+
+// The chunks share the products of each item with each vector. REQUIRES: weights.InRuns(), and at
+// least kRowsOfWarp rows.
+template <typename Weights>
+RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& p,
+                                       const Weights& weights) {
+  const i64 items = (p.rows + kRowsOfItem - 1) / kRowsOfItem;
+  const Range share = block.share(items * p.vectors);
+  const i64 rows_of_warps = i64{kRowsOfWarp} * (block.threads() / kWarpThreads);
+  const u32 lane = resident::LaneOf(block);
+  float* const memory = block.memory<float>(0, kSegmentOfRuns);
+  i64 in_memory = -1;  // The vector whose elements are in the memory.
+  RESIDENT_UNROLL(1)
+  for (i64 item = share.begin; item < share.end; ++item) {
+    const i64 rows_of_item = Quotient(item, p.vectors);
+    const i64 vector = item - rows_of_item * p.vectors;
+    const i64 end_row = Smallest((rows_of_item + 1) * kRowsOfItem, p.rows);
+    RESIDENT_UNROLL(1)
+    for (i64 first = rows_of_item * kRowsOfItem; first < end_row; first += rows_of_warps) {
+      const i64 own_row = first + i64{resident::WarpOf(block)} * kRowsOfWarp;
+      // The last warp also computes rows of the one before it, instead of rows that do not exist.
+      const i64 row = Smallest(own_row, p.rows - kRowsOfWarp);
+      float sums[kRowsOfWarp] = {};
+      RESIDENT_UNROLL(1)
+      for (i64 begin = 0; begin < p.depth; begin += kSegmentOfRuns) {
+        const i64 end = Smallest(begin + kSegmentOfRuns, p.depth);
+        if (in_memory != vector || p.depth > kSegmentOfRuns) {
+          block.barrier();  // The reads of the previous elements have finished.
+          StageRuns<Weights::kRun>(block, p, vector, begin, end, memory);
+          block.barrier();
+          in_memory = vector;
+        }
+        if (own_row < end_row) {
+          AddRuns(weights, row, begin, {memory, static_cast<u32>(end - begin) / u32{Weights::kRun}},
+                  lane, sums);
+        }
+      }
+      // Lane r gets the sum of row r.
+      float sum = 0.0f;
+      for (i32 r = 0; r < kRowsOfWarp; ++r) {
+        const float all =
+            resident::CombineLanes(block, sums[r], [](float a, float b) { return a + b; });
+        if (lane == static_cast<u32>(r)) sum = all;
+      }
+      if (lane < kRowsOfWarp && row + lane >= own_row && row + lane < end_row) {
+        StoreOutput(p, vector, row + lane, sum);
+      }
+    }
+  }
+}
+
+template <typename Weights>
+RESIDENT_DEVICE void MultiplyVectors(const Block& block, const VectorProduct& p,
+                                     const Weights& weights) {
+  if constexpr (!kOneThread) {
+    if (p.rows >= kRowsOfWarp && weights.InRuns()) {
+      MultiplyByWarps(block, p, weights);
+      return;
+    }
+  }
+  MultiplyByBlocks(block, p, weights);
+}
+
 // Details of INVALID_ARGUMENT.
 constexpr u16 kBadBias = 1;
 
@@ -254,19 +430,73 @@ constexpr u16 kBadGroup = 2;
 constexpr u16 kBadGroupCount = 3;
 constexpr u16 kBadZeros = 4;
 
+// The bits of 2^23.
+constexpr u32 kPower = 0x4b000000u;
+
 // Weights of 4 or 8 bits: (q - zero) * scale, where scale and zero are those of the row and of the
-// column's group.
-template <i32 kBits>
+// column's group. kZeros: whether there are zeros.
+template <i32 kBits, bool kZeros>
 struct QuantizedWeights {
   const u8* data;
   const Half* scales;
-  const Half* zeros;  // Null: `zero` for all.
+  const Half* zeros;
   i64 depth;
   i64 pitch;  // Bytes of a row.
   i64 groups;
   i64 group;
-  i32 sign;    // 128 for int8, whose values are stored in two's complement, else 0.
-  float zero;  // Of all weights, if there are no zeros.
+  i32 group_shift;  // group is 2 to the power of this; -1: it is no such number.
+  i32 sign;         // 128 for int8, whose values are stored in two's complement, else 0.
+  float zero;       // Of all weights; 0 if there are zeros.
+  // kPower. As a constant it would be part of the GPU's instruction that selects a byte, which then
+  // would need another one for the number of the byte.
+  u32 power;
+
+  // Weights of a run.
+  static constexpr i32 kRun = 8 * sizeof(Run) / kBits;
+
+  RESIDENT_DEVICE bool InRuns() const {
+    return depth % kRun == 0 && group % kRun == 0 && reinterpret_cast<u64>(data) % sizeof(Run) == 0;
+  }
+  RESIDENT_DEVICE const Run* RunAt(i64 row, i64 column) const {
+    return ElementAt<const Run>(reinterpret_cast<u64>(data + (row * pitch + column / (8 / kBits))),
+                                0);
+  }
+  // As of DenseWeights.
+  struct Common {
+    float scale;
+    float zero;
+  };
+  RESIDENT_DEVICE Common CommonOf(i64 row, i64 column_group) const {
+    const i64 at = row * groups + column_group;
+    return {scales[at], ZeroOf(at)};
+  }
+  static RESIDENT_DEVICE float Scale(const Common& common) { return common.scale; }
+  RESIDENT_DEVICE float Value(const Run& run, i32 i, const Common& common) const {
+    constexpr i32 kOfWord = 32 / kBits;
+    const float value = Weight(run.words[i / kOfWord], i % kOfWord);
+    return kZeros ? value - common.zero : value;
+  }
+
+  // Weight i of a word, less the zero of all weights. Conversions from integers are slow on a GPU:
+  // instead the weight becomes the last byte of the floating-point number 2^23, which is then
+  // subtracted. That is exact.
+  RESIDENT_DEVICE float Weight(u32 word, i32 i) const {
+    if constexpr (kBits == 8) {
+      word ^= static_cast<u32>(sign) * 0x01010101u;
+    } else {
+      word = (i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu;
+      i /= 2;
+    }
+    // Of signed weights and of those without zeros, half of the range is below 0.
+    constexpr float kHalf = 1 << (kBits - 1);
+    const float subtracted = !kZeros ? kHalf : kBits == 8 ? static_cast<float>(sign) : 0.0f;
+#if defined(__CUDA_ARCH__)
+    const u32 number = __byte_perm(word, power, 0x7650u + static_cast<u32>(i));
+#else
+    const u32 number = (word >> (8 * i) & 0xffu) | power;
+#endif
+    return bit_cast<float>(number) - (8388608.0f + subtracted);
+  }
 
   RESIDENT_DEVICE bool InFours() const {
     return depth % 4 == 0 && group % 4 == 0 && reinterpret_cast<u64>(data) % (kBits / 2) == 0;
@@ -274,12 +504,17 @@ struct QuantizedWeights {
   RESIDENT_DEVICE i32 Value(u32 byte_or_nibble) const {
     return static_cast<i32>(byte_or_nibble ^ static_cast<u32>(sign)) - sign;
   }
-  RESIDENT_DEVICE float ZeroOf(i64 index) const { return zeros == nullptr ? zero : zeros[index]; }
+  RESIDENT_DEVICE float ZeroOf(i64 index) const {
+    if constexpr (kZeros) return zeros[index];
+    return zero;
+  }
   RESIDENT_DEVICE i32 ValueAt(i64 row, i64 column) const {
     if constexpr (kBits == 8) return Value(data[row * pitch + column]);
     return Value(data[row * pitch + column / 2] >> (column % 2 * 4) & 15u);
   }
-  RESIDENT_DEVICE i64 GroupOf(i64 column) const { return Quotient(column, group); }
+  RESIDENT_DEVICE i64 GroupOf(i64 column) const {
+    return group_shift >= 0 ? column >> group_shift : Quotient(column, group);
+  }
   RESIDENT_DEVICE float One(i64 row, i64 column, i64 column_group) const {
     const i64 index = row * groups + column_group;
     return (static_cast<float>(ValueAt(row, column)) - ZeroOf(index)) * scales[index];
@@ -340,30 +575,47 @@ RESIDENT_DEVICE i32 CheckWeights(const Block& block, const Args& args, u32 q, i6
   return pitch == depth ? 8 : 4;
 }
 
-// REQUIRES: CheckWeights was successful, and there are weights.
-template <i32 kBits>
-RESIDENT_DEVICE QuantizedWeights<kBits> ReadWeights(const Args& args, u32 q, i64 depth, i64 group) {
+template <i32 kBits, bool kZeros>
+RESIDENT_DEVICE QuantizedWeights<kBits, kZeros> ReadWeights(const Args& args, u32 q, i64 depth,
+                                                            i64 group) {
   const Tensor<const Any> data = args.tensor<const Any>(q);
   const Tensor<const Any> zeros = args.tensor<const Any>(q + 2);
   const bool is_signed = kBits == 8 && data.dtype() == DType::kI8;
-  QuantizedWeights<kBits> weights;
+  QuantizedWeights<kBits, kZeros> weights;
   weights.data = ElementAt<const u8>(AddressOf(data), 0);
   weights.scales = args.tensor<const Half>(q + 1).data();
-  weights.zeros = zeros.size() == 0 ? nullptr : zeros.as<const Half>().data();
+  weights.zeros = kZeros ? zeros.as<const Half>().data() : nullptr;
   weights.depth = depth;
   weights.pitch = data.shape(1);
   weights.groups = args.tensor<const Any>(q + 1).shape(1);
   weights.group = Smallest(group, depth);
+  weights.group_shift = -1;
+  RESIDENT_UNROLL(1)
+  for (i32 shift = 0; shift < 62; ++shift) {
+    if (i64{1} << shift == weights.group) weights.group_shift = shift;
+  }
+  weights.power = kPower;
   weights.sign = is_signed ? 128 : 0;
-  weights.zero = is_signed ? 0.0f : static_cast<float>(1 << (kBits - 1));
+  weights.zero = is_signed || kZeros ? 0.0f : static_cast<float>(1 << (kBits - 1));
   return weights;
 }
 
-template <i32 kBits>
-RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, i64 group) {
+// Calls f with the weights. REQUIRES: CheckWeights returned `bits`, and there are weights.
+template <typename F>
+RESIDENT_DEVICE void VisitWeights(const Args& args, i32 bits, u32 q, i64 depth, i64 group, F f) {
+  const bool zeros = args.tensor<const Any>(q + 2).size() != 0;
+  if (bits == 8) {
+    if (zeros) return f(ReadWeights<8, true>(args, q, depth, group));
+    return f(ReadWeights<8, false>(args, q, depth, group));
+  }
+  if (zeros) return f(ReadWeights<4, true>(args, q, depth, group));
+  return f(ReadWeights<4, false>(args, q, depth, group));
+}
+
+template <typename Weights>
+RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, const Weights& weights) {
   const Tensor<const Any> out = args.tensor<const Any>(3);
   const i64 columns = out.shape(1);
-  const QuantizedWeights<kBits> weights = ReadWeights<kBits>(args, 0, columns, group);
   const u64 address = AddressOf(out);
   const DType dtype = out.dtype();
   const Range range = block.share(out.size(), resident::kMapStep);
@@ -385,11 +637,8 @@ RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
   const VectorProduct p = {AddressOf(x),      0,           AddressOf(out),
                            x.dtype(),         DType::kF32, out.dtype(),
                            out.size() / rows, rows,        depth};
-  if (bits == 8) {
-    MultiplyVectors(block, p, ReadWeights<8>(args, 1, depth, group));
-  } else {
-    MultiplyVectors(block, p, ReadWeights<4>(args, 1, depth, group));
-  }
+  VisitWeights(args, bits, 1, depth, group,
+               [&](const auto& weights) { MultiplyVectors(block, p, weights); });
 }
 
 RESIDENT_OPERATOR(dequant)(Block& block, const Args& args) {
@@ -397,9 +646,6 @@ RESIDENT_OPERATOR(dequant)(Block& block, const Args& args) {
   const i64 group = args.scalar<i64>(4);
   const i32 bits = CheckWeights(block, args, 0, out.shape(1), group);
   if (bits == 0 || out.size() == 0) return;
-  if (bits == 8) {
-    Dequantize<8>(block, args, group);
-  } else {
-    Dequantize<4>(block, args, group);
-  }
+  VisitWeights(args, bits, 0, out.shape(1), group,
+               [&](const auto& weights) { Dequantize(block, args, weights); });
 }

@@ -6,21 +6,30 @@ namespace math = resident::math;
 
 using resident::Any;
 using resident::Args;
+using resident::bit_cast;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::DType;
+using resident::ElementAt;
 using resident::Elements;
 using resident::i32;
 using resident::i64;
 using resident::OrderedKey;
+using resident::Quad;
 using resident::Range;
+using resident::RowRegisters;
 using resident::Team;
 using resident::Tensor;
 using resident::u16;
 using resident::u32;
 using resident::u64;
+using resident::VisitFloat;
 
 namespace {
+
+RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
+  return reinterpret_cast<u64>(tensor.data());
+}
 
 // Calls f(row * columns, columns of the row, team) for each row of this chunk's share; with 0
 // columns for a team without a row, so that all threads make the same (collective) calls.
@@ -45,7 +54,145 @@ RESIDENT_DEVICE bool AreFloat32(const Tensors&... tensors) {
   return ((tensors.dtype() == DType::kF32) && ...);
 }
 
+// --- Rows in registers --------------------------------------------------------------------------
+
+constexpr bool kOneThread = Block::kMaxThreads == 1;
+
+// Whether the tensors have one dtype, and rows that can be read four elements at a time.
+template <typename... Tensors>
+RESIDENT_DEVICE bool HaveQuads(const Tensor<const Any>& x, const Tensors&... others) {
+  const u64 bytes = 4 * SizeOf(x.dtype());
+  const auto aligned = [=](const Tensor<const Any>& tensor) {
+    return reinterpret_cast<u64>(tensor.data()) % bytes == 0;
+  };
+  return x.shape(x.rank() - 1) % 4 == 0 && aligned(x) &&
+         ((others.dtype() == x.dtype() && aligned(others)) && ...);
+}
+
+// Calls f(row, elements, columns, team) for each row of this chunk's share, as ForEachRow: `row`
+// has the values in registers, and the row begins at element `elements` of its tensors. kAhead: the
+// next row is read while f runs.
+template <i32 kQuads, bool kAhead, typename T, typename F>
+RESIDENT_DEVICE void ForEachRowOf(const Block& block, const Tensor<const Any>& x, const Team& team,
+                                  float none, F f) {
+  using Row = RowRegisters<kQuads>;
+  const T* const data = ElementAt<const T>(reinterpret_cast<u64>(x.data()), 0);
+  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
+  const Range range = block.share(x.size() / columns);
+  const auto load = [&](Row& to, i64 first) {
+    const i64 row = first + team.index;
+    const bool active = row < range.end;
+    to.Load(team, data + (active ? row * columns : 0), active ? columns : 0, none);
+  };
+  Row next;
+  if (kAhead) load(next, range.begin);
+  RESIDENT_UNROLL(1)
+  for (i64 first = range.begin; first < range.end; first += team.count) {
+    Row row;
+    if (kAhead) {
+      row = next;
+      load(next, first + team.count);
+    } else {
+      load(row, first);
+    }
+    const bool active = first + team.index < range.end;
+    f(row, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
+  }
+}
+
+template <typename T, typename F>
+RESIDENT_NOINLINE bool ForEachRowOfType(const Block& block, const Tensor<const Any>& x, float none,
+                                        F f) {
+  const i64 columns = x.shape(x.rank() - 1);
+  const Team team(block, columns, x.size() / columns);
+  if (team.size > resident::kWarpThreads && columns <= RowRegisters<4>::Capacity(team)) {
+    // The warps wait for each other in each row.
+    ForEachRowOf<4, true, T>(block, x, team, none, f);
+  } else if (columns <= RowRegisters<8>::Capacity(team)) {
+    ForEachRowOf<8, false, T>(block, x, team, none, f);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Calls f(T{}, row, elements, columns, team) for each row; columns that do not exist have the value
+// `none`. False: the rows are too long. REQUIRES: HaveQuads(x, ...).
+template <typename F>
+RESIDENT_DEVICE bool ForEachRowInRegisters(const Block& block, const Tensor<const Any>& x,
+                                           float none, F f) {
+  if (kOneThread || x.size() == 0) return false;
+  bool done = false;
+  VisitFloat(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    done = ForEachRowOfType<T>(block, x, none,
+                               [&](auto& row, i64 elements, u32 columns, const Team& team) {
+                                 f(T{}, row, elements, columns, team);
+                               });
+  });
+  return done;
+}
+
+// The quad of a tensor that begins at element i.
+template <typename T>
+RESIDENT_DEVICE Quad<float> LoadQuadAt(u64 address, i64 i) {
+  const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(ElementAt<const T>(address, i));
+  Quad<float> values;
+  for (i32 k = 0; k < 4; ++k) values.v[k] = quad.v[k];
+  return values;
+}
+
 // --- Softmax ------------------------------------------------------------------------------------
+
+// exp(x) for x <= 0 and NaN, in a form that compilers vectorize; the error is some units in the
+// last place.
+[[maybe_unused]] RESIDENT_DEVICE float ExpOfDifference(float x) {
+  // At least -104, whose exponential is rounded to 0; with a condition, GCC makes two paths of it.
+  const i32 is_less = -static_cast<i32>(x < -104.0f);
+  const float bounded =
+      bit_cast<float>((bit_cast<i32>(x) & ~is_less) | (bit_cast<i32>(-104.0f) & is_less));
+  // x = n * log(2) + r. Adding 1.5 * 2^23 rounds to an integer, which is then in the last bits.
+  constexpr float kRound = 12582912.0f;
+  const float shifted = bounded * 1.44269504f + kRound;
+  const i32 n = bit_cast<i32>(shifted) - bit_cast<i32>(12582912.0f);
+  const float multiple = shifted - kRound;
+  const float r = bounded - multiple * 0.693359375f + multiple * 2.12194440e-4f;
+  float power = 1.3981999507e-3f + r * 1.9875691500e-4f;
+  power = 8.3334519073e-3f + r * power;
+  power = 4.1665795894e-2f + r * power;
+  power = 1.6666665459e-1f + r * power;
+  power = 5.0000001201e-1f + r * power;
+  power = 1.0f + (r + r * r * power);
+  // 2^n in two factors, because it may be too small for a normal number.
+  const i32 half = n >> 1;
+  return power * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
+}
+
+// softmax of one row of float32, by one thread.
+[[maybe_unused]] RESIDENT_NOINLINE void SoftmaxOfRow(const float* x, float* out, i64 columns,
+                                                     float largest) {
+  constexpr i32 kPartials = 16;
+  constexpr i32 kAtOnce = kPartials * resident::kAdditions;
+  double total = 0;
+  for (i64 c = 0; c < columns; c += kAtOnce) {
+    // In an array, so that the compiler knows that `out` does not change these elements of x.
+    float exponentials[kAtOnce];
+    const i32 count = static_cast<i32>(resident::Smallest(kAtOnce, columns - c));
+    for (i32 i = 0; i < count; ++i) exponentials[i] = ExpOfDifference(x[c + i] - largest);
+    for (i32 i = count; i < kAtOnce; ++i) exponentials[i] = 0.0f;
+    float partial[kPartials] = {};
+    for (i32 k = 0; k < resident::kAdditions; ++k) {
+      for (i32 p = 0; p < kPartials; ++p) partial[p] += exponentials[k * kPartials + p];
+    }
+    for (i32 width = kPartials / 2; width > 0; width /= 2) {
+      for (i32 p = 0; p < width; ++p) partial[p] += partial[p + width];
+    }
+    total += static_cast<double>(partial[0]);
+    for (i32 i = 0; i < count; ++i) out[c + i] = exponentials[i];
+  }
+  const float scale = static_cast<float>(1 / total);
+  for (i64 c = 0; c < columns; ++c) out[c] *= scale;
+}
 
 template <bool kFloat32>
 RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
@@ -54,6 +201,13 @@ RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
   ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
     const float largest =
         resident::Largest(block, team, columns, [&](i64 c) { return x.Load(at + c); });
+    if constexpr (kOneThread && kFloat32) {
+      if (!log) {
+        SoftmaxOfRow(ElementAt<const float>(x.address, at), ElementAt<float>(out.address, at),
+                     columns, largest);
+        return;
+      }
+    }
     // -infinity - -infinity and infinity - infinity are NaN, and so is then the sum.
     const double sum = resident::Sum(block, team, columns,
                                      [&](i64 c) { return math::exp(x.Load(at + c) - largest); });
@@ -67,7 +221,34 @@ RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
   });
 }
 
+RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bool log) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> out = args.tensor<const Any>(1);
+  if (!HaveQuads(x, out)) return false;
+  const u64 address = AddressOf(out);
+  const auto one_row = [&](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+    using T = decltype(element);
+    const float largest = row.Largest(block, team);
+    if (log) {
+      const double sum = row.Sum(block, team, [=](float v) { return math::exp(v - largest); });
+      const float log_sum = math::log(static_cast<float>(sum));
+      row.Store(team, ElementAt<T>(address, at), columns, [=](Quad<float>& quad, u32) {
+        for (float& v : quad.v) v = v - largest - log_sum;
+      });
+      return;
+    }
+    for (float& v : row.v) v = math::exp(v - largest);
+    const double sum = row.Sum(block, team, [](float v) { return v; });
+    const float scale = static_cast<float>(1 / sum);
+    row.Store(team, ElementAt<T>(address, at), columns, [=](Quad<float>& quad, u32) {
+      for (float& v : quad.v) v *= scale;
+    });
+  };
+  return ForEachRowInRegisters(block, x, -math::infinity(), one_row);
+}
+
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
+  if (SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);
   } else {
@@ -194,6 +375,12 @@ RESIDENT_NOINLINE void SoftmaxTopK(Block& block, const Args& args) {
 
 // --- Normalization ------------------------------------------------------------------------------
 
+// The factor of a row whose squares have this sum.
+RESIDENT_DEVICE float RmsScale(double squares, i64 columns, float eps) {
+  const float mean = static_cast<float>(squares / static_cast<double>(columns));
+  return 1.0f / math::sqrt(mean + eps);
+}
+
 // out = value * w * rsqrt(mean of value^2 + eps) for a row of value(0) to value(columns - 1).
 template <bool kFloat32, typename F>
 RESIDENT_DEVICE void NormalizeRow(const Block& block, const Team& team, i64 columns, F value,
@@ -203,12 +390,63 @@ RESIDENT_DEVICE void NormalizeRow(const Block& block, const Team& team, i64 colu
     const float v = value(c);
     return v * v;
   });
-  const float mean = static_cast<float>(squares / static_cast<double>(columns));
-  const float scale = 1.0f / math::sqrt(mean + eps);
+  const float scale = RmsScale(squares, columns, eps);
   RESIDENT_UNROLL(1)
   for (i64 c = team.rank; c < columns; c += team.size) {
     out.Store(at + c, value(c) * scale * w.Load(c));
   }
+}
+
+// Writes v * scale * w.
+template <typename T, typename Row>
+RESIDENT_DEVICE void StoreScaled(const Row& row, const Team& team, T* out, u32 columns, float scale,
+                                 u64 w) {
+  row.Store(team, out, columns, [=](Quad<float>& quad, u32 column) {
+    const Quad<float> weights = LoadQuadAt<T>(w, column);
+    for (i32 i = 0; i < 4; ++i) quad.v[i] *= scale * weights.v[i];
+  });
+}
+
+RESIDENT_DEVICE bool RmsNormInRegisters(const Block& block, const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> w = args.tensor<const Any>(1);
+  const Tensor<const Any> out = args.tensor<const Any>(2);
+  if (!HaveQuads(x, w, out)) return false;
+  const float eps = args.scalar<float>(3);
+  const u64 weights = AddressOf(w);
+  const u64 address = AddressOf(out);
+  const auto one_row = [=, &block](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+    using T = decltype(element);
+    const double squares = row.Sum(block, team, [](float v) { return v * v; });
+    StoreScaled(row, team, ElementAt<T>(address, at), columns, RmsScale(squares, columns, eps),
+                weights);
+  };
+  return ForEachRowInRegisters(block, x, 0.0f, one_row);
+}
+
+RESIDENT_DEVICE bool RmsNormResidualInRegisters(const Block& block, const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> r = args.tensor<const Any>(1);
+  const Tensor<const Any> w = args.tensor<const Any>(2);
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const Tensor<const Any> h = args.tensor<const Any>(4);
+  if (!HaveQuads(x, r, w, out, h)) return false;
+  const float eps = args.scalar<float>(5);
+  const u64 residual = AddressOf(r);
+  const u64 weights = AddressOf(w);
+  const u64 address = AddressOf(out);
+  const u64 sums = AddressOf(h);
+  const auto one_row = [=, &block](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+    using T = decltype(element);
+    auto other = row;
+    other.Load(team, ElementAt<const T>(residual, at), columns, 0.0f);
+    for (u32 i = 0; i < sizeof(row.v) / sizeof(row.v[0]); ++i) row.v[i] += other.v[i];
+    const double squares = row.Sum(block, team, [](float v) { return v * v; });
+    row.Store(team, ElementAt<T>(sums, at), columns, [](Quad<float>&, u32) {});
+    StoreScaled(row, team, ElementAt<T>(address, at), columns, RmsScale(squares, columns, eps),
+                weights);
+  };
+  return ForEachRowInRegisters(block, x, 0.0f, one_row);
 }
 
 template <bool kFloat32>
@@ -281,6 +519,7 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
+  if (RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
   } else {
@@ -289,6 +528,7 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
+  if (RmsNormResidualInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
                  args.tensor<Any>(3), args.tensor<Any>(4))) {
     RmsNormResidual<true>(block, args);

@@ -198,12 +198,25 @@ RESIDENT_NOINLINE void GeneralNumbers(Block& block, const Args& args, F f) {
   }
 }
 
-// Dense float32 operands of one size: a task in compact form.
+// Dense float32 operands of one size.
 template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_DEVICE void CompactFloats(Block& block, const Args& args, F f) {
+RESIDENT_DEVICE void DenseFloats(Block& block, const Args& args, F f) {
   const float* in[kInputs + 1];
   for (i32 k = 0; k < kInputs; ++k) in[k] = args.tensor<const float>(k).data();
   Map<kInputs, kInFlight>(block, args.tensor<float>(kInputs), in, f);
+}
+
+// Whether all tensors are dense float32 of one size, as those of a task in compact form.
+template <i32 kTensors>
+RESIDENT_DEVICE bool AreDenseFloats(const Args& args) {
+  if (args.compact()) return true;
+  const i64 size = args.tensor<const Any>(kTensors - 1).size();
+  RESIDENT_UNROLL(1)
+  for (i32 k = 0; k < kTensors; ++k) {
+    const Tensor<const Any> tensor = args.tensor<const Any>(k);
+    if (tensor.dtype() != DType::kF32 || tensor.size() != size || !tensor.dense()) return false;
+  }
+  return true;
 }
 
 // out = f(inputs) for float32, float16 and bfloat16. Arguments: the inputs, then the output. f is
@@ -211,8 +224,8 @@ RESIDENT_DEVICE void CompactFloats(Block& block, const Args& args, F f) {
 inline constexpr i32 kLargeFunction = 1;
 template <i32 kInputs, i32 kInFlight = 4, typename F>
 RESIDENT_DEVICE void Floats(Block& block, const Args& args, F f) {
-  if (args.compact()) {
-    CompactFloats<kInputs, kInFlight>(block, args, f);
+  if (AreDenseFloats<kInputs + 1>(args)) {
+    DenseFloats<kInputs, kInFlight>(block, args, f);
   } else {
     GeneralFloats<kInputs, kInFlight>(block, args, f);
   }
@@ -221,8 +234,8 @@ RESIDENT_DEVICE void Floats(Block& block, const Args& args, F f) {
 // The same for numbers; f is a template, as above.
 template <i32 kInputs, typename F>
 RESIDENT_DEVICE void Numbers(Block& block, const Args& args, F f) {
-  if (args.compact()) {
-    CompactFloats<kInputs>(block, args, f);
+  if (AreDenseFloats<kInputs + 1>(args)) {
+    DenseFloats<kInputs>(block, args, f);
   } else {
     GeneralNumbers<kInputs>(block, args, f);
   }

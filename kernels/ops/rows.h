@@ -15,7 +15,9 @@
 #ifndef RESIDENT_KERNELS_OPS_ROWS_H_
 #define RESIDENT_KERNELS_OPS_ROWS_H_
 
+#include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/warp.h"
 #include "kernels/sdk/operator.h"
 
 namespace resident {
@@ -48,6 +50,9 @@ struct Team {
 template <typename T, typename F>
 RESIDENT_DEVICE T Combine(const Block& block, const Team& team, T value, F f) {
   if (team.size == 1) return value;
+#if defined(__CUDA_ARCH__)
+  if (team.size <= kWarpThreads) return CombineLanes(block, value, f, team.size);
+#endif
   if (team.size == block.threads()) return block.reduce(value, f);
   T* const values = reinterpret_cast<T*>(block.memory<u64>(0, Block::kMaxThreads));
   block.barrier();  // The reads of the previous call have finished.
@@ -148,6 +153,63 @@ struct Elements {
     } else {
       StoreFloat(address, dtype, i, value);
     }
+  }
+};
+
+// A row in the registers of its team, so that it is read once. Quad q of the thread with rank r has
+// columns 4 * (q * size + r) and the next three.
+template <i32 kQuads>
+struct RowRegisters {
+  float v[4 * kQuads];
+
+  // The columns that a team can have in registers.
+  static RESIDENT_DEVICE i64 Capacity(const Team& team) { return i64{4} * kQuads * team.size; }
+
+  static RESIDENT_DEVICE u32 Column(const Team& team, i32 quad) {
+    return 4 * (team.size * static_cast<u32>(quad) + team.rank);
+  }
+  // Columns that the row does not have get the value `none`. REQUIRES: `columns` is a multiple of
+  // 4, and a row begins at a multiple of four elements.
+  template <typename T>
+  RESIDENT_DEVICE void Load(const Team& team, const T* row, u32 columns, float none) {
+    Quad<T> loaded[kQuads];
+    for (i32 q = 0; q < kQuads; ++q) {
+      const u32 column = Column(team, q);
+      if (column < columns) loaded[q] = *reinterpret_cast<const Quad<T>*>(row + column);
+    }
+    for (i32 q = 0; q < kQuads; ++q) {
+      const bool exists = Column(team, q) < columns;
+      for (i32 i = 0; i < 4; ++i) v[4 * q + i] = exists ? float{loaded[q].v[i]} : none;
+    }
+  }
+  // Writes the values as rounded to T. f(quad, column) computes the values of four columns, from
+  // `column` on, from those in the registers.
+  template <typename T, typename F>
+  RESIDENT_DEVICE void Store(const Team& team, T* row, u32 columns, F f) const {
+    for (i32 q = 0; q < kQuads; ++q) {
+      const u32 column = Column(team, q);
+      if (column >= columns) continue;
+      Quad<float> values;
+      for (i32 i = 0; i < 4; ++i) values.v[i] = v[4 * q + i];
+      f(values, column);
+      Quad<T> rounded;
+      for (i32 i = 0; i < 4; ++i) rounded.v[i] = T(values.v[i]);
+      *reinterpret_cast<Quad<T>*>(row + column) = rounded;
+    }
+  }
+  // (collective) The sum of f(v) of all columns; f(none) must be 0.
+  template <typename F>
+  RESIDENT_DEVICE double Sum(const Block& block, const Team& team, F f) const {
+    float partial[4] = {};
+    for (i32 i = 0; i < 4 * kQuads; ++i) partial[i % 4] += f(v[i]);
+    const double sum = static_cast<double>((partial[0] + partial[2]) + (partial[1] + partial[3]));
+    return Combine(block, team, sum, [](double a, double b) { return a + b; });
+  }
+  // (collective) NaN if a value is NaN.
+  RESIDENT_DEVICE float Largest(const Block& block, const Team& team) const {
+    float largest = v[0];
+    for (i32 i = 1; i < 4 * kQuads; ++i) largest = LargerOf(largest, v[i]);
+    return Combine(block, team, largest, [](float a, float b) { return LargerOf(a, b); });
   }
 };
 
