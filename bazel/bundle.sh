@@ -9,7 +9,8 @@
 #   deploy/     the demo
 #   docs/       the example operators of the documents
 #   python/     the Python package, for pip
-#   tests/      tests/gpu/run and its inputs, including the checks written in Python
+#   tests/      tests/gpu/run and its inputs: the checks written in Python, and the messages that
+#               some of them need
 #
 #   bazel/bundle.sh [FOLDER]        default: dist
 #
@@ -21,6 +22,7 @@ dist=${1:-dist}
 limit_mib=80
 targets=(//server:residentd //client:residentctl //client:example)
 wheel=//client/python:wheel
+messages=//proto:python_messages
 scripts=()
 left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
@@ -39,7 +41,7 @@ done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel build "${options[@]}" "${targets[@]}" "$wheel"
+bazel build "${options[@]}" "${targets[@]}" "$wheel" "$messages"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 programs=()
 for target in "${targets[@]}"; do
@@ -52,9 +54,9 @@ mkdir -p "$dist/tests/gpu"
 install -m 755 tests/report_results.py "$dist/tests/"
 install -m 755 tests/gpu/run "$dist/tests/gpu/"
 install -m 644 tests/gpu/checks "$dist/tests/gpu/"
-# A check in Python needs the other Python files of its folder.
+# A check in Python needs the other Python files of its folder, and tests/cli/daemon.py.
 install -m 644 tests/unittest_main.py "$dist/tests/"
-for script in "${scripts[@]}"; do
+for script in "${scripts[@]}" tests/cli/daemon.py; do
   folder=$(dirname "$script")
   mkdir -p "$dist/$folder"
   install -m 755 "$folder"/*.py "$dist/$folder/"
@@ -65,6 +67,9 @@ install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 mkdir "$dist/python"
 install -m 644 "$bin"/client/python/*.whl "$dist/python/"
+for module in inference/open_inference_pb2.py resident/v1/{buffers,executor,types}_pb2.py; do
+  install -D -m 644 "$bin/proto/$module" "$dist/tests/proto/$module"
+done
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 mkdir "$dist/completions"
 for program in residentd residentctl; do

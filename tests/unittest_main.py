@@ -1,4 +1,7 @@
-"""Defines main() of the Python tests. Their last line is `N passed, N failed`."""
+"""Defines main() of the Python tests. Their last line is `N passed, N failed`.
+
+Arguments are names of the test classes to run; without any, all are run.
+"""
 
 import sys
 import unittest
@@ -6,7 +9,9 @@ import unittest
 
 def main(verbosity=2):
     """Runs the test cases of the program's main module and exits."""
-    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
+    loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
+    names = sys.argv[1:]
+    suite = loader.loadTestsFromNames(names, module) if names else loader.loadTestsFromModule(module)
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=verbosity).run(suite)
     failed = len({test.id() for test, _ in result.failures + result.errors})
     for test, reason in result.skipped:

@@ -19,7 +19,7 @@ DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
-LIBRARY_CPU = "library_cpu.json"
+LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -49,7 +49,7 @@ def quantity(value, unit):
     if unit == "bytes/s":
         return "{:,.0f} GB/s".format(value / 1e9)
     unit = unit.replace("instr/s", "instructions/s")
-    for scale, letter in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+    for scale, letter in ((1e12, "T "), (1e9, "G "), (1e6, "M "), (1e3, "k ")):
         if value >= scale:
             return number(value / scale) + " " + letter + unit
     return number(value) + " " + unit
@@ -138,6 +138,10 @@ def flux_cpu():
     rows = [[f["name"], quantity(f["instr/s"], "instr/s"), quantity(f["reference/s"], "instr/s"),
              "{:.2f}".format(f["x_reference"])] for f in load(FLUX_CPU)["figures"]]
     return table(["FLUX on one core", "residentd", "reference interpreter", "ratio"], rows)
+
+
+def library():
+    return figures(LIBRARY)
 
 
 def library_cpu():
@@ -279,15 +283,15 @@ def life():
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
           "short": short, "life": life, "generation": generation, "recovery": recovery,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
-          "library_cpu": library_cpu}
+          "library": library, "library_cpu": library_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY_CPU,
-                                   GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
+        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY,
+                                   LIBRARY_CPU, GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
         for name in found:

@@ -1,6 +1,7 @@
 """What the tests of the Python package share: the package, and a daemon for each class of tests.
 
-The package is that of this tree, or with $RESIDENT_INSTALLED_PACKAGE the one that is installed.
+The package is that of this tree, in a bundle the wheel, or with $RESIDENT_INSTALLED_PACKAGE the one that
+is installed.
 """
 
 import os
@@ -15,7 +16,9 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cli")]
 if not os.environ.get("RESIDENT_INSTALLED_PACKAGE"):
-    sys.path.insert(0, str(HERE.parent.parent / "client" / "python"))
+    # Python imports from a wheel as from a folder.
+    wheels = (HERE.parent.parent / "python").glob("residentd-*.whl")
+    sys.path.insert(0, str(next(wheels, HERE.parent.parent / "client" / "python")))
 
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402,F401
