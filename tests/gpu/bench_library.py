@@ -82,7 +82,7 @@ def measure_baselines(wanted):
         if kind == COPY:
             source = normal((parameters["bytes"] // 4,), "f32")
             target = torch.empty_like(source)
-            rates.append(2 * source.nbytes / seconds(lambda: target.copy_(source), 4))
+            rates.append(2 * parameters["bytes"] / seconds(lambda: target.copy_(source), 4))
             del source, target
         elif kind == MATMUL:
             n = parameters["n"]
