@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures the Python package beside its baselines, in one run:
 
-    bazel build -c opt //server:residentd //client/python:descriptors
+    bazel build -c opt //server:residentd //client/python:wheel
     RESIDENTD=bazel-bin/server/residentd tests/python/bench.py [--json FILE]
 
   lone call     `add` of two vectors of 8, beside a bare call of grpcio: bytes in, bytes out, to the health
@@ -41,6 +41,11 @@ def median(function, repetitions=REPETITIONS):
     return statistics.median(seconds(function) for _ in range(repetitions))
 
 
+def figure(what, value, unit, baseline, baseline_value):
+    return {"what": what, "value": value, "unit": unit, "baseline": baseline,
+            "baseline_value": baseline_value, "ratio": value / baseline_value}
+
+
 def lone_call(rd, address):
     x, add = np.ones(8, np.float32), rd.op("add")
     channel = grpc.insecure_channel(address)
@@ -53,7 +58,8 @@ def lone_call(rd, address):
     call, base = (statistics.median(values[LONE_CALLS // 10:]) for values in (calls, bares))
     print("lone call      add {:8.1f} us   bare grpcio call {:8.1f} us   ratio {:.2f}".format(
         call * 1e6, base * 1e6, call / base))
-    return {"lone_call_us": call * 1e6, "bare_call_us": base * 1e6, "lone_ratio": call / base}
+    return [figure("lone call of `add`, 8 elements, p50", call * 1e6, "us", "bare call of grpcio",
+                   base * 1e6)]
 
 
 def many_tasks(rd):
@@ -68,7 +74,8 @@ def many_tasks(rd):
     alone = TASKS / median(lambda: [add(row, row) for row in x], 3)
     print("map of {:,}   {:10,.0f} tasks/s   submit {:8,.0f} tasks/s   lone calls {:8,.0f} tasks/s   "
           "ratio map / lone {:.0f}".format(TASKS, mapped, submitted, alone, mapped / alone))
-    return {"map_tasks_per_s": mapped, "submit_tasks_per_s": submitted, "lone_tasks_per_s": alone}
+    return [figure("`map` of {:,} tasks".format(TASKS), mapped, "tasks/s", "lone calls", alone),
+            figure("`submit` of {:,} tasks".format(TASKS), submitted, "tasks/s", "lone calls", alone)]
 
 
 def shared_memory(rd, inline):
@@ -83,7 +90,9 @@ def shared_memory(rd, inline):
           "ratio inline / in place {:.0f}, inline / arena {:.1f}".format(
               in_place * 1e3, arena * 1e3, through_grpc * 1e3, through_grpc / in_place,
               through_grpc / arena))
-    return {"in_place_ms": in_place * 1e3, "arena_ms": arena * 1e3, "inline_ms": through_grpc * 1e3}
+    what = "`add` of two arrays of 16 MiB, "
+    return [figure(what + "arrays of Client.shared", in_place * 1e3, "ms", "inline", through_grpc * 1e3),
+            figure(what + "through the arena", arena * 1e3, "ms", "inline", through_grpc * 1e3)]
 
 
 def main():
@@ -98,12 +107,14 @@ def main():
             device = rd.status().devices[0]
             print("Python {}, grpcio {}, numpy {}; device: {}".format(
                 sys.version.split()[0], grpc.__version__, np.__version__, device.name))
-            figures = dict(lone_call(rd, daemon.address), **many_tasks(rd))
-            figures.update(shared_memory(rd, inline), device=device.name)
+            figures = lone_call(rd, daemon.address) + many_tasks(rd) + shared_memory(rd, inline)
+            versions = {"device": device.name, "python": sys.version.split()[0],
+                        "grpcio": grpc.__version__, "numpy": np.__version__}
     finally:
         daemon.stop()
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
+        pathlib.Path(options.json).write_text(
+            json.dumps(dict(versions, figures=figures), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the tests of the Python package share: the package, and a daemon for each class of tests.
 
-The package is that of this tree, in a bundle the wheel, or with $RESIDENT_INSTALLED_PACKAGE the one that
-is installed.
+The package is that of this tree in a test of Bazel, otherwise the wheel of a bundle or of Bazel's
+outputs, or with $RESIDENT_INSTALLED_PACKAGE the one that is installed.
 """
 
 import os
@@ -15,10 +15,21 @@ import unittest
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cli")]
+
+
+def package_path():
+    root = HERE.parent.parent
+    folder = root / "client" / "python"
+    if (folder / "residentd" / "descriptors.bin").exists():
+        return folder
+    for outputs in (root / "python", root / "bazel-bin" / "client" / "python"):
+        for wheel in outputs.glob("residentd-*.whl"):  # Python imports from it as from a folder.
+            return wheel
+    sys.exit("no package residentd. Fix: bazel build //client/python:wheel")
+
+
 if not os.environ.get("RESIDENT_INSTALLED_PACKAGE"):
-    # Python imports from a wheel as from a folder.
-    wheels = (HERE.parent.parent / "python").glob("residentd-*.whl")
-    sys.path.insert(0, str(next(wheels, HERE.parent.parent / "client" / "python")))
+    sys.path.insert(0, str(package_path()))
 
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402,F401
