@@ -46,6 +46,8 @@ def quantity(value, unit):
         return number(value) + " µs"
     if unit == "ns":
         return number(value) + " ns"
+    if unit in ("ms", "s", "MiB"):
+        return number(value) + " " + unit
     if unit == "bytes/s":
         return "{:,.0f} GB/s".format(value / 1e9)
     unit = unit.replace("instr/s", "instructions/s")
