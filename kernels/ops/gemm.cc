@@ -273,7 +273,7 @@ using resident::LeftTransposedChunk;
 using resident::LeftTransposedRow;
 using resident::MemoryAddress;
 using resident::MultiplyAdd;
-using resident::MultiplyFragments;
+using resident::PointerInMemory;
 using resident::RightChunk;
 using resident::RightFragment;
 using resident::RightRow;
@@ -283,10 +283,10 @@ using resident::Swizzle;
 using resident::SynchronizeWarp;
 using resident::WaitForCopies;
 
-// Whether the products of each depth of 16 are added to the sums in float32, with rounding to
-// nearest. Tensor cores round towards zero, which is not accurate enough for sums of thousands of
-// terms of one sign (MatrixTest.GemmIsAccurateForADepthOf4096).
-constexpr bool kPartialSums = true;
+// Products that a tensor core adds to a sum before this partial sum is added to the total in
+// float32. Tensor cores do not round to nearest: sums of thousands of terms of one sign would not
+// be accurate enough (MatrixTest.GemmIsAccurateForADepthOf4096).
+constexpr i32 kPartialDepth = 512;
 
 constexpr i32 kElementBytes = 2;
 constexpr i32 kChunkElements = kChunkBytes / kElementBytes;
@@ -340,10 +340,11 @@ RESIDENT_DEVICE OperandTile MakeTile(const Matrix& matrix, i64 offset, i64 strid
 }
 
 // Starts the copies of two chunks of an operand's tile from depth `depth` on, whose rows are half a
-// tile apart, so that the swizzle is the same. kCopyThreads threads copy a tile.
+// tile apart, so that the swizzle is the same. kCopyThreads threads copy a tile. kWhole: all of the
+// tile exists.
 constexpr u32 kCopyThreads = kOperandBytes / kChunkBytes / 2;
 
-template <bool kDeep>
+template <bool kDeep, bool kWhole>
 RESIDENT_DEVICE void CopyChunks(u32 thread, const OperandTile& tile, MemoryAddress to, i32 depth,
                                 i32 depth_limit) {
   constexpr i32 kChunks = kRowChunks<kDeep>;
@@ -351,28 +352,39 @@ RESIDENT_DEVICE void CopyChunks(u32 thread, const OperandTile& tile, MemoryAddre
   const i32 row = static_cast<i32>(thread) / kChunks;
   const i32 chunk = static_cast<i32>(thread) % kChunks;
   const i64 line = kDeep ? row : depth + row;
-  const u64 from = tile.address + static_cast<u64>(line * tile.stride +
-                                                   (chunk * kChunkElements + (kDeep ? depth : 0)) *
-                                                       i64{kElementBytes});
-  const i32 along = kDeep ? depth_limit - depth : tile.width;
-  const i32 across = kDeep ? tile.width : depth_limit - depth;
-  const i32 elements = along - chunk * kChunkElements;
-  const i32 some = elements < kChunkElements ? elements : kChunkElements;
-  const u32 bytes = some > 0 ? static_cast<u32>(some * kElementBytes) : 0;
+  const u64 from =
+      tile.address + static_cast<u64>(line * tile.stride) +
+      (static_cast<u32>(chunk * kChunkElements) + (kDeep ? static_cast<u32>(depth) : 0)) *
+          u64{kElementBytes};
+  const u64 second = from + static_cast<u64>(i64{kHalf} * tile.stride);
   to += ChunkOffset<kDeep>(static_cast<u32>(row), static_cast<u32>(chunk));
-  CopyAsync(to, from, row < across ? bytes : 0);
-  CopyAsync(to + kOperandBytes / 2, from + static_cast<u64>(i64{kHalf} * tile.stride),
-            row + kHalf < across ? bytes : 0);
+  if constexpr (kWhole) {
+    CopyAsync(to, from);
+    CopyAsync(to + kOperandBytes / 2, second);
+  } else {
+    const i32 along = kDeep ? depth_limit - depth : tile.width;
+    const i32 across = kDeep ? tile.width : depth_limit - depth;
+    const i32 elements = along - chunk * kChunkElements;
+    const i32 some = elements < kChunkElements ? elements : kChunkElements;
+    const u32 bytes = some > 0 ? static_cast<u32>(some * kElementBytes) : 0;
+    CopyAsync(to, from, row < across ? bytes : 0);
+    CopyAsync(to + kOperandBytes / 2, second, row + kHalf < across ? bytes : 0);
+  }
 }
 
 // Starts the copies of both operands' tiles from depth `depth` on, which are one group.
 template <bool kLeftDeep, bool kRightDeep>
 RESIDENT_DEVICE void CopyStage(const Block& block, const OperandTile* tiles, MemoryAddress stage,
-                               i32 depth, i32 depth_limit) {
+                               i32 depth, i32 depth_limit, bool whole) {
   RESIDENT_UNROLL(1)
   for (u32 thread = block.thread(); thread < kCopyThreads; thread += block.threads()) {
-    CopyChunks<kLeftDeep>(thread, tiles[0], stage, depth, depth_limit);
-    CopyChunks<kRightDeep>(thread, tiles[1], stage + kOperandBytes, depth, depth_limit);
+    if (whole && depth + kStageDepth <= depth_limit) {
+      CopyChunks<kLeftDeep, true>(thread, tiles[0], stage, depth, depth_limit);
+      CopyChunks<kRightDeep, true>(thread, tiles[1], stage + kOperandBytes, depth, depth_limit);
+    } else {
+      CopyChunks<kLeftDeep, false>(thread, tiles[0], stage, depth, depth_limit);
+      CopyChunks<kRightDeep, false>(thread, tiles[1], stage + kOperandBytes, depth, depth_limit);
+    }
   }
   CommitCopies();
 }
@@ -423,13 +435,44 @@ RESIDENT_DEVICE void MultiplyStage(Accumulator (&sums)[kLefts][kRights], MemoryA
       }
       RESIDENT_UNROLL(4)
       for (u32 j = 0; j < kRights; ++j) {
-        if constexpr (kPartialSums) {
-          const Accumulator partial = MultiplyFragments<T>(a, b[j]);
-          for (i32 k = 0; k < 4; ++k) sums[i][j].v[k] += partial.v[k];
-        } else {
-          MultiplyAdd<T>(sums[i][j], a, b[j]);
-        }
+        MultiplyAdd<T>(sums[i][j], a, b[j]);
       }
+    }
+  }
+}
+
+// The totals of a warp's tile are in the block's scratch memory while it has partial sums: 16 bytes
+// of each lane, then those of the next fragment.
+struct alignas(16) Total {
+  Accumulator sum;
+};
+constexpr u64 kTotals = u64{kLefts} * kRights * 32;
+static_assert(kWarpTiles * kTotals * sizeof(Total) <= resident::kScratchBytes, "");
+
+RESIDENT_DEVICE Total* FindTotals(const Block& block) {
+  return block.scratch<Total>(block.thread() / 32 * (kTotals * sizeof(Total)), kTotals) +
+         Lane(block);
+}
+
+RESIDENT_DEVICE void AddTotals(const Total* totals, Accumulator (&sums)[kLefts][kRights]) {
+  RESIDENT_UNROLL(4)
+  for (u32 i = 0; i < kLefts; ++i) {
+    RESIDENT_UNROLL(4)
+    for (u32 j = 0; j < kRights; ++j) {
+      const Total total = totals[(i * kRights + j) * 32];
+      for (i32 k = 0; k < 4; ++k) sums[i][j].v[k] += total.sum.v[k];
+    }
+  }
+}
+
+// Makes the sums the totals, and clears them.
+RESIDENT_DEVICE void MoveToTotals(Total* totals, Accumulator (&sums)[kLefts][kRights]) {
+  RESIDENT_UNROLL(4)
+  for (u32 i = 0; i < kLefts; ++i) {
+    RESIDENT_UNROLL(4)
+    for (u32 j = 0; j < kRights; ++j) {
+      totals[(i * kRights + j) * 32] = {sums[i][j]};
+      sums[i][j] = {};
     }
   }
 }
@@ -525,10 +568,9 @@ RESIDENT_DEVICE void StoreSums(const Block& block, const Product& p, float* memo
 template <typename T, bool kLeftDeep, bool kRightDeep>
 RESIDENT_NOINLINE void TileOfTensorCores(const Block& block, const Origin& origin) {
   const Product& p = *block.memory<Product>();
-  OperandTile* const tiles = block.memory<OperandTile>(kTilesOffset, 2);
-  float* const sums_memory =
-      block.memory<float>(kProductBytes, kStages * kStageBytes / sizeof(float));
-  const MemoryAddress memory = AddressInMemory(sums_memory);
+  const MemoryAddress memory =
+      AddressInMemory(block.memory<unsigned char>(kProductBytes, kStages * kStageBytes));
+  OperandTile* const tiles = PointerInMemory<OperandTile>(memory - (kProductBytes - kTilesOffset));
   if (block.thread() == 0) {
     tiles[0] = MakeTile(p.a, origin.batch * p.a.batch_stride + origin.row * p.a.row_stride,
                         kLeftDeep ? p.a.row_stride : p.a.column_stride, p.rows - origin.row);
@@ -548,26 +590,34 @@ RESIDENT_NOINLINE void TileOfTensorCores(const Block& block, const Origin& origi
     const u32 left = OffsetOfLeft<kLeftDeep>(static_cast<u32>(row), lane);
     const u32 right = kOperandBytes + OffsetOfRight<kRightDeep>(static_cast<u32>(column), lane);
     const i32 depth_limit = static_cast<i32>(p.depth);
+    const bool whole = p.rows - origin.row >= kWideTile && p.columns - origin.column >= kWideTile;
     Accumulator sums[kLefts][kRights] = {};
     u32 stage = 0;
     block.barrier();  // The tiles are described, and the reads of the previous ones have finished.
-    CopyStage<kLeftDeep, kRightDeep>(block, tiles, memory, 0, depth_limit);
+    CopyStage<kLeftDeep, kRightDeep>(block, tiles, memory, 0, depth_limit, whole);
     RESIDENT_UNROLL(1)
     for (i32 depth = kStageDepth; depth - kStageDepth < depth_limit; depth += kStageDepth) {
       WaitForCopies<0>();
       block.barrier();  // The stage is complete, and the reads of the other one have finished.
       if (depth < depth_limit) {
         CopyStage<kLeftDeep, kRightDeep>(block, tiles, memory + (stage ^ kStageBytes), depth,
-                                         depth_limit);
+                                         depth_limit, whole);
       }
       if (computes) {
         MultiplyStage<T, kLeftDeep, kRightDeep>(sums, memory + stage, left, right);
       }
       stage ^= kStageBytes;
+      if (depth % kPartialDepth == 0 && depth < depth_limit && computes) {
+        Total* const totals = FindTotals(block);
+        if (depth > kPartialDepth) AddTotals(totals, sums);
+        MoveToTotals(totals, sums);
+      }
     }
     block.barrier();  // The reads of the last stage have finished.
     if (computes) {
-      StoreSums(block, p, sums_memory + block.thread() / 32 * (kStoredRows * kWarpColumns),
+      if (depth_limit > kPartialDepth) AddTotals(FindTotals(block), sums);
+      StoreSums(block, p,
+                PointerInMemory<float>(memory) + block.thread() / 32 * (kStoredRows * kWarpColumns),
                 {origin.batch, origin.row + row, origin.column + column}, sums);
     }
   }
